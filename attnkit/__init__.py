@@ -1,0 +1,56 @@
+"""attnkit: interchangeable attention components for PyTorch Lightning, composed by name."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from attnkit.registry import (
+    ConfigurationError,
+    attentions,
+    datasets,
+    embeddings,
+    feed_forwards,
+    norms,
+    optimizers,
+    positions,
+    residuals,
+    schedules,
+    stacks,
+    tasks,
+    tokenizers,
+)
+
+if TYPE_CHECKING:
+    from attnkit.models.compose import compose
+    from attnkit.recording import record_attention
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConfigurationError",
+    "attentions",
+    "compose",
+    "datasets",
+    "embeddings",
+    "feed_forwards",
+    "norms",
+    "optimizers",
+    "positions",
+    "record_attention",
+    "residuals",
+    "schedules",
+    "stacks",
+    "tasks",
+    "tokenizers",
+]
+
+_LAZY = {"compose": "attnkit.models.compose", "record_attention": "attnkit.recording"}  # these import torch
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'attnkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

@@ -1,0 +1,5 @@
+"""Attention kinds: one score, one file."""
+
+from attnkit.attention.base import Attention, Backend, InnerProduct
+
+__all__ = ["Attention", "Backend", "InnerProduct"]

@@ -1,0 +1,200 @@
+"""What all attention kinds share: the masked softmax, the weighted sum, grouped heads, and the backends that compute them.
+
+A kind of attention is a *score*: one number per query and key. Everything else is here, so that a new score has masks,
+grouped-query heads, caches, recorded weights and every backend at once.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from attnkit.dropout import dropout as drop
+from attnkit.masks import Mask
+
+Backend = Literal["auto", "reference", "chunked", "sdpa"]
+
+CHUNK_ELEMENTS = 2**22
+"""Elements of the largest tensor that `chunked` makes at once (16 MiB in fp32)."""
+
+CPU_SHORT_KEYS = 128
+"""Up to this many keys, plain matrix products beat torch's fused kernel on a CPU."""
+
+
+class Attention(nn.Module, ABC):
+    r"""A score between queries and keys, and the attention that follows from it.
+
+    Subclasses write `score`, and may project queries and keys first. To add one, write a class like this and register it.
+
+    Equation:
+        $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{softmax}_j(\mathrm{score}(q, k_j) + b_j) \, v_j$$
+
+    Args:
+        head_dim: Width of each query and key head.
+        num_heads: Query heads H.
+        num_kv_heads: Key and value heads, a divisor of H (default H). Query head h uses key head h * num_kv_heads // H.
+    """
+
+    inner_product: ClassVar[bool] = False
+    """Whether the score is an inner product of the projected query and key (rotations need this, fused kernels too)."""
+    backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
+    """The backends that compute this kind; each agrees with `reference` in values and gradients."""
+
+    def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.num_heads = num_heads
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads % self.num_kv_heads:
+            raise ValueError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({self.num_kv_heads})")
+
+    @property
+    def pair_width(self) -> int:
+        """Numbers that `score` holds for each query and key at once."""
+        return 1
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """Transform the queries [B, H, Q, Dh] -> [B, H, Q, E]. Default: as they are."""
+        return query
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """Transform the keys [B, Hkv, K, Dh] -> [B, Hkv, K, E]. Done once per key: caches hold the result."""
+        return key
+
+    @abstractmethod
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return the logits.
+
+        Args:
+            query: Projected queries [B, H, Q, E], in fp32 or float64.
+            key: Projected keys [B, H, K, E], with the heads already repeated for grouped queries.
+
+        Returns:
+            [B, H, Q, K].
+        """
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        attn_bias: Tensor | None = None,
+        projected: bool = False,
+        dropout: float = 0.0,
+        backend: Backend = "auto",
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            query: [B, H, Q, Dh].
+            key: [B, Hkv, K, Dh].
+            value: [B, Hkv, K, Dv].
+            mask: Bool, broadcastable to [B, H, Q, K]; True = attend. A row without any key gives zeros.
+            attn_bias: Added to the logits, broadcastable to [B, H, Q, K].
+            projected: `query` and `key` went through `project_query` and `project_key` already.
+            dropout: Probability of dropping a weight, in training mode.
+            backend: `reference` (the oracle: whole logits, fp32), `chunked` (the same, a few queries at a time, recomputed in
+                the backward pass), `sdpa` (torch's fused kernels, inner products only) or `auto`.
+
+        Returns:
+            [B, H, Q, Dv].
+        """
+        if not projected:
+            query, key = self.project_query(query), self.project_key(key)
+        mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
+        dropout = dropout if self.training else 0.0
+        compute = getattr(self, f"_{self._choose(backend, query, key)}")
+        output: Tensor = compute(query, key, value, mask, attn_bias, dropout)
+        return output if mask is None or mask.alive is None else output * mask.alive
+
+    def weights(
+        self, query: Tensor, key: Tensor, *, mask: Mask | Tensor | None = None, attn_bias: Tensor | None = None, projected: bool = False
+    ) -> Tensor:
+        """Return the attention weights [B, H, Q, K], without dropout: each row sums to one, or to zero if it has no key."""
+        if not projected:
+            query, key = self.project_query(query), self.project_key(key)
+        mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
+        weights = self._softmax(query, key, mask, attn_bias)
+        return weights if mask is None or mask.alive is None else weights * mask.alive
+
+    def _choose(self, backend: Backend, query: Tensor, key: Tensor) -> str:
+        if backend == "auto":
+            return "chunked" if self._chunk_size(query, key) < query.shape[-2] else "reference"
+        if backend not in self.backends:
+            raise ValueError(f"{type(self).__name__} has no backend {backend!r}; choose 'auto' or one of {', '.join(self.backends)}")
+        return backend
+
+    def _chunk_size(self, query: Tensor, key: Tensor) -> int:
+        """Return how many queries fit into CHUNK_ELEMENTS at once."""
+        return max(1, CHUNK_ELEMENTS // (query.shape[0] * query.shape[1] * key.shape[-2] * self.pair_width))
+
+    def _softmax(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
+            query, key = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x for x in (query, key))
+            logits = self.score(query, _repeat_heads(key, query))  # [B, H, Q, K]
+            if attn_bias is not None:
+                logits = logits + attn_bias
+            allowed = None if mask is None else mask.dense(query.shape[-2], key.shape[-2], query.device)
+            if allowed is not None:
+                logits = logits.masked_fill(~allowed, float("-inf"))
+            return logits.softmax(-1)
+
+    def _reference(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float) -> Tensor:
+        weights = drop(self._softmax(query, key, mask, attn_bias), dropout)
+        return weights.to(value.dtype) @ _repeat_heads(value, query)
+
+    def _chunked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float) -> Tensor:
+        queries, keys, size = query.shape[-2], key.shape[-2], self._chunk_size(query, key)
+        outputs = []
+        for start in range(0, queries, size):
+            stop = min(start + size, queries)
+            rows = None if mask is None else mask.rows(start, stop, queries, keys, query.device)
+            bias = attn_bias if attn_bias is None or attn_bias.shape[-2] == 1 else attn_bias[..., start:stop, :]
+            chunk = query[..., start:stop, :]
+            outputs.append(checkpoint(self._reference, chunk, key, value, rows, bias, dropout, use_reentrant=False))
+        return torch.cat(outputs, -2)
+
+
+class InnerProduct(Attention):
+    """Attention whose score is `scale * <projected query, projected key>`, so that fused kernels compute it."""
+
+    inner_product = True
+    backends = ("reference", "chunked", "sdpa")
+    scale: float = 1.0
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        """Return `scale * query . key`, [B, H, Q, K]."""
+        return (query * self.scale) @ key.transpose(-1, -2)
+
+    def _choose(self, backend: Backend, query: Tensor, key: Tensor) -> str:
+        if backend != "auto" or (query.device.type == "cpu" and key.shape[-2] <= CPU_SHORT_KEYS):
+            return super()._choose(backend, query, key)
+        return "sdpa"
+
+    def _sdpa(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float) -> Tensor:
+        grouped = key.shape[1] != query.shape[1]
+        symbolic = attn_bias is None and (mask is None or (mask.causal and mask.allowed is None))
+        # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
+        native = grouped and symbolic and query.is_cuda
+        if grouped and not native:
+            key, value = _repeat_heads(key, query), _repeat_heads(value, query)
+        if symbolic:
+            return F.scaled_dot_product_attention(
+                query, key, value, is_causal=mask is not None, dropout_p=dropout, scale=self.scale, enable_gqa=native
+            )
+        attn_mask = None if mask is None else mask.dense(query.shape[-2], key.shape[-2], query.device)
+        if attn_bias is not None:
+            attn_bias = attn_bias.to(query.dtype)
+            attn_mask = attn_bias if attn_mask is None else attn_bias.masked_fill(~attn_mask, float("-inf"))
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, dropout_p=dropout, scale=self.scale)
+
+
+def _repeat_heads(x: Tensor, query: Tensor) -> Tensor:
+    """Repeat the key or value heads so that there is one for each query head."""
+    groups = query.shape[1] // x.shape[1]
+    return x if groups == 1 else x.repeat_interleave(groups, dim=1)

@@ -1,0 +1,56 @@
+# https://arxiv.org/abs/2010.04245
+"""Cosine attention."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnkit.attention.base import InnerProduct
+from attnkit.registry import attentions
+
+
+@attentions.register("cosine")
+class Cosine(InnerProduct):
+    r"""Cosine attention (query-key normalisation) with a learned scale per head: logits lie within the scale, whatever the inputs.
+
+    Equation:
+        $$\mathrm{score}(q, k) = g_h \frac{q^\top k}{\lVert q \rVert \, \lVert k \rVert}$$
+
+    Paper: Henry et al. 2020, https://arxiv.org/abs/2010.04245
+
+    Args:
+        head_dim: Width of each query and key head.
+        num_heads: Query heads.
+        num_kv_heads: Key and value heads.
+        initial_scale: Value of g at the start (the paper sets it from the sentence length; 10 fits lengths from 4 to 1,000).
+
+    Raises:
+        ValueError: `initial_scale` is not positive.
+
+    Example:
+        >>> import torch
+        >>> attention = Cosine(head_dim=2, initial_scale=1.0)
+        >>> q, k = torch.tensor([[[[9.0, 0.0]]]]), torch.tensor([[[[5.0, 0.0], [0.0, 3.0]]]])
+        >>> attention.weights(q, k).detach()  # softmax of cosines 1 and 0
+        tensor([[[[0.7311, 0.2689]]]])
+    """
+
+    def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None, initial_scale: float = 10.0) -> None:
+        super().__init__(head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        if initial_scale <= 0:
+            raise ValueError(f"initial_scale must be positive, but is {initial_scale}")
+        self.initial_scale = initial_scale
+        self.head_scale = nn.Parameter(torch.empty(num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set every head's scale to `initial_scale`."""
+        nn.init.constant_(self.head_scale, self.initial_scale)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """Normalise the queries and multiply by their head's scale, [B, H, Q, Dh]."""
+        return (F.normalize(query.to(self.head_scale.dtype), dim=-1) * self.head_scale[:, None, None]).to(query.dtype)
+
+    def project_key(self, key: Tensor) -> Tensor:
+        """Normalise the keys, [B, Hkv, K, Dh]."""
+        return F.normalize(key.to(self.head_scale.dtype), dim=-1).to(key.dtype)

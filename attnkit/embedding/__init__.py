@@ -1,0 +1,5 @@
+"""Embeddings."""
+
+from attnkit.embedding.base import Embedding
+
+__all__ = ["Embedding"]

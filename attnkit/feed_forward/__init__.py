@@ -1,0 +1,5 @@
+"""Feed-forward kinds."""
+
+from attnkit.feed_forward.base import FeedForward, make_activation
+
+__all__ = ["FeedForward", "make_activation"]

@@ -1,0 +1,51 @@
+"""The position-wise part of a layer, and activations by name."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnkit.registry import ConfigurationError, nearest
+
+
+class FeedForward(nn.Module, ABC):
+    """A map [..., D] -> [..., D], each token on its own."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform the last axis of `x` [..., D]."""
+
+
+_OWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's approximation
+    "identity": lambda x: x,
+    "relu_squared": lambda x: F.relu(x).square(),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+_TORCH = {
+    *("celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish"),
+    *("relu", "relu6", "selu", "silu", "softplus", "softshrink", "softsign", "tanhshrink"),
+}
+
+
+def make_activation(name: str) -> Callable[[Tensor], Tensor]:
+    """Return an activation: any element-wise one of `torch.nn.functional`, or one of a few others.
+
+    Raises:
+        ConfigurationError: No such activation.
+
+    Example:
+        >>> make_activation("relu")(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
+    """
+    if name in _OWN:
+        return _OWN[name]
+    if name in _TORCH:
+        function: Callable[[Tensor], Tensor] = getattr(F, name)
+        return function
+    names = sorted(_TORCH | set(_OWN))
+    raise ConfigurationError(f"unknown activation {name!r}.{nearest(name, names)} Names: {', '.join(names)}.")

@@ -1,0 +1,53 @@
+# https://arxiv.org/abs/2002.05202
+"""The gated linear unit."""
+
+from torch import Tensor
+
+from attnkit.dropout import Dropout
+from attnkit.feed_forward.base import FeedForward, make_activation
+from attnkit.linear import linear
+from attnkit.registry import feed_forwards
+
+
+@feed_forwards.register("glu")
+class GLU(FeedForward):
+    r"""A gated perceptron: SwiGLU with `silu`, GEGLU with `gelu`, ReGLU with `relu`, the first GLU with `sigmoid`.
+
+    Equation:
+        $$y = W_2 \, \mathrm{dropout}(\phi(W_g x) \odot W_1 x)$$
+
+    Paper: Shazeer 2020, https://arxiv.org/abs/2002.05202
+
+    Initialisation: Glorot uniform, zero biases.
+
+    Args:
+        d_model: Width of input and output D.
+        ffn_dim: Width of the hidden layer (default 8 D / 3, rounded up to a multiple of 8: as many parameters as an `mlp` of 4 D).
+        activation: Phi, by name as in `mlp`.
+        bias: Whether the three maps have biases.
+        dropout: Probability of dropping a hidden element.
+
+    Raises:
+        ConfigurationError: No such activation.
+
+    Example:
+        >>> import torch
+        >>> GLU(d_model=8)(torch.randn(2, 3, 8)).shape
+        torch.Size([2, 3, 8])
+    """
+
+    def __init__(
+        self, *, d_model: int, ffn_dim: int | None = None, activation: str = "silu", bias: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        ffn_dim = -(-8 * d_model // 24) * 8 if ffn_dim is None else ffn_dim
+        self.gate = linear(d_model, ffn_dim, bias=bias)
+        self.input = linear(d_model, ffn_dim, bias=bias)
+        self.output = linear(ffn_dim, d_model, bias=bias)
+        self.activation = make_activation(activation)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform `x` [..., D]."""
+        y: Tensor = self.output(self.dropout(self.activation(self.gate(x)) * self.input(x)))
+        return y

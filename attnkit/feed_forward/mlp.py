@@ -1,0 +1,52 @@
+# https://arxiv.org/abs/1706.03762
+"""The two-layer perceptron."""
+
+from torch import Tensor
+
+from attnkit.dropout import Dropout
+from attnkit.feed_forward.base import FeedForward, make_activation
+from attnkit.linear import linear
+from attnkit.registry import feed_forwards
+
+
+@feed_forwards.register("mlp")
+class MLP(FeedForward):
+    r"""A perceptron with one hidden layer.
+
+    Equation:
+        $$y = W_2 \, \mathrm{dropout}(\phi(W_1 x + b_1)) + b_2$$
+
+    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
+
+    Initialisation: Glorot uniform, zero biases.
+
+    Args:
+        d_model: Width of input and output D.
+        ffn_dim: Width of the hidden layer (default 4 D).
+        activation: Phi: any element-wise function of torch.nn.functional by name, or `gelu_tanh`, `relu_squared`, ...
+        bias: Whether there are b_1 and b_2.
+        dropout: Probability of dropping a hidden element.
+
+    Raises:
+        ConfigurationError: No such activation.
+
+    Example:
+        >>> import torch
+        >>> MLP(d_model=8, ffn_dim=32, activation="gelu")(torch.randn(2, 3, 8)).shape
+        torch.Size([2, 3, 8])
+    """
+
+    def __init__(
+        self, *, d_model: int, ffn_dim: int | None = None, activation: str = "relu", bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        ffn_dim = 4 * d_model if ffn_dim is None else ffn_dim
+        self.input = linear(d_model, ffn_dim, bias=bias)
+        self.output = linear(ffn_dim, d_model, bias=bias)
+        self.activation = make_activation(activation)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform `x` [..., D]."""
+        y: Tensor = self.output(self.dropout(self.activation(self.input(x))))
+        return y

@@ -1,0 +1,124 @@
+# https://arxiv.org/abs/1706.03762
+"""Multi-head attention around any score."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from attnkit.attention import Attention, Backend
+from attnkit.linear import linear
+from attnkit.masks import Mask
+from attnkit.position import Rotation
+from attnkit.registry import AttentionSpec, attentions
+from attnkit.state import State
+
+
+@dataclass(frozen=True)
+class KeyValues(State):
+    """What a query attends to, projected once: the cache of a layer.
+
+    Attributes:
+        key: [B, Hkv, K, E], projected by the score too, and rotated.
+        value: [B, Hkv, K, Dh].
+    """
+
+    key: Tensor
+    value: Tensor
+
+    def append(self, new: Self) -> "KeyValues":
+        """Return these keys and values followed by the new ones."""
+        return KeyValues(torch.cat([self.key, new.key], -2), torch.cat([self.value, new.value], -2))
+
+
+class MultiHead(nn.Module):
+    r"""Multi-head attention (MHA), grouped-query (GQA) and multi-query attention (MQA), with any registered score.
+
+    Equation:
+        $$\mathrm{MultiHead}(x, m) = W_O \, [\mathrm{attention}_h(W_{Q,h} x, W_{K,h} m, W_{V,h} m)]_h$$
+
+    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; Ainslie et al. 2023, https://arxiv.org/abs/2305.13245 (GQA)
+
+    Args:
+        d_model: Width of queries, memory and output D.
+        num_heads: Query heads H.
+        num_kv_heads: Key and value heads: H (default) is MHA, 1 is MQA, a divisor of H is GQA.
+        head_dim: Width of a head (default D / H).
+        attention: The score.
+        bias: Whether the four projections have biases.
+        dropout: Probability of dropping an attention weight.
+        backend: What computes the attention; changes no result.
+
+    Raises:
+        ValueError: `num_heads` does not divide `d_model`, or `num_kv_heads` does not divide `num_heads`.
+        ConfigurationError: An unknown attention, or a wrong argument of it.
+
+    Example:
+        >>> attention = MultiHead(d_model=16, num_heads=4, num_kv_heads=2, attention="additive")
+        >>> x, memory = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+        >>> attention(x, attention.key_values(memory)).shape
+        torch.Size([2, 5, 16])
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        attention: AttentionSpec = "scaled_dot_product",
+        bias: bool = True,
+        dropout: float = 0.0,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        if num_heads < 1 or (head_dim is None and d_model % num_heads):
+            raise ValueError(f"num_heads ({num_heads}) must divide d_model ({d_model}), or head_dim be given")
+        head_dim = d_model // num_heads if head_dim is None else head_dim
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.head_dim, self.dropout, self.backend = head_dim, dropout, backend
+        self.attention: Attention = attentions.build(attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        if backend not in ("auto", *self.attention.backends):
+            raise ValueError(
+                f"{type(self.attention).__name__} has no backend {backend!r}; choose 'auto' or one of {', '.join(self.attention.backends)}"
+            )
+        self.query = linear(d_model, num_heads * head_dim, bias=bias)
+        self.key = linear(d_model, num_kv_heads * head_dim, bias=bias)
+        self.value = linear(d_model, num_kv_heads * head_dim, bias=bias)
+        self.output = linear(num_heads * head_dim, d_model, bias=bias)
+
+    def key_values(self, memory: Tensor, *, rotation: Rotation | None = None) -> KeyValues:
+        """Project what is attended to, [B, K, D]. The result can be kept, and appended to."""
+        key = self.attention.project_key(self._heads(self.key(memory)))
+        return KeyValues(key if rotation is None else rotation(key), self._heads(self.value(memory)))
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: KeyValues,
+        *,
+        mask: Mask | None = None,
+        attn_bias: Tensor | None = None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """Attend from `x` [B, Q, D] to `memory`, giving [B, Q, D]. The mask and the bias broadcast to [B, H, Q, K]."""
+        query = self.attention.project_query(self._heads(self.query(x)))
+        heads = self.attention(
+            query if rotation is None else rotation(query),
+            memory.key,
+            memory.value,
+            mask=mask,
+            attn_bias=attn_bias,
+            projected=True,
+            dropout=self.dropout,
+            backend=self.backend,
+        )
+        y: Tensor = self.output(rearrange(heads, "b h q d -> b q (h d)"))
+        return y
+
+    def _heads(self, x: Tensor) -> Tensor:
+        heads: Tensor = rearrange(x, "b t (h d) -> b h t d", d=self.head_dim)
+        return heads

@@ -1,0 +1,121 @@
+# https://arxiv.org/abs/1706.03762
+"""One layer of a Transformer: self-attention, perhaps cross-attention, feed-forward."""
+
+from functools import partial
+
+from torch import Tensor, nn
+
+from attnkit.attention import Backend
+from attnkit.feed_forward import FeedForward
+from attnkit.layers.multi_head import KeyValues, MultiHead
+from attnkit.masks import Mask
+from attnkit.position import Rotation
+from attnkit.registry import AttentionSpec, FeedForwardSpec, NormSpec, ResidualSpec, feed_forwards, norms, residuals
+from attnkit.residual import Residual
+
+
+class TransformerLayer(nn.Module):
+    """A layer of an encoder (no cross-attention), a decoder-only stack (the same, with a causal mask) or a decoder with memory.
+
+    Args:
+        d_model: Width of the stream D.
+        num_heads: Query heads.
+        num_kv_heads: Key and value heads (default: as many).
+        head_dim: Width of a head (default: d_model / num_heads).
+        attention: The score of self-attention.
+        cross_attention: The score of cross-attention, or None for a layer without memory.
+        norm: The norm that the residuals use.
+        feed_forward: The position-wise part.
+        residual: How each sublayer joins the stream.
+        dropout: Probability of dropping an element of a sublayer's output.
+        attention_dropout: Probability of dropping an attention weight.
+        bias: Whether the attention projections have biases.
+        backend: What computes the attention.
+
+    Example:
+        >>> import torch
+        >>> layer = TransformerLayer(d_model=8, num_heads=2)
+        >>> y, cache = layer(torch.randn(1, 3, 8))
+        >>> y.shape, cache.key.shape
+        (torch.Size([1, 3, 8]), torch.Size([1, 2, 3, 4]))
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        attention: AttentionSpec = "scaled_dot_product",
+        cross_attention: AttentionSpec | None = None,
+        norm: NormSpec = "layer_norm",
+        feed_forward: FeedForwardSpec = "mlp",
+        residual: ResidualSpec = "pre_norm",
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        bias: bool = True,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        multi_head = partial(
+            MultiHead,
+            d_model=d_model,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            bias=bias,
+            dropout=attention_dropout,
+            backend=backend,
+        )
+        join = partial(residuals.build, residual, make_norm=partial(norms.build, norm, d_model=d_model), dropout=dropout)
+        self.self_attention = multi_head(attention=attention)
+        self.self_attention_residual: Residual = join()
+        self.cross_attention = None if cross_attention is None else multi_head(attention=cross_attention)
+        self.cross_attention_residual: Residual | None = None if cross_attention is None else join()
+        self.feed_forward: FeedForward = feed_forwards.build(feed_forward, d_model=d_model)
+        self.feed_forward_residual: Residual = join()
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | None = None,
+        attn_bias: Tensor | None = None,
+        rotation: Rotation | None = None,
+        past: KeyValues | None = None,
+        memory: KeyValues | None = None,
+        memory_mask: Mask | None = None,
+    ) -> tuple[Tensor, KeyValues]:
+        """Run the layer.
+
+        Args:
+            x: The stream [B, T, D].
+            mask: Of self-attention, broadcasts to [B, H, T, past + T].
+            attn_bias: Of self-attention, broadcasts to [B, H, T, past + T].
+            rotation: Of self-attention, at the positions of `x`.
+            past: The keys and values of earlier tokens.
+            memory: The keys and values of cross-attention, from `project_memory`.
+            memory_mask: Broadcasts to [B, H, T, S].
+
+        Returns:
+            The stream [B, T, D], and the keys and values of earlier and present tokens.
+        """
+        h = self.self_attention_residual.before(x)
+        present = self.self_attention.key_values(h, rotation=rotation)
+        if past is not None:
+            present = past.append(present)
+        x = self.self_attention_residual.after(x, self.self_attention(h, present, mask=mask, attn_bias=attn_bias, rotation=rotation))
+        if self.cross_attention is not None and self.cross_attention_residual is not None:
+            if memory is None:
+                raise ValueError("a layer with cross-attention needs memory: pass layer.project_memory(encoder_output)")
+            h = self.cross_attention_residual.before(x)
+            x = self.cross_attention_residual.after(x, self.cross_attention(h, memory, mask=memory_mask))
+        h = self.feed_forward_residual.before(x)
+        return self.feed_forward_residual.after(x, self.feed_forward(h)), present
+
+    def project_memory(self, memory: Tensor) -> KeyValues:
+        """Project the encoder's output [B, S, D] for cross-attention: once for all steps."""
+        if self.cross_attention is None:
+            raise ValueError("this layer has no cross-attention: pass cross_attention=...")
+        return self.cross_attention.key_values(memory)

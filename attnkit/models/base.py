@@ -1,0 +1,62 @@
+"""What all models share: the spec they are rebuilt from, and the output projection."""
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from attnkit.embedding import Embedding
+from attnkit.linear import linear
+from attnkit.registry import ConfigurationError
+
+Tie = Literal["none", "output", "all"]
+
+
+class Model(nn.Module):
+    """An embedding, a stack and a head. Made by `attnkit.compose`.
+
+    Attributes:
+        spec: Plain data; `attnkit.compose(**model.spec)` builds the same model with new weights.
+        pad_id: Fills the rows of a batch.
+        bos_id: Starts a target.
+        eos_id: Ends a sequence, or None.
+    """
+
+    spec: dict[str, Any]
+
+    def __init__(self, *, pad_id: int, bos_id: int, eos_id: int | None) -> None:
+        super().__init__()
+        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
+
+
+class Head(nn.Module):
+    """From the stack's output to logits: a map of its own, or the transposed embedding table.
+
+    Args:
+        d_model: Width of the stack D.
+        outputs: Classes or tokens V.
+        tied: The embedding whose table is used, or None. It stays the embedding's: the head owns no parameter then.
+    """
+
+    def __init__(self, *, d_model: int, outputs: int, tied: Embedding | None = None) -> None:
+        super().__init__()
+        self._tied = [] if tied is None else [tied]  # in a list, so that it is not registered a second time
+        self.projection = linear(d_model, outputs, bias=False) if tied is None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits [B, T, V] of `x` [B, T, D]."""
+        if self.projection is not None:
+            logits: Tensor = self.projection(x)
+            return logits
+        return nn.functional.linear(x, self._tied[0].weight)
+
+
+def check_length(max_length: int, beam_size: int) -> None:
+    """Raise unless both are positive."""
+    if max_length < 1 or beam_size < 1:
+        raise ValueError(f"max_length and beam_size must be positive, but are {max_length} and {beam_size}")
+
+
+def check_tie(tie: str, allowed: tuple[str, ...]) -> None:
+    """Raise unless `tie` is one of the allowed values."""
+    if tie not in allowed:
+        raise ConfigurationError(f"tie must be one of {', '.join(allowed)}, but is {tie!r}")

@@ -1,0 +1,130 @@
+"""The encoder-decoder model: a target from a source."""
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.decoding import beam, greedy
+from attnkit.embedding import Embedding
+from attnkit.models.base import Head, Model, Tie, check_length, check_tie
+from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
+from attnkit.stack import EncoderDecoderStack
+from attnkit.state import State
+
+
+class EncoderDecoderModel(Model):
+    """Embeddings, encoder-decoder stack and head.
+
+    Args:
+        stack: An encoder-decoder stack.
+        src_vocab_size: Source tokens.
+        tgt_vocab_size: Target tokens V.
+        embedding: The kind of both embeddings.
+        tie: `output` shares the target embedding's table with the head (two-way), `all` the source embedding's too (three-way, needs
+            one vocabulary), `none` shares nothing.
+        pad_id: Fills the rows of a batch.
+        bos_id: Starts a target.
+        eos_id: Ends a target, or None: `generate` always makes `max_length` tokens.
+
+    Raises:
+        ConfigurationError: `tie="all"` with vocabularies of different sizes.
+
+    Example:
+        >>> import attnkit
+        >>> model = attnkit.compose(stack="encoder_decoder", d_model=16, num_layers=1, num_heads=2, src_vocab_size=20, tgt_vocab_size=30)
+        >>> src, tgt = torch.randint(3, 20, (2, 7)), torch.randint(3, 30, (2, 5))
+        >>> model(src, tgt, src_mask=src != 0).shape
+        torch.Size([2, 5, 30])
+    """
+
+    def __init__(
+        self,
+        *,
+        stack: StackSpec,
+        src_vocab_size: int,
+        tgt_vocab_size: int,
+        embedding: EmbeddingSpec = "token",
+        tie: Tie = "none",
+        pad_id: int = 0,
+        bos_id: int = 1,
+        eos_id: int | None = 2,
+    ) -> None:
+        super().__init__(pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        check_tie(tie, ("none", "output", "all"))
+        if tie == "all" and src_vocab_size != tgt_vocab_size:
+            raise ConfigurationError(
+                f"tie 'all' shares one table between source, target and output, but the vocabularies have {src_vocab_size} and "
+                f"{tgt_vocab_size} tokens; use tie 'output', or one tokenizer for both"
+            )
+        self.stack: EncoderDecoderStack = stacks.build(stack)
+        d_model = self.stack.d_model
+        tgt: Embedding = embeddings.build(embedding, vocab_size=tgt_vocab_size, d_model=d_model)
+        self.embeddings = nn.ModuleDict({"shared": tgt} if tie == "all" else {"tgt": tgt})
+        if tie != "all":
+            self.embeddings["src"] = embeddings.build(embedding, vocab_size=src_vocab_size, d_model=d_model)
+        self.head = Head(d_model=d_model, outputs=tgt_vocab_size, tied=None if tie == "none" else tgt)
+
+    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None) -> Tensor:
+        """Score a target, each token from those before it.
+
+        Args:
+            src: [B, S].
+            tgt: [B, T], starting with `bos_id`. Padding on the right needs no mask: no real token attends it.
+            src_mask: [B, S] bool, True = real token (default: all).
+
+        Returns:
+            The logits [B, T, V] of the token after each one.
+        """
+        x, _ = self.stack.decode(self._embed(tgt, "tgt"), self.encode(src, src_mask))
+        logits: Tensor = self.head(x)
+        return logits
+
+    def encode(self, src: Tensor, src_mask: Tensor | None = None) -> State:
+        """Read the source [B, S] and return the state before the first target token."""
+        return self.stack.encode(self._embed(src, "src"), src_mask=src_mask)
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return the logits [B, V] of the token after `tokens` [B, T], which follow `state`, and the state after them."""
+        x, state = self.stack.decode(self._embed(tokens, "tgt"), state)
+        return self.head(x[:, -1]), state
+
+    @torch.no_grad()
+    def generate(
+        self,
+        src: Tensor,
+        *,
+        src_mask: Tensor | None = None,
+        max_length: int = 64,
+        beam_size: int = 1,
+        length_penalty: float = 1.0,
+    ) -> Tensor:
+        """Decode the source.
+
+        Args:
+            src: [B, S].
+            src_mask: [B, S] bool, True = real token (default: all).
+            max_length: Target tokens at the most, the end token included.
+            beam_size: 1 is greedy decoding.
+            length_penalty: Exponent of the length that divides a beam's log-probability.
+
+        Returns:
+            The target without the start token [B, L]; rows that ended are filled with `pad_id`.
+        """
+        check_length(max_length, beam_size)
+        state = self.encode(src, src_mask)
+        start = src.new_full((src.shape[0], 1), self.bos_id)
+        if beam_size == 1:
+            return greedy(self.step, start, state, max_length=max_length, eos_id=self.eos_id, pad_id=self.pad_id)
+        return beam(
+            self.step,
+            start,
+            state,
+            beam_size=beam_size,
+            max_length=max_length,
+            eos_id=self.eos_id,
+            pad_id=self.pad_id,
+            length_penalty=length_penalty,
+        )
+
+    def _embed(self, tokens: Tensor, side: str) -> Tensor:
+        x: Tensor = self.embeddings[side if side in self.embeddings else "shared"](tokens)
+        return x

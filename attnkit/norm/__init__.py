@@ -1,0 +1,5 @@
+"""Norms."""
+
+from attnkit.norm.base import Norm
+
+__all__ = ["Norm"]

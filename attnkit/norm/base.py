@@ -1,0 +1,13 @@
+"""Normalisation over the channels of each token."""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+
+class Norm(nn.Module, ABC):
+    """A map [..., D] -> [..., D], each token on its own."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis of `x` [..., D]."""

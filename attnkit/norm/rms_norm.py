@@ -1,0 +1,47 @@
+# https://arxiv.org/abs/1910.07467
+"""Root-mean-square normalisation."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnkit.norm.base import Norm
+from attnkit.registry import norms
+
+
+@norms.register("rms_norm")
+class RMSNorm(Norm):
+    r"""Root-mean-square normalisation: unit mean square over the channels, then a learned scale. The mean is left alone.
+
+    Equation:
+        $$y = g \odot \frac{x}{\sqrt{\frac{1}{D} \sum_i x_i^2 + \epsilon}}$$
+
+    Paper: Zhang and Sennrich 2019, https://arxiv.org/abs/1910.07467
+
+    Args:
+        d_model: Channels D.
+        eps: Added to the mean square.
+
+    Example:
+        >>> import torch
+        >>> RMSNorm(d_model=2, eps=0.0)(torch.tensor([1.0, 7.0])).detach()
+        tensor([0.2000, 1.4000])
+    """
+
+    def __init__(self, *, d_model: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.d_model, self.eps = d_model, eps
+        self.weight = nn.Parameter(torch.empty(d_model))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the scale to one."""
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis of `x` [..., D]."""
+        return F.rms_norm(x, (self.d_model,), self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        """Show width and eps."""
+        return f"{self.d_model}, eps={self.eps}"

@@ -1,0 +1,5 @@
+"""Position kinds."""
+
+from attnkit.position.base import Position, Rotation
+
+__all__ = ["Position", "Rotation"]

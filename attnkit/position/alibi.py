@@ -1,0 +1,48 @@
+# https://arxiv.org/abs/2108.12409
+"""ALiBi: attention with linear biases."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnkit.position.base import Position
+from attnkit.registry import positions
+
+
+@positions.register("alibi")
+class Alibi(Position):
+    r"""ALiBi: logits fall linearly with the distance, with a fixed slope per head. Symmetric in a bidirectional stack.
+
+    Equation:
+        $$b_{h,i,j} = -m_h \, |i - j|, \quad m_h = 2^{-8 h / H}$$
+
+    Paper: Press et al. 2022, https://arxiv.org/abs/2108.12409
+
+    When H is no power of two, the slopes are those of the next lower power, then every other one of the next higher, as in the
+    paper's code.
+
+    Args:
+        num_heads: Query heads H.
+
+    Example:
+        >>> import torch
+        >>> Alibi(num_heads=8).bias(torch.tensor([[2]]), torch.arange(3)[None])[0, 0]
+        tensor([[-1.0000, -0.5000, -0.0000]])
+    """
+
+    def __init__(self, *, num_heads: int) -> None:
+        super().__init__()
+        self.slopes = _slopes(num_heads)
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the bias [B or 1, H, Q, K] fp32."""
+        distance = (query_positions[:, :, None] - key_positions[:, None, :]).abs()
+        return -torch.tensor(self.slopes, device=distance.device)[:, None, None] * distance[:, None]
+
+
+def _slopes(num_heads: int) -> list[float]:
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+    between = [2 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
+    return slopes + between[: num_heads - power]

@@ -1,0 +1,74 @@
+# https://arxiv.org/abs/1910.10683
+"""Relative positions in buckets."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.position.base import Position
+from attnkit.registry import positions
+
+
+@positions.register("relative")
+class Relative(Position):
+    r"""Relative positions (T5): a learned bias per head and bucket of distances, shared by all layers of a stack.
+
+    Half of the buckets are exact distances, the other half grow logarithmically up to `max_distance`; all farther keys share the last.
+    In a bidirectional stack, keys before and after the query have half of the buckets each.
+
+    Equation:
+        $$b_{h,i,j} = B_{h,\,\mathrm{bucket}(j - i)}$$
+
+    Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683
+
+    Initialisation: normal with standard deviation 0.02 (ours: logits start as if there were almost no positions).
+
+    Args:
+        num_heads: Query heads.
+        bidirectional: Whether keys after the query are attended too.
+        num_buckets: Buckets in all.
+        max_distance: Distance from which on all keys share a bucket.
+
+    Raises:
+        ValueError: Too few buckets, or `max_distance` within the exact buckets.
+
+    Example:
+        >>> import torch
+        >>> Relative(num_heads=4, bidirectional=False).bias(torch.arange(6)[None], torch.arange(6)[None]).shape
+        torch.Size([1, 4, 6, 6])
+    """
+
+    def __init__(self, *, num_heads: int, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__()
+        per_side = num_buckets // 2 if bidirectional else num_buckets
+        if num_buckets < 4 or num_buckets % 2:
+            raise ValueError(f"num_buckets must be even and at least 4, but is {num_buckets}")
+        if max_distance <= per_side // 2:
+            raise ValueError(f"max_distance must exceed the {per_side // 2} exact buckets of a side, but is {max_distance}")
+        self.bidirectional, self.num_buckets, self.max_distance = bidirectional, num_buckets, max_distance
+        self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the biases from a normal distribution with standard deviation 0.02."""
+        nn.init.normal_(self.weight, std=0.02)
+
+    def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the bias [B or 1, H, Q, K]."""
+        buckets = self.buckets(key_positions[:, None, :] - query_positions[:, :, None])
+        return nn.functional.embedding(buckets, self.weight).permute(0, 3, 1, 2)
+
+    def buckets(self, offset: Tensor) -> Tensor:
+        """Return the bucket of each offset (key position minus query position), as integers of the same shape."""
+        count, first = self.num_buckets, torch.zeros_like(offset)
+        if self.bidirectional:
+            count //= 2
+            first = (offset > 0) * count
+            distance = offset.abs()
+        else:
+            distance = (-offset).clamp(min=0)
+        exact = count // 2
+        growth = (distance.clamp(min=exact) / exact).log() / math.log(self.max_distance / exact)
+        far = exact + (growth * (count - exact)).long()
+        return first + torch.where(distance < exact, distance, far.clamp(max=count - 1))

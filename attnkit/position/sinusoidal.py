@@ -1,0 +1,43 @@
+# https://arxiv.org/abs/1706.03762
+"""Sinusoidal positions."""
+
+import torch
+from torch import Tensor
+
+from attnkit.position.base import Position, frequencies
+from attnkit.registry import positions
+
+
+@positions.register("sinusoidal")
+class Sinusoidal(Position):
+    r"""Sinusoidal positions, added to the embeddings. No parameters, no maximum length.
+
+    Equation:
+        $$p_{t,2i} = \sin(t / b^{2i/d}), \quad p_{t,2i+1} = \cos(t / b^{2i/d})$$
+
+    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
+
+    Args:
+        d_model: Width of the embeddings, even.
+        base: b; wavelengths go from 2 pi to 2 pi b.
+
+    Raises:
+        ValueError: `d_model` is odd.
+
+    Example:
+        >>> import torch
+        >>> Sinusoidal(d_model=4).embedding(torch.tensor([[0, 1]]))
+        tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
+                 [0.8415, 0.5403, 0.0100, 0.9999]]])
+    """
+
+    def __init__(self, *, d_model: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        if d_model % 2:
+            raise ValueError(f"sinusoidal positions need an even d_model, but it is {d_model}")
+        self.d_model, self.base = d_model, base
+
+    def embedding(self, positions: Tensor) -> Tensor:
+        """Return the table's rows for these positions, [B or 1, T, D] fp32."""
+        angles = positions[..., None] * frequencies(self.d_model, self.base, positions.device)  # [B, T, D / 2]
+        return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()

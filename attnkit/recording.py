@@ -1,0 +1,54 @@
+"""Attention weights from any model and any backend, without changing what the model computes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.attention import Attention
+
+
+@contextmanager
+def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Record the attention weights of every forward pass inside the `with` block.
+
+    The weights are computed again from the inputs of each attention, in addition to the output: neither outputs, gradients nor the
+    random numbers of dropout change. They are those before dropout.
+
+    Args:
+        model: Any module that contains attnkit attention.
+
+    Yields:
+        A mapping from module path to weights [B, H, Q, K], detached; a later call of the same module replaces the earlier.
+
+    Example:
+        >>> import attnkit
+        >>> model = attnkit.compose(stack="encoder", d_model=16, num_layers=1, num_heads=2, vocab_size=20)
+        >>> with attnkit.record_attention(model) as maps:
+        ...     _ = model(torch.tensor([[4, 5, 6]]))
+        >>> {path: tuple(weights.shape) for path, weights in maps.items()}
+        {'stack.encoder.layers.0.self_attention': (1, 2, 3, 3)}
+    """
+    maps: dict[str, Tensor] = {}
+    handles = [
+        module.register_forward_hook(partial(_record, maps, path.removesuffix(".attention")), with_kwargs=True)
+        for path, module in model.named_modules()
+        if isinstance(module, Attention)
+    ]
+    try:
+        yield maps
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _record(
+    maps: dict[str, Tensor], path: str, module: Attention, args: tuple[Tensor, Tensor, Tensor], kwargs: dict[str, Any], output: Tensor
+) -> None:
+    query, key, _ = args
+    with torch.no_grad():
+        kept = {name: kwargs[name] for name in ("mask", "attn_bias", "projected") if name in kwargs}
+        maps[path] = module.weights(query, key, **kept)

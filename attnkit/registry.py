@@ -1,0 +1,412 @@
+"""Registries: from names to classes, without importing what is not asked for.
+
+A built-in component is a module of its family's package: `attnkit/attention/additive.py` registers `additive`.
+So the names are known from the file names, and `attnkit list` never imports torch.
+A third party registers with a decorator, or with one entry-point line in its `pyproject.toml`:
+
+    [project.entry-points."attnkit.components"]
+    "attentions.gaussian" = "my_package.gaussian:Gaussian"
+
+A component is described by a *spec*, which is plain data: a name (`"additive"`), or a mapping with a name and
+arguments (`{"name": "additive", "hidden_dim": 32}`). jsonargparse's `{"class_path": ..., "init_args": ...}` is understood too.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import re
+import types
+import typing
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+ENTRY_POINT_GROUP = "attnkit.components"
+REQUIRED = inspect.Parameter.empty
+
+Spec = str | Mapping[str, Any]
+C = TypeVar("C", bound=type)
+
+
+class ConfigurationError(ValueError):
+    """A composition that cannot be built: the message says what is wrong and what to do."""
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return `" Did you mean 'x'?"`, or an empty string if nothing is near."""
+    found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a component, as its user sees it."""
+
+    name: str
+    annotation: Any
+    default: Any = REQUIRED
+
+    @property
+    def required(self) -> bool:
+        """Whether the argument has no default."""
+        return self.default is REQUIRED
+
+    @property
+    def registry(self) -> "Registry | None":
+        """The registry that this argument's specs name a component of, if it is a component slot."""
+        return _slot_of(self.annotation)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What `describe` says of a component."""
+
+    family: str
+    name: str
+    summary: str
+    documentation: str
+    equation: str | None
+    paper: str | None
+    arguments: tuple[Argument, ...]
+    given: tuple[str, ...]
+    file: str
+    line: int
+
+
+class Registry:
+    """The components of one family, by name.
+
+    Args:
+        attribute: The name of this registry in `attnkit`, such as `"attentions"`; entry points use it as their prefix.
+        family: What one member is called in messages, such as `"attention"`.
+        package: The package with one module per built-in name.
+        given: The constructor arguments that the parent passes (widths and the like). A component takes those that it
+            needs, and its user never writes them.
+
+    Example:
+        >>> import attnkit
+        >>> attnkit.norms.names()
+        ['layer_norm', 'rms_norm']
+        >>> attnkit.norms.build({"name": "rms_norm", "eps": 1e-5}, d_model=8)
+        RMSNorm(8, eps=1e-05)
+    """
+
+    def __init__(self, attribute: str, *, family: str, package: str, given: Iterable[str] = ()) -> None:
+        self.attribute = attribute
+        self.family = family
+        self.package = package
+        self.given = frozenset(given)
+        self._classes: dict[str, type] = {}
+        self._overridden: set[str] = set()
+        self._broken: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Registry({self.attribute}: {', '.join(self.names())})"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def names(self) -> list[str]:
+        """Return every name, sorted: built-in, registered and provided by installed plugins. Imports none of them."""
+        return sorted((self.built_in() | set(self._plugins) | set(self._classes)) - set(self._broken))
+
+    def built_in(self) -> set[str]:
+        """Return the names that attnkit itself provides: the modules of the family's package that register their own name."""
+        return self._built_in
+
+    def get(self, name: str) -> type:
+        """Return the class that is registered as `name`, importing it if need be.
+
+        Raises:
+            ConfigurationError: No such name, or its plugin is broken, or two parties claim it.
+        """
+        if name not in self._classes:
+            self._load(name)
+        return self._classes[name]
+
+    def register(self, name: str, *, override: bool = False) -> Callable[[C], C]:
+        """Return a class decorator that registers a component as `name`.
+
+        Args:
+            name: A lower-case identifier.
+            override: Replace the component that has this name. Without it, a taken name raises.
+
+        Raises:
+            ConfigurationError: The name is taken or is no identifier, or an argument of the class is called `name`.
+        """
+        if not (name.isidentifier() and name == name.lower()):
+            raise ConfigurationError(f"{self.family} name {name!r} must be a lower-case Python identifier")
+
+        def decorate(cls: C) -> C:
+            if "name" in inspect.signature(cls).parameters:
+                raise ConfigurationError(
+                    f"{cls.__qualname__} has an argument called 'name', which a spec uses for the name of the component; rename it"
+                )
+            is_built_in = cls.__module__ == f"{self.package}.{name}"
+            if is_built_in and name in self._overridden:
+                return cls  # the replacement was registered before the built-in module was imported: it stays
+            taken = self._classes.get(name)
+            if not override:
+                if taken is not None and taken is not cls:
+                    raise ConfigurationError(
+                        f"{self.family} {name!r} is already registered by {taken.__module__}.{taken.__qualname__}; "
+                        f"choose another name, or pass override=True to replace it"
+                    )
+                if name in self.built_in() and not is_built_in:
+                    raise ConfigurationError(
+                        f"{self.family} {name!r} is built into attnkit; choose another name, or pass override=True to replace it"
+                    )
+            else:
+                self._overridden.add(name)
+            self._classes[name] = cls
+            self._broken.pop(name, None)
+            return cls
+
+        return decorate
+
+    def build(self, spec: Spec, **given: Any) -> Any:
+        """Build the component that `spec` describes.
+
+        Args:
+            spec: A name, or a mapping with a name and arguments.
+            **given: What the parent passes; only the names in `self.given`. The component gets those that it declares.
+
+        Raises:
+            ConfigurationError: An unknown name or argument, a value of the wrong type, or a missing argument.
+        """
+        if unknown := set(given) - self.given:
+            raise TypeError(f"a parent passes {sorted(self.given)} to {self.family} components, not {sorted(unknown)}")
+        name, arguments = self.parse(spec)
+        cls = self.get(name)
+        accepted = inspect.signature(cls).parameters
+        return cls(**{k: v for k, v in given.items() if k in accepted}, **arguments)
+
+    def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
+        """Return the name and the arguments of a spec, unchecked."""
+        if isinstance(spec, str):
+            return spec, {}
+        if not isinstance(spec, Mapping):
+            raise ConfigurationError(
+                f"{self.family} must be a name or a mapping with a name, but is {spec!r} ({type(spec).__name__}); "
+                f"names: {', '.join(self.names())}"
+            )
+        arguments = dict(spec)
+        if "class_path" in arguments:
+            return arguments["class_path"].rpartition(".")[2], dict(arguments.get("init_args") or {})
+        if not isinstance(name := arguments.pop("name", None), str):
+            raise ConfigurationError(f"{self.family} spec {dict(spec)!r} has no name; add one of: {', '.join(self.names())}")
+        return name, arguments
+
+    def parse(self, spec: Spec) -> tuple[str, dict[str, Any]]:
+        """Return the name and the arguments of a spec, after checking both (nested specs too)."""
+        name, arguments = self.split(spec)
+        declared = {a.name: a for a in self.arguments(name)}
+        for key, value in arguments.items():
+            if key not in declared:
+                raise ConfigurationError(self._unknown_argument(name, key, declared))
+            slot = declared[key].registry
+            if slot is not None and value is not None:
+                slot.parse(value)
+            elif slot is None and not _is_of_type(value, declared[key].annotation):
+                wanted = inspect.formatannotation(declared[key].annotation).replace("typing.", "")
+                raise ConfigurationError(f"{self.family} {name!r}: {key} must be {wanted}, but is {value!r} ({type(value).__name__})")
+        if missing := [a.name for a in declared.values() if a.required and a.name not in arguments]:
+            raise ConfigurationError(
+                f"{self.family} {name!r} needs {', '.join(missing)}: add it, as in {{name: {name}, {missing[0]}: ...}}"
+            )
+        return name, arguments
+
+    def resolve(self, spec: Spec) -> dict[str, Any]:
+        """Return `spec` as a mapping in which every argument is written out, defaults and nested specs included.
+
+        Two specs that resolve to equal mappings build the same component.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.norms.resolve("rms_norm")
+            {'name': 'rms_norm', 'eps': 1e-06}
+        """
+        name, arguments = self.parse(spec)
+        resolved: dict[str, Any] = {"name": name}
+        for argument in self.arguments(name):
+            value = arguments.get(argument.name, argument.default)
+            slot = argument.registry
+            resolved[argument.name] = slot.resolve(value) if slot is not None and value is not None else value
+        return resolved
+
+    def arguments(self, name: str) -> tuple[Argument, ...]:
+        """Return the arguments that a user may write for `name` (those that the parent passes are left out)."""
+        cls = self.get(name)
+        hints = get_type_hints(cls.__init__, include_extras=True)
+        return tuple(
+            Argument(p.name, hints.get(p.name, Any), p.default)
+            for p in inspect.signature(cls).parameters.values()
+            if p.name not in self.given and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+        )
+
+    def describe(self, name: str) -> Description:
+        """Return the documentation of `name`: equation, paper, arguments, file and line."""
+        cls = self.get(name)
+        documentation = inspect.getdoc(cls) or ""
+        equation = re.search(r"^Equation:\n((?:[ ]+.*\n?|\n)+)", documentation, re.M)
+        paper = re.search(r"^Paper:\s*(.+)$", documentation, re.M)
+        return Description(
+            family=self.family,
+            name=name,
+            summary=documentation.partition("\n")[0],
+            documentation=documentation,
+            equation=inspect.cleandoc(equation[1]).strip() if equation else None,
+            paper=paper[1].strip() if paper else None,
+            arguments=self.arguments(name),
+            given=tuple(p for p in inspect.signature(cls).parameters if p in self.given),
+            file=inspect.getsourcefile(cls) or "?",
+            line=inspect.getsourcelines(cls)[1],
+        )
+
+    def _load(self, name: str) -> None:
+        plugins = self._plugins.get(name, [])
+        claimants = [_distribution(p) for p in plugins] + (["attnkit"] if name in self.built_in() else [])
+        if len(claimants) > 1:
+            raise ConfigurationError(
+                f"{self.family} {name!r} is claimed by {' and '.join(sorted(claimants))}; uninstall one, or have it renamed"
+            )
+        if name in self.built_in():
+            self._import(name)
+        elif plugins and name not in self._broken:
+            self._load_plugin(name, plugins[0])
+        if name not in self._classes:
+            if name in self._broken:
+                raise ConfigurationError(self._broken[name])
+            raise ConfigurationError(
+                f"unknown {self.family} {name!r}.{nearest(name, self.names())} Names: {', '.join(self.names())}. "
+                f"To add your own: @attnkit.{self.attribute}.register({name!r}), or an entry point in the group {ENTRY_POINT_GROUP!r}."
+            )
+
+    def _import(self, name: str) -> None:
+        importlib.import_module(f"{self.package}.{name}")
+
+    def _load_plugin(self, name: str, plugin: EntryPoint) -> None:
+        try:
+            cls = plugin.load()
+            if not isinstance(cls, type):
+                raise TypeError(f"{plugin.value} is not a class")
+            self.register(name)(cls)
+        except Exception as error:  # a plugin may fail in any way, and must not break the others
+            self._broken[name] = (
+                f"{self.family} {name!r} comes from the plugin {_distribution(plugin)!r} ({plugin.value}), "
+                f"which cannot be loaded: {type(error).__name__}: {error}"
+            )
+            warnings.warn(self._broken[name], stacklevel=4)
+
+    def _unknown_argument(self, name: str, key: str, declared: Iterable[str]) -> str:
+        if key in self.given:
+            return f"{self.family} {name!r} gets {key!r} from its parent; leave it out of the spec"
+        valid = ", ".join(declared) or "none"
+        return f"{self.family} {name!r} has no argument {key!r}.{nearest(key, declared)} Its arguments: {valid}."
+
+    @cached_property
+    def _built_in(self) -> set[str]:
+        folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
+        return {f.stem for f in folder.glob("*.py") if f'.register("{f.stem}")' in f.read_text(encoding="utf-8")}
+
+    @cached_property
+    def _plugins(self) -> dict[str, list[EntryPoint]]:
+        found: dict[str, list[EntryPoint]] = {}
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            attribute, _, name = point.name.partition(".")
+            if attribute == self.attribute and name:
+                found.setdefault(name, []).append(point)
+        return found
+
+
+class TorchOptimizers(Registry):
+    """Every optimizer of `torch.optim`, by its class name in lower case: `adamw`, `sgd`, `adafactor`, ..."""
+
+    def built_in(self) -> set[str]:
+        """Return the names in `torch.optim.__all__`, read without importing torch."""
+        return set(self._class_names)
+
+    def _import(self, name: str) -> None:
+        self._classes[name] = getattr(importlib.import_module("torch.optim"), self._class_names[name])
+
+    @cached_property
+    def _class_names(self) -> dict[str, str]:
+        torch = importlib.util.find_spec("torch")
+        assert torch is not None
+        assert torch.origin is not None
+        source = Path(torch.origin).with_name("optim").joinpath("__init__.py").read_text(encoding="utf-8")
+        exported = re.search(r"__all__ = \[(.*?)\]", source, re.S)
+        assert exported is not None
+        classes = re.findall(r'"([A-Z]\w*)"', exported[1])
+        return {c.lower(): c for c in classes if c != "Optimizer"}
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "?"
+
+
+def _slot_of(annotation: Any) -> Registry | None:
+    """Return the registry in `Annotated[Spec, registry]`, also inside `... | None`."""
+    if get_origin(annotation) is Annotated:
+        return next((m for m in annotation.__metadata__ if isinstance(m, Registry)), None)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next((r for r in map(_slot_of, get_args(annotation)) if r is not None), None)
+    return None
+
+
+def _is_of_type(value: Any, annotation: Any) -> bool:
+    """Check a value against the plain annotations that specs use; anything else passes."""
+    origin = get_origin(annotation)
+    if origin in (Union, types.UnionType):
+        return any(_is_of_type(value, a) for a in get_args(annotation))
+    if origin is typing.Literal:
+        return value in get_args(annotation)
+    if annotation is None or annotation is types.NoneType:
+        return value is None
+    if annotation in (bool, str):
+        return isinstance(value, annotation)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return True
+
+
+attentions = Registry("attentions", family="attention", package="attnkit.attention", given=("head_dim", "num_heads", "num_kv_heads"))
+positions = Registry(
+    "positions", family="position", package="attnkit.position", given=("d_model", "head_dim", "num_heads", "bidirectional")
+)
+norms = Registry("norms", family="norm", package="attnkit.norm", given=("d_model",))
+feed_forwards = Registry("feed_forwards", family="feed_forward", package="attnkit.feed_forward", given=("d_model",))
+residuals = Registry("residuals", family="residual", package="attnkit.residual", given=("make_norm", "dropout"))
+embeddings = Registry("embeddings", family="embedding", package="attnkit.embedding", given=("vocab_size", "d_model"))
+tokenizers = Registry("tokenizers", family="tokenizer", package="attnkit.tokenizer")
+stacks = Registry("stacks", family="stack", package="attnkit.stack")
+optimizers = TorchOptimizers("optimizers", family="optimizer", package="torch.optim", given=("params",))
+schedules = Registry("schedules", family="schedule", package="attnkit.schedule", given=("total_steps",))
+tasks = Registry("tasks", family="task", package="attnkit.task")
+datasets = Registry("datasets", family="dataset", package="attnkit.data")
+
+FAMILIES: tuple[Registry, ...] = (
+    attentions, positions, norms, feed_forwards, residuals, embeddings, tokenizers, stacks, optimizers, schedules, tasks, datasets,
+)  # fmt: skip
+
+# What a component slot is annotated with: plain data for mypy, and the registry for whoever reads the signature.
+AttentionSpec = Annotated[Spec, attentions]
+PositionSpec = Annotated[Spec, positions]
+NormSpec = Annotated[Spec, norms]
+FeedForwardSpec = Annotated[Spec, feed_forwards]
+ResidualSpec = Annotated[Spec, residuals]
+EmbeddingSpec = Annotated[Spec, embeddings]
+TokenizerSpec = Annotated[Spec, tokenizers]
+StackSpec = Annotated[Spec, stacks]
+OptimizerSpec = Annotated[Spec, optimizers]
+ScheduleSpec = Annotated[Spec, schedules]

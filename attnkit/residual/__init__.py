@@ -1,0 +1,5 @@
+"""Residual connections."""
+
+from attnkit.residual.base import Residual
+
+__all__ = ["Residual"]

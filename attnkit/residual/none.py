@@ -1,0 +1,37 @@
+# https://arxiv.org/abs/2103.03404
+"""No residual connection."""
+
+from torch import Tensor
+
+from attnkit.registry import residuals
+from attnkit.residual.base import Residual
+
+
+@residuals.register("none")
+class NoResidual(Residual):
+    r"""No skip connection and no norm: for ablations. Attention alone, without skips, loses rank doubly exponentially with depth.
+
+    Equation:
+        $$y = \mathrm{dropout}(f(x))$$
+
+    Paper: Dong et al. 2021, https://arxiv.org/abs/2103.03404
+
+    Args:
+        make_norm: Not called.
+        dropout: Probability of dropping an element of the sublayer's output.
+
+    Example:
+        >>> import torch
+        >>> residual = NoResidual(make_norm=torch.nn.Identity)
+        >>> x = torch.ones(1, 1, 2)
+        >>> residual.after(x, 3 * residual.before(x))
+        tensor([[[3., 3.]]])
+    """
+
+    def before(self, x: Tensor) -> Tensor:
+        """Return `x` as it is, [B, T, D]."""
+        return x
+
+    def after(self, x: Tensor, output: Tensor) -> Tensor:
+        """Return the output, [B, T, D]."""
+        return self.drop(output)

@@ -1,0 +1,46 @@
+# https://arxiv.org/abs/2002.04745
+"""Norm before the sublayer."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from attnkit.registry import residuals
+from attnkit.residual.base import Residual
+
+
+@residuals.register("pre_norm")
+class PreNorm(Residual):
+    r"""Norm before the sublayer, as in GPT-2, T5 and Llama; the stream itself is normalised once, at the end of the stack.
+
+    Equation:
+        $$y = x + \mathrm{dropout}(f(\mathrm{norm}(x)))$$
+
+    Paper: Xiong et al. 2020, https://arxiv.org/abs/2002.04745
+
+    Args:
+        make_norm: Makes a norm of the stream's width.
+        dropout: Probability of dropping an element of the sublayer's output.
+
+    Example:
+        >>> import torch
+        >>> residual = PreNorm(make_norm=torch.nn.Identity)
+        >>> x = torch.ones(1, 1, 2)
+        >>> residual.after(x, 3 * residual.before(x))
+        tensor([[[4., 4.]]])
+    """
+
+    needs_final_norm = True
+
+    def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:
+        super().__init__(make_norm=make_norm, dropout=dropout)
+        self.norm = make_norm()
+
+    def before(self, x: Tensor) -> Tensor:
+        """Normalise, [B, T, D]."""
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def after(self, x: Tensor, output: Tensor) -> Tensor:
+        """Add, [B, T, D]."""
+        return x + self.drop(output)

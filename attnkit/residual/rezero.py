@@ -1,0 +1,49 @@
+# https://arxiv.org/abs/2003.04887
+"""ReZero: a learned gate that starts at zero, and no norm."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.registry import residuals
+from attnkit.residual.base import Residual
+
+
+@residuals.register("rezero")
+class ReZero(Residual):
+    r"""ReZero: the branch is scaled by one learned number that starts at zero, so that each layer starts as the identity. No norm.
+
+    Equation:
+        $$y = x + \alpha \, \mathrm{dropout}(f(x)), \quad \alpha_0 = 0$$
+
+    Paper: Bachlechner et al. 2021, https://arxiv.org/abs/2003.04887
+
+    Args:
+        make_norm: Not called.
+        dropout: Probability of dropping an element of the sublayer's output.
+
+    Example:
+        >>> import torch
+        >>> residual = ReZero(make_norm=torch.nn.Identity)
+        >>> x = torch.ones(1, 1, 2)
+        >>> residual.after(x, 3 * residual.before(x)).detach()
+        tensor([[[1., 1.]]])
+    """
+
+    def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:
+        super().__init__(make_norm=make_norm, dropout=dropout)
+        self.gate = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Close the gate."""
+        nn.init.zeros_(self.gate)
+
+    def before(self, x: Tensor) -> Tensor:
+        """Return `x` as it is, [B, T, D]."""
+        return x
+
+    def after(self, x: Tensor, output: Tensor) -> Tensor:
+        """Scale, then add, [B, T, D]."""
+        return x + self.gate * self.drop(output)

@@ -1,0 +1,74 @@
+"""The three shapes of a stack. A stack works on vectors; embeddings and heads belong to the model around it."""
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+from attnkit.state import State
+
+
+class EncoderStack(nn.Module, ABC):
+    """A stack that sees the whole sequence at once.
+
+    Attributes:
+        d_model: Width of input and output.
+    """
+
+    d_model: int
+
+    @abstractmethod
+    def forward(self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
+        """Encode.
+
+        Args:
+            x: Embedded tokens [B, T, D].
+            key_mask: [B, T] bool, True = real token (default: all).
+            attn_mask: Further restriction of self-attention, bool, broadcasts to [B, H, T, T].
+
+        Returns:
+            [B, T, D].
+        """
+
+
+class DecoderStack(nn.Module, ABC):
+    """A stack in which a token sees itself and earlier ones.
+
+    Attributes:
+        d_model: Width of input and output.
+    """
+
+    d_model: int
+
+    @abstractmethod
+    def forward(
+        self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None, state: State | None = None
+    ) -> tuple[Tensor, State]:
+        """Decode `x`, which follows the tokens that `state` remembers.
+
+        Args:
+            x: Embedded tokens [B, T, D].
+            key_mask: [B, T] bool, True = real token (default: all).
+            attn_mask: Further restriction of self-attention, bool, broadcasts to [B, H, T, past + T].
+            state: From an earlier call (default: nothing before `x`).
+
+        Returns:
+            [B, T, D], and the state after `x`.
+        """
+
+
+class EncoderDecoderStack(nn.Module, ABC):
+    """A stack that decodes a target after reading a source.
+
+    Attributes:
+        d_model: Width of inputs and outputs.
+    """
+
+    d_model: int
+
+    @abstractmethod
+    def encode(self, src: Tensor, *, src_mask: Tensor | None = None) -> State:
+        """Read the embedded source [B, S, D] (`src_mask` [B, S] bool, True = real) and return the state before the first target token."""
+
+    @abstractmethod
+    def decode(self, tgt: Tensor, state: State) -> tuple[Tensor, State]:
+        """Decode the embedded target tokens [B, T, D] that follow `state`; return [B, T, D] and the state after them."""
