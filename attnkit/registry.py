@@ -328,14 +328,17 @@ class Registry:
 
 
 class TorchOptimizers(Registry):
-    """Every optimizer of `torch.optim`, by its class name in lower case: `adamw`, `sgd`, `adafactor`, ..."""
+    """Ours, and every optimizer of `torch.optim` by its class name in lower case: `adamw`, `sgd`, `adafactor`, ..."""
 
     def built_in(self) -> set[str]:
-        """Return the names in `torch.optim.__all__`, read without importing torch."""
-        return set(self._class_names)
+        """Return our names, and those in `torch.optim.__all__`, read without importing torch."""
+        return self._built_in | set(self._class_names)
 
     def _import(self, name: str) -> None:
-        self._classes[name] = getattr(importlib.import_module("torch.optim"), self._class_names[name])
+        if name in self._built_in:
+            super()._import(name)
+        else:
+            self._classes[name] = getattr(importlib.import_module("torch.optim"), self._class_names[name])
 
     @cached_property
     def _class_names(self) -> dict[str, str]:
@@ -390,7 +393,7 @@ residuals = Registry("residuals", family="residual", package="attnkit.residual",
 embeddings = Registry("embeddings", family="embedding", package="attnkit.embedding", given=("vocab_size", "d_model"))
 tokenizers = Registry("tokenizers", family="tokenizer", package="attnkit.tokenizer")
 stacks = Registry("stacks", family="stack", package="attnkit.stack")
-optimizers = TorchOptimizers("optimizers", family="optimizer", package="torch.optim", given=("params",))
+optimizers = TorchOptimizers("optimizers", family="optimizer", package="attnkit.optimizer", given=("params",))
 schedules = Registry("schedules", family="schedule", package="attnkit.schedule", given=("total_steps",))
 tasks = Registry("tasks", family="task", package="attnkit.task")
 datasets = Registry("datasets", family="dataset", package="attnkit.data")

@@ -98,5 +98,5 @@ class Decoder(DecoderStack):
     ) -> tuple[Tensor, TransformerState]:
         """Decode `x` [B, T, D]; see `DecoderStack.forward`."""
         assert state is None or isinstance(state, TransformerState)
-        y, state = self.decoder(x, key_mask=key_mask, attn_mask=attn_mask, state=state)
-        return y, state
+        y, after = self.decoder(x, key_mask=key_mask, attn_mask=attn_mask, state=state)
+        return y, after

@@ -1,0 +1,1 @@
+"""Optimizers beyond those of `torch.optim`."""
