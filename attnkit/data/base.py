@@ -1,0 +1,174 @@
+"""What every data module of source and target texts does: tokenizers, and batches by token budget."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences, TokenBatchSampler
+from attnkit.registry import ConfigurationError, TokenizerSpec, tokenizers
+from attnkit.tokenizer import Tokenizer
+
+Pair = tuple[str, str]  # source, target
+
+
+def references(pairs: Iterable[Pair]) -> dict[str, list[str]]:
+    """Return the distinct targets of each distinct source, both in order of appearance.
+
+    Example:
+        >>> references([("tear", "T IH R"), ("a", "AH"), ("tear", "T EH R"), ("a", "AH")])
+        {'tear': ['T IH R', 'T EH R'], 'a': ['AH']}
+    """
+    targets: dict[str, dict[str, None]] = {}
+    for source, target in pairs:
+        targets.setdefault(source, {})[target] = None
+    return {source: list(distinct) for source, distinct in targets.items()}
+
+
+class Seq2SeqData(LightningDataModule, ABC):
+    """Pairs of texts, as batches of token ids. A subclass says where they come from.
+
+    Args:
+        src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training pairs.
+        tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both sides, trained on both.
+        batch_tokens: The budget of source and target positions in a batch, padding included.
+        max_length: Training pairs are left out where either side has more tokens, special ones included (default: no limit).
+            Evaluation and prediction leave nothing out.
+        seed: Of the order of the data, at least 0.
+        num_workers: Processes that prepare batches (0: the main process does).
+
+    Raises:
+        ConfigurationError: A number is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        src_tokenizer: TokenizerSpec,
+        tgt_tokenizer: TokenizerSpec | None,
+        batch_tokens: int,
+        max_length: int | None,
+        seed: int,
+        num_workers: int,
+    ) -> None:
+        super().__init__()
+        for name, value, least in (("batch_tokens", batch_tokens, 1), ("seed", seed, 0), ("num_workers", num_workers, 0)):
+            if value < least:
+                raise ConfigurationError(f"{name} must be at least {least}, but is {value}")
+        self.batch_tokens = batch_tokens
+        self.max_length = max_length
+        self.seed = seed
+        self.num_workers = num_workers
+        self._src_tokenizer: Tokenizer = tokenizers.build(src_tokenizer)
+        self._tgt_tokenizer: Tokenizer | None = None if tgt_tokenizer is None else tokenizers.build(tgt_tokenizer)
+
+    @abstractmethod
+    def training_pairs(self) -> Sequence[Pair]:
+        """Return the source and target texts to train on."""
+
+    @abstractmethod
+    def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
+        """Return the references of each source of a part, the canonical one first. An empty validation part is skipped."""
+
+    @abstractmethod
+    def prediction_sources(self) -> Sequence[str]:
+        """Return the source texts to predict targets for."""
+
+    @cached_property
+    def src_tokenizer(self) -> Tokenizer:
+        """The trained source tokenizer."""
+        if self._src_tokenizer.trained:
+            return self._src_tokenizer
+        sides = (0,) if self._tgt_tokenizer is not None else (0, 1)
+        return self._src_tokenizer.train(pair[side] for pair in self._pairs for side in sides)
+
+    @cached_property
+    def tgt_tokenizer(self) -> Tokenizer:
+        """The trained target tokenizer."""
+        if self._tgt_tokenizer is None:
+            return self.src_tokenizer
+        return self._tgt_tokenizer if self._tgt_tokenizer.trained else self._tgt_tokenizer.train(target for _, target in self._pairs)
+
+    @property
+    def src_tokenizer_spec(self) -> dict[str, Any]:
+        """Plain data that rebuilds the trained source tokenizer."""
+        return self.src_tokenizer.spec
+
+    @property
+    def tgt_tokenizer_spec(self) -> dict[str, Any]:
+        """Plain data that rebuilds the trained target tokenizer."""
+        return self.tgt_tokenizer.spec
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"src_tokenizer": self.src_tokenizer_spec, "tgt_tokenizer": self.tgt_tokenizer_spec}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.src_tokenizer = tokenizers.build(state_dict["src_tokenizer"])
+        self.tgt_tokenizer = tokenizers.build(state_dict["tgt_tokenizer"])
+
+    @override
+    def train_dataloader(self) -> DataLoader[Seq2SeqBatch]:
+        encoded = [(self._source_ids(source), self._target_ids(target)) for source, target in self._pairs]
+        kept = [pair for pair in encoded if self.max_length is None or max(map(len, pair)) <= self.max_length]
+        if not kept:
+            raise ConfigurationError(f"max_length={self.max_length} leaves none of the {len(encoded)} training pairs; raise it")
+        if len(kept) < len(encoded):
+            rank_zero_info(
+                f"Left out {len(encoded) - len(kept)} of {len(encoded)} training pairs: longer than max_length={self.max_length}."
+            )
+        src, tgt = zip(*kept, strict=True)
+        return self._loader(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
+
+    @override
+    def val_dataloader(self) -> DataLoader[Seq2SeqBatch] | list[Any]:
+        validation = self.evaluation_set("validation")
+        return self._evaluation_loader(validation) if validation else []
+
+    @override
+    def test_dataloader(self) -> DataLoader[Seq2SeqBatch]:
+        return self._evaluation_loader(self.evaluation_set("test"))
+
+    @override
+    def predict_dataloader(self) -> DataLoader[Seq2SeqBatch]:
+        texts: list[tuple[str, list[str]]] = [(source, []) for source in self.prediction_sources()]
+        src = Sequences([self._source_ids(source) for source, _ in texts])
+        return self._loader(Examples(src=src, tgt=None, texts=texts), order="given")
+
+    @cached_property
+    def _pairs(self) -> Sequence[Pair]:
+        return self.training_pairs()
+
+    def _source_ids(self, text: str) -> list[int]:
+        return [*self.src_tokenizer.encode(text), Tokenizer.eos_id]
+
+    def _target_ids(self, text: str) -> list[int]:
+        return [Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id]
+
+    def _evaluation_loader(self, part: Mapping[str, list[str]]) -> DataLoader[Seq2SeqBatch]:
+        src = Sequences([self._source_ids(source) for source in part])
+        tgt = Sequences([self._target_ids(targets[0]) for targets in part.values()])
+        return self._loader(Examples(src=src, tgt=tgt, texts=list(part.items())), order="fixed")
+
+    def _loader(self, examples: Examples, *, order: Literal["shuffled", "fixed", "given"]) -> DataLoader[Seq2SeqBatch]:
+        overfit = getattr(self.trainer, "overfit_batches", 0) > 0
+        if overfit:  # Lightning then replaces the sampler by one of its own, so that batches must be the items of the dataset
+            share = {"num_replicas": 1, "rank": 0}
+        else:  # the trainer knows better than torch.distributed which processes share a batch: those of tensor parallelism do
+            share = (self.trainer and self.trainer.distributed_sampler_kwargs) or {}
+        sampler = TokenBatchSampler(examples, batch_tokens=self.batch_tokens, order=order, seed=self.seed, **share)
+        return DataLoader(
+            [examples[batch] for batch in sampler] if overfit else examples,  # type: ignore[arg-type]  # a list is a Dataset too
+            sampler=None if overfit else sampler,
+            batch_size=None,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )

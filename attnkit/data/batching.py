@@ -1,0 +1,205 @@
+"""Batches of about equal cost: examples of about equal length, as many as a budget of positions allows."""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import Dataset, DistributedSampler
+from typing_extensions import override
+
+from attnkit.registry import ConfigurationError
+from attnkit.tokenizer.base import Tokenizer
+
+Integers = npt.NDArray[np.int64]
+
+_BANDS = (1, 2, 3, 4, 6, 8)  # widths of the bands of source lengths that are tried; one is best where every length has many examples
+
+
+class Seq2SeqBatch(TypedDict, total=False):
+    """What a model is trained on (`src`, `tgt`) and evaluated on (all of it; there is no `tgt` in prediction)."""
+
+    src: Tensor  # [B, S] int64: tokens, eos, padding
+    tgt: Tensor  # [B, T] int64: bos, tokens, eos, padding
+    source: list[str]
+    references: list[list[str]]  # every acceptable target of each source, the canonical one first; none in prediction
+
+
+class Sequences:
+    """Many sequences of ids in one flat tensor, so that a batch is a single gather.
+
+    Args:
+        sequences: Ids, at least one in each.
+
+    Example:
+        >>> Sequences([[5, 2], [6, 7, 8, 2], [2]]).padded([0, 1])
+        tensor([[5, 2, 0, 0],
+                [6, 7, 8, 2]])
+    """
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        self.lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+        total = int(self.lengths.sum())
+        self._flat = torch.from_numpy(np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=total))
+        self._lengths = torch.from_numpy(self.lengths)
+        self._starts = self._lengths.cumsum(0) - self._lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def padded(self, indices: Sequence[int]) -> Tensor:
+        """Return the chosen sequences as int64 [B, L], padded with 0 to the longest."""
+        index = torch.as_tensor(indices)
+        lengths = self._lengths[index].unsqueeze(1)  # [B, 1]
+        columns = torch.arange(int(lengths.max()))  # [L]
+        places = self._starts[index].unsqueeze(1) + columns  # [B, L]
+        ids = self._flat[places.clamp_(max=len(self._flat) - 1)]
+        return ids.masked_fill_(columns >= lengths, Tokenizer.pad_id).long()
+
+
+class Examples(Dataset[Seq2SeqBatch]):
+    """Encoded examples; an item is a whole batch, and its index the list of its examples.
+
+    Args:
+        src: Source sequences.
+        tgt: Target sequences; `None` in prediction.
+        texts: The source text and the references of each example; `None` in training, where batches are tensors only.
+    """
+
+    def __init__(self, *, src: Sequences, tgt: Sequences | None, texts: Sequence[tuple[str, list[str]]] | None) -> None:
+        self.src = src
+        self.tgt = tgt
+        self.texts = texts
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __getitem__(self, indices: Sequence[int]) -> Seq2SeqBatch:
+        batch: Seq2SeqBatch = {"src": self.src.padded(indices)}
+        if self.tgt is not None:
+            batch["tgt"] = self.tgt.padded(indices)
+        if self.texts is not None:
+            batch["source"] = [self.texts[i][0] for i in indices]
+            batch["references"] = [self.texts[i][1] for i in indices]
+        return batch
+
+
+class TokenBatchSampler(DistributedSampler[Seq2SeqBatch]):
+    """Yields the example indices of one batch after another: each example once per epoch, over all processes.
+
+    Examples are sorted by bands of source lengths, then by target length (rising and falling in turn, so that neighbours stay alike from
+    band to band), and cut into batches of at most `batch_tokens` positions, padding included: (longest source + longest target) x
+    examples. The width of the bands is the one with the least padding. There are equally many batches in every epoch and every process;
+    large ones are halved until it fits. The order is a pure function of seed and epoch, and global random states play no part.
+
+    Lightning leaves a `DistributedSampler` alone and tells it the epoch. Use it as `DataLoader(examples, sampler=..., batch_size=None)`.
+
+    Args:
+        examples: What to sample from.
+        batch_tokens: The budget of source and target positions in a batch. Without targets, they count as long as the sources.
+        order: `shuffled`, for training: each epoch puts examples of equal lengths into a new order, moves the cuts and shuffles the
+            batches. `fixed`, for evaluation: batches come in a mixed order that is always the same, so that the first few of them
+            are a fair sample. `given`, for prediction: nothing is sorted.
+        seed: Of the order, at least 0.
+        num_replicas: How many processes share the examples (default: as `torch.distributed` says, if it is initialised, else 1).
+        rank: Which of them this one is (default: likewise, else 0).
+
+    Raises:
+        ConfigurationError: An example exceeds the budget, or there are too few batches for the processes.
+
+    Example:
+        >>> sequences = Sequences([[7, 2], [7, 8, 9, 2], [8, 2], [8, 9, 2]])
+        >>> examples = Examples(src=sequences, tgt=sequences, texts=None)
+        >>> sorted(sorted(batch) for batch in TokenBatchSampler(examples, batch_tokens=16, order="fixed"))
+        [[0, 2], [1, 3]]
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        *,
+        batch_tokens: int,
+        order: Literal["shuffled", "fixed", "given"],
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        distributed = dist.is_available() and dist.is_initialized()
+        if num_replicas is None:
+            num_replicas = dist.get_world_size() if distributed else 1
+        if rank is None:
+            rank = dist.get_rank() if distributed else 0
+        super().__init__(examples, num_replicas=num_replicas, rank=rank, shuffle=order == "shuffled", seed=seed)
+        self.batch_tokens = batch_tokens
+        self.order = order
+        self._src = examples.src.lengths
+        self._tgt = self._src if examples.tgt is None else examples.tgt.lengths
+        self._check_budget(examples)
+        rng = np.random.default_rng(seed)
+        self._band = min(_BANDS, key=lambda band: self._padded_size(self._arrange(rng, band)))
+        ends = self._cut(self._arrange(rng, self._band))
+        self._first = ends[0]
+        # A cut moved forward needs one batch more; where batches are few, that would cost more than it is worth.
+        self._moves_cuts = self.shuffle and len(ends) >= 50 and 2 * len(ends) <= len(examples)
+        self._num_batches = -(-(len(ends) + self._moves_cuts) // num_replicas) * num_replicas
+        if self._num_batches > len(examples):
+            raise ConfigurationError(
+                f"{len(examples)} examples make {len(ends)} batches of at most batch_tokens={batch_tokens} positions, which cannot be "
+                f"dealt out evenly to {num_replicas} processes: use fewer processes, or a larger batch_tokens"
+            )
+
+    @override
+    def __len__(self) -> int:
+        return self._num_batches // self.num_replicas
+
+    @override
+    def __iter__(self) -> Iterator[list[int]]:  # type: ignore[override]  # an index of Examples is a list
+        rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
+        indices = self._arrange(rng, self._band)
+        ends = self._cut(indices, first=int(rng.integers(1, self._first, endpoint=True)) if self._moves_cuts else None)
+        while len(ends) < self._num_batches:  # halve the largest
+            sizes = np.diff(ends, prepend=0)
+            largest = int(sizes.argmax())
+            ends.insert(largest, ends[largest] - int(sizes[largest]) // 2)
+        batches = np.split(indices, ends[:-1])
+        turn = rng.permutation(len(batches)) if self.order != "given" else np.arange(len(batches))
+        for i in turn[self.rank :: self.num_replicas]:
+            yield batches[i].tolist()
+
+    def _arrange(self, rng: np.random.Generator, band: int) -> Integers:
+        """Return the indices in sorted order, those of equal lengths at random: the lengths in this order are always the same."""
+        if self.order == "given":
+            return np.arange(len(self._src))
+        bands = self._src // band
+        return np.lexsort((rng.permutation(len(bands)), self._src, np.where(bands % 2, -self._tgt, self._tgt), bands))
+
+    def _cut(self, indices: Integers, first: int | None = None) -> list[int]:
+        """Return where batches end in `indices`: each is as large as the budget allows, but the first has `first` examples."""
+        ends: list[int] = []
+        start = longest_src = longest_tgt = 0
+        for i, (src, tgt) in enumerate(zip(self._src[indices].tolist(), self._tgt[indices].tolist(), strict=True)):
+            longest_src, longest_tgt = max(longest_src, src), max(longest_tgt, tgt)
+            if i == first or (longest_src + longest_tgt) * (i + 1 - start) > self.batch_tokens:
+                ends.append(i)
+                start, longest_src, longest_tgt = i, src, tgt
+        return [*ends, len(indices)]
+
+    def _padded_size(self, indices: Integers) -> int:
+        """Return how many positions all batches have together."""
+        ends = self._cut(indices)
+        starts = [0, *ends[:-1]]
+        longest = np.maximum.reduceat(self._src[indices], starts) + np.maximum.reduceat(self._tgt[indices], starts)
+        return int((longest * np.diff(ends, prepend=0)).sum())
+
+    def _check_budget(self, examples: Examples) -> None:
+        longest = int((self._src + self._tgt).argmax())
+        src, tgt = self._src[longest], self._tgt[longest]
+        if src + tgt > self.batch_tokens:
+            text = f" ({examples.texts[longest][0][:40]!r})" if examples.texts else ""
+            raise ConfigurationError(
+                f"example {longest}{text} has {src} source and {tgt} target positions, more than batch_tokens={self.batch_tokens}: "
+                f"raise batch_tokens, or set max_length to leave long examples out of training"
+            )

@@ -1,0 +1,198 @@
+"""What every data module of source and target texts promises."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import DataLoader, SequentialSampler
+
+from attnkit import ConfigurationError, tokenizers
+from attnkit.data import Seq2SeqBatch, Seq2SeqData
+from attnkit.data.base import Pair
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # lightning 2.6 with torch 2.13
+
+
+class Doubled(Seq2SeqData):
+    """Letters, and each of them twice: as characters, and as words."""
+
+    def __init__(self, sources: Sequence[str], **options: Any) -> None:
+        arguments: dict[str, Any] = {"src_tokenizer": "character", "tgt_tokenizer": "word", "batch_tokens": 60}
+        arguments |= {"max_length": None, "seed": 0, "num_workers": 0}
+        super().__init__(**(arguments | options))
+        self.sources = sources
+
+    def training_pairs(self) -> Sequence[Pair]:
+        return [(source, double(source)) for source in self.sources]
+
+    def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
+        return {source: [double(source), part] for source in self.sources}
+
+    def prediction_sources(self) -> Sequence[str]:
+        return self.sources
+
+
+def double(text: str) -> str:
+    return " ".join(c.upper() * 2 for c in text)
+
+
+@pytest.fixture
+def sources(rng: np.random.Generator) -> list[str]:
+    return list({"".join(rng.choice(list("abcdef"), size=rng.integers(1, 12))) for _ in range(80)})
+
+
+class Recorder(LightningModule):
+    """Keeps the batches of every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen: dict[str, list[Any]] = {"train": [], "validation": [], "predict": []}
+
+    def training_step(self, batch: Seq2SeqBatch) -> torch.Tensor:
+        self.seen["train"].append((self.current_epoch, batch))
+        return self.weight.sum()
+
+    def validation_step(self, batch: Seq2SeqBatch) -> None:
+        if not self.trainer.sanity_checking:
+            self.seen["validation"].append((self.current_epoch, batch))
+
+    def predict_step(self, batch: Seq2SeqBatch) -> list[str]:
+        return batch["source"]
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+def trainer(tmp_path: Path, **options: Any) -> Trainer:
+    return Trainer(
+        accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path, **options
+    )
+
+
+def test_training_batches_are_source_eos_and_bos_target_eos(sources: list[str]) -> None:
+    data = Doubled(sources)
+    pairs = set()
+    for batch in data.train_dataloader():
+        assert set(batch) == {"src", "tgt"}
+        assert batch["src"].dtype == batch["tgt"].dtype == torch.int64
+        for src, tgt in zip(batch["src"], batch["tgt"], strict=True):
+            assert src[src != 0][-1] == 2
+            assert (tgt[0], tgt[tgt != 0][-1]) == (1, 2)
+            pairs.add((data.src_tokenizer.decode(src), data.tgt_tokenizer.decode(tgt)))
+    assert pairs == set(data.training_pairs())
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_evaluation_batches_have_texts_and_references(part: Literal["validation", "test"], sources: list[str]) -> None:
+    data = Doubled(sources)
+    loader = data.val_dataloader() if part == "validation" else data.test_dataloader()
+    seen = {}
+    for batch in loader:
+        assert set(batch) == {"src", "tgt", "source", "references"}
+        for i, source in enumerate(batch["source"]):
+            assert data.src_tokenizer.decode(batch["src"][i]) == source
+            assert data.tgt_tokenizer.decode(batch["tgt"][i]) == batch["references"][i][0]
+            seen[source] = batch["references"][i]
+    assert seen == data.evaluation_set(part)
+
+
+def test_prediction_batches_follow_the_order_and_have_no_target(sources: list[str]) -> None:
+    batches = list(Doubled(sources * 2).predict_dataloader())
+    assert [source for batch in batches for source in batch["source"]] == sources * 2
+    assert all(set(batch) == {"src", "source", "references"} for batch in batches)
+    assert all(batch["references"] == [[]] * len(batch["source"]) for batch in batches)
+
+
+def test_specs_are_plain_data_and_known_before_setup(sources: list[str]) -> None:
+    data = Doubled(sources)
+    for spec, tokenizer in ((data.src_tokenizer_spec, data.src_tokenizer), (data.tgt_tokenizer_spec, data.tgt_tokenizer)):
+        assert json.loads(json.dumps(spec)) == spec == tokenizer.spec
+        assert tokenizers.build(spec).trained
+
+
+def test_a_trained_tokenizer_is_taken_as_it_is(sources: list[str]) -> None:
+    spec = tokenizers.build("character").train(["zyx"]).spec
+    assert Doubled(sources, src_tokenizer=spec).src_tokenizer_spec == spec
+
+
+def test_one_tokenizer_may_serve_both_sides() -> None:
+    data = Doubled(["ab"], tgt_tokenizer=None)
+    assert data.src_tokenizer is data.tgt_tokenizer
+    assert data.src_tokenizer_spec["tokens"] == [" ", "A", "B", "a", "b"]
+
+
+def test_the_tokenizers_of_a_checkpoint_replace_those_of_the_data(sources: list[str]) -> None:
+    data, other = Doubled(sources), Doubled(["xyz"])
+    other.load_state_dict(data.state_dict())
+    assert (other.src_tokenizer_spec, other.tgt_tokenizer_spec) == (data.src_tokenizer_spec, data.tgt_tokenizer_spec)
+
+
+def test_long_pairs_are_left_out_of_training_only(sources: list[str]) -> None:
+    data = Doubled([*sources, "a" * 20], max_length=8)
+    assert all(batch["src"].shape[1] <= 8 and batch["tgt"].shape[1] <= 8 for batch in data.train_dataloader())
+    assert len(data.train_dataloader().dataset) == sum(len(s) <= 6 for s in sources)  # type: ignore[arg-type]
+    assert len(data.test_dataloader().dataset) == len(sources) + 1  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="max_length=1 leaves none of the"):
+        Doubled(sources, max_length=1).train_dataloader()
+
+
+@pytest.mark.parametrize(("name", "value"), [("batch_tokens", 0), ("seed", -1), ("num_workers", -2)])
+def test_numbers_out_of_range_are_refused(name: str, value: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} must be at least .*, but is {value}"):
+        Doubled(["a"], **{name: value})
+
+
+def test_workers_make_the_same_batches_as_the_main_process(sources: list[str]) -> None:
+    here, there = (list(Doubled(sources, num_workers=n).test_dataloader()) for n in (0, 2))
+    assert [b["source"] for b in here] == [b["source"] for b in there]
+    assert all(torch.equal(a["src"], b["src"]) and torch.equal(a["tgt"], b["tgt"]) for a, b in zip(here, there, strict=True))
+
+
+def test_lightning_trains_validates_and_predicts_with_a_new_order_in_each_epoch(sources: list[str], tmp_path: Path) -> None:
+    data, recorder = Doubled(sources), Recorder()
+    fitting = trainer(tmp_path, max_epochs=3, enable_checkpointing=False)
+    fitting.fit(recorder, datamodule=data)
+    orders = []
+    for epoch in range(3):
+        batches = [batch["src"] for e, batch in recorder.seen["train"] if e == epoch]
+        orders.append([data.src_tokenizer.decode(row) for src in batches for row in src])
+        assert sorted(orders[-1]) == sorted(sources)
+        assert sorted(s for e, batch in recorder.seen["validation"] for s in batch["source"] if e == epoch) == sorted(sources)
+    assert orders[0] != orders[1] != orders[2]
+    predicted = fitting.predict(recorder, datamodule=data)
+    assert predicted is not None
+    assert [source for batch in predicted for source in batch] == sources
+
+
+def test_lightning_overfits_the_same_full_batches_again_and_again(sources: list[str], tmp_path: Path) -> None:
+    data, recorder = Doubled(sources), Recorder()
+    trainer(tmp_path, max_epochs=2, overfit_batches=2, enable_checkpointing=False).fit(recorder, datamodule=data)
+    first, second = ([batch["src"].tolist() for e, batch in recorder.seen["train"] if e == epoch] for epoch in (0, 1))
+    assert first == second
+    assert min(map(len, first)) > 1
+
+
+def test_a_checkpoint_carries_the_tokenizers(sources: list[str], tmp_path: Path) -> None:
+    data = Doubled(sources)
+    fitting = trainer(tmp_path, max_epochs=1)
+    fitting.fit(Recorder(), datamodule=data)
+    path = tmp_path / "a.ckpt"
+    fitting.save_checkpoint(path)
+    other = Doubled(["xyz"])
+    trainer(tmp_path).predict(Recorder(), datamodule=other, ckpt_path=str(path), weights_only=True)
+    assert other.src_tokenizer_spec == data.src_tokenizer_spec
+
+
+def test_lightning_keeps_the_sampler_in_prediction(sources: list[str], tmp_path: Path) -> None:
+    predicting = trainer(tmp_path)
+    predicting.predict(Recorder(), datamodule=Doubled(sources))
+    loader = predicting.predict_dataloaders
+    assert isinstance(loader, DataLoader)
+    assert not isinstance(loader.sampler, SequentialSampler)
+    assert loader.batch_size is None

@@ -1,0 +1,165 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from attnkit import ConfigurationError
+from attnkit.data import reading
+from attnkit.data.reading import read_columns
+
+PAIRS = [("a b", "A"), ('c, "d"', "å 한"), ("", "E")]
+COLUMNS = ("source", "target")
+
+
+def write(path: Path, text: str | bytes) -> str:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def refusal(location: str, *columns: str | int) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        read_columns(location, columns or COLUMNS)
+    return str(refused.value)
+
+
+def test_tsv_with_a_header_finds_columns_by_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "id\ttarget\tsource\n" + "".join(f"7\t{t}\t{s}\n" for s, t in PAIRS))
+    assert read_columns(path, COLUMNS) == PAIRS
+
+
+def test_tsv_without_a_header_has_the_source_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "".join(f"{s}\t{t}\tmore\n" for s, t in PAIRS))
+    assert read_columns(path, COLUMNS) == PAIRS
+    assert read_columns(path, ["source"]) == [(s,) for s, _ in PAIRS]
+    assert read_columns(path, [1, 0]) == [(t, s) for s, t in PAIRS]
+
+
+def test_tsv_takes_windows_line_ends_a_byte_order_mark_and_blank_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "\ufeffsource\ttarget\r\n\r\na\tA\r\n\r\n")
+    assert read_columns(path, COLUMNS) == [("a", "A")]
+
+
+def test_csv_is_quoted_and_may_span_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'source,target\n"a, b","say ""A""\nagain"\nc,C\n')
+    assert read_columns(path, COLUMNS) == [("a, b", 'say "A"\nagain'), ("c", "C")]
+    assert read_columns(path, [1])[0] == ("target",)
+
+
+def test_jsonl_and_parquet_reach_into_objects(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    rows = [{"translation": {"en": s, "ko": t}} for s, t in PAIRS]
+    jsonl = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for location in (jsonl, str(tmp_path / "a.parquet")):
+        assert read_columns(location, ["translation.en", "translation.ko"]) == PAIRS
+    assert "row 0: no column 'translation.de'" in refusal(str(tmp_path / "a.parquet"), "translation.de")
+
+
+def test_txt_has_one_text_per_line_blank_ones_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "a b\n\nc\td")
+    assert read_columns(path, ["source"]) == [("a b",), ("",), ("c\td",)]
+    assert "one text per line" in refusal(path)
+
+
+def test_a_hub_name_goes_to_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine" / "train.jsonl", "".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in PAIRS))
+    location = f"hub:{tmp_path / 'mine'}:train"
+    assert read_columns(location, COLUMNS) == PAIRS
+    assert "no column 'sauce'. Did you mean 'source'?" in refusal(location, "sauce")
+    assert "cannot be loaded" in refusal(f"hub:{tmp_path / 'mine'}:absent")
+
+
+@pytest.mark.parametrize("location", ["hub:", "hub:name", "hub:a:b:c:d", "hub::train"])
+def test_a_hub_location_needs_a_name_and_a_split(location: str) -> None:
+    assert "must be 'hub:NAME:SPLIT'" in refusal(location)
+
+
+@pytest.mark.parametrize(("location", "library"), [("hub:wmt16:de-en:train", "datasets"), ("a.parquet", "pyarrow")])
+def test_a_library_that_is_not_installed_is_named(location: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(reading, "import_module", absent)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.parquet", "")
+    assert f"{location} needs the library '{library}': pip install 'attnkit[data]'" in refusal(location)
+
+
+def test_a_missing_file_is_named_with_its_nearest_neighbour(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", "a\tA")
+    message = refusal(str(tmp_path / "trian.tsv"))
+    assert "there is no data file" in message
+    assert f"(looked in {tmp_path}). Did you mean 'train.tsv'?" in message
+
+
+def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
+    message = refusal(write(tmp_path / "a.tsvv", "a\tA"))
+    assert "unknown suffix '.tsvv'. Did you mean '.tsv'? Known: .tsv, .csv, .jsonl, .parquet, .txt" in message
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_empty_file_is_named(name: str, content: str, tmp_path: Path) -> None:
+    assert f"{name} is empty: it has no examples" in refusal(write(tmp_path / name, content))
+
+
+def test_a_header_alone_is_empty(tmp_path: Path) -> None:
+    assert "is empty" in refusal(write(tmp_path / "a.tsv", "source\ttarget\n"))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.txt"])
+def test_a_line_that_is_not_utf8_is_named_with_its_number(name: str, tmp_path: Path) -> None:
+    good = {"a.tsv": "a\tA", "a.csv": "source,target", "a.jsonl": '{"source": "", "target": ""}', "a.txt": "a"}[name]
+    path = write(tmp_path / name, f"{good}\n{good}\n".encode() + b"caf\xe9\n")
+    message = refusal(path, *COLUMNS[: 1 if name == "a.txt" else 2])
+    assert f"{path}:3: not UTF-8 (byte 0xe9 at column 4)" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "found"),
+    [
+        ("a.tsv", "a\tA\nb\n", 2, "'source'"),
+        ("a.tsv", "source\tid\ttarget\n\na\t1\tA\nb\t2\n", 4, "'source', 'id'"),
+        ("a.csv", "source,target\na,A\nb\n", 3, "'source'"),
+        ("a.jsonl", '{"source": "a", "target": "A"}\n{"source": "b"}\n', 2, "'source'"),
+    ],
+)
+def test_a_line_that_lacks_a_column_is_named_with_its_number(name: str, content: str, line: int, found: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name, content)
+    assert refusal(path) == f"{path}:{line}: no column 'target'. Columns found: {found}."
+
+
+def test_missing_names_in_a_header_are_told_with_the_nearest(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sources\ttarget\na\tA\n")
+    assert refusal(path).startswith(f"{path}:1: no column 'source'. Did you mean 'sources'? Columns found: 'sources', 'target'.")
+    assert "no column 'word'" in refusal(path, "word", "pronunciation")
+    assert "no column 2. " in refusal(path, 0, 2)
+    headless = write(tmp_path / "a.csv", "a,A\n")
+    assert "Without a header line, columns are positions from 0" in refusal(headless)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not JSON"),
+        ('["a"]', "must be a JSON object"),
+        ('{"source": 1, "target": "A"}', "column 'source' must be text, but is 1 (int)"),
+    ],
+)
+def test_a_json_line_of_another_kind_is_named_with_its_number(line: str, reason: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"source": "a", "target": "A"}\n' + line)
+    assert re.match(re.escape(f"{path}:2: {reason}"), refusal(path))
+
+
+def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    assert "a.parquet: not a parquet file" in refusal(write(tmp_path / "a.parquet", "a\tA"))
+
+
+def test_an_endless_quote_in_csv_is_named(tmp_path: Path) -> None:
+    assert "not CSV (field larger than field limit" in refusal(write(tmp_path / "a.csv", 'source,target\n"a,A\n' + "b,B\n" * 50_000))

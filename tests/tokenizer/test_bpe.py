@@ -1,0 +1,32 @@
+import random
+
+import pytest
+
+from attnkit import ConfigurationError, tokenizers
+
+
+def test_any_text_comes_back_whatever_it_was_trained_on(rng: random.Random) -> None:
+    tokenizer = tokenizers.build({"name": "bpe", "vocab_size": 300}).train(["some plain text"])
+    points = [rng.choice([rng.randrange(0x20, 0x7F), rng.randrange(0xAC00, 0xD7A4), rng.randrange(0x1F300, 0x1F600)]) for _ in range(50)]
+    text = " ".join(map(chr, points)) + "  \t\n"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.unk_id not in tokenizer.encode(text)
+
+
+def test_frequent_pairs_are_merged_up_to_the_vocabulary_size() -> None:
+    texts = ["lower lowest low"] * 10
+    small = tokenizers.build({"name": "bpe", "vocab_size": 260}).train(texts)
+    large = tokenizers.build({"name": "bpe", "vocab_size": 262}).train(texts)
+    assert (len(small), len(large)) == (260, 262)
+    assert len(small.encode("low")) == 3
+    assert large.tokens(large.encode("low")) == ["low"]
+
+
+def test_a_vocabulary_too_small_for_the_bytes_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="vocab_size must be at least 260, but is 259"):
+        tokenizers.build({"name": "bpe", "vocab_size": 259})
+
+
+def test_a_model_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="model must be the JSON text of a trained model"):
+        tokenizers.build({"name": "bpe", "model": "{}"})
