@@ -122,7 +122,7 @@ class Registry:
         """Return the names that attnkit itself provides: the modules of the family's package that register their own name."""
         return self._built_in
 
-    def get(self, name: str) -> type:
+    def get(self, name: str) -> Any:
         """Return the class that is registered as `name`, importing it if need be.
 
         Raises:

@@ -9,7 +9,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from attnkit.attention import Attention, Backend
-from attnkit.linear import linear
+from attnkit.linear import Linear
 from attnkit.masks import Mask
 from attnkit.position import Rotation
 from attnkit.registry import AttentionSpec, attentions
@@ -85,10 +85,10 @@ class MultiHead(nn.Module):
             raise ValueError(
                 f"{type(self.attention).__name__} has no backend {backend!r}; choose 'auto' or one of {', '.join(self.attention.backends)}"
             )
-        self.query = linear(d_model, num_heads * head_dim, bias=bias)
-        self.key = linear(d_model, num_kv_heads * head_dim, bias=bias)
-        self.value = linear(d_model, num_kv_heads * head_dim, bias=bias)
-        self.output = linear(num_heads * head_dim, d_model, bias=bias)
+        self.query = Linear(d_model, num_heads * head_dim, bias=bias)
+        self.key = Linear(d_model, num_kv_heads * head_dim, bias=bias)
+        self.value = Linear(d_model, num_kv_heads * head_dim, bias=bias)
+        self.output = Linear(num_heads * head_dim, d_model, bias=bias)
 
     def key_values(self, memory: Tensor, *, rotation: Rotation | None = None) -> KeyValues:
         """Project what is attended to, [B, K, D]. The result can be kept, and appended to."""

@@ -2,6 +2,7 @@
 """N Transformer layers with positions: the body of every Transformer stack."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -9,21 +10,12 @@ from torch import Tensor, nn
 from attnkit import masks
 from attnkit.attention import Backend
 from attnkit.dropout import Dropout
+from attnkit.layers.legality import check_legal
 from attnkit.layers.multi_head import KeyValues
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.position import Position
-from attnkit.registry import (
-    AttentionSpec,
-    ConfigurationError,
-    FeedForwardSpec,
-    NormSpec,
-    PositionSpec,
-    ResidualSpec,
-    attentions,
-    norms,
-    positions,
-)
+from attnkit.registry import AttentionSpec, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec, norms, positions
 from attnkit.state import State
 
 
@@ -37,6 +29,7 @@ class TransformerState(State):
         layers: Keys and values of each layer's self-attention; empty before the first token.
         memory: Keys and values of each layer's cross-attention; empty without memory.
         memory_mask: [B, S] bool, or None.
+        memory_positions: [B, S], or None without memory.
     """
 
     positions: Tensor
@@ -44,6 +37,7 @@ class TransformerState(State):
     layers: tuple[KeyValues, ...] = ()
     memory: tuple[KeyValues, ...] = ()
     memory_mask: Tensor | None = None
+    memory_positions: Tensor | None = None
 
 
 class Transformer(nn.Module):
@@ -59,6 +53,7 @@ class Transformer(nn.Module):
         attention: The score of self-attention.
         cross_attention: The score of cross-attention, or None for layers without memory.
         position: Positions, shared by all layers.
+        cross_position: Positions inside cross-attention, of a token against the memory's: `none`, or a kind that rotates or adds a bias.
         norm: The norm.
         feed_forward: The position-wise part.
         residual: How each sublayer joins the stream.
@@ -70,7 +65,7 @@ class Transformer(nn.Module):
         backend: What computes the attention; changes no result.
 
     Raises:
-        ConfigurationError: The position kind is not legal with the attention kind, or a spec is wrong.
+        ConfigurationError: A position kind is not legal with its attention kind, or a spec is wrong.
         ValueError: A width, count or probability is out of range.
 
     Example:
@@ -93,6 +88,7 @@ class Transformer(nn.Module):
         attention: AttentionSpec = "scaled_dot_product",
         cross_attention: AttentionSpec | None = None,
         position: PositionSpec = "sinusoidal",
+        cross_position: PositionSpec = "none",
         norm: NormSpec = "layer_norm",
         feed_forward: FeedForwardSpec = "mlp",
         residual: ResidualSpec = "pre_norm",
@@ -109,8 +105,10 @@ class Transformer(nn.Module):
         if window is not None and window < 1:
             raise ValueError(f"window must be at least 1 (the token itself), but is {window}")
         check_legal(attention=attention, position=position)
+        if cross_attention is not None:
+            check_legal(attention=cross_attention, position=cross_position, is_cross=True)
         self.causal, self.window = causal, window
-        self.layers = nn.ModuleList(
+        layers = [
             TransformerLayer(
                 d_model=d_model,
                 num_heads=num_heads,
@@ -127,10 +125,14 @@ class Transformer(nn.Module):
                 backend=backend,
             )
             for _ in range(num_layers)
-        )
-        first = self.layers[0]
+        ]
+        first = layers[0]
+        self.layers = nn.ModuleList(layers)
         self.position: Position = positions.build(
             position, d_model=d_model, head_dim=first.self_attention.head_dim, num_heads=num_heads, bidirectional=not causal
+        )
+        self.cross_position: Position = positions.build(
+            cross_position, d_model=d_model, head_dim=first.self_attention.head_dim, num_heads=num_heads, bidirectional=True
         )
         self.dropout = Dropout(dropout)
         final_norm = first.feed_forward_residual.needs_final_norm if final_norm is None else final_norm
@@ -180,6 +182,8 @@ class Transformer(nn.Module):
         rotation, bias = self.position.rotation(here), self.position.bias(here, every)
         mask = self._mask(here, every, seen, attn_mask)
         memory_mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))
+        memory_bias = None if state.memory_positions is None else self.cross_position.bias(here, state.memory_positions)
+        memory_rotation = self.cross_position.rotation(here)
         caches = []
         for i, layer in enumerate(self.layers):
             x, cache = layer(
@@ -190,17 +194,27 @@ class Transformer(nn.Module):
                 past=state.layers[i] if state.layers else None,
                 memory=state.memory[i] if state.memory else None,
                 memory_mask=memory_mask,
+                memory_bias=memory_bias,
+                memory_rotation=memory_rotation,
             )
             caches.append(cache)
         x = x if self.final_norm is None else self.final_norm(x)
-        return x, TransformerState(every.expand(batch, -1), seen, tuple(caches), state.memory, state.memory_mask)
+        return x, TransformerState(every.expand(batch, -1), seen, tuple(caches), state.memory, state.memory_mask, state.memory_positions)
 
     def start(self, memory: Tensor, memory_mask: Tensor | None = None) -> TransformerState:
         """Return the state before the first token, with the memory [B, S, D] projected for every layer."""
+        batch, length = memory.shape[:2]
+        if memory_mask is None:
+            there = torch.arange(length, device=memory.device)[None]
+        else:
+            masks.check_bool(memory_mask, "memory_mask")
+            there = masks.positions(memory_mask)
+        rotation = self.cross_position.rotation(there)
         return TransformerState(
-            positions=torch.empty(memory.shape[0], 0, dtype=torch.long, device=memory.device),
-            memory=tuple(layer.project_memory(memory) for layer in self.layers),
+            positions=torch.empty(batch, 0, dtype=torch.long, device=memory.device),
+            memory=tuple(cast(TransformerLayer, layer).project_memory(memory, rotation=rotation) for layer in self.layers),
             memory_mask=memory_mask,
+            memory_positions=there.expand(batch, -1),
         )
 
     def _mask(self, here: Tensor, every: Tensor, seen: Tensor | None, attn_mask: Tensor | None) -> Mask | None:
@@ -211,29 +225,6 @@ class Transformer(nn.Module):
         if other is None and here.shape[1] == every.shape[1]:
             return Mask(causal=True)
         return Mask.of(masks.combine(masks.causal(here, every), other))
-
-
-def check_legal(*, attention: AttentionSpec, position: PositionSpec) -> None:
-    """Raise if a position kind cannot work with an attention kind.
-
-    Raises:
-        ConfigurationError: It cannot; the message says why.
-
-    Example:
-        >>> check_legal(attention="additive", position="alibi")
-        >>> check_legal(attention="additive", position="rotary")
-        Traceback (most recent call last):
-        ...
-        attnkit.registry.ConfigurationError: position 'rotary' is not legal with attention 'additive': ...
-    """
-    position_name, attention_name = positions.parse(position)[0], attentions.parse(attention)[0]
-    if positions.get(position_name).needs_inner_product and not attentions.get(attention_name).inner_product:
-        legal = [n for n in attentions.names() if attentions.get(n).inner_product]
-        raise ConfigurationError(
-            f"position {position_name!r} is not legal with attention {attention_name!r}: it turns queries and keys so that their inner "
-            f"product depends on their distance, and the score of {attention_name!r} is no inner product. "
-            f"Choose another position, or one of these attentions: {', '.join(legal)}."
-        )
 
 
 def _extend(old: Tensor | None, new: Tensor | None, batch: int, past: int, length: int, device: torch.device) -> Tensor:

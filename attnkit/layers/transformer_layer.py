@@ -86,6 +86,8 @@ class TransformerLayer(nn.Module):
         past: KeyValues | None = None,
         memory: KeyValues | None = None,
         memory_mask: Mask | None = None,
+        memory_bias: Tensor | None = None,
+        memory_rotation: Rotation | None = None,
     ) -> tuple[Tensor, KeyValues]:
         """Run the layer.
 
@@ -96,7 +98,9 @@ class TransformerLayer(nn.Module):
             rotation: Of self-attention, at the positions of `x`.
             past: The keys and values of earlier tokens.
             memory: The keys and values of cross-attention, from `project_memory`.
-            memory_mask: Broadcasts to [B, H, T, S].
+            memory_mask: Of cross-attention, broadcasts to [B, H, T, S].
+            memory_bias: Of cross-attention, broadcasts to [B, H, T, S].
+            memory_rotation: Of cross-attention, at the positions of `x`.
 
         Returns:
             The stream [B, T, D], and the keys and values of earlier and present tokens.
@@ -110,12 +114,14 @@ class TransformerLayer(nn.Module):
             if memory is None:
                 raise ValueError("a layer with cross-attention needs memory: pass layer.project_memory(encoder_output)")
             h = self.cross_attention_residual.before(x)
-            x = self.cross_attention_residual.after(x, self.cross_attention(h, memory, mask=memory_mask))
+            x = self.cross_attention_residual.after(
+                x, self.cross_attention(h, memory, mask=memory_mask, attn_bias=memory_bias, rotation=memory_rotation)
+            )
         h = self.feed_forward_residual.before(x)
         return self.feed_forward_residual.after(x, self.feed_forward(h)), present
 
-    def project_memory(self, memory: Tensor) -> KeyValues:
-        """Project the encoder's output [B, S, D] for cross-attention: once for all steps."""
+    def project_memory(self, memory: Tensor, *, rotation: Rotation | None = None) -> KeyValues:
+        """Project the encoder's output [B, S, D] for cross-attention, rotated at its own positions: once for all steps."""
         if self.cross_attention is None:
             raise ValueError("this layer has no cross-attention: pass cross_attention=...")
-        return self.cross_attention.key_values(memory)
+        return self.cross_attention.key_values(memory, rotation=rotation)

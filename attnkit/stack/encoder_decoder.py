@@ -30,7 +30,10 @@ class EncoderDecoder(EncoderDecoderStack):
         head_dim: Width of a head (default: d_model / num_heads).
         attention: The score of self-attention.
         cross_attention: The score of cross-attention (default: as `attention`).
-        position: Positions, shared by all layers of the encoder, and again of the decoder; cross-attention has none.
+        position: Positions, shared by all layers of the encoder, and again of the decoder; cross-attention sees them as far as
+            they are part of its inputs.
+        cross_position: Positions inside cross-attention: `none`, or a kind that rotates or adds a bias, by the distance between target and
+            source token. A prior for monotone alignments (pronunciation, speech), not for translation.
         norm: The norm.
         feed_forward: The position-wise part.
         residual: How each sublayer joins the stream.
@@ -66,6 +69,7 @@ class EncoderDecoder(EncoderDecoderStack):
         attention: AttentionSpec = "scaled_dot_product",
         cross_attention: AttentionSpec | None = None,
         position: PositionSpec = "sinusoidal",
+        cross_position: PositionSpec = "none",
         norm: NormSpec = "layer_norm",
         feed_forward: FeedForwardSpec = "mlp",
         residual: ResidualSpec = "pre_norm",
@@ -115,6 +119,7 @@ class EncoderDecoder(EncoderDecoderStack):
             final_norm=final_norm,
             backend=backend,
             cross_attention=attention if cross_attention is None else cross_attention,
+            cross_position=cross_position,
             causal=True,
         )
 

@@ -1,0 +1,39 @@
+"""Which positions go with which attention."""
+
+from attnkit.position import Position
+from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, attentions, positions
+
+
+def check_legal(*, attention: AttentionSpec, position: PositionSpec, is_cross: bool = False) -> None:
+    """Raise if a position kind cannot work with an attention kind.
+
+    Args:
+        attention: The score.
+        position: The positions.
+        is_cross: Whether they are those of cross-attention, which has no input of its own to add positions to.
+
+    Raises:
+        ConfigurationError: It cannot; the message says why.
+
+    Example:
+        >>> check_legal(attention="additive", position="alibi")
+        >>> check_legal(attention="additive", position="rotary")
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.ConfigurationError: position 'rotary' is not legal with attention 'additive': ...
+    """
+    position_name, attention_name = positions.parse(position)[0], attentions.parse(attention)[0]
+    kind = positions.get(position_name)
+    if is_cross and kind.embedding is not Position.embedding:
+        legal = [n for n in positions.names() if positions.get(n).embedding is Position.embedding]
+        raise ConfigurationError(
+            f"cross_position {position_name!r} is not legal: it adds to the embeddings, which `position` does already. "
+            f"Choose one of: {', '.join(legal)}."
+        )
+    if kind.needs_inner_product and not attentions.get(attention_name).inner_product:
+        legal = [n for n in attentions.names() if attentions.get(n).inner_product]
+        raise ConfigurationError(
+            f"position {position_name!r} is not legal with attention {attention_name!r}: it turns queries and keys so that their inner "
+            f"product depends on their distance, and the score of {attention_name!r} is no inner product. "
+            f"Choose another position, or one of these attentions: {', '.join(legal)}."
+        )
