@@ -1,0 +1,5 @@
+"""Schedules of the learning rate."""
+
+from attnkit.schedule.base import Schedule
+
+__all__ = ["Schedule"]

@@ -1,0 +1,36 @@
+# https://arxiv.org/abs/1706.02677
+"""The constant schedule."""
+
+from attnkit.registry import schedules
+from attnkit.schedule.base import Schedule
+
+
+@schedules.register("constant")
+class Constant(Schedule):
+    r"""A constant learning rate, after an optional linear warmup.
+
+    Equation:
+        $$f(t) = \min\left(\frac{t + 1}{w}, 1\right)$$
+
+    Paper: Goyal et al. 2017 (the warmup), https://arxiv.org/abs/1706.02677
+
+    Args:
+        warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
+        total_steps: Number of optimizer steps of the run; `None` if it has no end.
+
+    Raises:
+        ConfigurationError: `warmup_steps` is neither.
+
+    Example:
+        >>> import attnkit
+        >>> schedule = attnkit.schedules.build({"name": "constant", "warmup_steps": 4}, total_steps=None)
+        >>> [schedule.factor(t) for t in range(6)]
+        [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(self, *, warmup_steps: int | float = 0, total_steps: int | None) -> None:
+        super().__init__(warmup_steps=warmup_steps, total_steps=total_steps)
+
+    def after_warmup(self, step: int) -> float:
+        """Return 1."""
+        return 1.0

@@ -1,0 +1,62 @@
+# https://arxiv.org/abs/2405.18392
+"""The warmup-stable-decay schedule."""
+
+import math
+from typing import Literal
+
+from attnkit.registry import schedules
+from attnkit.schedule.base import Schedule, between_0_and_1
+
+
+@schedules.register("warmup_stable_decay")
+class WarmupStableDecay(Schedule):
+    r"""Linear warmup, a long constant stretch, then a decay in the last part of the run.
+
+    A run can be continued from before its decay, which the other decays do not allow.
+
+    Equation:
+        $$f(t) = \min\left(\frac{t + 1}{w}, 1\right) \text{ for } t \le T - d, \quad
+          f(t) = f_{end} + (1 - f_{end}) \, g\left(\min\left(\frac{t - (T - d)}{d}, 1\right)\right) \text{ after it}, \quad
+          g(x) = 1 - \sqrt{x} \text{ or } 1 - x$$
+
+    Paper: Hägele et al. 2024, https://arxiv.org/abs/2405.18392
+
+    Args:
+        warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
+        decay_steps: Length `d` of the decay, likewise.
+        shape: Form of the decay: `sqrt` is $1 - \sqrt{x}$, the paper's best; `linear` is $1 - x$.
+        final: Factor at the end of the run and after it.
+        total_steps: Number `T` of optimizer steps of the run.
+
+    Raises:
+        ConfigurationError: A value is out of its range, or the run has no end.
+
+    Example:
+        >>> import attnkit
+        >>> spec = {"name": "warmup_stable_decay", "warmup_steps": 2, "decay_steps": 4, "shape": "linear"}
+        >>> schedule = attnkit.schedules.build(spec, total_steps=10)
+        >>> [schedule.factor(t) for t in range(11)]
+        [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+
+    def __init__(
+        self,
+        *,
+        warmup_steps: int | float = 0.05,
+        decay_steps: int | float = 0.2,
+        shape: Literal["sqrt", "linear"] = "sqrt",
+        final: float = 0.0,
+        total_steps: int | None,
+    ) -> None:
+        super().__init__(warmup_steps=warmup_steps, total_steps=total_steps)
+        self.final = between_0_and_1("final", final)
+        self.length = min(self.steps("decay_steps", decay_steps), max(0, self.total_steps - self.warmup))
+        self.decay_start = self.total_steps - self.length
+        self.shape = shape
+
+    def after_warmup(self, step: int) -> float:
+        """Return 1 until the decay starts, then fall to `final`."""
+        if self.length == 0 or step <= self.decay_start:
+            return 1.0
+        progress = min(1.0, (step - self.decay_start) / self.length)
+        return self.final + (1 - self.final) * (1 - (math.sqrt(progress) if self.shape == "sqrt" else progress))

@@ -1,0 +1,262 @@
+"""What every task does: plain arguments, a model built late, an optimizer by name, and loss sums that are right."""
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from typing_extensions import override
+
+from attnkit.models.base import Head
+from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
+from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
+from attnkit.task.loss import Sums
+
+# The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
+# (a mean over 4,096 tokens has the same size); as a power of two it changes no digit.
+UNIT = 2.0**-12
+
+COMPILED = "_orig_mod."  # what torch.compile puts into the names of a module's parameters
+
+
+class Task(LightningModule, ABC):
+    """A model, its objective and its optimizer.
+
+    A subclass is registered (`@attnkit.tasks.register`), calls `self.store_arguments(locals())` in its constructor, builds its
+    model in `build_model`, and returns sums from `objective`.
+
+    The gradient of an optimizer step is the gradient of (sum of the loss over all targets) / (number of targets), where both run over
+    all micro-batches (`trainer.accumulate_grad_batches`) and all ranks, however ragged. Callbacks see it so in
+    `on_before_optimizer_step`, and clipping comes after it.
+
+    `train/loss` is the negative log-likelihood per target of the same step, without label smoothing.
+
+    Args:
+        optimizer: `muon`, or any optimizer of `torch.optim` by its name in lower case. Its weight decay is for the parameters of two or
+            more axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
+        schedule: The factor of its learning rate at each optimizer step.
+
+    Attributes:
+        from_data: Arguments that come from the data module on the command line, each with the attribute that holds it.
+        model: The model; there after `configure_model`.
+    """
+
+    from_data: ClassVar[Mapping[str, str]] = {}
+    model: nn.Module
+
+    def __init__(self, *, optimizer: OptimizerSpec, schedule: ScheduleSpec) -> None:
+        super().__init__()
+        self.registered_name = _registered_name(type(self))
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.register_state_dict_post_hook(_write_plain_names)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_read_any_names)  # type: ignore[no-untyped-call]
+
+    @abstractmethod
+    def build_model(self) -> nn.Module:
+        """Return a new model."""
+
+    @abstractmethod
+    def objective(self, batch: Any) -> Sums:
+        """Return the sums of a batch."""
+
+    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
+        """Return what is logged as `train/...` at each optimizer step, from its negative log-likelihood per target."""
+        return {"loss": nll}
+
+    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
+        """Check the constructor's arguments (its `locals()`), and keep them as plain data: checkpoints are rebuilt from them.
+
+        Defaults are written out, so that a checkpoint does not depend on them; those of torch's optimizers are left to torch.
+
+        Raises:
+            ConfigurationError: A spec is wrong, or an argument is no plain data.
+        """
+        declared = tasks.arguments(self.registered_name)
+        plain = {a.name: plain_data(arguments[a.name], path=a.name) for a in declared}
+        tasks.parse({"name": self.registered_name, **plain})
+        for argument in declared:
+            slot = argument.registry
+            if slot is not None and slot is not optimizers and plain[argument.name] is not None:
+                plain[argument.name] = plain_data(slot.resolve(plain[argument.name]), path=argument.name)
+        self.save_hyperparameters(plain, logger=False)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Return the task in a checkpoint, on the CPU, rebuilt from the checkpoint alone.
+
+        It is in training mode, as a new one is; `generate` and the Trainer's evaluation see to themselves.
+
+        Raises:
+            CheckpointError: The file is missing, damaged, foreign or too new, needs what is not installed, or holds another task.
+        """
+        task = rebuild(load_checkpoint(path), path)
+        if not isinstance(task, cls):
+            raise CheckpointError(
+                f"{path} holds the task {task.registered_name!r}, which is no {cls.__name__}; use {type(task).__name__}.load"
+            )
+        return task
+
+    @override
+    def configure_model(self) -> None:
+        if not hasattr(self, "model"):
+            self.model = self.build_model()
+
+    @override
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        name, _ = optimizers.parse(self.optimizer)
+        decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
+        groups = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
+        optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
+        self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        steps = self.trainer.estimated_stepping_batches
+        schedule = schedules.build(self.schedule, total_steps=int(steps) if 0 <= steps < math.inf else None)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule.factor), "interval": "step"}}
+
+    @override
+    def on_train_start(self) -> None:
+        self._tally = torch.zeros(2, dtype=torch.float32 if self.device.type == "mps" else torch.float64, device=self.device)
+        self._nll: Tensor | None = None
+        optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
+        assert isinstance(optimizer, Optimizer)
+        assert isinstance(scheduler, LambdaLR)
+        # a resumed run takes the optimizer's settings from this task's arguments, and only its state from the checkpoint
+        scheduler.base_lrs = [settings["lr"] for settings in self._settings]
+        for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
+            group.update(settings, initial_lr=settings["lr"], lr=settings["lr"] * factor(scheduler.last_epoch))
+
+    @override
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        sums = self.objective(batch)
+        self._tally += torch.stack([sums.targets.to(self._tally), sums.nll.to(self._tally)])
+        return sums.loss * UNIT
+
+    @override
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Optimizer | LightningOptimizer,
+        optimizer_closure: Callable[[], Any] | None = None,
+    ) -> None:
+        def closure() -> Any:
+            assert optimizer_closure is not None
+            loss = optimizer_closure()  # the last micro-batch, and the sum over ranks
+            self._divide_gradients()
+            return loss
+
+        super().optimizer_step(epoch, batch_idx, optimizer, closure)
+
+    def _divide_gradients(self) -> None:
+        """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all of both."""
+        tally = self.trainer.strategy.reduce(self._tally, reduce_op="sum")
+        assert isinstance(tally, Tensor)
+        count = tally[0].clamp(min=1)
+        factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / UNIT / count
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        self._nll = tally[1] / count
+        self._tally = torch.zeros_like(self._tally)
+
+    @override
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._nll is not None:  # an optimizer step was made
+            self.log_dict({f"train/{name}": value for name, value in self.training_log(self._nll).items()}, prog_bar=True)
+            self._nll = None
+
+    @override
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["attnkit"] = header(self.registered_name, self.hparams)
+
+    @override
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        require_readable(checkpoint, "the checkpoint")
+
+
+def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
+    """Return the parameters that are trained, in the groups that optimizers treat differently.
+
+    These are hidden matrices (weights of linear maps but the output's, marked `"matrices": True` for Muon), other parameters of two or
+    more axes, and those without weight decay: biases, norms and other vectors.
+
+    Example:
+        >>> layer = nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 3), nn.LayerNorm(3))
+        >>> [(len(g["params"]), g["matrices"], g.get("weight_decay")) for g in parameter_groups(layer)]
+        [(1, True, None), (1, False, None), (3, False, 0.0)]
+    """
+    heads = {id(p) for m in module.modules() if isinstance(m, Head) for p in m.parameters()}
+    hidden = {id(m.weight) for m in module.modules() if isinstance(m, nn.Linear)} - heads
+    matrices: dict[str, Any] = {"params": [], "matrices": True}
+    others: dict[str, Any] = {"params": [], "matrices": False}
+    undecayed: dict[str, Any] = {"params": [], "matrices": False, "weight_decay": 0.0}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            decays = parameter.ndim >= 2 and not name.endswith("bias")
+            group = matrices if id(parameter) in hidden else others if decays else undecayed
+            group["params"].append(parameter)
+    return [group for group in (matrices, others, undecayed) if group["params"]]
+
+
+def plain_data(value: Any, *, path: str) -> Any:
+    """Return a copy of `value` made of mappings, lists, strings, numbers, booleans and None only; tuples become lists.
+
+    Raises:
+        ConfigurationError: Something else is in it; `path` says where in the message.
+
+    Example:
+        >>> plain_data({"betas": (0.9, 0.98)}, path="optimizer")
+        {'betas': [0.9, 0.98]}
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # numpy's floats and enums with string values lose their type here
+    if isinstance(value, Mapping):
+        if odd := [key for key in value if not isinstance(key, str)]:
+            raise ConfigurationError(f"{path} must be plain data, but has the key {odd[0]!r} ({type(odd[0]).__name__}), which is no string")
+        return {str(key): plain_data(item, path=f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_data(item, path=f"{path}[{i}]") for i, item in enumerate(value)]
+    raise ConfigurationError(
+        f"{path} must be plain data, so that a checkpoint can be rebuilt from it, but is {value!r} ({type(value).__name__}); "
+        f"give a registered name, a mapping with a name and arguments, or a number, string or list"
+    )
+
+
+def _registered_name(cls: type) -> str:
+    for name in tasks:
+        with suppress(ConfigurationError):  # a broken plugin
+            if tasks.get(name) is cls:
+                return name
+    raise ConfigurationError(
+        f"{cls.__qualname__} is not a registered task, so its checkpoints could not be rebuilt: "
+        f"decorate it with @attnkit.tasks.register({cls.__name__.lower()!r})"
+    )
+
+
+def _write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
+    """Write the weights of compiled modules under the names that they have without torch.compile."""
+    for name in [n for n in state_dict if n.startswith(prefix) and COMPILED in n]:
+        state_dict[name.replace(COMPILED, "")] = state_dict.pop(name)
+
+
+def _read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Read the weights under the names of this module, whatever was compiled when they were written or is now."""
+    _write_plain_names(module, state_dict, prefix, {})
+    tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    for name in [n for n, _ in tensors if COMPILED in n]:
+        if (plain := prefix + name.replace(COMPILED, "")) in state_dict:
+            state_dict[prefix + name] = state_dict.pop(plain)

@@ -1,0 +1,219 @@
+"""Checkpoints: plain data and tensors, from which a task is rebuilt.
+
+An attnkit checkpoint is a Lightning checkpoint with the key `attnkit`: `format` (of this layout), `version` (of attnkit), `task` (its
+registry name) and `packages` (who provides the components that are not attnkit's own). The task's arguments lie in
+`hyper_parameters`. An exported file is a safetensors file with the same two in its metadata.
+"""
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.plugins import TorchCheckpointIO
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, load_model, save_model
+from torch import Tensor
+from typing_extensions import override
+
+from attnkit import __version__
+from attnkit.registry import ConfigurationError, Registry, Spec, nearest, tasks
+
+if TYPE_CHECKING:
+    from attnkit.task.base import Task
+
+FORMAT = 1
+ARGUMENTS = "hyper_parameters"  # Lightning's key
+
+
+class CheckpointError(ConfigurationError):
+    """A checkpoint that cannot be used: the message says what is wrong with it and what to do."""
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint on the CPU, with `weights_only=True`.
+
+    Raises:
+        CheckpointError: The file is missing, cut short or damaged, not attnkit's, or written by a newer attnkit; or a component in it
+            is not installed.
+    """
+    path = Path(path)
+    _require_file(path)
+    if not zipfile.is_zipfile(path):  # torch.save writes a zip file, whose directory is at its end
+        with path.open("rb") as file:
+            if file.read(2) == b"PK":
+                raise CheckpointError(f"{path} is cut short or damaged ({path.stat().st_size:,} bytes): use an earlier checkpoint")
+        raise CheckpointError(f"{path} is not an attnkit checkpoint; those are written by `attnkit fit`")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} is not an attnkit checkpoint: it holds more than plain data and tensors, and was not read"
+        ) from error
+    except (RuntimeError, EOFError, KeyError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged, or is no checkpoint ({str(error).splitlines()[0]})") from error
+    require_readable(checkpoint, path)
+    return dict(checkpoint)
+
+
+def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> "Task":
+    """Return the task of a loaded checkpoint, with its weights; `source` names the checkpoint in errors.
+
+    Raises:
+        CheckpointError: Its arguments or weights do not fit this version of attnkit.
+    """
+    task = _build(checkpoint["attnkit"], checkpoint[ARGUMENTS], source, dtype=_dtype(checkpoint["state_dict"]))
+    try:
+        task.load_state_dict(checkpoint["state_dict"])
+    except RuntimeError as error:
+        raise CheckpointError(f"the weights in {source} do not fit the model that it describes: {error}") from error
+    return task
+
+
+def export(path: str | Path, out: str | Path) -> None:
+    """Write the task of a checkpoint as a safetensors file: weights, and in the metadata all that rebuilds it, tokenizers included.
+
+    Args:
+        path: The checkpoint.
+        out: The file to write. It appears whole or not at all.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be used.
+    """
+    checkpoint = load_checkpoint(path)
+    metadata = {"attnkit": json.dumps({"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS]})}
+    with atomic(Path(out)) as file:
+        save_model(rebuild(checkpoint, path), str(file), metadata=metadata)
+
+
+def load_exported(path: str | Path) -> "Task":
+    """Return the task in a file that `export` wrote.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, not attnkit's or too new, or needs what is not installed.
+    """
+    path = Path(path)
+    _require_file(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is cut short or damaged, or is no safetensors file ({error})") from error
+    if "attnkit" not in metadata:
+        raise CheckpointError(f"{path} is a safetensors file, but was not written by `attnkit export`: it does not say what model it is")
+    described = json.loads(metadata["attnkit"])
+    require_readable(described, path)
+    task = _build(described["attnkit"], described[ARGUMENTS], path, dtype=_dtype(weights))
+    try:
+        load_model(task, path)  # knows that tied weights are written once
+    except RuntimeError as error:
+        raise CheckpointError(f"the weights in {path} do not fit the model that it describes: {error}") from error
+    return task
+
+
+def header(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a checkpoint says of itself, for the task of a registry name and its arguments."""
+    return {"format": FORMAT, "version": __version__, "task": task, "packages": _packages({"name": task, **arguments})}
+
+
+def require_readable(checkpoint: Any, source: str | Path) -> None:
+    """Raise unless `checkpoint` is attnkit's, of a known format, and all of its components are installed."""
+    written = checkpoint.get("attnkit") if isinstance(checkpoint, Mapping) else None
+    if not isinstance(written, Mapping) or not {"format", "version", "task", "packages"} <= set(written) or ARGUMENTS not in checkpoint:
+        is_lightning = isinstance(checkpoint, Mapping) and "pytorch-lightning_version" in checkpoint
+        what = "a Lightning checkpoint of another project" if is_lightning else "a file of another project"
+        raise CheckpointError(f"{source} is not an attnkit checkpoint, but {what}")
+    if written["format"] > FORMAT:
+        raise CheckpointError(
+            f"{source} was written by attnkit {written['version']} in format {written['format']}, but attnkit {__version__} reads formats "
+            f"up to {FORMAT}: pip install --upgrade attnkit"
+        )
+    for registry, name in _components(tasks, {"name": written["task"], **checkpoint[ARGUMENTS]}):
+        if name not in registry:
+            package = written["packages"].get(f"{registry.attribute}.{name}")
+            hint = f": pip install {package}" if package else "; import the module that registers it first"
+            raise CheckpointError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Yield a file to write in the place of `path`, which takes its name at the end if nothing failed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield draft
+        with draft.open("rb+") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside its target and renames it, so that a killed run leaves no half of one.
+
+    (Lightning's own writes to the folder for temporary files; from there to another disk is a copy, which can be cut short.)
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(plugins=[AtomicCheckpointIO()], logger=False, accelerator="cpu", enable_checkpointing=False)
+    """
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        if "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+        else:
+            with atomic(Path(path)) as file:
+                torch.save(checkpoint, file)
+
+
+def _require_file(path: Path) -> None:
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder, not a checkpoint file")
+    if not path.exists():
+        there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise CheckpointError(f"no checkpoint at {path}.{nearest(path.name, there)}")
+    if path.stat().st_size == 0:
+        raise CheckpointError(f"{path} is cut short: it is empty")
+
+
+def _build(written: Mapping[str, Any], arguments: Mapping[str, Any], source: str | Path, *, dtype: torch.dtype) -> "Task":
+    try:
+        task: Task = tasks.build({"name": written["task"], **arguments})
+        task.configure_model()
+    except ConfigurationError as error:
+        raise CheckpointError(f"{source}, written by attnkit {written['version']}, cannot be rebuilt by {__version__}: {error}") from error
+    return task.to(dtype)
+
+
+def _dtype(weights: Mapping[str, Tensor]) -> torch.dtype:
+    return next((w.dtype for w in weights.values() if w.is_floating_point()), torch.get_default_dtype())
+
+
+def _components(registry: Registry, spec: Spec) -> Iterator[tuple[Registry, str]]:
+    """Yield each component in a spec, also those that are not installed (but nothing below them)."""
+    name, arguments = registry.split(spec)
+    yield registry, name
+    if name in registry:
+        slots = {a.name: a.registry for a in registry.arguments(name)}
+        for key, value in arguments.items():
+            slot = slots.get(key)
+            if slot is not None and value is not None:
+                yield from _components(slot, value)
+
+
+def _packages(spec: Spec) -> dict[str, str]:
+    """Return who provides the components that are neither attnkit's nor torch's: `{"attentions.gaussian": "my-package==1.0"}`."""
+    modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in _components(tasks, spec)}
+    foreign = {component: module for component, module in modules.items() if module not in ("attnkit", "torch")}
+    distributions = packages_distributions() if foreign else {}
+    found = {component: distributions[module][0] for component, module in foreign.items() if module in distributions}
+    return {component: f"{name}=={version(name)}" for component, name in found.items()}

@@ -1,0 +1,55 @@
+"""Sums over tokens: a loss is divided only once, by the number of target tokens of the whole optimizer step."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Sums(NamedTuple):
+    """What a task computes of one batch, not divided by anything.
+
+    Attributes:
+        loss: Sum of the training objective over the targets, a scalar with a gradient.
+        nll: Sum of the negative log-likelihood in nats, without label smoothing; for the log only.
+        targets: Number of targets, an integer scalar.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    targets: Tensor
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, pad_id: int = 0) -> Sums:
+    r"""Return the summed cross-entropy of the targets that are not padding.
+
+    With label smoothing $\epsilon$ and V classes, pad among them, the target distribution of a token y is
+
+    $$q(c) = (1 - \epsilon) [c = y] + \frac{\epsilon}{V - 1} [c \neq pad]$$
+
+    so the pad class gets no mass, and padded targets count for nothing. (`torch.nn.functional.cross_entropy` gives the pad
+    class its share.) Logits are raised to fp32 first.
+
+    Args:
+        logits: [..., V].
+        targets: [...] int64.
+        label_smoothing: The mass $\epsilon$ that is spread evenly.
+        pad_id: The class of padding.
+
+    Example:
+        >>> sums = cross_entropy(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), label_smoothing=0.1)
+        >>> sums.targets
+        tensor(3)
+        >>> torch.allclose(sums.nll, 3 * torch.tensor(5.0).log())
+        True
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    real = targets != pad_id
+    log_normaliser = logits.logsumexp(-1)
+    nll = (log_normaliser - logits.gather(-1, targets[..., None])[..., 0]).where(real, 0).sum()
+    loss = nll
+    if label_smoothing > 0:
+        classes = logits.shape[-1] - 1
+        mean = (logits[..., :pad_id].sum(-1) + logits[..., pad_id + 1 :].sum(-1)) / classes  # of all classes but pad
+        loss = (1 - label_smoothing) * nll + label_smoothing * (log_normaliser - mean).where(real, 0).sum()
+    return Sums(loss=loss, nll=nll.detach(), targets=real.sum())

@@ -1,0 +1,188 @@
+"""Metrics of generated texts, and perplexity. All reduce exactly over ranks: their states are sums.
+
+Those of texts take `update(hypotheses, references)`: a text, and all its acceptable ones, for each source.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.text import CHRFScore, SacreBLEUScore
+from typing_extensions import override
+
+from attnkit.registry import ConfigurationError, nearest
+
+Tokenize = Callable[[str], Sequence[Hashable]]
+
+
+class Mean(Metric):
+    """Mean over targets; updated with sums.
+
+    (torchmetrics' `MeanMetric` leaves out NaN, or forgets the weights when told not to; a loss of NaN must be seen.)
+
+    Example:
+        >>> metric = Mean()
+        >>> metric.update(torch.tensor(6.0), torch.tensor(3))
+        >>> metric.update(torch.tensor(1.0), torch.tensor(1))
+        >>> metric.compute()
+        tensor(1.7500)
+    """
+
+    higher_is_better = False
+    full_state_update = False
+    total: Tensor
+    targets: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
+        self.add_state("targets", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, total: Tensor, targets: Tensor) -> None:
+        """Add the sum over a batch and its number of targets."""
+        self.total += total
+        self.targets += targets
+
+    def compute(self) -> Tensor:
+        """Return the mean."""
+        return self.total / self.targets
+
+
+class Perplexity(Mean):
+    """Exponential of the mean negative log-likelihood."""
+
+    @override
+    def compute(self) -> Tensor:
+        return super().compute().exp()
+
+
+class SequenceErrorRate(Metric):
+    """The part of the sources whose output equals none of their references, white space aside.
+
+    For pronunciations, where a sequence is the pronunciation of one word, this is what the literature calls word error rate (WER). It
+    is not the WER of speech recognition, which is an edit distance in words (here: `token_error_rate` with a `word` tokenizer).
+
+    Example:
+        >>> metric = SequenceErrorRate()
+        >>> metric.update(["T IH R", "B IY"], [["T EH R", "T IH R"], ["B AY"]])
+        >>> metric.compute()
+        tensor(0.5000)
+    """
+
+    higher_is_better = False
+    full_state_update = False
+    wrong: Tensor
+    total: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("wrong", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+        """Count the sources whose output is wrong."""
+        pairs = zip(hypotheses, references, strict=True)
+        self.wrong += sum(hypothesis.split() not in [r.split() for r in acceptable] for hypothesis, acceptable in pairs)
+        self.total += len(hypotheses)
+
+    def compute(self) -> Tensor:
+        """Return the rate."""
+        return self.wrong / self.total
+
+
+class TokenErrorRate(Metric):
+    """Edit distance in tokens to the closest reference, over that reference's length; distances and lengths are summed first.
+
+    For pronunciations this is the phoneme error rate (PER). Among equally close references the first counts.
+
+    Args:
+        tokenize: Splits a text into tokens.
+
+    Example:
+        >>> metric = TokenErrorRate(tokenize=str.split)
+        >>> metric.update(["T IH R", "B IY"], [["T EH R", "T IH R S"], ["B AY"]])
+        >>> metric.compute()  # (1 + 1) / (3 + 2)
+        tensor(0.4000)
+    """
+
+    higher_is_better = False
+    full_state_update = False
+    distance: Tensor
+    length: Tensor
+
+    def __init__(self, *, tokenize: Tokenize) -> None:
+        super().__init__()
+        self.tokenize = tokenize
+        self.add_state("distance", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("length", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+        """Add the distances and lengths of a batch."""
+        for hypothesis, acceptable in zip(hypotheses, references, strict=True):
+            tokens = self.tokenize(hypothesis)
+            candidates = [self.tokenize(reference) for reference in acceptable]
+            distance, closest = min((edit_distance(tokens, c), i) for i, c in enumerate(candidates))
+            self.distance += distance
+            self.length += len(candidates[closest])
+
+    def compute(self) -> Tensor:
+        """Return the rate."""
+        return self.distance / self.length
+
+
+class Bleu(SacreBLEUScore):
+    """BLEU as sacrebleu computes it (13a tokens), from 0 to 100."""
+
+    @override
+    def compute(self) -> Tensor:
+        return 100 * super().compute()
+
+
+class ChrF(CHRFScore):
+    """chrF as sacrebleu computes it (character n-grams to 6, no words), from 0 to 100."""
+
+    def __init__(self) -> None:
+        super().__init__(n_word_order=0)
+
+    @override
+    def compute(self) -> Any:
+        return 100 * super().compute()
+
+
+GENERATION_METRICS: dict[str, Callable[[Tokenize], Metric]] = {
+    "sequence_error_rate": lambda _: SequenceErrorRate(),
+    "token_error_rate": lambda tokenize: TokenErrorRate(tokenize=tokenize),
+    "bleu": lambda _: Bleu(),
+    "chrf": lambda _: ChrF(),
+}
+
+
+def generation_metric(name: str, *, tokenize: Tokenize) -> Metric:
+    """Return the metric called `name`.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    if name not in GENERATION_METRICS:
+        hint = " For pronunciations, WER is sequence_error_rate and PER is token_error_rate." if "error_rate" in name else ""
+        raise ConfigurationError(
+            f"unknown metric {name!r}.{nearest(name, GENERATION_METRICS)}{hint} Names: {', '.join(GENERATION_METRICS)}."
+        )
+    return GENERATION_METRICS[name](tokenize)
+
+
+def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    """Return the smallest number of insertions, deletions and substitutions that turns `a` into `b`.
+
+    Example:
+        >>> edit_distance("kitten", "sitting")
+        3
+    """
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, start=1):
+        diagonal, row[0] = row[0], i
+        for j, y in enumerate(b, start=1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
+    return row[-1]

@@ -1,0 +1,257 @@
+"""The task of turning one text into another."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torchmetrics import Metric
+from typing_extensions import override
+
+import attnkit
+from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
+from attnkit.task.base import Task
+from attnkit.task.loss import Sums, cross_entropy
+from attnkit.task.metrics import Mean, Perplexity, generation_metric
+from attnkit.tokenizer import Tokenizer
+
+BATCH = 64  # texts that `generate` decodes at once
+
+
+class Prediction(NamedTuple):
+    """A source and what the model makes of it. As a string: both, with a tab between."""
+
+    source: str
+    hypothesis: str
+
+    def __str__(self) -> str:
+        return f"{self.source}\t{self.hypothesis}"
+
+
+@tasks.register("seq2seq")
+class Seq2Seq(Task):
+    """From a source text to a target text: translation, pronunciation, transliteration.
+
+    A batch is a mapping of `src` [B, S] (tokens, eos, padding) and `tgt` [B, T] (bos, tokens, eos, padding); for evaluation also
+    `source`, the texts, and `references`, all acceptable targets of each.
+
+    Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`
+    (with the true prefix given), and by generation the chosen `metrics`. Loss is the negative log-likelihood per token in nats, without
+    label smoothing. Error rates and accuracy are from 0 to 1, BLEU and chrF from 0 to 100.
+
+    Args:
+        stack: An encoder-decoder stack.
+        src_tokenizer: Spec of the trained source tokenizer (a tokenizer's `.spec`).
+        tgt_tokenizer: Spec of the trained target tokenizer.
+        embedding: Embedding of both sides.
+        tie: Which tables are one: `output` (target embedding and output), `all` (source embedding too; needs one tokenizer), `none`.
+        label_smoothing: Mass of the target distribution that is spread over all tokens but padding, from 0 to below 1.
+        optimizer: The optimizer.
+        schedule: The learning rate over the optimizer's steps.
+        beam_size: Beams of generation; 1 is greedy.
+        max_length: Most tokens that are generated, the end included.
+        length_penalty: Exponent of the length that a beam's log-probability is divided by.
+        metrics: What to compute from generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`,
+            `chrf`. The first one picks the best checkpoint. With none, nothing is generated in validation and test.
+        samples: Outputs printed after a validation.
+
+    Raises:
+        ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
+
+    Example:
+        >>> import attnkit
+        >>> tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec
+        >>> task = Seq2Seq(
+        ...     stack={"name": "encoder_decoder", "d_model": 16, "num_layers": 1, "num_heads": 2},
+        ...     src_tokenizer=tokenizer, tgt_tokenizer=tokenizer, max_length=5)
+        >>> len(task.generate(["net", "ten"]))
+        2
+    """
+
+    from_data: ClassVar = {"src_tokenizer": "src_tokenizer_spec", "tgt_tokenizer": "tgt_tokenizer_spec"}
+
+    def __init__(
+        self,
+        *,
+        stack: StackSpec,
+        src_tokenizer: TokenizerSpec,
+        tgt_tokenizer: TokenizerSpec,
+        embedding: EmbeddingSpec = "token",
+        tie: Literal["none", "output", "all"] = "output",
+        label_smoothing: float = 0.1,
+        optimizer: OptimizerSpec = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.98], "weight_decay": 0.01},  # noqa: B006
+        schedule: ScheduleSpec = {"name": "inverse_sqrt", "warmup_steps": 1000},  # noqa: B006
+        beam_size: int = 1,
+        max_length: int = 64,
+        length_penalty: float = 1.0,
+        metrics: Sequence[str] = ("sequence_error_rate", "token_error_rate"),
+        samples: int = 8,
+    ) -> None:
+        super().__init__(optimizer=optimizer, schedule=schedule)
+        self.store_arguments(locals())
+        if not 0 <= label_smoothing < 1:
+            raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
+        for name, value, least in (("beam_size", beam_size, 1), ("max_length", max_length, 1), ("samples", samples, 0)):
+            if value < least:
+                raise ConfigurationError(f"{name} must be at least {least}, but is {value}")
+        if isinstance(metrics, str):
+            raise ConfigurationError(f"metrics must be a list of names, as in [{metrics}], but is the string {metrics!r}")
+        self.stack, self.embedding, self.tie = stack, embedding, tie
+        self.src_tokenizer = _trained(src_tokenizer, "src_tokenizer")
+        self.tgt_tokenizer = _trained(tgt_tokenizer, "tgt_tokenizer")
+        if tie == "all" and self.src_tokenizer.spec != self.tgt_tokenizer.spec:
+            raise ConfigurationError("tie 'all' shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
+        self.label_smoothing = label_smoothing
+        self.beam_size, self.max_length, self.length_penalty = beam_size, max_length, length_penalty
+        self.metric_names, self.samples = tuple(metrics), samples
+        self.evaluation = nn.ModuleDict({"val": self._metrics(), "test": self._metrics()})
+        self._shown: list[tuple[str, str, list[str]]] = []
+
+    @property
+    def monitor(self) -> tuple[str, Literal["min", "max"]]:
+        """What tells the best checkpoint, and whether it is the smallest or the largest."""
+        if not self.metric_names:
+            return "val/loss", "min"
+        metric = cast(Metric, cast(nn.ModuleDict, self.evaluation["val"])[self.metric_names[0]])
+        return f"val/{self.metric_names[0]}", "max" if metric.higher_is_better else "min"
+
+    @override
+    def build_model(self) -> nn.Module:
+        model = attnkit.compose(
+            stack=self.stack,
+            src_vocab_size=len(self.src_tokenizer),
+            tgt_vocab_size=len(self.tgt_tokenizer),
+            embedding=self.embedding,
+            tie=self.tie,
+            pad_id=Tokenizer.pad_id,
+            bos_id=Tokenizer.bos_id,
+            eos_id=Tokenizer.eos_id,
+        )
+        assert isinstance(model, nn.Module)
+        return model
+
+    @override
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        """Return the logits [B, T, V] of the token after each of `tgt` [B, T], given `src` [B, S]."""
+        logits: Tensor = self.model(src, tgt, src_mask=src != Tokenizer.pad_id)
+        return logits
+
+    @override
+    def objective(self, batch: dict[str, Any]) -> Sums:
+        logits = self(batch["src"], batch["tgt"][:, :-1])
+        return cross_entropy(logits, batch["tgt"][:, 1:], label_smoothing=self.label_smoothing, pad_id=Tokenizer.pad_id)
+
+    @override
+    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
+        return {"loss": nll, "perplexity": nll.exp()}
+
+    @override
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        hypotheses = self._evaluate(batch, "val")
+        self._shown += list(zip(batch["source"], hypotheses, batch["references"], strict=False))[: self.samples]
+
+    @override
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self._evaluate(batch, "test")
+
+    @override
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Prediction]:
+        return [Prediction(s, h) for s, h in zip(batch["source"], self._decode(batch["src"]), strict=True)]
+
+    @override
+    def on_validation_epoch_start(self) -> None:
+        self._shown = []
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        """Print a few outputs, spread over the validation set."""
+        if self._shown and not self.trainer.sanity_checking:
+            chosen = self._shown[:: -(-len(self._shown) // self.samples)]
+            width = max(len(source) for source, *_ in chosen)
+            title = f"Step {self.trainer.global_step}:" if self.trainer.global_step else "Outputs:"  # 0 outside of a fit
+            lines = [title, *(f"  {sample_line(*sample, width=width)}" for sample in chosen)]
+            self.print("\n".join(lines))
+
+    def generate(self, texts: Sequence[str], *, beam_size: int | None = None, max_length: int | None = None) -> list[str]:
+        """Return the model's target text of each source text. Batches change nothing in the outputs.
+
+        Args:
+            texts: The sources.
+            beam_size: Beams; 1 is greedy (default: the task's).
+            max_length: Most tokens that are generated for a text (default: the task's).
+
+        Raises:
+            TypeError: `texts` is a single string.
+        """
+        if isinstance(texts, str):
+            raise TypeError(f"generate takes a list of texts, as in generate([{texts!r}])")
+        self.configure_model()
+        was_training = self.training
+        self.eval()
+        ids = [torch.tensor([*self.src_tokenizer.encode(text), Tokenizer.eos_id]) for text in texts]
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # like lengths together: less padding
+        outputs: dict[int, str] = {}
+        try:
+            for start in range(0, len(order), BATCH):
+                rows = order[start : start + BATCH]
+                src = pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id)
+                outputs.update(zip(rows, self._decode(src.to(self.device), beam_size=beam_size, max_length=max_length), strict=True))
+        finally:
+            self.train(was_training)
+        return [outputs[i] for i in range(len(texts))]
+
+    def _decode(self, src: Tensor, *, beam_size: int | None = None, max_length: int | None = None) -> list[str]:
+        generated = cast(Any, self.model).generate(
+            src,
+            src_mask=src != Tokenizer.pad_id,
+            max_length=self.max_length if max_length is None else max_length,
+            beam_size=self.beam_size if beam_size is None else beam_size,
+            length_penalty=self.length_penalty,
+        )
+        return [self.tgt_tokenizer.decode(row) for row in generated.tolist()]
+
+    def _evaluate(self, batch: dict[str, Any], stage: str) -> list[str]:
+        """Update and log the metrics of a stage; return the generated texts, if any metric needs them."""
+        targets = batch["tgt"][:, 1:]
+        logits = self(batch["src"], batch["tgt"][:, :-1])
+        sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
+        right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
+        metrics = dict(cast(nn.ModuleDict, self.evaluation[stage]).items())
+        hypotheses = self._decode(batch["src"]) if self.metric_names else []
+        for name, metric in metrics.items():
+            if name in self.metric_names:
+                cast(Metric, metric).update(hypotheses, batch["references"])
+            else:
+                cast(Metric, metric).update(right if name == "token_accuracy" else sums.nll, sums.targets)
+            self.log(f"{stage}/{name}", cast(Metric, metric), batch_size=len(targets), prog_bar=name == self.monitor[0].partition("/")[2])
+        return hypotheses
+
+    def _metrics(self) -> nn.ModuleDict:
+        means: dict[str, Metric] = {"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean()}
+        return nn.ModuleDict(means | {name: generation_metric(name, tokenize=self._reference_tokens) for name in self.metric_names})
+
+    def _reference_tokens(self, text: str) -> list[object]:
+        """Return the token ids of a text; what the vocabulary lacks stays text, so that it equals no other unknown token."""
+        ids = self.tgt_tokenizer.encode(text)
+        return [(text, i) if token == Tokenizer.unk_id else token for i, token in enumerate(ids)]
+
+
+def sample_line(source: str, hypothesis: str, references: Sequence[str], *, width: int = 0) -> str:
+    """Return a line that shows an output, and the first reference if the output is wrong.
+
+    Example:
+        >>> print(sample_line("tear", "T IH R", ["T EH R", "T IH R"], width=6))
+        ok     tear   -> T IH R
+        >>> print(sample_line("bow", "B IY", ["B AW", "B OW"]))
+        wrong  bow -> B IY  (B AW)
+    """
+    right = hypothesis.split() in [r.split() for r in references]
+    return f"{'ok' if right else 'wrong':<5}  {source:<{width}} -> {hypothesis}" + ("" if right else f"  ({references[0]})")
+
+
+def _trained(spec: TokenizerSpec, argument: str) -> Tokenizer:
+    tokenizer: Tokenizer = tokenizers.build(spec)
+    if not tokenizer.trained:
+        raise ConfigurationError(f"{argument} is not trained; pass the .spec of a trained one, such as data.{argument}_spec")
+    return tokenizer

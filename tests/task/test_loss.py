@@ -1,0 +1,55 @@
+import math
+
+import pytest
+import torch
+
+from attnkit.task import cross_entropy
+
+
+def by_loop(logits, targets, epsilon, pad_id):
+    """The definition, class by class."""
+    loss, classes = 0.0, logits.shape[-1]
+    for row, target in zip(logits.flatten(0, -2).tolist(), targets.flatten().tolist(), strict=True):
+        if target == pad_id:
+            continue
+        log_normaliser = math.log(sum(math.exp(z) for z in row))
+        for c in range(classes):
+            q = (1 - epsilon) * (c == target) + (epsilon / (classes - 1) if c != pad_id else 0)
+            loss -= q * (row[c] - log_normaliser)
+    return loss
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("pad_id", [0, 3])
+def test_loss_is_the_cross_entropy_with_the_smoothed_targets(rng, epsilon, pad_id):
+    logits = torch.randn(3, 5, 7, dtype=torch.float64)
+    targets = torch.randint(7, (3, 5))
+    targets[1, 2:] = pad_id
+    sums = cross_entropy(logits, targets, label_smoothing=epsilon, pad_id=pad_id)
+    torch.testing.assert_close(sums.loss.item(), by_loop(logits, targets, epsilon, pad_id), rtol=1e-12, atol=0)
+    torch.testing.assert_close(sums.nll.item(), by_loop(logits, targets, 0.0, pad_id), rtol=1e-12, atol=0)
+    assert sums.targets == (targets != pad_id).sum()
+
+
+def test_padded_targets_have_no_influence_and_no_gradient(rng):
+    logits = torch.randn(2, 4, 6, requires_grad=True)
+    targets = torch.tensor([[3, 2, 0, 0], [5, 4, 2, 0]])
+    loss = cross_entropy(logits, targets, label_smoothing=0.1).loss
+    loss.backward()
+    assert (logits.grad[targets == 0] == 0).all()
+    other = torch.where((targets == 0)[..., None], torch.randn(2, 4, 6), logits.detach())
+    assert cross_entropy(other, targets, label_smoothing=0.1).loss == loss
+
+
+def test_a_pad_logit_of_minus_infinity_is_fine(rng):
+    logits = torch.randn(4, 6)
+    logits[:, 0] = -torch.inf
+    assert cross_entropy(logits, torch.tensor([1, 2, 3, 4]), label_smoothing=0.1).loss.isfinite()
+
+
+def test_half_precision_logits_are_summed_in_single_precision(rng):
+    logits = (torch.randn(64, 1000) * 100).half()
+    sums = cross_entropy(logits, torch.randint(1, 1000, (64,)), label_smoothing=0.1)
+    assert sums.loss.dtype == torch.float32
+    assert sums.loss.isfinite()
+    assert sums.loss > 2000

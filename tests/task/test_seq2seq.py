@@ -1,0 +1,181 @@
+import itertools
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from torch.utils.data import DataLoader
+
+import attnkit
+from attnkit.registry import ConfigurationError
+from attnkit.task import Task
+from attnkit.task.seq2seq import Prediction
+
+# Lightning 2.6 on torch 2.13, and its hints on small runs
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+]
+STACK = {"name": "encoder_decoder", "d_model": 32, "num_layers": 1, "num_heads": 4, "dropout": 0.0, "position": "rotary"}
+
+
+def loader(batches):
+    return DataLoader(batches, batch_size=None)
+
+
+def test_learns_to_say_words_backwards(words, make_batch, make_task, fit, capsys):
+    training = words(300, longest=4)
+    batches = [make_batch(training[i::10]) for i in range(10)]
+    asked = training[:60]
+    task = make_task(stack=STACK, label_smoothing=0.05, schedule={"name": "linear", "warmup_steps": 20})
+    trainer = fit(task, batches, val=[make_batch(asked)], max_epochs=30, check_val_every_n_epoch=30)
+    logged = {k: v.item() for k, v in trainer.callback_metrics.items()}
+    print(logged)
+    assert logged["val/sequence_error_rate"] < 0.1
+    assert logged["val/token_error_rate"] <= logged["val/sequence_error_rate"]
+    assert logged["val/token_accuracy"] > 0.9
+    assert logged["val/perplexity"] == pytest.approx(torch.tensor(logged["val/loss"]).exp().item(), rel=1e-4)
+    shown = capsys.readouterr().out
+    assert shown.count(" -> ") == 8
+    right = sum(a == b[::-1] for a, b in zip(task.generate(asked), asked, strict=True))
+    assert 1 - right / len(asked) == pytest.approx(logged["val/sequence_error_rate"])
+    tested = trainer.test(task, loader([make_batch(asked)]), verbose=False)[0]
+    assert tested == {k.replace("val", "test"): pytest.approx(v) for k, v in logged.items() if k.startswith("val")}
+    predicted = trainer.predict(task, loader([make_batch(asked[:3]) | {"references": [[], [], []]}]))
+    assert predicted == [[Prediction(w, g) for w, g in zip(asked[:3], task.generate(asked[:3]), strict=True)]]
+    assert str(predicted[0][0]).split("\t")[0] == asked[0]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_generation_in_batches_equals_one_by_one_in_any_order(words, make_batch, make_task, fit, beam_size):
+    task = make_task(beam_size=beam_size)
+    fit(task, [make_batch(words(30)) for _ in range(20)])
+    task.double()
+    sources = [*words(90, longest=9), ""]
+    outputs = task.generate(sources)
+    assert len(set(outputs)) > 5
+    assert outputs == [task.generate([source])[0] for source in sources]
+    assert task.training
+    assert task.generate([]) == []
+    assert max(map(len, task.generate(sources, max_length=3))) <= 3
+
+
+def test_generate_refuses_a_single_text(make_task):
+    with pytest.raises(TypeError, match=r"as in generate\(\['word'\]\)"):
+        make_task().generate("word")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"label_smoothing": 1.0}, "label_smoothing must be at least 0 and below 1, but is 1.0"),
+        ({"beam_size": 0}, "beam_size must be at least 1, but is 0"),
+        ({"max_length": 0}, "max_length must be at least 1"),
+        ({"samples": -1}, "samples must be at least 0"),
+        ({"metrics": "bleu"}, r"metrics must be a list of names, as in \[bleu\]"),
+        ({"metrics": ["blue"]}, "unknown metric 'blue'. Did you mean 'bleu'"),
+        ({"tie": "both"}, "tie must be .*'none', 'output', 'all'"),
+        ({"tie": "all", "tgt_tokenizer": {"name": "character", "tokens": list("abcdeg")}}, "both sides need the same tokenizer"),
+        ({"src_tokenizer": "character"}, "src_tokenizer is not trained; pass the .spec of a trained one"),
+        ({"optimizer": "adamv"}, "unknown optimizer 'adamv'. Did you mean 'adam"),
+        ({"optimizer": {"name": "sgd", "learning_rate": 1.0}}, "optimizer 'sgd' has no argument 'learning_rate'"),
+        ({"schedule": {"name": "linear", "total_steps": 9}}, "schedule 'linear' gets 'total_steps' from its parent"),
+        ({"stack": {**STACK, "attention": "aditive"}}, "unknown attention 'aditive'. Did you mean 'additive'"),
+        (
+            {"stack": {**STACK, "attention": {"name": "additive", "hidden_dim": torch.tensor(3)}}},
+            r"stack.attention.hidden_dim must be plain",
+        ),
+        ({"stack": torch.nn.Identity()}, r"stack must be plain data.*Identity"),
+        ({"optimizer": {"name": "adam", 3: 4}}, r"optimizer must be plain data, but has the key 3"),
+    ],
+)
+def test_misuse_is_refused_when_the_task_is_made(make_task, arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make_task(**arguments)
+
+
+def test_a_stack_of_another_shape_is_refused(make_task):
+    with pytest.raises(ConfigurationError, match="takes vocab_size"):
+        make_task(stack={**STACK, "name": "decoder"}).configure_model()
+
+
+def test_an_unregistered_task_is_refused(make_task):
+    class Mine(Task):
+        def __init__(self):
+            super().__init__(optimizer="sgd", schedule="constant")
+
+        build_model = objective = lambda self, *_: None
+
+    with pytest.raises(ConfigurationError, match=r"Mine is not a registered task.*decorate it with"):
+        Mine()
+
+
+def test_an_endless_run_is_refused_by_a_schedule_with_an_end(make_batch, make_task, fit):
+    with pytest.raises(ConfigurationError, match=r"has no known end: set trainer.max_steps"):
+        fit(make_task(schedule="cosine"), [make_batch(["ab"])], max_epochs=-1)
+
+
+@pytest.mark.parametrize(("metrics", "monitor"), [(["bleu", "chrf"], ("val/bleu", "max")), ([], ("val/loss", "min"))])
+def test_monitor_is_the_first_metric(make_batch, make_task, fit, metrics, monitor, capsys):
+    task = make_task(metrics=metrics)
+    assert task.monitor == monitor
+    assert make_task().monitor == ("val/sequence_error_rate", "min")
+    trainer = fit(task, [make_batch(["ab"])], val=[make_batch(["ab", "bcde"])])
+    assert {f"val/{m}" for m in metrics} <= set(trainer.callback_metrics)
+    assert ("->" in capsys.readouterr().out) == bool(metrics)  # nothing is generated without metrics
+
+
+def test_unknown_tokens_of_a_reference_are_errors(make_batch, make_task, fit):
+    task = make_task()
+    assert task._reference_tokens("ab") == [4, 5]
+    assert task._reference_tokens("aX")[1] not in (*task._reference_tokens("aY"), 3)
+
+
+def test_optimizer_decays_matrices_only(make_batch, make_task, fit):
+    optimizer = {"name": "adamw", "lr": 0.5, "weight_decay": 0.3}
+    task = make_task(tie="none", optimizer=optimizer, schedule={"name": "constant", "warmup_steps": 4})
+    trainer = fit(task, [make_batch(["ab"])])
+    matrices, others, undecayed = groups = trainer.optimizers[0].param_groups
+    name_of = {p: n for n, p in task.named_parameters()}
+    names = [{name_of[p] for p in g["params"]} for g in groups]
+    assert [g["weight_decay"] for g in groups] == [0.3, 0.3, 0.0]
+    assert [g["matrices"] for g in groups] == [True, False, False]
+    assert names[1] == {"model.embeddings.src.weight", "model.embeddings.tgt.weight", "model.head.projection.weight"}
+    assert all(p.ndim == 2 for p in matrices["params"])
+    assert all(p.ndim == 1 for p in undecayed["params"])
+    assert set.union(*names) == {n for n, _ in task.named_parameters()}
+    assert others["lr"] == pytest.approx(0.5 * 2 / 4)  # after one step
+
+
+@pytest.mark.parametrize("name", ["sgd", "rmsprop", "adafactor", "lbfgs", "muon"])
+def test_any_optimizer_works(make_batch, make_task, fit, name):
+    task = make_task(optimizer={"name": name, "lr": 1e-3})
+    task.configure_model()
+    before = {k: v.clone() for k, v in task.state_dict().items()}
+    fit(task, [make_batch(["ab", "cde"])])
+    assert any(not torch.equal(v, before[k]) for k, v in task.state_dict().items())
+
+
+def test_arguments_are_kept_as_complete_plain_data(make_task):
+    kept = dict(make_task().hparams)
+    plain = (type(None), bool, int, float, str)
+
+    def leaves(value):
+        if isinstance(value, dict | list):
+            return itertools.chain(*map(leaves, value.values() if isinstance(value, dict) else value))
+        return [value]
+
+    assert all(type(leaf) in plain for leaf in leaves(kept))
+    assert kept["stack"]["norm"]["eps"] > 0  # defaults are written out
+    assert dict(attnkit.tasks.build({"name": "seq2seq", **kept}).hparams) == kept
+
+
+def test_weight_averaging_of_lightning_works(words, make_batch, make_task, fit, tmp_path):
+    batches, val = [make_batch(words(9)) for _ in range(6)], [make_batch(words(9))]
+    task = make_task()
+    with pytest.warns(UserWarning, match="overrides the configure_model"):
+        trainer = fit(task, batches, val=val, callbacks=[EMAWeightAveraging(decay=0.7)])
+    averaged = {k: v.clone() for k, v in task.state_dict().items()}  # put in place when training ends
+    trainer.save_checkpoint(tmp_path / "ema.ckpt")
+    loaded = Task.load(tmp_path / "ema.ckpt")
+    assert all(torch.equal(v, averaged[k]) for k, v in loaded.state_dict().items())
+    assert trainer.validate(task, loader(val), verbose=False)[0]["val/loss"] == pytest.approx(trainer.callback_metrics["val/loss"].item())
