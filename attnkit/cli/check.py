@@ -1,0 +1,31 @@
+"""`attnkit check`: the conformance kit, on the command line."""
+
+from collections.abc import Sequence
+
+from attnkit.cli.components import find_component
+from attnkit.registry import FAMILIES
+from attnkit.testing import checks_for
+from attnkit.testing.kit import RULES
+
+
+def check(names: Sequence[str]) -> bool:
+    """Run the conformance kit, print a line for each check, and return whether all passed.
+
+    Args:
+        names: What to check, such as `additive` or `attention.additive` (none: every component that has rules).
+    """
+    everything = [(registry, name) for registry in FAMILIES if registry.attribute in RULES for name in registry]
+    chosen = [find_component(name) for name in names] or everything
+    failures = total = 0
+    for registry, name in chosen:
+        for rule in checks_for(registry.attribute, name):
+            total += 1
+            try:
+                rule()
+            except AssertionError as error:
+                failures += 1
+                print(f"FAILED  {registry.family}.{name}: {error}", flush=True)
+            else:
+                print(f"ok      {registry.family}.{name}: {rule.name}", flush=True)
+    print(f"{total - failures} of {total} checks passed")
+    return failures == 0

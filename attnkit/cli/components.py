@@ -1,0 +1,143 @@
+"""`attnkit list` and `attnkit describe`: what is there, and what a component is."""
+
+import ast
+import importlib.util
+import inspect
+import textwrap
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from attnkit.catalogue import argument_docs
+from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, Argument, ConfigurationError, Registry, nearest, optimizers
+
+
+def list_components(family: str | None = None) -> str:
+    """Return the names of one family, or of all, each with its one-line summary. Imports none of them.
+
+    Raises:
+        ConfigurationError: There is no such family.
+    """
+    chosen = [find_family(family)] if family else [r for r in FAMILIES if r.names()]
+    width = max((len(name) for registry in chosen for name in registry.names()), default=0)
+    blocks = []
+    for registry in chosen:
+        lines = [f"  {name:<{width}}  {summary(registry, name)}".rstrip() for name in registry.names()]
+        blocks.append("\n".join([f"{registry.attribute}:", *lines]))
+    return "\n\n".join(blocks)
+
+
+def find_family(word: str) -> Registry:
+    """Return the registry that is called `word`, in the singular (`attention`) or in the plural (`attentions`)."""
+    for registry in FAMILIES:
+        if word in (registry.family, registry.attribute):
+            return registry
+    known = [registry.attribute for registry in FAMILIES]
+    raise ConfigurationError(f"unknown family {word!r}.{nearest(word, known)} Families: {', '.join(known)}.")
+
+
+def find_component(word: str) -> tuple[Registry, str]:
+    """Return the registry and the name that `family.name`, or just `name`, means.
+
+    Raises:
+        ConfigurationError: Nothing has this name, or several families have it.
+    """
+    family, dot, name = word.rpartition(".")
+    if dot:
+        registry = find_family(family)
+        registry.get(name)
+        return registry, name
+    owners = [registry for registry in FAMILIES if word in registry]
+    if len(owners) == 1:
+        return owners[0], word
+    if owners:
+        choices = " or ".join(f"{registry.family}.{word}" for registry in owners)
+        raise ConfigurationError(f"{word!r} is the name of several components; write {choices}")
+    known = sorted({name for registry in FAMILIES for name in registry})
+    raise ConfigurationError(f"nothing is called {word!r}.{nearest(word, known)} `attnkit list` shows all names.")
+
+
+def summary(registry: Registry, name: str) -> str:
+    """Return the first line of a component's documentation, read from its source without importing it."""
+    if plugin := _plugins().get(f"{registry.attribute}.{name}"):
+        origin = f" [{plugin.dist.name}]" if plugin.dist else ""
+        module = _source_of(plugin.module)
+        return (_first_line(module, lambda node: bool(node.name == plugin.attr)) if module else "") + origin
+    source = Path(__file__).parents[1].joinpath(*registry.package.split(".")[1:], f"{name}.py")
+    if not source.is_file():
+        return "from torch.optim" if registry is optimizers else ""
+    return _first_line(source, lambda node: any(_registers(d, name) for d in node.decorator_list))
+
+
+@cache
+def _plugins() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _source_of(module: str) -> Path | None:
+    """Return the file of a module of an installed package, without importing any of it."""
+    root, *parts = module.split(".")
+    spec = importlib.util.find_spec(root)
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin)
+    if parts:
+        file = file.parent.joinpath(*parts)
+        file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    return file if file.is_file() else None
+
+
+def _first_line(source: Path, is_it: Callable[[ast.ClassDef], bool]) -> str:
+    try:
+        tree = ast.parse(source.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError):
+        return ""
+    found = next((node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and is_it(node)), None)
+    return ((found and ast.get_docstring(found)) or "").partition("\n")[0]
+
+
+def _registers(decorator: ast.expr, name: str) -> bool:
+    return (
+        isinstance(decorator, ast.Call)
+        and isinstance(decorator.func, ast.Attribute)
+        and decorator.func.attr == "register"
+        and bool(decorator.args)
+        and isinstance(decorator.args[0], ast.Constant)
+        and decorator.args[0].value == name
+    )
+
+
+def describe(registry: Registry, name: str) -> str:
+    """Return what a component is: its equation, its arguments with types and defaults, its paper and its source."""
+    description = registry.describe(name)
+    meanings = argument_docs(description.documentation)
+    from_data = getattr(registry.get(name), "from_data", {})
+    lines = [f"{registry.family}.{name}: {description.summary}"]
+    if description.equation:
+        lines += ["", "Equation:", *(f"  {line}" for line in description.equation.splitlines())]
+    own = [a for a in description.arguments if a.name not in from_data]
+    lines += ["", "Arguments:" if own else "Arguments: none"]
+    for argument in own:
+        default = "(required)" if argument.required else f"= {argument.default!r}"
+        lines.append(f"  {argument.name}: {type_name(argument)} {default}")
+        if argument.name in meanings:
+            lines.append(textwrap.fill(meanings[argument.name], width=110, initial_indent="      ", subsequent_indent="      "))
+    if given := [*description.given, *from_data]:
+        lines.append(f"  Not yours to write, the {'data module' if from_data else 'parent'} gives them: {', '.join(given)}")
+    if description.paper:
+        lines += ["", f"Paper: {description.paper}"]
+    lines += ["", f"Source: {short_path(description.file)}:{description.line}"]
+    return "\n".join(lines)
+
+
+def short_path(path: str) -> str:
+    """Return `path` as seen from the working directory, if it lies inside."""
+    return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path
+
+
+def type_name(argument: Argument) -> str:
+    """Return the type of an argument as a reader wants it: a slot by its family, anything else as in Python."""
+    if argument.registry is None:
+        return inspect.formatannotation(argument.annotation).replace("typing.", "").replace("collections.abc.", "")
+    return f"{argument.registry.family}{' | None' if 'None' in str(argument.annotation) else ''}"

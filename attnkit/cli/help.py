@@ -1,0 +1,68 @@
+"""What `--help`, `--trainer.help` and `--model.SLOT.help` of `attnkit fit` and its siblings print."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+from attnkit.catalogue import argument_docs
+from attnkit.cli.components import describe, list_components
+from attnkit.cli.recipe import SEED, Request, merge, read_recipe, recipe_names
+from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, tasks
+
+
+def overview(command: str) -> str:
+    """Return what `attnkit COMMAND --help` prints."""
+    names = "\n".join(f"  {registry.family:<13} {', '.join(registry.names())}" for registry in FAMILIES if registry.names())
+    needed = "--config RECIPE" if command == "fit" else "--ckpt_path PATH"
+    return f"""usage: attnkit {command} {needed} [--KEY VALUE]...
+
+  --config RECIPE         a YAML file, or a recipe by its short name: {", ".join(recipe_names()) or "none"}
+                          (several are merged, later ones win)
+  --ckpt_path PATH        {"resume from" if command == "fit" else "use"} this checkpoint; it brings its own recipe
+  --model NAME            the task, and --data NAME its data
+  --model.ARGUMENT VALUE  any argument, at any depth, as in
+                          --model.stack.attention additive --model.stack.attention.hidden_dim 32
+  --model.SLOT.help NAME  what a component is and takes, as in --model.stack.attention.help additive
+  --data.ARGUMENT VALUE   the same for the data
+  --trainer.KEY VALUE     Lightning's Trainer; --trainer.help lists its keys
+  --seed_everything N     the seed of everything (default: {SEED})
+  --print_config          print the whole recipe, defaults included, and stop
+
+Names (attnkit list says more):
+{names}"""
+
+
+def trainer_overview() -> str:
+    """Return what `--trainer.help` prints: the keys of Lightning's Trainer."""
+    parameters = inspect.signature(Trainer).parameters.values()
+    meanings = argument_docs(inspect.getdoc(Trainer.__init__) or "")
+    defaults = {p.name: "null" if p.default is None else p.default for p in parameters if p.name != "self"}
+    return "\n".join(f"  --trainer.{name} (default: {value})\n      {meanings.get(name, '')}" for name, value in defaults.items())
+
+
+def describe_slot(request: Request) -> str:
+    """Answer `--model.stack.attention.help [NAME]`: follow the slots of the recipe's components from the top."""
+    key, *path = str(request.help_of).split(".")
+    recipe: dict[str, Any] = {}
+    for layer in [*map(read_recipe, request.recipes), request.flags]:
+        recipe = merge(recipe, layer, dropped=[])
+    registry, spec = (tasks if key == "model" else datasets), recipe.get(key)
+    for part in path:
+        named = _name_in(spec)
+        slots = {a.name: a for name in ([named] if named else registry) for a in registry.arguments(name) if a.registry is not None}
+        if part not in slots:
+            raise ConfigurationError(
+                f"{registry.family} {named or 'components'} have no slot {part!r}.{nearest(part, slots)} Slots: {', '.join(slots)}."
+            )
+        default = slots[part].default
+        spec = spec.get(part, default) if isinstance(spec, Mapping) else default
+        registry = slots[part].registry or registry
+    wanted = request.help_name or _name_in(spec)
+    return describe(registry, wanted) if wanted else list_components(registry.family)
+
+
+def _name_in(spec: Any) -> str | None:
+    name = spec.get("name") if isinstance(spec, Mapping) else spec
+    return str(name) if isinstance(name, str) else None

@@ -1,0 +1,35 @@
+"""The parser of Lightning's part of the command line."""
+
+import re
+from typing import Any, NoReturn
+
+from lightning.pytorch import callbacks, loggers
+from lightning.pytorch.cli import LightningArgumentParser
+from typing_extensions import override
+
+from attnkit.registry import ConfigurationError, nearest
+
+
+class Parser(LightningArgumentParser):
+    """Lightning's parser with one short message for each mistake, and no abbreviations."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    @override
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Raise `message`, with what could have been meant, as a `ConfigurationError`."""
+        parsers = [self, *(p for action in self._actions if isinstance(action.choices, dict) for p in action.choices.values())]
+        options = [o.lstrip("-") for parser in parsers for action in parser._actions for o in action.option_strings]
+        if unknown := re.search(r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\w.]+)'|Option '([\w.]+)'", message):
+            word = next(group for group in unknown.groups() if group)
+            word = f"trainer.{word}" if "Group 'trainer'" in message else word
+            keys = sorted({o.partition(".")[0] for o in options} - {"c", "h", "help", "print_config", "print_shtab"} | {"model", "data"})
+            near = nearest(word, options) if word.startswith("trainer.") else nearest(word.partition(".")[0], keys)
+            message = f"unknown argument {word!r}.{near} Known: {', '.join(keys)}; `attnkit fit --trainer.help` lists the trainer's."
+        elif wrong := re.search(r'Parser key "([\w.]+)":.*?Subtypes: \[(.*?)\]\n.*?Given value: (.*)$', message, re.DOTALL):
+            wanted = re.sub(r"<class '([\w.]+)'>|typing\.Literal\[(.*?)\]", r"\1\2", wrong[2])
+            wanted = re.sub(r"\w+\.(?=\w)", "", wanted).replace("NoneType", "null").replace("'", "").replace(", ", " or ")
+            known = [*wanted.split(" or "), *callbacks.__all__, *loggers.__all__]
+            message = f"{wrong[1]} must be {wanted}, but is {wrong[3]}.{nearest(wrong[3], known)}"
+        raise ConfigurationError(message) from ex

@@ -1,0 +1,276 @@
+"""`attnkit fit`, `validate`, `test` and `predict`: Lightning's command line around plain-data specs."""
+
+import inspect
+import json
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.utilities import rank_zero_only
+from typing_extensions import override
+
+from attnkit import __version__
+from attnkit.cli.components import short_path
+from attnkit.cli.composition import complete_recipe, data_arguments, outline
+from attnkit.cli.help import describe_slot, overview, trainer_overview
+from attnkit.cli.parser import Parser
+from attnkit.cli.recipe import SEED, Request, find_recipe, merge, read_recipe, read_yaml, recipe_folder, take_apart
+from attnkit.registry import ConfigurationError, Registry, datasets, tasks
+from attnkit.task import AtomicCheckpointIO, load_checkpoint
+
+_NOISE = (
+    r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
+    r".*does not have many workers",  # batches of token ids are ready in no time
+    r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is not a state to go on with, but a model
+)
+
+
+def _is_no_advertisement(record: logging.LogRecord) -> bool:
+    return "For seamless cloud" not in record.getMessage()
+
+
+def run(command: str, arguments: list[str]) -> None:
+    """Carry out `attnkit fit | validate | test | predict`.
+
+    Raises:
+        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
+    """
+    if any(a in ("-h", "--help") for a in arguments):
+        print(overview(command))
+    elif "--trainer.help" in arguments:
+        print(trainer_overview())
+    elif (request := take_apart(arguments)).help_of is not None:
+        print(describe_slot(request))
+    else:
+        with warnings.catch_warnings(), _one_message():
+            for message in _NOISE:
+                warnings.filterwarnings("ignore", message=message)
+            logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
+            RunCLI(command, request)
+
+
+@contextmanager
+def _one_message() -> Iterator[None]:
+    """Turn what is the recipe's fault, but is noticed late, into a `ConfigurationError`."""
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise ConfigurationError(str(error)) from error
+    except ValueError as error:
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
+            raise
+        raise ConfigurationError(str(error)) from error  # a component refused its arguments
+    except RuntimeError as error:
+        if "loading state_dict" not in str(error):
+            raise
+        raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {error}") from error
+
+
+class RecipeCallback(Callback):
+    """Writes the recipe beside the run as `config.yaml`, and into each checkpoint (all but the task, which is there already).
+
+    Args:
+        name: What the run is called.
+        recipe: The complete recipe.
+    """
+
+    state_key = "attnkit_recipe"
+
+    def __init__(self, name: str, recipe: Mapping[str, Any]) -> None:
+        self.name = name
+        self.recipe = recipe
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        folder = trainer.log_dir  # on every rank: it is broadcast
+        if stage == "fit" and trainer.is_global_zero and folder is not None and not self.recipe["trainer"]["fast_dev_run"]:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            (Path(folder) / "config.yaml").write_text(as_yaml(self.recipe), encoding="utf-8")
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "data": self.recipe["data"], "trainer": self.recipe["trainer"]}
+
+
+class RunCLI(LightningCLI):
+    """LightningCLI in which `model` and `data` are specs, checked and built by the registries.
+
+    jsonargparse sees only the trainer. It never has to resolve a component, so the command line, YAML and Python have one set of rules
+    and one set of messages, and nothing but plain data reaches a checkpoint.
+
+    Args:
+        command: `fit`, `validate`, `test` or `predict`.
+        request: The arguments after it.
+    """
+
+    def __init__(self, command: str, request: Request) -> None:
+        self.request = request
+        layers = [read_recipe(name) for name in request.recipes]
+        dropped: list[str] = []
+        recipe: dict[str, Any] = {}
+        for layer in layers:
+            recipe = merge(recipe, layer, dropped=dropped)
+        self.ckpt_path: str | None = request.ckpt_path or recipe.pop("ckpt_path", None)
+        self.checkpoint = self._read_checkpoint(command)
+        if self.checkpoint is not None:
+            recipe = merge(_recipe_of(self.checkpoint, command), recipe, dropped=dropped)
+        recipe = merge(recipe, request.flags, dropped=dropped)
+        self.specs = complete_recipe(recipe)
+        for note in dropped:
+            _say(f"note: {note}")
+        others = {key: value for key, value in recipe.items() if key not in self.specs}
+        arguments = [command, *([f"--config={json.dumps(others)}"] if others else [])]
+        if self.ckpt_path is not None:
+            arguments += [f"--ckpt_path={self.ckpt_path}", "--weights_only=true"]
+        super().__init__(
+            args=arguments + request.others,
+            parser_class=Parser,
+            seed_everything_default=SEED,
+            save_config_callback=None,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+        )
+
+    def _read_checkpoint(self, command: str) -> dict[str, Any] | None:
+        if self.ckpt_path in ("last", "best", "hpc") and command == "fit":
+            return None  # Lightning finds it
+        if self.ckpt_path is not None:
+            return load_checkpoint(self.ckpt_path)
+        if command != "fit":
+            raise ConfigurationError(f"attnkit {command} needs a trained model: add --ckpt_path PATH")
+        return None
+
+    @override
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(self.trainer_class, "trainer")
+
+    @override
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.config = parser.parse_args(args)
+        self.recipe = self._complete()
+        if self.request.print_config:
+            print(as_yaml(self.recipe), end="")
+            raise SystemExit(0)
+
+    @override
+    def _parse_ckpt_path(self) -> None:
+        """Do nothing: the checkpoint was the first layer of the recipe."""
+
+    @override
+    def instantiate_classes(self) -> None:
+        """Build the data module, the task and the trainer. What a task takes from the data is read from the data module."""
+        self.config_init = self.parser.instantiate(self.config)
+        data, model = dict(self.specs["data"]), dict(self.specs["model"])
+        from_data = data_arguments(tasks, model["name"])
+        if self.checkpoint is not None:
+            accepted = {a.name for a in datasets.arguments(data["name"])}
+            data |= {k: v for k, v in self.checkpoint["hyper_parameters"].items() if k in from_data and k in accepted}
+        self.datamodule: LightningDataModule = datasets.build(data)
+        self.model: LightningModule = tasks.build(model | {k: getattr(self.datamodule, source) for k, source in from_data.items()})
+        self.trainer = self.instantiate_trainer()
+
+    @override
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Build the trainer, with logs under `runs/` and the best and the last checkpoint unless the recipe says otherwise."""
+        chosen = self.config_init[self.subcommand].trainer
+        callbacks = chosen.callbacks or []
+        callbacks = [*callbacks] if isinstance(callbacks, list) else [callbacks]
+        if self.subcommand == "fit" and chosen.logger is None:
+            folder = Path(chosen.default_root_dir or "runs")
+            number = _next_version(folder / self._run_name())
+            kwargs["logger"] = [
+                CSVLogger(folder, self._run_name(), number),
+                TensorBoardLogger(folder, self._run_name(), number, default_hp_metric=False),
+            ]
+        elif chosen.logger is None:
+            kwargs["logger"] = False
+        wants_checkpoints = self.subcommand == "fit" and chosen.enable_checkpointing is not False and not chosen.barebones
+        if wants_checkpoints and not any(isinstance(c, ModelCheckpoint) for c in callbacks):
+            monitor, mode = getattr(self.model, "monitor", (None, "min"))
+            best = {"filename": "best", "monitor": monitor, "mode": mode} if monitor and chosen.limit_val_batches != 0 else {}
+            callbacks.append(ModelCheckpoint(save_last=True, **best))
+        if self.subcommand == "predict" and chosen.enable_progress_bar is None:
+            kwargs["enable_progress_bar"] = False  # stdout is for the predictions
+        callbacks.append(RecipeCallback(self._run_name(), self.recipe))
+        try:
+            trainer = super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        except ValueError as error:  # such as the name of an accelerator or a strategy
+            raise ConfigurationError(f"trainer: {error}") from error
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
+
+    def before_fit(self) -> None:
+        """Say what is trained."""
+        if self.trainer.is_global_zero:
+            print("\n".join([*outline(self.specs["model"], tasks, role="model"), *outline(self.specs["data"], datasets, role="data")]))
+
+    def after_fit(self) -> None:
+        """Say where the checkpoint is, and what can be done with it."""
+        saved = self.trainer.checkpoint_callback
+        if self.trainer.is_global_zero and isinstance(saved, ModelCheckpoint) and (path := saved.best_model_path or saved.last_model_path):
+            path = short_path(path)
+            print(f"Checkpoint: {path}\n  attnkit test --ckpt_path {path}\n  attnkit generate {path} TEXT...")
+
+    def predict(self, **kwargs: Any) -> None:
+        """Print one line for each prediction."""
+        batches = cast(list[Any], self.trainer.predict(**kwargs) or [])
+        for batch in batches:
+            for line in batch if isinstance(batch, list) else [batch]:
+                print(line)
+
+    def _run_name(self) -> str:
+        if not self.request.recipes:
+            state = (self.checkpoint or {}).get("callbacks", {}).get(RecipeCallback.state_key, {})
+            return str(state.get("name", self.specs["model"]["name"]))
+        path = find_recipe(self.request.recipes[0]).resolve()
+        folder = recipe_folder().resolve()
+        return path.relative_to(folder).with_suffix("").as_posix() if path.is_relative_to(folder) else path.stem
+
+    def _complete(self) -> dict[str, Any]:
+        """Return the whole recipe, without what is null by default."""
+        chosen = read_yaml(self.parser.dump(self.config, skip_unset=False), where="the parsed recipe")[self.config.subcommand]
+        default = inspect.signature(Trainer).parameters
+        trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or default[k].default is not None}
+        return {**self.specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
+
+
+def as_yaml(recipe: Mapping[str, Any]) -> str:
+    """Return the text of a recipe."""
+    text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=140)
+    return f"# attnkit {__version__}, lightning {version('lightning')}\n{text}"
+
+
+@rank_zero_only
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _recipe_of(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
+    """Return the recipe that lies in a checkpoint. The trainer's settings are for going on with `fit` only."""
+    name = checkpoint["attnkit"]["task"]
+    from_data = data_arguments(tasks, name)
+    model = {key: value for key, value in checkpoint["hyper_parameters"].items() if key not in from_data}
+    state = checkpoint.get("callbacks", {}).get(RecipeCallback.state_key, {})  # a run from Python has none
+    kept = ("data", "trainer") if command == "fit" else ("data",)
+    return {"model": {"name": name, **model}} | {key: state[key] for key in kept if key in state}
+
+
+def _next_version(folder: Path) -> int:
+    """Return the smallest N so that neither `version_N` nor a later one is in `folder`."""
+    taken = [int(p.name[8:]) for p in folder.glob("version_*") if p.name[8:].isdigit()]
+    return max(taken, default=-1) + 1

@@ -1,0 +1,95 @@
+"""`attnkit schema`: a JSON schema of recipes, from the signatures, so that editors complete and check them."""
+
+import collections.abc
+import inspect
+import json
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+from attnkit.catalogue import argument_docs
+from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry
+
+_JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object", list: "array"}
+
+
+def recipe_schema() -> str:
+    """Return the schema as JSON text. The first line of a recipe names the file: `# yaml-language-server: $schema=PATH`."""
+    from lightning.pytorch import Trainer
+
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "attnkit recipe",
+        "type": "object",
+        "properties": {
+            "model": {"$ref": "#/$defs/tasks"},
+            "data": {"$ref": "#/$defs/datasets"},
+            "trainer": {"type": "object", "properties": {p: {} for p in inspect.signature(Trainer).parameters}},
+            "seed_everything": {"type": ["integer", "boolean"]},
+            "ckpt_path": {"type": ["string", "null"]},
+        },
+        "$defs": {registry.attribute: family_schema(registry) for registry in FAMILIES},
+    }
+    return json.dumps(schema, indent=2)
+
+
+def family_schema(registry: Registry) -> dict[str, Any]:
+    """Return the schema of a slot: a name, a mapping with a name and its arguments, or a class path."""
+    components, bare = [], []
+    for name in registry.names():
+        try:
+            component = component_schema(registry, name)
+        except ConfigurationError:  # a broken plugin; the registry has warned of it
+            continue
+        components.append(component)
+        if component["required"] == ["name"]:
+            bare.append(name)
+    return {"anyOf": [{"enum": bare}, *components, {"type": "object", "required": ["class_path"]}]}
+
+
+def component_schema(registry: Registry, name: str) -> dict[str, Any]:
+    """Return the schema of a mapping with the name and the arguments of one component."""
+    cls = registry.get(name)
+    documentation = inspect.getdoc(cls) or ""
+    meanings = argument_docs(documentation)
+    arguments = [a for a in registry.arguments(name) if a.name not in getattr(cls, "from_data", {})]
+    properties = {a.name: _argument_schema(a) | ({"description": meanings[a.name]} if a.name in meanings else {}) for a in arguments}
+    return {
+        "type": "object",
+        "description": documentation.partition("\n")[0],
+        "properties": {"name": {"const": name}, **properties},
+        "required": ["name", *(a.name for a in arguments if a.required)],
+        "additionalProperties": False,
+    }
+
+
+def _argument_schema(argument: Argument) -> dict[str, Any]:
+    if argument.registry is None:
+        schema = type_schema(argument.annotation)
+    else:
+        slot = {"$ref": f"#/$defs/{argument.registry.attribute}"}
+        schema = {"anyOf": [slot, {"type": "null"}]} if type(None) in get_args(argument.annotation) else slot
+    return schema if argument.required else schema | {"default": argument.default}
+
+
+def type_schema(annotation: Any) -> dict[str, Any]:
+    """Return the schema of an annotation; of one that JSON cannot say, a schema that takes anything.
+
+    Example:
+        >>> type_schema(int | None)
+        {'anyOf': [{'type': 'integer'}, {'type': 'null'}]}
+        >>> type_schema(list[float])
+        {'type': 'array', 'items': {'type': 'number'}}
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is None:
+        return {"type": "null"}
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [type_schema(part) for part in arguments]}
+    if origin in (list, tuple, collections.abc.Sequence):
+        items = [a for a in arguments if a is not Ellipsis]
+        return {"type": "array"} | ({"items": type_schema(items[0])} if len(set(items)) == 1 else {})
+    if origin in (dict, collections.abc.Mapping):
+        return {"type": "object"}
+    return {"type": _JSON_TYPES[annotation]} if annotation in _JSON_TYPES else {}

@@ -1,0 +1,113 @@
+from typing import Any
+
+import pytest
+
+from attnkit.cli.composition import complete, complete_recipe, outline
+from attnkit.cli.recipe import Word, take_apart
+from attnkit.registry import ConfigurationError, attentions, datasets, stacks, tasks
+
+
+def model(*flags: str) -> dict[str, Any]:
+    """The complete spec of a toy model with these flags."""
+    request = take_apart(["--model", "toy_task", "--model.stack", "{name: toy, d_model: 8}", *flags])
+    return complete(request.flags["model"], tasks, path="model")
+
+
+def test_every_default_is_written_out_in_the_order_of_the_signatures() -> None:
+    assert model() == {
+        "name": "toy_task",
+        "stack": {
+            "name": "toy",
+            "d_model": 8,
+            "attention": {"name": "toy", "hidden_dim": 16, "scale": 1.0},
+            "cross_attention": None,
+            "mode": "fast",
+        },
+        "lr": 0.1,
+    }
+    assert list(model()["stack"]) == ["name", "d_model", "attention", "cross_attention", "mode"]
+
+
+def test_an_argument_adds_to_the_default_component_of_its_slot() -> None:
+    assert model("--model.stack.attention.hidden_dim", "3")["stack"]["attention"] == {"name": "toy", "hidden_dim": 3, "scale": 1.0}
+
+
+def test_null_empties_an_optional_slot() -> None:
+    flags = ["--model.stack.cross_attention", "other", "--model.stack.cross_attention", "null"]
+    assert model(*flags[:2])["stack"]["cross_attention"] == {"name": "other", "bias": True, "label": None}
+    assert model(*flags)["stack"]["cross_attention"] is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "argument", "value"),
+    [
+        ({"name": "toy_data", "path": Word("123")}, "path", "123"),
+        ({"name": "toy_data", "path": Word("null")}, "path", "null"),
+        ({"name": "toy_data", "path": Word("true")}, "path", "true"),
+        ({"name": "toy_data", "size": Word("123")}, "size", 123),
+        ({"name": "toy_data", "size": Word("null")}, "size", None),
+        ({"name": "toy_data", "files": {"train": Word("a")}}, "files", {"train": "a"}),
+    ],
+)
+def test_a_word_of_the_command_line_becomes_what_its_argument_asks_for(spec: Any, argument: str, value: Any) -> None:
+    completed = complete(spec, datasets, path="data")[argument]
+    assert completed == value
+    assert type(completed) is type(value)
+
+
+@pytest.mark.parametrize(("word", "value"), [("1e-3", 0.001), ("3", 3), ("0.5", 0.5)])
+def test_numbers_from_the_command_line(word: str, value: float) -> None:
+    assert model("--model.lr", word)["lr"] == value
+
+
+def test_only_plain_types_come_out() -> None:
+    def types_in(value: Any) -> set[type]:
+        if isinstance(value, dict):
+            return {dict}.union(*(types_in(item) for item in value.values()))
+        return {type(value)}
+
+    flags = ["--model.lr", "1", "--model.stack.attention", "toy", "--model.stack.mode", "slow", "--model.stack.attention.scale", "2"]
+    assert types_in(model(*flags)) <= {dict, int, float, str, type(None)}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--model", "toy_tsk"], r"model: unknown task 'toy_tsk'\. Did you mean 'toy_task'\?"),
+        (["--model.stak", "x"], r"model: task 'toy_task' has no argument 'stak'\. Did you mean 'stack'\?"),
+        (["--model.stack", "tyo"], r"model\.stack: unknown stack 'tyo'\. Did you mean 'toy'\?.*Names: .*toy"),
+        (["--model.stack.d_modle", "x"], r"model\.stack: stack 'toy' has no argument 'd_modle'\. Did you mean 'd_model'\?"),
+        (["--model.stack.d_model", "wide"], r"model\.stack: stack 'toy': d_model must be int, but is 'wide'"),
+        (["--model.stack.mode", "fats"], r"model\.stack: stack 'toy': mode must be .*'fast', 'slow'.* but is 'fats'"),
+        (["--model.stack.attention", "aditive"], r"model\.stack\.attention: unknown attention 'aditive'\. Did you mean 'additive'\?"),
+        (
+            ["--model.stack.attention.hiden_dim", "1"],
+            r"model\.stack\.attention: attention 'toy' has no argument 'hiden_dim'.*'hidden_dim'\?",
+        ),
+        (["--model.stack.attention.head_dim", "1"], r"model\.stack\.attention: attention 'toy' gets 'head_dim' from its parent"),
+        (["--model.stack.attention", "[toy]"], r"model\.stack\.attention: attention must be a name or a mapping"),
+        (["--model.src_tokenizer", "toy"], r"model: task 'toy_task' takes 'src_tokenizer' from the data module; leave it out"),
+    ],
+)
+def test_a_mistake_is_located(flags: list[str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        model(*flags)
+
+
+def test_a_missing_argument_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"model\.stack: stack 'toy' needs d_model"):
+        complete({"name": "toy_task", "stack": "toy"}, tasks, path="model")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "word"), [({}, "no model is given"), ({"model": {"name": "toy_task"}, "data": None}, "no data is given")]
+)
+def test_a_recipe_needs_a_model_and_data(recipe: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{word}; add --config RECIPE"):
+        complete_recipe(recipe)
+
+
+def test_the_outline_shows_names_and_what_was_chosen() -> None:
+    spec = complete({"name": "toy", "d_model": 8, "attention": {"name": "toy", "scale": 2.0}}, stacks, path="stack")
+    assert outline(spec, stacks, role="stack") == ["stack: toy (d_model=8)", "  attention: toy (scale=2.0)"]
+    assert outline({"name": "other", "bias": True}, attentions, role="attention") == ["attention: other"]

@@ -1,0 +1,221 @@
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit import __version__
+from attnkit.cli.main import COMMANDS
+from attnkit.registry import FAMILIES, ConfigurationError, Registry
+from attnkit.testing import kit
+
+Command = Callable[..., Any]
+EXECUTABLE = Path(sys.executable).with_name("attnkit")
+
+
+def test_help_names_every_command_in_one_line(attnkit: Command) -> None:
+    for arguments in ([], ["--help"], ["-h"]):
+        outcome = attnkit(*arguments)
+        assert outcome.status == 0
+        assert all(f"\n  {name:<10} {summary}\n" in outcome.out for name, (summary, _) in COMMANDS.items())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(attnkit: Command, command: str) -> None:
+    outcome = attnkit(command, "--help")
+    assert (outcome.status, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"usage: attnkit {command}")
+
+
+def test_version(attnkit: Command) -> None:
+    assert attnkit("--version").out == f"attnkit {__version__}\n"
+
+
+def test_a_wrong_command_is_answered_with_the_nearest(attnkit: Command) -> None:
+    outcome = attnkit("fitt")
+    assert outcome.status == 2
+    assert outcome.err.startswith("attnkit: error: unknown command 'fitt'. Did you mean 'fit'? Commands: fit, ")
+
+
+def test_list_shows_every_name_with_its_summary(attnkit: Command) -> None:
+    out = attnkit("list").out
+    for registry in FAMILIES:
+        assert (f"{registry.attribute}:" in out) == bool(registry.names())
+        assert all(f"\n  {name} " in out or f"\n  {name}\n" in out for name in registry.names())
+    assert "Additive attention (Bahdanau)" in out
+
+
+@pytest.mark.parametrize("family", ["attention", "attentions"])
+def test_list_of_one_family(attnkit: Command, family: str) -> None:
+    out = attnkit("list", family).out
+    assert out.startswith("attentions:\n  additive ")
+    assert "positions" not in out
+
+
+def test_list_of_an_unknown_family(attnkit: Command) -> None:
+    outcome = attnkit("list", "atention")
+    assert outcome.status == 2
+    assert "unknown family 'atention'. Did you mean 'attentions'?" in outcome.err
+
+
+def test_list_imports_no_torch_and_is_quick() -> None:
+    program = (
+        "import sys; from attnkit.cli.main import main; main(['list']); sys.exit('torch' in sys.modules or 'lightning' in sys.modules)"
+    )
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)  # not wall time: the machine may be busy
+    assert min(times) < 0.5
+
+
+def test_describe_shows_equation_arguments_paper_and_source(attnkit: Command) -> None:
+    out = attnkit("describe", "toy_task").out
+    assert out.startswith("task.toy_task: A toy task.\n")
+    assert "  stack: stack (required)\n" in out
+    assert "the data module gives them: src_tokenizer" in out
+    out = attnkit("describe", "attention.toy").out
+    assert "Equation:\n  $$w = 1$$\n" in out
+    assert "  hidden_dim: int = 16\n      Width of the hidden layer.\n" in out
+    assert "the parent gives them: head_dim" in out
+    assert "Paper: Nobody 2026, https://example.org" in out
+    assert "conftest.py:" in out
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("aditive", "nothing is called 'aditive'. Did you mean 'additive'?"),
+        ("attention.aditive", "unknown attention 'aditive'. Did you mean 'additive'?"),
+        ("atention.additive", "unknown family 'atention'. Did you mean 'attentions'?"),
+    ],
+)
+def test_describe_of_what_is_not_there(attnkit: Command, word: str, message: str) -> None:
+    outcome = attnkit("describe", word)
+    assert outcome.status == 2
+    assert message in outcome.err
+
+
+def test_describe_of_an_ambiguous_name_says_which_there_are(attnkit: Command) -> None:
+    outcome = attnkit("describe", "none")
+    assert outcome.status == 2
+    assert "'none' is the name of several components; write position.none or residual.none" in outcome.err
+
+
+def test_wrong_usage_has_status_2(attnkit: Command) -> None:
+    for arguments in (["describe"], ["generate"], ["export", "a.ckpt"], ["check"], ["check", "rms_norm", "--all"], ["schema", "x"]):
+        outcome = attnkit(*arguments)
+        assert outcome.status == 2
+        assert f"attnkit {arguments[0]}: error: " in outcome.err
+
+
+@pytest.fixture
+def rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rules for norms, the second of which `layer_norm` breaks; none for other families."""
+
+    def holds(registry: Registry, spec: str) -> None: ...
+
+    def is_root_mean_square(registry: Registry, spec: str) -> None:
+        assert spec == "rms_norm", f"{spec} is not"
+
+    monkeypatch.setattr(kit, "RULES", {"norms": (holds, is_root_mean_square)})
+    monkeypatch.setattr("attnkit.cli.check.RULES", kit.RULES)
+
+
+def test_check_prints_a_line_for_each_check(attnkit: Command, rules: None) -> None:
+    outcome = attnkit("check", "norm.rms_norm")
+    assert outcome.status == 0
+    assert outcome.out == "ok      norm.rms_norm: holds\nok      norm.rms_norm: is_root_mean_square\n2 of 2 checks passed\n"
+
+
+def test_a_failed_check_has_status_1_and_stops_nothing(attnkit: Command, rules: None) -> None:
+    outcome = attnkit("check", "--all")
+    assert outcome.status == 1
+    assert "FAILED  norm.layer_norm: is_root_mean_square: layer_norm is not" in outcome.out
+    assert "ok      norm.rms_norm: is_root_mean_square" in outcome.out
+    assert "3 of 4 checks passed" in outcome.out
+
+
+def test_check_of_what_has_no_rules(attnkit: Command, rules: None) -> None:
+    outcome = attnkit("check", "additive")
+    assert outcome.status == 2
+    assert "no rules for the family 'attentions'" in outcome.err
+
+
+def test_a_reader_that_goes_away_causes_no_traceback() -> None:
+    outcome = subprocess.run(f"{EXECUTABLE} list | head -1", shell=True, capture_output=True, text=True, check=True)
+    assert outcome.stdout == "attentions:\n"
+    assert outcome.stderr == ""
+
+
+def test_an_error_of_the_program_is_not_hidden(monkeypatch: pytest.MonkeyPatch, attnkit: Command) -> None:
+    def broken(*_: Any) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setitem(COMMANDS, "list", ("", broken))
+    with pytest.raises(ValueError, match="a bug"):
+        attnkit("list")
+
+
+def test_a_mistake_has_no_traceback(monkeypatch: pytest.MonkeyPatch, attnkit: Command) -> None:
+    def mistaken(*_: Any) -> None:
+        raise ConfigurationError("say this")
+
+    monkeypatch.setitem(COMMANDS, "list", ("", mistaken))
+    assert attnkit("list").err == "attnkit: error: say this\n"
+
+
+PLUGIN = '''
+import attnkit
+
+class Gaussian:
+    """Gaussian attention of a plugin."""
+
+    def __init__(self, *, head_dim: int, width: float = 1.0) -> None: ...
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> dict[str, str]:
+    """The environment in which a distribution with one good and one broken component is installed."""
+    site = tmp_path / "site"
+    metadata = site / "gaussian_attention-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: gaussian-attention\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[attnkit.components]\nattentions.gaussian = gaussian_attention.core:Gaussian\nnorms.rotten = gaussian_attention.rotten:Rotten\n"
+    )
+    package = site / "gaussian_attention"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "core.py").write_text(PLUGIN)
+    (package / "rotten.py").write_text("import not_installed_anywhere")
+    return {**os.environ, "PYTHONPATH": str(site)}
+
+
+def test_a_plugin_is_listed_described_and_chosen_like_a_built_in_component(plugin: dict[str, str], tiny: str) -> None:
+    commands = [
+        ["list", "attention"],
+        ["describe", "gaussian"],
+        ["fit", "--config", tiny, "--model.stack.attention", "gaussian", "--print_config"],
+        ["fit", "--config", tiny, "--model.stack.attention", "gausian"],
+        ["fit", "--config", tiny, "--model.stack.norm", "rotten"],
+        ["fit", "--help"],
+    ]
+    program = f"from attnkit.cli.main import main\nfor command in {commands!r}:\n    print('=====', main(command), flush=True)"
+    outcome = subprocess.run([sys.executable, "-c", program], env=plugin, capture_output=True, text=True, check=True)
+    listed, described, chosen, wrong, broken, helped, _ = outcome.stdout.split("=====")
+    assert "  gaussian            Gaussian attention of a plugin. [gaussian-attention]\n" in listed
+    assert "width: float = 1.0" in described
+    assert "    attention:\n      name: gaussian\n      width: 1.0\n" in chosen
+    assert [part.split()[0] for part in (described, chosen, wrong, broken, helped)] == ["0", "0", "0", "2", "2"]
+    assert "Did you mean 'gaussian'?" in outcome.stderr
+    assert "comes from the plugin 'gaussian-attention' (gaussian_attention.rotten:Rotten), which cannot be loaded" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert "gaussian" in helped

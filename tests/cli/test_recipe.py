@@ -1,0 +1,156 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit.cli import recipe
+from attnkit.cli.recipe import find_recipe, merge, plain, read_recipe, read_yaml, take_apart
+from attnkit.registry import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 0.001), ("-2E5", -2e5), ("1.5e3", 1500.0), ("0.1", 0.1), ("7", 7), ("e3", "e3"), ("1e", "1e")]
+)
+def test_numbers_are_read_as_in_yaml_1_2(text: str, value: Any) -> None:
+    read = read_yaml(text, where="here")
+    assert read == value
+    assert type(read) is type(value)
+
+
+def test_yaml_errors_name_file_and_line() -> None:
+    with pytest.raises(ConfigurationError, match=r"r\.yaml, line 2 is not YAML"):
+        read_yaml("model: {name: x\ndata: [}", where="r.yaml")
+    with pytest.raises(ConfigurationError, match=r"line 2 is not YAML: the key 'model' is written twice"):
+        read_yaml("model: a\nmodel: b", where="r.yaml")
+
+
+@pytest.fixture
+def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    folder = tmp_path / "recipes" / "g2p"
+    folder.mkdir(parents=True)
+    (folder / "transformer.yaml").write_text("model: {name: a}")
+    monkeypatch.setattr(recipe, "recipe_folder", lambda: tmp_path / "recipes")
+    return folder / "transformer.yaml"
+
+
+@pytest.mark.parametrize("name", ["g2p/transformer", "g2p/transformer.yaml"])
+def test_a_short_name_finds_a_recipe_that_comes_with_attnkit(shipped: Path, name: str) -> None:
+    assert find_recipe(name) == shipped
+
+
+def test_an_existing_file_goes_before_a_short_name(shipped: Path, tmp_path: Path) -> None:
+    (tmp_path / "g2p").mkdir()
+    (tmp_path / "g2p/transformer.yaml").write_text("model: {name: mine}")
+    assert read_recipe("g2p/transformer.yaml") == {"model": {"name": "mine"}}
+
+
+def test_an_unknown_recipe_is_answered_with_the_nearest_and_the_list(shipped: Path) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"no recipe 'g2p/transfomer'.*Did you mean 'g2p/transformer'\?.*Recipes: g2p/transformer\."
+    ):
+        find_recipe("g2p/transfomer")
+
+
+def test_a_recipe_must_be_a_mapping_of_text(tmp_path: Path) -> None:
+    (tmp_path / "list.yaml").write_text("- 1")
+    (tmp_path / "latin.yaml").write_bytes("model: caf\xe9".encode("latin-1"))
+    with pytest.raises(ConfigurationError, match=r"list\.yaml must be a mapping"):
+        read_recipe("list.yaml")
+    with pytest.raises(ConfigurationError, match=r"latin\.yaml is not UTF-8 text \(byte 10\)"):
+        read_recipe("latin.yaml")
+
+
+def test_class_paths_become_names_at_every_depth() -> None:
+    spec = {
+        "class_path": "x.seq2seq",
+        "init_args": {"stack": {"class_path": "encoder"}, "files": [{"class_path": "a.b"}], "other": {"k": 1}},
+    }
+    assert plain(spec) == {"name": "seq2seq", "stack": {"name": "encoder"}, "files": [{"name": "b"}], "other": {"k": 1}}
+
+
+@pytest.mark.parametrize(
+    ("base", "over", "merged", "dropped"),
+    [
+        ({"a": 1, "b": {"c": 2}}, {"b": {"d": 3}}, {"a": 1, "b": {"c": 2, "d": 3}}, 0),
+        ({"name": "x", "k": 1}, "x", {"name": "x", "k": 1}, 0),
+        ({"name": "x", "k": 1}, {"name": "x", "l": 2}, {"name": "x", "k": 1, "l": 2}, 0),
+        ({"name": "x", "k": 1}, {"l": 2}, {"name": "x", "k": 1, "l": 2}, 0),
+        ({"name": "x", "k": 1}, "y", "y", 1),
+        ({"name": "x", "k": 1}, {"name": "y"}, {"name": "y"}, 1),
+        ({"name": "x"}, "y", "y", 0),
+        ({"k": 1}, "y", "y", 1),
+        ({"k": 1}, {"name": "y"}, {"k": 1, "name": "y"}, 0),
+        ("x", {"k": 1}, {"name": "x", "k": 1}, 0),
+        ("x", {"name": "y", "k": 1}, {"name": "y", "k": 1}, 0),
+        ("x", "y", "y", 0),
+        ({"name": "x", "k": 1}, None, None, 1),
+        (None, {"k": 1}, {"k": 1}, 0),
+        ([1, 2], [3], [3], 0),
+    ],
+)
+def test_merging(base: Any, over: Any, merged: Any, dropped: int) -> None:
+    notes: list[str] = []
+    assert merge(base, over, dropped=notes) == merged
+    assert len(notes) == dropped
+
+
+def test_merging_changes_neither_side() -> None:
+    base = {"b": {"c": 2}}
+    over = {"b": {"d": 3}}
+    merge(base, over, dropped=[])
+    assert (base, over) == ({"b": {"c": 2}}, {"b": {"d": 3}})
+
+
+def test_flags_are_taken_apart_in_any_order_and_both_spellings() -> None:
+    request = take_apart(
+        [
+            "--model.stack.attention.hidden_dim",
+            "32",
+            "--trainer.max_epochs=3",
+            "--model.stack.attention=additive",
+            "--config",
+            "a",
+            "-c",
+            "b.yaml",
+            "--model",
+            "seq2seq",
+            "--data.path=x=y",
+            "--ckpt_path",
+            "last.ckpt",
+            "--print_config",
+            "--seed_everything",
+            "1",
+        ]
+    )
+    assert request.flags == {
+        "model": {"name": "seq2seq", "stack": {"attention": {"name": "additive", "hidden_dim": "32"}}},
+        "data": {"path": "x=y"},
+    }
+    assert request.recipes == ["a", "b.yaml"]
+    assert request.others == ["--trainer.max_epochs=3", "--seed_everything", "1"]
+    assert request.ckpt_path == "last.ckpt"
+    assert request.print_config
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--model.stack.attention", "{name: additive, hidden_dim: 32}"],
+        ["--model.stack.attention", '{"class_path": "attnkit.attention.additive", "init_args": {"hidden_dim": 32}}'],
+        ["--model.stack.attention.name", "additive", "--model.stack.attention", "{hidden_dim: 32}"],
+        ["--model.stack.attention.class_path", "additive", "--model.init_args.stack.init_args.attention.init_args.hidden_dim", "32"],
+    ],
+)
+def test_every_spelling_of_a_component_means_the_same(flags: list[str]) -> None:
+    attention = take_apart(flags).flags["model"]["stack"]["attention"]
+    assert {key: str(value) for key, value in attention.items()} == {"name": "additive", "hidden_dim": "32"}
+
+
+@pytest.mark.parametrize("flags", [["--model.stack.attention"], ["--config"], ["--data.size", "--print_config"]])
+def test_a_flag_without_its_value_is_named(flags: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{flags[0]} needs a value"):
+        take_apart(flags)
+
+
+def test_a_negative_number_is_a_value() -> None:
+    assert take_apart(["--data.size", "-1"]).flags == {"data": {"size": "-1"}}

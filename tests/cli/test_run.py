@@ -1,0 +1,295 @@
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Trainer
+from lightning.pytorch.cli import LightningCLI
+
+from attnkit.cli.recipe import read_yaml
+from attnkit.cli.run import RecipeCallback
+from attnkit.data.text_pairs import TextPairs
+from attnkit.task import Task
+from tests.cli.conftest import write_tiny_recipe
+
+Command = Callable[..., Any]
+EXECUTABLE = Path(sys.executable).with_name("attnkit")
+SHORT = ["--trainer.max_steps", 1, "--trainer.limit_val_batches", 0]
+
+
+def printed_recipe(attnkit: Command, *arguments: object) -> Any:
+    outcome = attnkit(*arguments, "--print_config")
+    assert outcome.status == 0, outcome.err
+    return read_yaml(outcome.out, where="the printed recipe")
+
+
+def test_fit_names_the_parts_and_says_what_to_do_next(attnkit: Command, tiny: str) -> None:
+    outcome = attnkit("fit", "--config", tiny, "--model.stack.attention", "cosine", "--model.stack.position", "learned")
+    assert outcome.status == 0
+    assert (
+        "model: seq2seq (max_length=6)\n  stack: encoder_decoder (d_model=8, num_layers=1, num_heads=2)\n    attention: cosine\n"
+        in outcome.out
+    )
+    assert "    position: learned\n" in outcome.out
+    assert "note: model.stack.attention: cosine replaces additive, so hidden_dim=4 no longer applies" in outcome.err
+    path = "runs/tiny/version_0/checkpoints/best.ckpt"
+    assert f"Checkpoint: {path}\n  attnkit test --ckpt_path {path}\n  attnkit generate {path} TEXT...\n" in outcome.out
+    run = Path("runs/tiny/version_0")
+    assert (run / "metrics.csv").exists()
+    assert list(run.glob("events.out.tfevents*"))
+    assert (run / "checkpoints/last.ckpt").exists()
+    assert Task.load(path).hparams["stack"]["attention"] == {"name": "cosine"} | Task.load(path).hparams["stack"]["attention"]
+
+
+def test_a_second_run_stands_beside_the_first(attnkit: Command, tiny: str) -> None:
+    for number in range(2):
+        assert attnkit("fit", "--config", tiny, *SHORT).status == 0
+        assert Path(f"runs/tiny/version_{number}/config.yaml").exists()
+
+
+def test_the_printed_recipe_uses_names_and_reads_back_to_itself(attnkit: Command, tiny: str) -> None:
+    first = printed_recipe(attnkit, "fit", "--config", tiny, "--model.stack.norm", "{name: rms_norm, eps: 1e-5}", "--trainer.max_epochs", 7)
+    assert first["model"]["stack"]["norm"] == {"name": "rms_norm", "eps": 1e-5}
+    assert first["trainer"]["max_epochs"] == 7
+    assert first["seed_everything"] == 42
+    assert "class_path" not in yaml.safe_dump(first)
+    Path("again.yaml").write_text(yaml.safe_dump(first), encoding="utf-8")
+    assert printed_recipe(attnkit, "fit", "--config", "again.yaml") == first
+
+
+def test_the_saved_recipe_is_the_printed_one(attnkit: Command, tiny: str) -> None:
+    printed = printed_recipe(attnkit, "fit", "--config", tiny, *SHORT)
+    attnkit("fit", "--config", tiny, *SHORT)
+    assert read_yaml(Path("runs/tiny/version_0/config.yaml").read_text(), where="") == printed
+
+
+def test_recipes_are_merged_and_flags_win(attnkit: Command, tiny: str) -> None:
+    Path("more.yaml").write_text("model: {stack: {d_model: 16}, label_smoothing: 0.2}\ntrainer: {max_epochs: 5}")
+    merged = printed_recipe(
+        attnkit, "fit", "--model.label_smoothing", "0.3", "--trainer.max_epochs=9", "--config", tiny, "--config", "more.yaml"
+    )
+    assert merged["model"]["stack"]["d_model"] == 16
+    assert merged["model"]["stack"]["attention"]["hidden_dim"] == 4
+    assert merged["model"]["label_smoothing"] == 0.3
+    assert merged["trainer"]["max_epochs"] == 9
+    assert merged["trainer"]["accelerator"] == "cpu"
+
+
+def test_callbacks_of_a_recipe_are_kept_and_replace_the_default_checkpoints(attnkit: Command, tiny: str) -> None:
+    Path("callbacks.yaml").write_text(
+        "trainer: {callbacks: [{class_path: ModelCheckpoint, init_args: {filename: mine}}, {class_path: LearningRateMonitor}]}"
+    )
+    assert attnkit("fit", "--config", tiny, "--config", "callbacks.yaml").status == 0
+    assert [p.name for p in Path("runs").rglob("*.ckpt")] == ["mine.ckpt"]
+    assert "lr-" in Path("runs/tiny/version_0/metrics.csv").read_text()
+
+
+def test_help_is_short_and_names_the_components(attnkit: Command) -> None:
+    out = attnkit("fit", "--help").out
+    assert len(out.splitlines()) < 40
+    assert "  attention     additive, " in out
+    assert "--trainer.max_epochs (default: null)\n      " in attnkit("fit", "--trainer.help").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "start"),
+    [
+        (["--model.stack.attention.help", "additive"], "attention.additive: "),
+        (["--config", "tiny.yaml", "--model.stack.attention.help"], "attention.additive: "),
+        (["--model", "seq2seq", "--model.stack.cross_attention.help"], "attentions:\n"),
+        (["--model.help", "seq2seq"], "task.seq2seq: "),
+        (["--data.help"], "datasets:\n"),
+    ],
+)
+def test_help_of_a_slot(attnkit: Command, tiny: str, arguments: list[str], start: str) -> None:
+    outcome = attnkit("fit", *arguments)
+    assert outcome.status == 0
+    assert outcome.out.startswith(start)
+
+
+def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
+    outcome = attnkit("fit", "--model.stack.atention.help", "additive")
+    assert outcome.status == 2
+    assert "have no slot 'atention'. Did you mean 'attention'?" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no model is given; add --config RECIPE"),
+        (["--config", "tini.yaml"], "no recipe 'tini.yaml'"),
+        (["--config", "tiny.yaml", "--config", "typo.yaml"], "unknown argument 'modle.name'. Did you mean 'model'?"),
+        (["--config", "tiny.yaml", "--modle.stack", "x"], "unknown argument 'modle.stack'. Did you mean 'model'?"),
+        (["--config", "tiny.yaml", "--model", "seqseq"], "model: unknown task 'seqseq'. Did you mean 'seq2seq'?"),
+        (["--config", "tiny.yaml", "--data", "cmu"], "data: unknown dataset 'cmu'. Did you mean 'cmudict'?"),
+        (["--config", "tiny.yaml", "--trainer.max_epoch", "3"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
+        (["--config", "tiny.yaml", "--config", "trainer.yaml"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
+        (["--config", "tiny.yaml", "--trainer.max_epochs", "x"], "trainer.max_epochs must be int or null, but is x"),
+        (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStoping"], "but is EarlyStoping. Did you mean 'EarlyStopping'?"),
+        (["--config", "tiny.yaml", "--trainer.precision", "bf-16"], "but is bf-16. Did you mean 'bf16'?"),
+        (["--config", "tiny.yaml", "--trainer.accelerator", "gpus"], "trainer: You selected an invalid accelerator name"),
+        (["--config", "tiny.yaml", "--seed_everything", "x"], "seed_everything must be bool or int, but is x"),
+        (["--config", "tiny.yaml", "extra"], "unknown argument 'extra'"),
+        (["--config", "tiny.yaml", "--model.stack.num_heads", "3"], "3"),
+        (["--config", "tiny.yaml", "--model.stack.attention.hidden_dim", "0"], "hidden_dim must be positive, but is 0"),
+        (["--config", "tiny.yaml", "--data.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
+        (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
+    ],
+)
+def test_a_mistake_gets_one_message_and_status_2(attnkit: Command, tiny: str, arguments: list[str], message: str) -> None:
+    Path("typo.yaml").write_text("modle: {name: seq2seq}")
+    Path("trainer.yaml").write_text("trainer: {max_epoch: 3}")
+    outcome = attnkit("fit", *arguments)
+    assert outcome.status == 2
+    (error,) = [line for line in outcome.err.splitlines() if line.startswith("attnkit: error: ")]
+    assert message in error
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_measuring_needs_a_checkpoint(attnkit: Command, tiny: str, command: str) -> None:
+    outcome = attnkit(command, "--config", tiny)
+    assert outcome.status == 2
+    assert f"attnkit {command} needs a trained model: add --ckpt_path PATH" in outcome.err
+
+
+def test_test_and_validate_need_nothing_but_the_checkpoint(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.parents[4])
+    for command, metric in (("test", "test/loss"), ("validate", "val/loss")):
+        outcome = attnkit(command, "--ckpt_path", trained)
+        assert outcome.status == 0
+        assert metric in outcome.out
+        assert "WARN" not in outcome.err.upper()
+
+
+def test_predict_prints_the_predictions_and_nothing_else(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.parents[4])
+    outcome = attnkit("predict", "--ckpt_path", trained)
+    assert outcome.status == 0
+    assert [line.partition("\t")[0] for line in outcome.out.splitlines()] == ["abc", "ba", "cab"]
+
+
+def test_flags_beat_what_the_checkpoint_says(attnkit: Command, trained: Path, tiny: str) -> None:
+    own = printed_recipe(attnkit, "fit", "--ckpt_path", trained)
+    assert own["model"]["stack"]["attention"] == {"name": "additive", "hidden_dim": 4}
+    assert own["trainer"]["max_epochs"] == 1
+    changed = printed_recipe(attnkit, "fit", "--ckpt_path", trained, "--model.optimizer.lr", "0.5", "--data.train", "other.tsv")
+    assert changed["model"]["optimizer"]["lr"] == 0.5
+    assert changed["data"]["train"] == "other.tsv"
+    Path("more.yaml").write_text("model: {beam_size: 3}\ntrainer: {max_epochs: 4}")
+    layered = printed_recipe(attnkit, "fit", "--ckpt_path", trained, "--config", "more.yaml")
+    assert (layered["model"]["beam_size"], layered["trainer"]["max_epochs"]) == (3, 4)
+
+
+def test_a_resumed_run_goes_on_and_its_checkpoint_is_as_good_as_the_first(attnkit: Command, trained: Path, tiny: str) -> None:
+    outcome = attnkit("fit", "--ckpt_path", trained, "--trainer.max_epochs", 2, "--model.optimizer.lr", 0.25)
+    assert outcome.status == 0, outcome.err
+    second = Path("runs/tiny/version_0/checkpoints/last.ckpt")
+    checkpoint = torch.load(second, weights_only=True)
+    assert checkpoint["global_step"] == 2
+    assert checkpoint["hyper_parameters"]["optimizer"]["lr"] == 0.25
+    assert attnkit("test", "--ckpt_path", second).status == 0
+
+
+def test_data_of_a_checkpoint_are_encoded_with_its_tokenizers(
+    attnkit: Command, trained: Path, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("words.tsv").write_text("source\ttarget\nxyz\tXYZ\n")  # other letters: training a tokenizer on them would give another vocabulary
+    seen: list[Any] = []
+    build = TextPairs.__init__
+
+    def spy(self: TextPairs, **arguments: Any) -> None:
+        seen.append(arguments["src_tokenizer"])
+        build(self, **arguments)
+
+    monkeypatch.setattr(TextPairs, "__init__", spy)
+    monkeypatch.setattr("attnkit.registry.datasets._classes", {"text_pairs": TextPairs})
+    spy.__wrapped__ = build  # type: ignore[attr-defined]  # the signature that the registry reads
+    assert attnkit("test", "--ckpt_path", trained).status == 0
+    assert seen[0] == Task.load(trained).hparams["src_tokenizer"]
+
+
+def test_a_checkpoint_of_python_needs_its_data(attnkit: Command, trained: Path, tiny: str) -> None:
+    checkpoint = torch.load(trained, weights_only=True)
+    del checkpoint["callbacks"][RecipeCallback.state_key]
+    torch.save(checkpoint, "python.ckpt")
+    outcome = attnkit("test", "--ckpt_path", "python.ckpt")
+    assert outcome.status == 2
+    assert "no data is given" in outcome.err
+    assert attnkit("test", "--ckpt_path", "python.ckpt", "--config", tiny).status == 0
+
+
+def test_weights_that_do_not_fit_are_refused(attnkit: Command, trained: Path, tiny: str) -> None:
+    outcome = attnkit("test", "--ckpt_path", trained, "--model.stack.attention", "cosine")
+    assert outcome.status == 2
+    assert "the weights in the checkpoint do not fit this model" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_half_a_checkpoint_is_refused(attnkit: Command, trained: Path) -> None:
+    Path("half.ckpt").write_bytes(trained.read_bytes()[: trained.stat().st_size // 2])
+    for arguments in (["test", "--ckpt_path", "half.ckpt"], ["generate", "half.ckpt", "abc"], ["export", "half.ckpt", "--out", "x"]):
+        outcome = attnkit(*arguments)
+        assert outcome.status == 2
+        assert "half.ckpt is cut short or damaged" in outcome.err
+
+
+def test_generate_answers_each_text_on_a_line(attnkit: Command, trained: Path) -> None:
+    outcome = attnkit("generate", trained, "abc", "ba", "--beam_size", 2, "--max_length", 3)
+    assert outcome.status == 0
+    assert outcome.out.splitlines() == Task.load(trained).generate(["abc", "ba"], beam_size=2, max_length=3)  # type: ignore[operator]
+
+
+def test_generate_reads_stdin(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = attnkit("generate", trained, "abc", "", "ba").out
+    monkeypatch.setattr(sys, "stdin", io.StringIO("abc\n\nba\n"))
+    assert attnkit("generate", trained).out == expected
+
+
+def test_generate_answers_before_the_next_line_is_known(trained: Path) -> None:
+    with subprocess.Popen([EXECUTABLE, "generate", trained], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for text in ("abc", "ba"):
+            process.stdin.write(f"{text}\n")
+            process.stdin.flush()
+            assert process.stdout.readline().endswith("\n")
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("option", "value"), [("--beam_size", 0), ("--max_length", -1)])
+def test_generate_refuses_numbers_out_of_range(attnkit: Command, trained: Path, option: str, value: int) -> None:
+    outcome = attnkit("generate", trained, "abc", option, value)
+    assert outcome.status == 2
+    assert f"{option} must be at least 1, but is {value}" in outcome.err
+
+
+def test_an_exported_model_gives_the_same_answers(attnkit: Command, trained: Path) -> None:
+    assert attnkit("export", trained, "--out", "model.safetensors").out == "Wrote model.safetensors\n"
+    assert attnkit("generate", "model.safetensors", "abc", "cab").out == attnkit("generate", trained, "abc", "cab").out
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
+    recipe = write_tiny_recipe(tmp_path)
+    command = [EXECUTABLE, "fit", "--config", recipe, "--trainer.strategy", "ddp", "--trainer.devices", "2"]
+    outcome = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.count("Checkpoint: ") == 1
+    assert outcome.stdout.count("model: seq2seq") == 1
+    assert [p.name for p in tmp_path.joinpath("runs/tiny").iterdir()] == ["version_0"]
+
+
+def test_lightning_still_has_what_the_command_line_leans_on() -> None:
+    assert "_parse_ckpt_path" in vars(LightningCLI)  # overridden: a checkpoint is read as a layer of the recipe
+    assert re.search(r"self\._parse_ckpt_path\(\)", Path(str(sys.modules[LightningCLI.__module__].__file__)).read_text())
+    for hook in ("add_core_arguments_to_parser", "parse_arguments", "instantiate_classes", "instantiate_trainer"):
+        assert callable(getattr(LightningCLI, hook))
+    assert isinstance(Trainer(logger=False, accelerator="cpu", enable_checkpointing=False).strategy.checkpoint_io, object)

@@ -1,0 +1,79 @@
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import jsonschema
+import pytest
+
+from attnkit.cli.recipe import read_recipe, recipe_names
+from attnkit.cli.schema import component_schema, recipe_schema, type_schema
+from attnkit.registry import attentions, stacks, tasks
+
+RECIPE = {
+    "model": {
+        "name": "seq2seq",
+        "stack": {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "attention": "additive"},
+    },
+    "data": {"name": "text_pairs", "train": "words.tsv"},
+    "trainer": {"max_epochs": 1, "callbacks": [{"class_path": "EarlyStopping"}]},
+}
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema.Draft202012Validator:
+    schema = json.loads(recipe_schema())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def test_the_command_prints_the_schema(attnkit: Callable[..., Any]) -> None:
+    assert json.loads(attnkit("schema").out) == json.loads(recipe_schema())
+
+
+def test_every_shipped_recipe_is_valid(validator: jsonschema.Draft202012Validator) -> None:
+    assert recipe_names()
+    for name in recipe_names():
+        recipe = read_recipe(name)
+        assert [error.message for error in validator.iter_errors(recipe)] == [], name
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "is_valid"),
+    [
+        (["model", "stack", "attention"], {"name": "additive", "hidden_dim": 32}, True),
+        (["model", "stack", "attention"], {"class_path": "attnkit.attention.additive", "init_args": {"hidden_dim": 32}}, True),
+        (["model", "stack", "cross_attention"], None, True),
+        (["data", "tgt_tokenizer"], "word", True),
+        (["model", "stack", "attention"], "aditive", False),
+        (["model", "stack", "attention"], {"name": "additive", "hiden_dim": 32}, False),
+        (["model", "stack", "attention"], {"name": "additive", "hidden_dim": "wide"}, False),
+        (["model", "stack", "attention"], {"name": "additive", "head_dim": 32}, False),
+        (["model", "stack"], "encoder_decoder", False),  # d_model is required
+        (["model", "src_tokenizer"], "character", False),  # comes from the data
+        (["model", "tie"], "everything", False),
+    ],
+)
+def test_the_schema_tells_right_from_wrong(
+    validator: jsonschema.Draft202012Validator, place: list[str], value: Any, is_valid: bool
+) -> None:
+    recipe: Any = deepcopy(RECIPE)
+    assert validator.is_valid(recipe)
+    node = recipe
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    assert validator.is_valid(recipe) == is_valid
+
+
+def test_a_component_schema_has_the_documentation_and_the_defaults() -> None:
+    schema = component_schema(attentions, "toy")
+    assert schema["description"] == "Toy attention."
+    assert schema["properties"]["hidden_dim"] == {"type": "integer", "description": "Width of the hidden layer.", "default": 16}
+    assert "head_dim" not in schema["properties"]
+    assert component_schema(stacks, "toy")["required"] == ["name", "d_model"]
+    assert "src_tokenizer" not in component_schema(tasks, "toy_task")["properties"]
+
+
+def test_an_annotation_that_json_cannot_say_takes_anything() -> None:
+    assert type_schema(Callable[[int], int]) == {}
