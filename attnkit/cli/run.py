@@ -83,6 +83,8 @@ def _one_message() -> Iterator[None]:
 class RecipeCallback(Callback):
     """Writes the recipe beside the run as `config.yaml`, and into each checkpoint (all but the task, which is there already).
 
+    Says how many parameters the parts of the model have, in the place of Lightning's summary (whose FLOPs are 0 on a CPU).
+
     Args:
         name: What the run is called.
         recipe: The complete recipe.
@@ -100,6 +102,11 @@ class RecipeCallback(Callback):
         if stage == "fit" and trainer.is_global_zero and folder is not None and not self.recipe["trainer"]["fast_dev_run"]:
             Path(folder).mkdir(parents=True, exist_ok=True)
             (Path(folder) / "config.yaml").write_text(as_yaml(self.recipe), encoding="utf-8")
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            print(parameter_line(pl_module))
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -203,6 +210,8 @@ class RunCLI(LightningCLI):
             monitor, mode = getattr(self.model, "monitor", (None, "min"))
             best = {"filename": "best", "monitor": monitor, "mode": mode} if monitor and chosen.limit_val_batches != 0 else {}
             callbacks.append(ModelCheckpoint(save_last=True, **best))
+        if chosen.enable_model_summary is None:
+            kwargs["enable_model_summary"] = False  # RecipeCallback has one
         if self.subcommand == "predict" and chosen.enable_progress_bar is None:
             kwargs["enable_progress_bar"] = False  # stdout is for the predictions
         callbacks.append(RecipeCallback(self._run_name(), self.recipe))
@@ -247,6 +256,25 @@ class RunCLI(LightningCLI):
         default = inspect.signature(Trainer).parameters
         trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or default[k].default is not None}
         return {**self.specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
+
+
+def parameter_line(task: LightningModule) -> str:
+    """Return how many parameters a task has, and where; shared ones count once, for the part that has them first.
+
+    Example:
+        >>> from torch import nn
+        >>> task = LightningModule()
+        >>> task.model = nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 2, bias=False))
+        >>> parameter_line(task)
+        'parameters: 1,320 (0: 1,240, 2: 80), all trained'
+    """
+    parts: dict[str, int] = {}
+    for name, parameter in task.named_parameters():
+        part = name.removeprefix("model.").partition(".")[0]
+        parts[part] = parts.get(part, 0) + parameter.numel()
+    frozen = sum(p.numel() for p in task.parameters() if not p.requires_grad)
+    listed = ", ".join(f"{part}: {count:,}" for part, count in parts.items())
+    return f"parameters: {sum(parts.values()):,} ({listed}), {f'{frozen:,} frozen' if frozen else 'all trained'}"
 
 
 def as_yaml(recipe: Mapping[str, Any]) -> str:
