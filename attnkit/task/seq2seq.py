@@ -165,13 +165,18 @@ class Seq2Seq(Task):
 
     @override
     def on_validation_epoch_end(self) -> None:
-        """Print a few outputs, spread over the validation set."""
-        if self._shown and not self.trainer.sanity_checking:
+        """Print the metrics of generated texts, and a few of these, spread over the validation set."""
+        if self.trainer.sanity_checking or not self.metric_names:
+            return
+        metrics = cast(nn.ModuleDict, self.evaluation["val"])
+        values = {name: cast(Metric, metrics[name]).compute() for name in self.metric_names}  # on every rank: it is reduced over them
+        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
+        lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
+        if self._shown:
             chosen = self._shown[:: -(-len(self._shown) // self.samples)]
             width = max(len(source) for source, *_ in chosen)
-            title = f"Step {self.trainer.global_step}:" if self.trainer.global_step else "Outputs:"  # 0 outside of a fit
-            lines = [title, *(f"  {sample_line(*sample, width=width)}" for sample in chosen)]
-            self.print("\n".join(lines))
+            lines += [f"  {sample_line(*sample, width=width)}" for sample in chosen]
+        self.print("\n".join(lines))
 
     def generate(self, texts: Sequence[str], *, beam_size: int | None = None, max_length: int | None = None) -> list[str]:
         """Return the model's target text of each source text. Batches change nothing in the outputs.

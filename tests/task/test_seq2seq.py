@@ -36,6 +36,8 @@ def test_learns_to_say_words_backwards(words, make_batch, make_task, fit, capsys
     assert logged["val/perplexity"] == pytest.approx(torch.tensor(logged["val/loss"]).exp().item(), rel=1e-4)
     shown = capsys.readouterr().out
     assert shown.count(" -> ") == 8
+    rates = ", ".join(f"{name} {logged[f'val/{name}']:.4g}" for name in ("sequence_error_rate", "token_error_rate"))
+    assert f"Step 300: {rates}\n" in shown
     right = sum(a == b[::-1] for a, b in zip(task.generate(asked), asked, strict=True))
     assert 1 - right / len(asked) == pytest.approx(logged["val/sequence_error_rate"])
     tested = trainer.test(task, loader([make_batch(asked)]), verbose=False)[0]

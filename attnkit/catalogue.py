@@ -1,0 +1,128 @@
+"""The catalogue: what the registries know about every component, as Markdown pages for the documentation."""
+
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+from attnkit.registry import Argument, Description, Registry
+
+_REPOSITORY = Path(__file__).parents[1]
+
+
+def page(registry: Registry) -> str:
+    """Return the Markdown page of a family: a table of its components, then each with all that its docstring says.
+
+    Components of plugins are included; those that are torch's own classes are only named. What a parent passes is told apart from
+    what a user may write. The page imports every component of the family.
+
+    Args:
+        registry: The family.
+
+    Returns:
+        Markdown with LaTeX in `$$`, and links such as `norms.md` to the pages of other families.
+
+    Example:
+        >>> import attnkit
+        >>> print(page(attnkit.norms).splitlines()[0])
+        # norms
+    """
+    foreign = [name for name in registry.names() if registry.get(name).__module__.startswith("torch.")]
+    described = [registry.describe(name) for name in registry.names() if name not in foreign]
+    rows = [f"| [`{d.name}`](#{d.name}) | {_cell(d.summary)} |" for d in described]
+    parts = [f"# {registry.attribute}", "\n".join([f"| {registry.family} | |", "|---|---|", *rows])]
+    if foreign:
+        parts.append(f"Torch's own, as its documentation describes them: {', '.join(f'`{name}`' for name in foreign)}.")
+    return "\n\n".join([*parts, *(section(d) for d in described)])
+
+
+def section(description: Description) -> str:
+    """Return the Markdown section of one component.
+
+    Example:
+        >>> import attnkit
+        >>> "| `eps` | `float` | `1e-06` |" in section(attnkit.norms.describe("rms_norm"))
+        True
+    """
+    parts = [f"## {description.name}", description.summary]
+    if explanation := explanation_of(description.documentation):
+        parts.append(explanation)
+    if description.equation:
+        parts.append(f"$$\n{description.equation.strip().strip('$').strip()}\n$$")
+    if description.arguments:
+        meanings = argument_docs(description.documentation)
+        rows = [f"| `{a.name}` | {type_name(a)} | {_default(a)} | {_cell(meanings.get(a.name, ''))} |" for a in description.arguments]
+        parts.append("\n".join(["| argument | type | default | |", "|---|---|---|---|", *rows]))
+    if description.given:
+        parts.append(f"The parent passes {', '.join(f'`{name}`' for name in description.given)}.")
+    if example := example_of(description.documentation):
+        parts.append(f"```python\n{example}\n```")
+    source = f"`{_location(description)}`"
+    parts.append(f"Paper: {_linked(description.paper)}. Source: {source}" if description.paper else f"Source: {source}")
+    return "\n\n".join(parts) + "\n"
+
+
+def argument_docs(documentation: str) -> dict[str, str]:
+    r"""Return what the `Args:` section of a Google-style docstring says of each argument.
+
+    Example:
+        >>> argument_docs("Norm.\n\nArgs:\n    eps: Added to the variance,\n        so that it is not zero.\n")
+        {'eps': 'Added to the variance, so that it is not zero.'}
+    """
+    entries = re.findall(r"^(\w+)(?: \([^)]*\))?: (.*(?:\n[ \t]+.*)*)", _block(documentation, "Args"), re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def explanation_of(documentation: str) -> str:
+    r"""Return the paragraphs after the summary that belong to no section.
+
+    Example:
+        >>> explanation_of("Norm.\n\nIt scales.\n\nArgs:\n    eps: Small.\n\nRaises:\n    ValueError: Never.\n")
+        'It scales.'
+    """
+    without_sections = re.sub(r"^\w+:\n((?:[ \t]+.*(?:\n|$)|\n)+)", "", documentation.partition("\n")[2], flags=re.MULTILINE)
+    return re.sub(r"^Paper:.*\n?", "", without_sections, flags=re.MULTILINE).strip()
+
+
+def example_of(documentation: str) -> str:
+    r"""Return the doctest of a docstring, or an empty string.
+
+    Example:
+        >>> example_of("Norm.\n\nExample:\n    >>> 1 + 1\n    2\n")
+        '>>> 1 + 1\n2'
+    """
+    return _block(documentation, "Example")
+
+
+def type_name(argument: Argument) -> str:
+    """Return the type of an argument in Markdown: a slot as a link to the page of its family, anything else as in Python."""
+    if argument.registry is not None:
+        return f"[{argument.registry.family}]({argument.registry.attribute}.md)"
+    plain = inspect.formatannotation(argument.annotation).replace("typing.", "").replace("collections.abc.", "")
+    return f"`{plain}`"
+
+
+def _block(documentation: str, title: str) -> str:
+    """Return the content of a section of a Google-style docstring."""
+    found = re.search(rf"^{title}:\n((?:[ \t]+.*(?:\n|$)|\n)+)", documentation, re.MULTILINE)
+    return textwrap.dedent(found[1]).strip() if found else ""
+
+
+def _default(argument: Argument) -> str:
+    return "required" if argument.required else f"`{argument.default!r}`"
+
+
+def _cell(text: str) -> str:
+    """Escape what would end a cell of a table; in code, between backticks, nothing would."""
+    return "`".join(part if i % 2 else part.replace("|", "\\|") for i, part in enumerate(text.split("`")))
+
+
+def _location(description: Description) -> str:
+    """Return file and line: from the repository's root, or from `site-packages` for a plugin."""
+    file = Path(description.file)
+    root = next((p for p in (_REPOSITORY, *file.parents) if p == _REPOSITORY or p.name == "site-packages"), _REPOSITORY)
+    return f"{file.relative_to(root) if file.is_relative_to(root) else file.name}:{description.line}"
+
+
+def _linked(text: str) -> str:
+    return re.sub(r"https?://[^\s;,()]+", lambda url: f"<{url[0]}>", text)

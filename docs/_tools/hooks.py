@@ -1,0 +1,28 @@
+"""What MkDocs does besides rendering Markdown: pages of the catalogue, and equations as MathML (no script, no font, no network)."""
+
+import html
+import re
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from attnkit.catalogue import page
+from attnkit.registry import FAMILIES
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add a page for each registry."""
+    for registry in FAMILIES:
+        files.append(File.generated(config, f"reference/catalogue/{registry.attribute}.md", content=page(registry)))
+    return files
+
+
+def on_page_content(content: str, **_: object) -> str:
+    r"""Replace what arithmatex marks, `\(...\)` and `\[...\]`, by MathML, which browsers draw themselves."""
+    content = re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: convert(html.unescape(m[1])), content, flags=re.S)
+    return re.sub(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', _display, content, flags=re.S)
+
+
+def _display(equation: re.Match[str]) -> str:
+    return f'<div class="equation">{convert(html.unescape(equation[1]), display="block")}</div>'

@@ -1,0 +1,87 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from attnkit.catalogue import argument_docs, example_of, explanation_of, page, section
+from attnkit.registry import FAMILIES, Registry, attentions, norms, optimizers, positions, stacks
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(params=FAMILIES, ids=lambda registry: registry.attribute)
+def registry(request: pytest.FixtureRequest) -> Registry:
+    return request.param
+
+
+def test_a_page_names_every_component_of_its_family_once(registry: Registry) -> None:
+    text = page(registry)
+    headings = re.findall(r"^## (\w+)$", text, re.MULTILINE)
+    torch_own = re.search(r"^Torch's own.*: (.*)\.$", text, re.MULTILINE)
+    named = re.findall(r"`(\w+)`", torch_own[1]) if torch_own else []
+    assert sorted(headings + named) == registry.names()
+
+
+def test_every_argument_of_a_described_component_has_a_row_with_a_meaning(registry: Registry) -> None:
+    for name in re.findall(r"^## (\w+)$", page(registry), re.MULTILINE):
+        description = registry.describe(name)
+        rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", section(description), re.MULTILINE))
+        assert set(rows) == {a.name for a in description.arguments}, name
+        assert all(rows.values()), f"{registry.family} {name}: an argument without a meaning in {rows}"
+
+
+def test_arguments_of_the_parent_are_told_apart() -> None:
+    text = section(attentions.describe("additive"))
+    assert "| `hidden_dim` |" in text
+    assert "| `head_dim` |" not in text
+    assert "The parent passes `head_dim`, `num_heads`, `num_kv_heads`." in text
+
+
+def test_a_slot_links_to_its_family_and_a_default_is_written_out() -> None:
+    text = section(stacks.describe("encoder"))
+    assert "| `attention` | [attention](attentions.md) | `'scaled_dot_product'` |" in text
+    assert "| `d_model` | `int` | required |" in text
+
+
+def test_equations_are_blocks_of_latex_whether_or_not_the_docstring_has_dollars() -> None:
+    for registry in FAMILIES:
+        for name in [n for n in registry.names() if registry is not optimizers and registry.describe(n).equation]:
+            blocks = re.findall(r"^\$\$\n(.*?)\n\$\$$", section(registry.describe(name)), re.MULTILINE | re.DOTALL)
+            assert len(blocks) == 1, name
+            assert "$" not in blocks[0], name
+
+
+def test_papers_are_links_and_sources_are_files_of_the_repository() -> None:
+    for registry in (attentions, positions, norms):
+        for name in registry.names():
+            text = section(registry.describe(name))
+            assert re.search(r"Paper: .*<https://\S+>", text), name
+            file, line = re.search(r"Source: `(\S+):(\d+)`", text).groups()
+            assert f'.register("{name}")' in (ROOT / file).read_text().splitlines()[int(line) - 1], name
+
+
+def test_a_component_of_another_package_is_described_too(tmp_path: Path) -> None:
+    class Stranger:
+        """A stranger with a pipe | in it.
+
+        Args:
+            width: Either `a|b` or c|d,
+                on two lines.
+        """
+
+        def __init__(self, *, width: int | None = None) -> None: ...
+
+    registry = Registry("strangers", family="stranger", package="attnkit.stranger")
+    registry.register("stranger")(Stranger)
+    text = page(registry)
+    assert "| `width` | `int | None` | `None` | Either `a|b` or c\\|d, on two lines. |" in text
+    assert "Source: `" in text
+
+
+def test_sections_of_a_docstring_are_told_apart() -> None:
+    documentation = (
+        "One.\n\nTwo\nlines.\n\nEquation:\n    $$a$$\n\nPaper: A 2020, https://a.b\n\nArgs:\n    x: X.\n    y: Y\n        z.\n\nThree.\n"
+    )
+    assert explanation_of(documentation).split() == ["Two", "lines.", "Three."]
+    assert argument_docs(documentation) == {"x": "X.", "y": "Y z."}
+    assert example_of(documentation) == ""

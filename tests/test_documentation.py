@@ -1,0 +1,131 @@
+"""The code in the README and in the documentation runs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnkit.registry import FAMILIES, optimizers
+
+ROOT = Path(__file__).parents[1]
+ATTNKIT = str(Path(sys.executable).with_name("attnkit"))
+
+
+def blocks(file: str, kind: str) -> list[str]:
+    """Return the fenced blocks of a kind, such as `python` or `toml title="pyproject.toml"`."""
+    return re.findall(rf"^```{re.escape(kind)}\n(.*?)^```", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def run(code: str, folder: Path) -> str:
+    """Run Python code in a new process in `folder`, and return what it prints."""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_the_readme_has_exactly_two_set_up_commands_of_one_line_each() -> None:
+    commands = [block.splitlines() for block in blocks("README.md", "bash") if "pip install" in block]
+    assert [len(lines) for lines in commands] == [1, 1]
+    assert all(line.startswith("python3 -m venv ") and "-c constraints.txt" in line for [line] in commands)
+    environments = {re.search(r"-m venv (\S+)", line)[1] for [line] in commands}
+    assert len(environments) == 2
+
+
+def test_links_in_the_readme_lead_to_files() -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert links
+    assert not [link for link in links if "://" not in link and not (ROOT / link).is_file()]
+
+
+def test_the_readme_names_every_component_but_torch_optimizers() -> None:
+    table = re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = {family: set(re.findall(r"`(\w+)`", text)) for family, text in table}
+    assert set(named) == {registry.attribute for registry in FAMILIES}
+    for registry in FAMILIES:
+        if registry is not optimizers:
+            assert set(registry.built_in()) <= named[registry.attribute], registry.attribute
+
+
+def test_the_python_in_the_readme_runs(tmp_path: Path) -> None:
+    found = blocks("README.md", "python")
+    assert len(found) == 2
+    source = tmp_path / "readme.py"  # a file: attnkit looks for the source of a class that it describes
+    source.write_text("\n".join(found), encoding="utf-8")
+    done = subprocess.run([sys.executable, source], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "cross_attention" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tmp_path: Path) -> None:
+    code = "\n".join(blocks("docs/tutorial.md", "python"))
+    assert "max_epochs=12" in code
+    output = run(code.replace("max_epochs=12", "max_epochs=1, enable_progress_bar=False"), tmp_path)
+    for expected in ("torch.Size([1, 3, 12])", "Did you mean 'additive'?", "stack.decoder.layers.0.cross_attention (1, 2, 7, 7)"):
+        assert expected in output
+
+
+@pytest.mark.slow
+def test_the_recipe_in_the_tutorial_trains(tmp_path: Path) -> None:
+    [recipe] = blocks("docs/tutorial.md", "yaml")
+    (tmp_path / "mirror.yaml").write_text(recipe, encoding="utf-8")
+    for name in ("train", "validation"):
+        (tmp_path / f"{name}.tsv").write_text("ab\tba\nabc\tcba\nhgfe\tefgh\n", encoding="utf-8")
+    fit, swap, generate = (line for block in blocks("docs/tutorial.md", "bash") for line in block.splitlines() if "mirror" in line)
+    short = " --trainer.max_epochs 1 --trainer.check_val_every_n_epoch 1 --trainer.accelerator cpu"
+    for command in (fit + short, swap + " --print_config", generate):
+        words = [ATTNKIT, *command.split()[1:]]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def gaussian(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Install the package of the how-to, as it is printed there; return the environment in which it is installed."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    page = "docs/how-to/add-an-attention.md"
+    for kind, file in (("python", "gaussian.py"), ("toml", "pyproject.toml")):
+        [content] = blocks(page, f'{kind} title="{file}"')
+        (source / file).write_text(content, encoding="utf-8")
+    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--target", str(site)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True, capture_output=True)
+    return {**os.environ, "PYTHONPATH": str(site)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("list attentions", "gaussian"),
+        ("describe gaussian", "width: float = 1.0"),
+        ("fit --config g2p/transformer --model.stack.attention gaussian --model.stack.attention.width 2.0 --print_config", "width: 2.0"),
+        ("check gaussian", "checks passed"),
+    ],
+)
+def test_the_attention_of_the_how_to_is_known_on_the_command_line(
+    gaussian: dict[str, str], command: str, expected: str, tmp_path: Path
+) -> None:
+    done = subprocess.run([ATTNKIT, *command.split()], cwd=tmp_path, env=gaussian, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert expected in done.stdout
+
+
+@pytest.mark.slow
+def test_the_attention_of_the_how_to_works_in_python_and_refuses_what_is_not_legal(gaussian: dict[str, str], tmp_path: Path) -> None:
+    code = """
+import torch, attnkit
+sizes = dict(stack="decoder", d_model=16, num_layers=1, num_heads=2, vocab_size=9)
+model = attnkit.compose(**sizes, attention={"name": "gaussian", "width": 0.5})
+print(model.spec["attention"], model.generate(torch.tensor([[4, 5]]), max_length=3).shape[0])
+try:
+    attnkit.compose(**sizes, attention="gaussian", position="rotary")
+except attnkit.ConfigurationError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=gaussian, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "{'name': 'gaussian', 'width': 0.5} 1" in done.stdout
+    assert "not legal with attention 'gaussian'" in done.stdout

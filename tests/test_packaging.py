@@ -1,0 +1,112 @@
+"""What is in the wheel and in the source distribution, and that what attnkit imports is declared."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def required(requirements: list[str]) -> set[str]:
+    """Return the names of distributions in a list of requirements."""
+    return {normal(re.match(r"[\w.-]+", r)[0]) for r in requirements}
+
+
+def recipes() -> list[str]:
+    return [p.relative_to(ROOT).as_posix() for p in (ROOT / "recipes").rglob("*.yaml")]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the source distribution, and the wheel from it, without a network."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_its_types_its_license_and_all_recipes(built: Path) -> None:
+    [wheel] = built.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "attnkit").rglob("*.py")}
+    assert sources <= names
+    assert "attnkit/py.typed" in names
+    assert recipes(), "there must be recipes"
+    assert {f"attnkit/{recipe}" for recipe in recipes()} <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if not name.startswith(("attnkit/", "attnkit-"))]
+
+
+@pytest.mark.slow
+def test_the_source_distribution_holds_what_the_wheel_and_the_tests_need(built: Path) -> None:
+    [archive] = built.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "mkdocs.yml", *recipes()} <= names
+    assert {"attnkit/registry.py", "tests/test_packaging.py", "docs/index.md"} <= names
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_finds_its_recipes_by_short_name_and_states_its_version(built: Path, tmp_path: Path) -> None:
+    [wheel] = built.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    short = recipes()[0].removeprefix("recipes/").removesuffix(".yaml")
+    code = f"import attnkit; from attnkit.cli.recipe import find_recipe; print(attnkit.__file__, find_recipe({short!r}))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    package, recipe = map(Path, done.stdout.split())
+    assert package.is_relative_to(tmp_path)
+    assert recipe == tmp_path / "attnkit" / recipes()[0]
+    import attnkit
+
+    assert wheel.name.startswith(f"attnkit-{attnkit.__version__}-")
+
+
+def imported(folder: Path) -> set[str]:
+    """Return the top-level modules that the files in `folder` import."""
+    found: set[str] = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                found.add(node.module.partition(".")[0])
+    return found - set(sys.stdlib_module_names) - {"attnkit", "tests"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "extras"),
+    [("attnkit", ["data"]), ("tests", ["data", "dev"]), ("docs", ["dev"])],
+)
+def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
+    declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
+    behind = {"mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "pytest": "pytest"}  # pytest: only inside functions for tests
+    here = {p.stem for p in (ROOT / folder).rglob("*.py")}
+    distributions = packages_distributions()
+    for module in imported(ROOT / folder) - here - {"pytest"}:
+        owners = {normal(behind.get(module, d)) for d in distributions.get(module, [module])}
+        assert owners & declared, f"{folder} imports {module}, of {owners}, which pyproject.toml does not declare"
+
+
+def test_constraints_pin_every_direct_dependency_and_no_local_build() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    pinned = {normal(line.partition("==")[0]) for line in lines}
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
+    direct = required(PROJECT["dependencies"]).union(*map(required, PROJECT["optional-dependencies"].values()))
+    assert direct - {"attnkit"} <= pinned
