@@ -22,9 +22,9 @@ def dropout(x: Tensor, p: float) -> Tensor:
         >>> sorted(set(dropout(torch.ones(1000), 0.5).tolist()))
         [0.0, 2.0]
     """
-    if p == 0.0 or x.device.type != "cpu" or p == 1.0:
+    if p in (0.0, 1.0) or x.device.type != "cpu" or torch.compiler.is_compiling():  # a compiler fuses it, and cannot trace `random_`
         return F.dropout(x, p)
-    threshold = round(p * LEVELS)
+    threshold = min(round(p * LEVELS), LEVELS - 1)
     bits = torch.empty(x.numel() // 4 + 1, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     dropped = bits[: x.numel()].view(x.shape) < threshold - LEVELS // 2
     return x.masked_fill(dropped, 0.0) * (LEVELS / (LEVELS - threshold))

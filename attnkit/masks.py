@@ -129,13 +129,15 @@ def from_torch(mask: Tensor) -> Tensor:
     return ~mask
 
 
-def check_bool(mask: Tensor, name: str) -> None:
-    """Raise unless the mask is boolean: with integers, nobody can tell which value means "attend"."""
+def check_bool(mask: Tensor, name: str, shape: torch.Size | None = None) -> None:
+    """Raise unless the mask is boolean (with integers, nobody can tell which value means "attend") and has the shape, if one is given."""
     if mask.dtype != torch.bool:
         raise TypeError(
             f"{name} must be a bool tensor with True = attend, but has dtype {mask.dtype}; "
             f"write `{name} == 1` (or use attnkit.masks.from_torch for masks of nn.MultiheadAttention, where True means ignore)"
         )
+    if shape is not None and mask.shape != shape:
+        raise ValueError(f"{name} must have shape {list(shape)}, one value for each token, but has shape {list(mask.shape)}")
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ class Mask:
         if allowed is None:
             return None
         check_bool(allowed, "mask")
+        allowed = allowed if allowed.dim() > 1 else allowed[None]  # [K] is the same for every query
         alive = allowed.any(-1, keepdim=True)
         return cls(allowed=allowed | ~alive, alive=alive)
 

@@ -46,9 +46,8 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 def _record(
-    maps: dict[str, Tensor], path: str, module: Attention, args: tuple[Tensor, Tensor, Tensor], kwargs: dict[str, Any], output: Tensor
+    maps: dict[str, Tensor], path: str, module: Attention, args: tuple[Tensor, ...], kwargs: dict[str, Any], output: Tensor
 ) -> None:
-    query, key, _ = args
+    given = dict(zip(("query", "key", "value"), args, strict=False), **kwargs)
     with torch.no_grad():
-        kept = {name: kwargs[name] for name in ("mask", "attn_bias", "projected") if name in kwargs}
-        maps[path] = module.weights(query, key, **kept)
+        maps[path] = module.weights(**{name: given[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in given})

@@ -200,7 +200,9 @@ class Registry:
             )
         arguments = dict(spec)
         if "class_path" in arguments:
-            return arguments["class_path"].rpartition(".")[2], dict(arguments.get("init_args") or {})
+            *_, module, last = ["", *str(arguments.pop("class_path")).split(".")]
+            arguments |= arguments.pop("init_args", None) or {}
+            return module if module in self and last not in self else last, arguments
         if not isinstance(name := arguments.pop("name", None), str):
             raise ConfigurationError(f"{self.family} spec {dict(spec)!r} has no name; add one of: {', '.join(self.names())}")
         return name, arguments
@@ -255,6 +257,7 @@ class Registry:
     def describe(self, name: str) -> Description:
         """Return the documentation of `name`: equation, paper, arguments, file and line."""
         cls = self.get(name)
+        file, line = _source(cls)
         documentation = inspect.getdoc(cls) or ""
         equation = re.search(r"^Equation:\n((?:[ ]+.*\n?|\n)+)", documentation, re.M)
         paper = re.search(r"^Paper:\s*(.+)$", documentation, re.M)
@@ -267,8 +270,8 @@ class Registry:
             paper=paper[1].strip() if paper else None,
             arguments=self.arguments(name),
             given=tuple(p for p in inspect.signature(cls).parameters if p in self.given),
-            file=inspect.getsourcefile(cls) or "?",
-            line=inspect.getsourcelines(cls)[1],
+            file=file,
+            line=line,
         )
 
     def _load(self, name: str) -> None:
@@ -324,6 +327,12 @@ class Registry:
             attribute, _, name = point.name.partition(".")
             if attribute == self.attribute and name:
                 found.setdefault(name, []).append(point)
+            elif attribute not in (known := [f.attribute for f in FAMILIES]) or not name:
+                warnings.warn(
+                    f"the entry point {point.name!r} of the plugin {_distribution(point)!r} is not 'REGISTRY.NAME' and adds nothing."
+                    f"{nearest(attribute, known)} Registries: {', '.join(known)}.",
+                    stacklevel=2,
+                )
         return found
 
 
@@ -350,6 +359,14 @@ class TorchOptimizers(Registry):
         assert exported is not None
         classes = re.findall(r'"([A-Z]\w*)"', exported[1])
         return {c.lower(): c for c in classes if c != "Optimizer"}
+
+
+def _source(cls: type) -> tuple[str, int]:
+    """Return file and line of a class; `?` and 0 for one that was typed into an interpreter or is made by a function."""
+    try:
+        return inspect.getsourcefile(cls) or "?", inspect.getsourcelines(cls)[1]
+    except (OSError, TypeError):
+        return "?", 0
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other make tests beside one another 10 times slower
 
-import torch  # noqa: E402
+import torch
 
 
 @pytest.fixture

@@ -18,9 +18,6 @@ from attnkit.masks import Mask
 
 Backend = Literal["auto", "reference", "chunked", "sdpa"]
 
-CHUNK_ELEMENTS = 2**22
-"""Elements of the largest tensor that `chunked` makes at once (16 MiB in fp32)."""
-
 HALF = (torch.float16, torch.bfloat16)
 
 CPU_SHORT_KEYS = 128
@@ -45,14 +42,16 @@ class Attention(nn.Module, ABC):
     """Whether the score is an inner product of the projected query and key (rotations need this, fused kernels too)."""
     backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
     """The backends that compute this kind; each agrees with `reference` in values and gradients."""
+    chunk_elements: int = 2**22
+    """Elements of the largest tensor that `chunked` makes at once (16 MiB in fp32)."""
 
     def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None) -> None:
         super().__init__()
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_heads % self.num_kv_heads:
-            raise ValueError(f"num_heads ({num_heads}) must be a multiple of num_kv_heads ({self.num_kv_heads})")
+        if self.num_kv_heads < 1 or num_heads < 1 or num_heads % self.num_kv_heads:
+            raise ValueError(f"num_kv_heads ({self.num_kv_heads}) must be positive and divide num_heads ({num_heads})")
 
     @property
     def pair_width(self) -> int:
@@ -134,8 +133,8 @@ class Attention(nn.Module, ABC):
         return backend
 
     def _chunk_size(self, query: Tensor, key: Tensor) -> int:
-        """Return how many queries fit into CHUNK_ELEMENTS at once."""
-        return max(1, CHUNK_ELEMENTS // (query.shape[0] * query.shape[1] * key.shape[-2] * self.pair_width))
+        """Return how many queries fit into `chunk_elements` at once."""
+        return max(1, self.chunk_elements // (query.shape[0] * query.shape[1] * key.shape[-2] * self.pair_width))
 
     def _softmax(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
@@ -166,6 +165,7 @@ class Attention(nn.Module, ABC):
     ) -> Iterator[tuple[Tensor, Mask | None, Tensor | None]]:
         """Yield a few queries at a time, with their rows of the mask and of the bias."""
         queries, keys, size = query.shape[-2], key.shape[-2], self._chunk_size(query, key)
+        attn_bias = attn_bias[None] if attn_bias is not None and attn_bias.dim() == 1 else attn_bias
         for start in range(0, queries, size):
             stop = min(start + size, queries)
             rows = None if mask is None else mask.rows(start, stop, queries, keys, query.device)

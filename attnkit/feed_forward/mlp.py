@@ -5,7 +5,7 @@ from torch import Tensor
 
 from attnkit.dropout import Dropout
 from attnkit.feed_forward.base import FeedForward, make_activation
-from attnkit.linear import linear
+from attnkit.linear import Linear
 from attnkit.registry import feed_forwards
 
 
@@ -29,6 +29,7 @@ class MLP(FeedForward):
 
     Raises:
         ConfigurationError: No such activation.
+        ValueError: `ffn_dim` is not positive.
 
     Example:
         >>> import torch
@@ -41,8 +42,10 @@ class MLP(FeedForward):
     ) -> None:
         super().__init__()
         ffn_dim = 4 * d_model if ffn_dim is None else ffn_dim
-        self.input = linear(d_model, ffn_dim, bias=bias)
-        self.output = linear(ffn_dim, d_model, bias=bias)
+        if ffn_dim < 1:
+            raise ValueError(f"ffn_dim must be positive, but is {ffn_dim}")
+        self.input = Linear(d_model, ffn_dim, bias=bias)
+        self.output = Linear(ffn_dim, d_model, bias=bias)
         self.activation = make_activation(activation)
         self.dropout = Dropout(dropout)
 

@@ -52,7 +52,8 @@ class MultiHead(nn.Module):
         backend: What computes the attention; changes no result.
 
     Raises:
-        ValueError: `num_heads` does not divide `d_model`, or `num_kv_heads` does not divide `num_heads`.
+        ValueError: `num_heads` does not divide `d_model`, or `num_kv_heads` does not divide `num_heads`; a width is not positive, or
+            `dropout` is no probability.
         ConfigurationError: An unknown attention, or a wrong argument of it.
 
     Example:
@@ -78,6 +79,10 @@ class MultiHead(nn.Module):
         if num_heads < 1 or (head_dim is None and d_model % num_heads):
             raise ValueError(f"num_heads ({num_heads}) must divide d_model ({d_model}), or head_dim be given")
         head_dim = d_model // num_heads if head_dim is None else head_dim
+        if d_model < 1 or head_dim < 1:
+            raise ValueError(f"d_model ({d_model}) and head_dim ({head_dim}) must be positive")
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"a dropout probability lies in [0, 1], but is {dropout}")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim, self.dropout, self.backend = head_dim, dropout, backend
         self.attention: Attention = attentions.build(attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)

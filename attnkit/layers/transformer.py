@@ -170,7 +170,7 @@ class Transformer(nn.Module):
             )
         plain = key_mask is None and state.key_mask is None  # no padding: positions are columns, the same in every row
         if key_mask is not None:
-            masks.check_bool(key_mask, "key_mask")
+            masks.check_bool(key_mask, "key_mask", x.shape[:2])
         seen = None if plain else _extend(state.key_mask, key_mask, batch, past, length, x.device)
         if seen is None:
             every = torch.arange(past + length, device=x.device)[None]  # [1, K]
@@ -207,7 +207,7 @@ class Transformer(nn.Module):
         if memory_mask is None:
             there = torch.arange(length, device=memory.device)[None]
         else:
-            masks.check_bool(memory_mask, "memory_mask")
+            masks.check_bool(memory_mask, "memory_mask", memory.shape[:2])
             there = masks.positions(memory_mask)
         rotation = self.cross_position.rotation(there)
         return TransformerState(

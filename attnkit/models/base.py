@@ -5,7 +5,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from attnkit.embedding import Embedding
-from attnkit.linear import linear
+from attnkit.linear import Linear
 from attnkit.registry import ConfigurationError
 
 Tie = Literal["none", "output", "all"]
@@ -40,7 +40,7 @@ class Head(nn.Module):
     def __init__(self, *, d_model: int, outputs: int, tied: Embedding | None = None) -> None:
         super().__init__()
         self._tied = [] if tied is None else [tied]  # in a list, so that it is not registered a second time
-        self.projection = linear(d_model, outputs, bias=False) if tied is None else None
+        self.projection = Linear(d_model, outputs, bias=False) if tied is None else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits [B, T, V] of `x` [B, T, D]."""

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from attnkit.decoding import beam, greedy
 from attnkit.embedding import Embedding
+from attnkit.masks import check_bool
 from attnkit.models.base import Head, Model, Tie, check_length, check_tie
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack
@@ -80,17 +81,21 @@ class DecoderModel(Model):
             The new tokens [B, L]; rows that ended are filled with `pad_id`.
 
         Raises:
-            ValueError: A row of the prompt is empty, or a number is not positive.
+            ValueError: A row of the prompt is empty, the mask has another shape, or a number is not positive.
+            TypeError: The mask is not bool.
         """
         check_length(max_length, beam_size)
+        if prompt_mask is not None:
+            check_bool(prompt_mask, "prompt_mask", prompt.shape)
         if prompt.shape[1] == 0 or (prompt_mask is not None and not bool(prompt_mask.any(1).all())):
             raise ValueError("every row of the prompt needs at least one token; start an empty one with bos_id")
         state: State | None = None
         tokens = prompt
-        if prompt_mask is not None:  # the last real token is read by the first step, after all others
-            column = torch.arange(prompt.shape[1], device=prompt.device).masked_fill(~prompt_mask, -1).argmax(1, keepdim=True)
-            tokens = prompt.gather(1, column)
-            _, state = self.stack(self.embedding(prompt), key_mask=prompt_mask.scatter(1, column, False))
+        if prompt_mask is not None and prompt.shape[1] > 1:
+            order = prompt_mask.int().argsort(stable=True, dim=1)  # padding first, so that every row ends with its last real token
+            prompt = prompt.gather(1, order)
+            tokens = prompt[:, -1:]
+            _, state = self.stack(self.embedding(prompt[:, :-1]), key_mask=prompt_mask.gather(1, order)[:, :-1])
         if beam_size == 1:
             return greedy(self.step, tokens, state, max_length=max_length, eos_id=self.eos_id, pad_id=self.pad_id)
         return beam(

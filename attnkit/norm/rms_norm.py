@@ -40,7 +40,7 @@ class RMSNorm(Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis of `x` [..., D]."""
-        return F.rms_norm(x, (self.d_model,), self.weight, self.eps)
+        return F.rms_norm(x, (self.d_model,), self.weight.to(x.dtype), self.eps)  # fused only where both have one precision
 
     def extra_repr(self) -> str:
         """Show width and eps."""

@@ -1,0 +1,274 @@
+"""Rules of attention: masks, backends, precision, grouped heads, recorded weights."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.attention import Attention
+from attnkit.masks import Mask
+from attnkit.recording import record_attention
+from attnkit.registry import Registry, Spec
+from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
+
+BATCH, LENGTH = 2, 7
+HALF_UNIT = 2.0**-8  # relative spacing of bfloat16
+LARGE = 300.0  # an inner product of four such channels is 360,000, over five times what fp16 can hold
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Queries [B, H, T, Dh], keys and values [B, Hkv, T, Dh], a mask and a bias; all tensors of fresh random numbers."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Mask | Tensor | None = None
+    attn_bias: Tensor | None = None
+
+    def attend(self, attention: Callable[..., Tensor], *, backend: str = "reference", dropout: float = 0.0) -> Tensor:
+        """Return what `attention` makes of the inputs, [B, H, T, Dh]."""
+        return attention(self.query, self.key, self.value, mask=self.mask, attn_bias=self.attn_bias, backend=backend, dropout=dropout)
+
+
+def masks() -> dict[str, Mask | Tensor | None]:
+    """Return masks of every form: broadcast along any axis, symbolic, with rows that attend nothing."""
+    full = torch.rand(BATCH, NUM_HEADS, LENGTH, LENGTH) < 0.6
+    full[0, 0, 0] = False
+    key = torch.rand(BATCH, 1, 1, LENGTH) < 0.6
+    key[..., 0] = True
+    key[1] = False
+    return {
+        "none": None,
+        "causal": Mask(causal=True),
+        "vector": torch.arange(LENGTH) > 1,
+        "matrix": full[0, 0],
+        "query": torch.arange(LENGTH)[:, None] > 1,
+        "key": key,
+        "shared": full[:, :1],
+        "full": full,
+    }
+
+
+def inputs(mask: Mask | Tensor | None = None, *, dtype: torch.dtype = torch.float64, bias: bool = False, size: float = 1.0) -> Inputs:
+    """Draw inputs with gradients."""
+
+    def draw(heads: int, width: int, size: float = 1.0) -> Tensor:
+        return (torch.randn(BATCH, heads, LENGTH, width, dtype=torch.float64) * size).to(dtype).requires_grad_()
+
+    return Inputs(
+        draw(NUM_HEADS, HEAD_DIM, size),
+        draw(NUM_KV_HEADS, HEAD_DIM, size),
+        draw(NUM_KV_HEADS, HEAD_DIM),
+        mask,
+        draw(NUM_HEADS, LENGTH) if bias else None,
+    )
+
+
+def make(registry: Registry, spec: Spec, *, dtype: torch.dtype = torch.float64, **other: Any) -> Attention:
+    """Build the attention, with chunks of two queries."""
+    attention: Attention = build(registry, spec, **other).to(dtype)
+    attention.chunk_elements = 2 * BATCH * NUM_HEADS * LENGTH * attention.pair_width
+    return attention
+
+
+def gradients(output: Tensor, given: Inputs, attention: nn.Module) -> dict[str, Tensor]:
+    """Return the gradients of a fixed linear function of `output`, by the name of what it is taken by."""
+    leaves = {"query": given.query, "key": given.key, "value": given.value, **dict(attention.named_parameters())}
+    if given.attn_bias is not None:
+        leaves["attn_bias"] = given.attn_bias
+    probe = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
+    found = torch.autograd.grad((output * probe).sum(), list(leaves.values()), allow_unused=True)
+    unused = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None]
+    assert not unused, f"{', '.join(unused)} has no gradient"
+    return dict(zip(leaves, found, strict=True))
+
+
+def assert_finite(tensors: dict[str, Tensor], where: str) -> None:
+    """Raise unless every element is finite."""
+    for name, tensor in tensors.items():
+        assert torch.isfinite(tensor).all(), f"{name} is not finite: {where}"
+
+
+def assert_close(actual: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
+    """Raise unless the tensors are equal up to `tolerance` times the largest expected element (or one)."""
+    assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)} instead of {tuple(expected.shape)}"
+    actual, expected = actual.detach().double(), expected.detach().double()
+    error = (actual - expected).abs().max().item() if actual.numel() else 0.0
+    allowed = tolerance * max(1.0, expected.abs().max().item() if expected.numel() else 0.0)
+    assert error <= allowed, f"{what}: off by {error:.3g}, where {allowed:.3g} is allowed"
+
+
+def _each(attention: Attention) -> Iterator[tuple[str, str, Mask | Tensor | None]]:
+    for backend in attention.backends:
+        for name, mask in masks().items():
+            yield backend, name, mask
+
+
+def gives_zeros_for_a_fully_masked_row(registry: Registry, spec: Spec) -> None:
+    """Zeros and finite gradients, on every backend and in every precision; weights are zero too."""
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        attention = make(registry, spec, dtype=dtype)
+        for backend, name, mask in _each(attention):
+            if not isinstance(mask, Tensor):
+                continue
+            given = inputs(mask, dtype=dtype, bias=name == "full")
+            output = given.attend(attention, backend=backend)
+            dead = ~mask.broadcast_to(BATCH, NUM_HEADS, LENGTH, LENGTH).any(-1)
+            where = f"backend {backend}, mask {name}, {dtype}"
+            assert (output[dead] == 0).all(), f"a row without keys is not zero: {where}"
+            assert_finite({"output": output, **gradients(output, given, attention)}, where)
+            weights = attention.weights(given.query, given.key, mask=mask, attn_bias=given.attn_bias)
+            assert_close(weights.sum(-1), (~dead).to(dtype), 4 * HALF_UNIT if dtype == torch.bfloat16 else 1e-5, f"sum of weights, {where}")
+
+
+def ignores_masked_keys(registry: Registry, spec: Spec) -> None:
+    """Other masked keys and values give the same output, bit for bit, and get no gradient."""
+    for dtype in (torch.float64, torch.bfloat16):
+        attention = make(registry, spec, dtype=dtype)
+        keep = torch.rand(BATCH, 1, 1, LENGTH) < 0.6
+        for backend in attention.backends:
+            given = inputs(keep, dtype=dtype)
+            hidden = ~keep[:, 0, 0, :, None].expand(BATCH, LENGTH, HEAD_DIM)[:, None].expand(-1, NUM_KV_HEADS, -1, -1)
+            key, value = (torch.randn_like(t).mul_(10).where(hidden, t).detach() for t in (given.key, given.value))
+            changed = Inputs(given.query, key, value, keep)
+            output = given.attend(attention, backend=backend)
+            alive = keep.any(-1, keepdim=True)
+            where = f"backend {backend}, {dtype}"
+            assert torch.equal(output, changed.attend(attention, backend=backend)), f"masked keys change the output: {where}"
+            found = gradients(output, given, attention)
+            for name in ("key", "value"):
+                assert (found[name][hidden & alive] == 0).all(), f"a masked {name} has a gradient: {where}"
+
+
+def agrees_with_the_reference_on_every_backend(registry: Registry, spec: Spec) -> None:
+    """Values and gradients: to 1e-10 in float64, and as far as the digits go in fp32 and bfloat16."""
+    # a weighted mean of values, after a softmax of rounded inputs: a few roundings each, more in the sums of a gradient
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5), (torch.bfloat16, 16 * HALF_UNIT)):
+        attention = make(registry, spec, dtype=dtype)
+        oracle = copy.deepcopy(attention).double()
+        for backend, name, mask in _each(attention):
+            for bias in (False, True):
+                given = inputs(mask, dtype=dtype, bias=bias)
+                tensors = (given.query, given.key, given.value, given.attn_bias)
+                query, key, value, attn_bias = (None if t is None else t.detach().double().requires_grad_() for t in tensors)
+                assert query is not None
+                assert key is not None
+                assert value is not None
+                exact = Inputs(query, key, value, mask, attn_bias)
+                expected, output = exact.attend(oracle), given.attend(attention, backend=backend)
+                where = f"backend {backend}, mask {name}, bias {bias}, {dtype}"
+                assert output.dtype == dtype, f"the output is {output.dtype}: {where}"
+                assert_close(output, expected, tolerance, f"output, {where}")
+                wanted = gradients(expected, exact, oracle)
+                for leaf, gradient in gradients(output, given, attention).items():
+                    assert_close(gradient, wanted[leaf], tolerance, f"gradient of {leaf}, {where}")
+
+
+def has_exact_gradients(registry: Registry, spec: Spec) -> None:
+    """Gradients by finite differences, in float64, with respect to inputs, bias and parameters."""
+    attention = make(registry, spec)
+    names = [name for name, _ in attention.named_parameters()]
+    parameters = [p.detach().clone().requires_grad_() for p in attention.parameters()]
+    given = inputs(masks()["full"], bias=True)
+    assert given.attn_bias is not None
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, attn_bias: Tensor, *parameters: Tensor) -> Tensor:
+        arguments = {"mask": given.mask, "attn_bias": attn_bias, "backend": "reference"}
+        output: Tensor = torch.func.functional_call(attention, dict(zip(names, parameters, strict=True)), (query, key, value), arguments)
+        return output
+
+    assert torch.autograd.gradcheck(attend, (given.query, given.key, given.value, given.attn_bias, *parameters), fast_mode=True)
+
+
+def does_not_overflow_in_half_precision(registry: Registry, spec: Spec) -> None:
+    """Logits past 65,504 give finite outputs and gradients, in autocast and in half precision throughout."""
+    for dtype in (torch.float16, torch.bfloat16):
+        for is_autocast in (True, False):
+            attention = make(registry, spec, dtype=torch.float32 if is_autocast else dtype)
+            for backend in attention.backends:
+                for name in ("none", "causal", "full"):
+                    given = inputs(masks()[name], dtype=dtype, size=LARGE)
+                    with torch.autocast("cpu", dtype=dtype, enabled=is_autocast):
+                        output = given.attend(attention, backend=backend)
+                    where = f"backend {backend}, mask {name}, {dtype}, autocast {is_autocast}"
+                    assert_finite({"output": output, **gradients(output, given, attention)}, where)
+
+
+def repeats_grouped_heads(registry: Registry, spec: Spec) -> None:
+    """Grouped-query attention = multi-head attention with keys, values and their parameters repeated."""
+    for kv_heads in (1, NUM_KV_HEADS):
+        grouped, full = make(registry, spec, num_kv_heads=kv_heads), make(registry, spec, num_kv_heads=NUM_HEADS)
+        groups = NUM_HEADS // kv_heads
+        state = full.state_dict()
+        for name, parameter in grouped.state_dict().items():
+            differs = [axis for axis, size in enumerate(state[name].shape) if parameter.shape[axis] != size]
+            state[name] = parameter.repeat_interleave(groups, differs[0]) if differs else parameter
+        full.load_state_dict(state)
+        for backend in grouped.backends:
+            given = inputs(masks()["full"])
+            given = Inputs(given.query, given.key[:, :kv_heads], given.value[:, :kv_heads], given.mask)
+            repeated = Inputs(given.query, given.key.repeat_interleave(groups, 1), given.value.repeat_interleave(groups, 1), given.mask)
+            expected = repeated.attend(full)
+            assert_close(given.attend(grouped, backend=backend), expected, 1e-10, f"{kv_heads} kv heads, {backend}")
+
+
+def records_weights_without_a_trace(registry: Registry, spec: Spec) -> None:
+    """The recorded weights give the output, and recording changes neither outputs nor the random numbers of dropout."""
+    attention = make(registry, spec)
+    for backend, name, mask in _each(attention):
+        given = inputs(mask, bias=name == "full")
+        with record_attention(attention) as maps:
+            output = given.attend(attention, backend=backend)
+        (weights,) = maps.values()
+        product = weights @ given.value.repeat_interleave(NUM_HEADS // NUM_KV_HEADS, 1)
+        assert_close(product, output, 1e-10, f"recorded weights times values, backend {backend}, mask {name}")
+        state = torch.get_rng_state()
+        plain = given.attend(attention, backend=backend, dropout=0.5)
+        after = torch.get_rng_state()
+        torch.set_rng_state(state)
+        with record_attention(attention):
+            recorded = given.attend(attention, backend=backend, dropout=0.5)
+        assert torch.equal(plain, recorded), f"recording changes the output, backend {backend}, mask {name}"
+        assert torch.equal(after, torch.get_rng_state()), f"recording draws random numbers, backend {backend}, mask {name}"
+
+
+def drops_weights_in_training_alone(registry: Registry, spec: Spec) -> None:
+    """Dropout changes the output in training mode, and nothing in evaluation mode; on average it changes nothing."""
+    attention = make(registry, spec)
+    given = inputs()
+    for backend in attention.backends:
+        expected = given.attend(attention.eval(), backend=backend, dropout=0.5)
+        assert torch.equal(expected, given.attend(attention, backend=backend)), f"dropout in evaluation mode, backend {backend}"
+        dropped = given.attend(attention.train(), backend=backend, dropout=0.5)
+        assert not torch.equal(expected, dropped), f"no dropout in training mode, backend {backend}"
+
+
+def compiles_without_graph_breaks(registry: Registry, spec: Spec) -> None:
+    """`torch.compile(fullgraph=True)` gives the same values and gradients, on every backend."""
+    attention = make(registry, spec)
+    for backend in attention.backends:
+        torch._dynamo.reset()
+        compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+        given = inputs(masks()["full"])
+        expected, output = given.attend(attention, backend=backend), given.attend(compiled, backend=backend)
+        assert_close(output, expected, 1e-10, f"compiled output, backend {backend}")
+        wanted = gradients(expected, given, attention)
+        for leaf, gradient in gradients(output, given, attention).items():
+            assert_close(gradient, wanted[leaf], 1e-10, f"compiled gradient of {leaf}, backend {backend}")
+
+
+RULES = (
+    gives_zeros_for_a_fully_masked_row,
+    ignores_masked_keys,
+    agrees_with_the_reference_on_every_backend,
+    has_exact_gradients,
+    does_not_overflow_in_half_precision,
+    repeats_grouped_heads,
+    records_weights_without_a_trace,
+    drops_weights_in_training_alone,
+    compiles_without_graph_breaks,
+)

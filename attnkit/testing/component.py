@@ -1,0 +1,133 @@
+"""Rules of every component: its documentation, its spec, its initialisation."""
+
+import doctest
+import inspect
+import json
+import re
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from attnkit.registry import Registry, Spec, norms
+
+D_MODEL, NUM_HEADS, NUM_KV_HEADS, VOCAB_SIZE = 16, 4, 2, 11
+HEAD_DIM = D_MODEL // NUM_HEADS
+
+GIVEN: dict[str, Any] = {
+    "d_model": D_MODEL,
+    "head_dim": HEAD_DIM,
+    "num_heads": NUM_HEADS,
+    "num_kv_heads": NUM_KV_HEADS,
+    "bidirectional": True,
+    "vocab_size": VOCAB_SIZE,
+    "make_norm": lambda: norms.build("layer_norm", d_model=D_MODEL),
+}
+"""What the kit, as the parent, passes."""
+
+STACK_SIZES: dict[str, Any] = {"d_model": D_MODEL, "num_layers": 2, "num_heads": NUM_HEADS, "num_kv_heads": NUM_KV_HEADS}
+"""The arguments of a stack that have no defaults, and grouped heads."""
+
+
+def build(registry: Registry, spec: Spec, **other: Any) -> Any:
+    """Build a component in the kit's small sizes.
+
+    Args:
+        registry: Its family.
+        spec: Its spec; a stack's sizes may be missing.
+        **other: What the parent passes instead of the kit's own values.
+    """
+    return registry.build(complete(registry, spec), **{k: v for k, v in {**GIVEN, **other}.items() if k in registry.given})
+
+
+def complete(registry: Registry, spec: Spec) -> Spec:
+    """Add the kit's sizes to a stack's spec, those that the stack has."""
+    if registry.attribute != "stacks":
+        return spec
+    name, arguments = registry.split(spec)
+    declared = {a.name for a in registry.arguments(name)}
+    return {"name": name, **{k: v for k, v in STACK_SIZES.items() if k in declared}, **arguments}
+
+
+def is_documented(registry: Registry, spec: Spec) -> None:
+    """The docstring has a summary, an equation, a paper with its address, and every argument."""
+    name, _ = registry.split(spec)
+    described = registry.describe(name)
+    assert described.summary, f"{name} has no docstring; its first line says what it is"
+    assert described.equation, f"{name}'s docstring has no section `Equation:` with the formula, indented"
+    assert described.paper, f"{name}'s docstring has no line `Paper: Author Year, address`"
+    assert re.search(r"https?://\S+", described.paper), f"the paper of {name} has no address: {described.paper!r}"
+    declared = inspect.signature(registry.get(name)).parameters.values()
+    parameters = [p for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]  # torch's own, where there is no __init__
+    positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    assert not positional, f"{name} takes {', '.join(positional)} by position; put a * before them"
+    section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)+)", described.documentation, re.M)
+    entries = set(re.findall(r"^[ ]{4}(\w+):", section[1] if section else "", re.M))
+    missing = [p.name for p in parameters if p.name not in entries]
+    assert not missing, f"{name}'s docstring has no entry in `Args:` for {', '.join(missing)}"
+    unknown = entries - {p.name for p in parameters}
+    assert not unknown, f"{name}'s docstring documents {', '.join(sorted(unknown))}, which it does not take"
+
+
+def has_a_running_example(registry: Registry, spec: Spec) -> None:
+    """The docstring has an example, and it gives what it says."""
+    name, _ = registry.split(spec)
+    cls = registry.get(name)
+    source = inspect.getdoc(cls) or ""
+    globs = dict(vars(sys.modules[cls.__module__]))
+    test = doctest.DocTestParser().get_doctest(source, globs, name, registry.describe(name).file, 0)
+    assert test.examples, f"{name}'s docstring has no example with >>>"
+    output: list[str] = []
+    result = doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(test, out=output.append)
+    assert not result.failed, f"the example of {name} fails:\n{''.join(output)}"
+
+
+def survives_the_round_trip_through_its_spec(registry: Registry, spec: Spec) -> None:
+    """The resolved spec is plain data, and builds a component with the same parameters."""
+    resolved = registry.resolve(complete(registry, spec))
+    assert json.loads(json.dumps(resolved)) == resolved, f"the spec is not plain data: {resolved}"
+    assert registry.resolve(resolved) == resolved, f"resolving the spec again changes it: {resolved}"
+    first, second = shapes(build(registry, spec)), shapes(build(registry, resolved))
+    assert first == second, f"the rebuilt component has {second}, the first had {first}"
+
+
+def is_initialised_by_the_seed_alone(registry: Registry, spec: Spec) -> None:
+    """One seed gives one initialisation: on any device, and by `reset_parameters` after a start on the meta device."""
+    seed = int(torch.randint(2**31, ()))
+    torch.manual_seed(seed)
+    first = build(registry, spec)
+    torch.manual_seed(seed)
+    second = build(registry, spec)
+    torch.manual_seed(seed)
+    third = start_on_meta(registry, spec)
+    for how, other in (("a second start", second), ("a start on the meta device", third)):
+        for key, value in first.state_dict().items():
+            assert torch.isfinite(value).all(), f"{key} is not finite at the start"
+            assert torch.equal(value, other.state_dict()[key]), f"{key} differs after {how} with the same seed"
+
+
+def start_on_meta(registry: Registry, spec: Spec) -> nn.Module:
+    """Build a component without memory, then give it memory and initialise it, as large models are."""
+    with torch.device("meta"):
+        module: nn.Module = build(registry, spec)
+    module.to_empty(device="cpu")
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data.fill_(float("nan"))
+    for part in module.modules():
+        if callable(reset := getattr(part, "reset_parameters", None)):
+            reset()
+    return module
+
+
+def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor in the state dict."""
+    return {key: tuple(value.shape) for key, value in module.state_dict().items()}
+
+
+RULES = (
+    is_documented,
+    has_a_running_example,
+    survives_the_round_trip_through_its_spec,
+    is_initialised_by_the_seed_alone,
+)

@@ -1,0 +1,106 @@
+"""Which rules hold for which family, and how one is run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from attnkit.registry import FAMILIES, ConfigurationError, Registry, Spec, attentions, nearest, positions
+from attnkit.testing import attention, component, position, stack, tokenwise, transformer
+
+Rule = Callable[[Registry, Spec], None]
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "attentions": (*component.RULES, *attention.RULES),
+    "positions": (*component.RULES, *position.RULES),
+    "norms": (*component.RULES, *tokenwise.RULES),
+    "feed_forwards": (*component.RULES, *tokenwise.RULES),
+    "residuals": (*component.RULES, *tokenwise.RULES),
+    "embeddings": (*component.RULES, *tokenwise.RULES),
+    "stacks": (*component.RULES, *stack.RULES),
+}
+"""The rules of each family, by the name of its registry. A rule's name is its function's."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule, for one component.
+
+    Attributes:
+        name: The rule, and what the component is combined with.
+        run: Raises if the rule is broken.
+    """
+
+    name: str
+    run: Callable[[], None]
+
+    def __call__(self, seed: int | None = None) -> None:
+        """Run the check on fresh random inputs, or on those of an earlier seed. The caller's random numbers are not touched.
+
+        Raises:
+            AssertionError: The rule is broken; the message says how, and which seed repeats it.
+        """
+        with torch.random.fork_rng(devices=[]):
+            seed = torch.seed() % 2**32 if seed is None else seed
+            torch.manual_seed(seed)
+            try:
+                self.run()
+            except Exception as error:  # a crash breaks the rule too
+                kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
+                raise AssertionError(f"{self.name}: {kind}{error}\nTo repeat it: check(seed={seed})") from error
+
+
+def checks_for(family: str, spec: Spec) -> list[Check]:
+    """Return the checks of one component.
+
+    Args:
+        family: The name of its registry in `attnkit`, such as `"attentions"`.
+        spec: Its name, or a mapping with name and arguments.
+
+    Raises:
+        ConfigurationError: No such family or component, or one that has no rules.
+
+    Example:
+        >>> checks = checks_for("norms", "rms_norm")
+        >>> for check in checks:
+        ...     check()
+    """
+    if family not in RULES:
+        raise ConfigurationError(f"no rules for the family {family!r}.{nearest(family, RULES)} Families: {', '.join(RULES)}.")
+    registry = next(f for f in FAMILIES if f.attribute == family)
+    registry.parse(component.complete(registry, spec))
+    checks = [Check(rule.__name__, partial(rule, registry, spec)) for rule in RULES[family]]
+    if registry is attentions:
+        pairs: list[tuple[Spec, Spec]] = [(spec, p) for p in positions.names()]
+    elif registry is positions:
+        pairs = [(a, spec) for a in attentions.names()]
+    else:
+        return checks
+    for pair in pairs:
+        other = pair[1] if registry is attentions else pair[0]
+        if not transformer.is_legal(*pair):
+            checks.append(Check(f"{transformer.is_refused.__name__}[{other}]", partial(transformer.is_refused, *pair)))
+            continue
+        for mask, rules in transformer.RULES.items():
+            for rule in rules:
+                checks.append(Check(f"{rule.__name__}[{other}-{mask}]", partial(rule, *pair, mask)))
+    return checks
+
+
+def parametrize(family: str, *specs: Spec) -> Any:
+    """Return a pytest decorator: the test's argument `check` is each check of each component in turn.
+
+    Args:
+        family: The name of their registry in `attnkit`.
+        *specs: The components; none means all that are registered.
+    """
+    import pytest  # whoever runs `attnkit check` need not have it
+
+    registry = next((f for f in FAMILIES if f.attribute == family), None)
+    chosen: tuple[Spec, ...] = specs or tuple(registry or ())
+    named: list[tuple[str, Check]] = [
+        (spec if isinstance(spec, str) else str(spec["name"]), check) for spec in chosen for check in checks_for(family, spec)
+    ]
+    return pytest.mark.parametrize("check", [check for _, check in named], ids=[f"{name}-{check.name}" for name, check in named])

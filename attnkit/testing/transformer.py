@@ -1,0 +1,199 @@
+"""Rules of every legal attention x position x mask, in a Transformer of two layers with grouped heads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnkit.layers import Transformer
+from attnkit.recording import record_attention
+from attnkit.registry import ConfigurationError, Spec, attentions, positions
+from attnkit.testing.attention import assert_close, assert_finite
+from attnkit.testing.component import D_MODEL, NUM_HEADS, STACK_SIZES
+
+LENGTHS = (5, 8, 2)
+LENGTH = max(LENGTHS)
+
+
+@dataclass(frozen=True)
+class MaskKind:
+    """A combination of masks."""
+
+    causal: bool = False
+    window: int | None = None
+    is_padded: bool = False
+
+
+MASKS = {
+    "none": MaskKind(),
+    "key": MaskKind(is_padded=True),
+    "causal": MaskKind(causal=True),
+    "sliding_window": MaskKind(window=3),
+    "combined": MaskKind(causal=True, window=3, is_padded=True),
+}
+
+
+def is_legal(attention: Spec, position: Spec) -> bool:
+    """Return whether the classes say that the two go together."""
+    scores, places = attentions.get(attentions.parse(attention)[0]), positions.get(positions.parse(position)[0])
+    return bool(getattr(scores, "inner_product", False)) or not getattr(places, "needs_inner_product", False)
+
+
+def make(attention: Spec, position: Spec, mask: str, **other: Any) -> Transformer:
+    """Build the Transformer, in float64 and evaluation mode."""
+    kind = MASKS[mask]
+    model = Transformer(**STACK_SIZES, causal=kind.causal, window=kind.window, attention=attention, position=position, **other)
+    return model.double().eval()
+
+
+def draw() -> Tensor:
+    """Draw embedded tokens [B, T, D]."""
+    return torch.randn(len(LENGTHS), LENGTH, D_MODEL, dtype=torch.float64)
+
+
+def key_masks(mask: str) -> list[Tensor | None]:
+    """Return the key masks to try: padding on the right, on the left, and inside; or none."""
+    if not MASKS[mask].is_padded:
+        return [None]
+    right = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
+    inside = right[:, torch.randperm(LENGTH)]
+    return [right, right.flip(1), inside]
+
+
+def is_refused(attention: Spec, position: Spec) -> None:
+    """A pair that is not legal is refused at configuration time, with both names and the reason."""
+    try:
+        make(attention, position, "none")
+    except ConfigurationError as error:
+        message = str(error)
+    else:
+        raise AssertionError("the pair is not refused")
+    for registry, spec in ((attentions, attention), (positions, position)):
+        assert registry.parse(spec)[0] in message, f"the message does not name the {registry.family}: {message}"
+
+
+def gives_a_row_alone_what_it_gives_in_a_batch(attention: Spec, position: Spec, mask: str) -> None:
+    """Batched = one by one, without the padding."""
+    model, x = make(attention, position, mask), draw()
+    for key_mask in key_masks(mask):
+        y, _ = model(x, key_mask=key_mask)
+        for row in range(len(LENGTHS)):
+            real = torch.ones(LENGTH, dtype=torch.bool) if key_mask is None else key_mask[row]
+            assert_close(model(x[row, real][None])[0][0], y[row, real], 1e-10, f"row {row}, alone")
+
+
+def ignores_masked_tokens(attention: Spec, position: Spec, mask: str) -> None:
+    """Other tokens under the mask change nothing, bit for bit; also no token changes an earlier one where that is the rule."""
+    model, x = make(attention, position, mask), draw()
+    for key_mask in key_masks(mask):
+        if key_mask is not None:
+            y, _ = model(x, key_mask=key_mask)
+            other, _ = model(torch.where(key_mask[..., None], x, draw() * 10), key_mask=key_mask)
+            assert torch.equal(y[key_mask], other[key_mask]), "masked tokens change the output"
+        if MASKS[mask].causal:
+            changed = x.clone()
+            changed[:, 3:] = draw()[:, 3:]
+            real = slice(None) if key_mask is None else key_mask[:, :3]
+            y, other = model(x, key_mask=key_mask)[0][:, :3], model(changed, key_mask=key_mask)[0][:, :3]
+            assert torch.equal(y[real], other[real]), "later tokens change earlier ones"
+
+
+def decodes_in_steps(attention: Spec, position: Spec, mask: str) -> None:
+    """One by one, in chunks, and after the rows of the state were reordered and repeated: the full forward pass."""
+    model, x = make(attention, position, mask), draw()
+    for key_mask in key_masks(mask):
+        whole, _ = model(x, key_mask=key_mask)
+        for sizes in ([1] * LENGTH, [3, 1, 4], [LENGTH - 1, 1]):
+            rows, state, start = torch.arange(len(LENGTHS)), None, 0
+            for size in sizes:
+                stop = start + size
+                y, state = model(x[rows, start:stop], key_mask=None if key_mask is None else key_mask[rows, start:stop], state=state)
+                real = slice(None) if key_mask is None else key_mask[rows, start:stop]
+                assert_close(y[real], whole[rows, start:stop][real], 1e-10, f"tokens {start} to {stop} in chunks of {sizes}")
+                beams = torch.randint(len(rows), (len(rows),))
+                rows, state, start = rows[beams], state.select(beams), stop
+
+
+def agrees_on_every_backend(attention: Spec, position: Spec, mask: str) -> None:
+    """Values and gradients of the whole Transformer are those of the reference, and every parameter has one."""
+    oracle, x = make(attention, position, mask, backend="reference"), draw()
+    for key_mask in key_masks(mask)[:1]:
+        expected, _ = oracle(x, key_mask=key_mask)
+        expected.square().mean().backward()
+        for backend in attentions.get(attentions.parse(attention)[0]).backends:
+            model = make(attention, position, mask, backend=backend)
+            model.load_state_dict(oracle.state_dict())
+            y, _ = model(x, key_mask=key_mask)
+            assert_close(y, expected, 1e-10, f"output, backend {backend}")
+            y.square().mean().backward()
+            for (name, wanted), parameter in zip(oracle.named_parameters(), model.parameters(), strict=True):
+                assert wanted.grad is not None, f"{name} has no gradient: a piece that is not used owns parameters"
+                assert parameter.grad is not None, f"{name} has no gradient, backend {backend}"
+                assert_close(parameter.grad, wanted.grad, 1e-10, f"gradient of {name}, backend {backend}")
+
+
+def records_weights_without_a_trace(attention: Spec, position: Spec, mask: str) -> None:
+    """Recorded weights lie under the mask and sum to one; the output stays the same, with dropout too."""
+    model, x, kind = make(attention, position, mask, attention_dropout=0.3, dropout=0.3), draw(), MASKS[mask]
+    model.train()
+    for key_mask in key_masks(mask):
+        state = torch.get_rng_state()
+        expected, _ = model(x, key_mask=key_mask)
+        torch.set_rng_state(state)
+        with record_attention(model) as maps:
+            y, _ = model(x, key_mask=key_mask)
+        assert torch.equal(y, expected), "recording changes the output"
+        real = torch.ones(len(LENGTHS), LENGTH, dtype=torch.bool) if key_mask is None else key_mask
+        t = real.long().cumsum(1) - 1
+        distance = t[:, :, None] - t[:, None, :]
+        allowed = real[:, None, :] & (distance >= 0 if kind.causal else torch.ones_like(distance, dtype=torch.bool))
+        allowed &= distance.abs() < (LENGTH + 1 if kind.window is None else kind.window)
+        assert len(maps) == len(model.layers), f"{len(maps)} maps for {len(model.layers)} layers"
+        for path, weights in maps.items():
+            assert tuple(weights.shape) == (len(LENGTHS), NUM_HEADS, LENGTH, LENGTH), f"{path} has shape {tuple(weights.shape)}"
+            assert (weights.masked_select(real[:, None, :, None] & ~allowed[:, None]) == 0).all(), f"{path} attends under the mask"
+            sums = weights.sum(-1).transpose(1, 2)[real]
+            assert_close(sums, torch.ones_like(sums), 1e-6, f"sum of the weights of {path}")
+
+
+def stays_finite_in_half_precision(attention: Spec, position: Spec, mask: str) -> None:
+    """Outputs in fp16 and bf16 autocast are near those in float64, gradients are finite."""
+    model, x = make(attention, position, mask), draw()
+    key_mask = key_masks(mask)[-1]
+    expected, _ = model(x, key_mask=key_mask)
+    real = torch.ones(len(LENGTHS), LENGTH, dtype=torch.bool) if key_mask is None else key_mask
+    for dtype, tolerance in ((torch.float16, 0.02), (torch.bfloat16, 0.15)):
+        with torch.autocast("cpu", dtype=dtype):
+            y, _ = model.float()(x.float(), key_mask=key_mask)
+        assert_close(y[real], expected[real], tolerance, f"output in {dtype}")
+        y.float().square().mean().backward()
+        assert_finite({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, f"gradient in {dtype}")
+
+
+def compiles_without_graph_breaks(attention: Spec, position: Spec, mask: str) -> None:
+    """`torch.compile(fullgraph=True)` gives the same values."""
+    model, x, key_mask = make(attention, position, mask), draw(), key_masks(mask)[0]
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert_close(compiled(x, key_mask=key_mask)[0], model(x, key_mask=key_mask)[0], 1e-10, "compiled output")
+
+
+Rule = Callable[[Spec, Spec, str], None]
+
+_ANY: tuple[Rule, ...] = (
+    gives_a_row_alone_what_it_gives_in_a_batch,
+    ignores_masked_tokens,
+    agrees_on_every_backend,
+    records_weights_without_a_trace,
+)
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "none": _ANY,
+    "key": _ANY,
+    "causal": (*_ANY, decodes_in_steps),
+    "sliding_window": _ANY,
+    "combined": (*_ANY, decodes_in_steps, stays_finite_in_half_precision, compiles_without_graph_breaks),
+}
+"""The rules of each kind of mask."""

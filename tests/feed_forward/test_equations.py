@@ -1,0 +1,57 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+import attnkit
+
+X = torch.linspace(-3, 3, 24, dtype=torch.float64).view(2, 3, 4)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "gelu_tanh", "tanh", "relu_squared", "softplus", "identity"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_mlp(name: str, bias: bool, seed: int) -> None:
+    phi = {
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "tanh": torch.tanh,
+        "relu_squared": lambda x: torch.relu(x) ** 2,
+        "identity": lambda x: x,
+    }.get(name) or getattr(F, name)
+    mlp = attnkit.feed_forwards.build({"name": "mlp", "ffn_dim": 5, "activation": name, "bias": bias}, d_model=4).double()
+    hidden = phi(X @ mlp.input.weight.T + (mlp.input.bias if bias else 0))
+    torch.testing.assert_close(mlp(X), hidden @ mlp.output.weight.T + (mlp.output.bias if bias else 0), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("activation", "phi"), [("silu", F.silu), ("gelu", F.gelu), ("relu", F.relu), ("sigmoid", torch.sigmoid)])
+def test_glu(activation: str, phi: object, seed: int) -> None:  # SwiGLU, GEGLU, ReGLU, GLU
+    assert callable(phi)
+    glu = attnkit.feed_forwards.build({"name": "glu", "ffn_dim": 5, "activation": activation}, d_model=4).double()
+    expected = (phi(X @ glu.gate.weight.T) * (X @ glu.input.weight.T)) @ glu.output.weight.T
+    torch.testing.assert_close(glu(X), expected, rtol=1e-12, atol=1e-12)
+    assert not any("bias" in key for key in glu.state_dict())
+
+
+@pytest.mark.parametrize("d_model", [8, 24, 96, 512])
+def test_default_widths_have_about_equally_many_parameters(d_model: int) -> None:
+    mlp, glu = (attnkit.feed_forwards.build({"name": n, "bias": False}, d_model=d_model) for n in ("mlp", "glu"))
+    sizes = [sum(p.numel() for p in m.parameters()) for m in (mlp, glu)]
+    assert 0 <= sizes[1] - sizes[0] < 3 * 8 * d_model
+    assert glu.gate.out_features % 8 == 0
+
+
+def test_dropout_is_inside_and_in_training_alone(seed: int) -> None:
+    for name in ("mlp", "glu"):
+        piece = attnkit.feed_forwards.build({"name": name, "dropout": 0.5}, d_model=4).double()
+        assert not torch.equal(piece.train()(X), piece(X))
+        assert torch.equal(piece.eval()(X), piece(X))
+
+
+@pytest.mark.parametrize("name", ["mlp", "glu"])
+def test_unknown_activations_are_refused_with_the_nearest(name: str) -> None:
+    with pytest.raises(attnkit.ConfigurationError, match=r"unknown activation 'relru'. Did you mean 'relu'\? Names: .*gelu"):
+        attnkit.feed_forwards.build({"name": name, "activation": "relru"}, d_model=4)
+
+
+@pytest.mark.parametrize("name", ["mlp", "glu"])
+def test_impossible_widths_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="ffn_dim must be positive, but is 0"):
+        attnkit.feed_forwards.build({"name": name, "ffn_dim": 0}, d_model=4)

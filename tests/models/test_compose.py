@@ -1,0 +1,187 @@
+"""Every composition that is legal builds, trains a step and generates; the others are refused with the reason."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import attnkit
+from attnkit import ConfigurationError
+from attnkit.testing.transformer import is_legal
+
+SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 4}
+VOCABULARY = {"encoder": {"vocab_size": 9}, "decoder": {"vocab_size": 9}, "encoder_decoder": {"src_vocab_size": 9, "tgt_vocab_size": 8}}
+PIECES = {f.attribute: f.names() for f in (attnkit.norms, attnkit.feed_forwards, attnkit.residuals, attnkit.embeddings)}
+
+
+def compose(stack: str, **other: Any) -> Any:
+    return attnkit.compose(stack=stack, **SIZES, **VOCABULARY[stack], **other)
+
+
+def logits(model: nn.Module, stack: str) -> torch.Tensor:
+    src, tgt = torch.randint(3, 8, (2, 5)), torch.randint(3, 8, (2, 4))
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    output: torch.Tensor = model(src, tgt, src_mask=mask) if stack == "encoder_decoder" else model(src, key_mask=mask)
+    return output
+
+
+def train_and_generate(model: Any, stack: str) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = copy.deepcopy(model.state_dict())
+    output = logits(model.train(), stack)
+    assert output.shape == (2, 4 if stack == "encoder_decoder" else 5, model.spec.get("tgt_vocab_size", 9))
+    nn.functional.cross_entropy(output.flatten(0, 1), torch.randint(3, 8, output.shape[:2]).flatten()).backward()
+    idle = [name for name, p in model.named_parameters() if p.grad is None]
+    assert not idle, f"parameters without gradients: {idle}"
+    optimizer.step()
+    assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
+    if stack != "encoder":
+        new = model.eval().generate(torch.randint(3, 8, (2, 3)), max_length=3, beam_size=2)
+        assert new.shape[0] == 2
+        assert 1 <= new.shape[1] <= 3
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("stack", sorted(VOCABULARY))
+@pytest.mark.parametrize("position", attnkit.positions.names())
+@pytest.mark.parametrize("attention", attnkit.attentions.names())
+def test_every_legal_pair_trains_and_generates_in_every_stack(
+    attention: str, position: str, stack: str, num_kv_heads: int, seed: int
+) -> None:
+    if not is_legal(attention, position):
+        with pytest.raises(ConfigurationError, match=f"'{position}' is not legal with attention '{attention}': it turns .* Choose another"):
+            compose(stack, attention=attention, position=position)
+        return
+    train_and_generate(compose(stack, attention=attention, position=position, num_kv_heads=num_kv_heads, dropout=0.1), stack)
+
+
+@pytest.mark.parametrize(("slot", "name"), [(family.removesuffix("s"), name) for family, names in PIECES.items() for name in names])
+@pytest.mark.parametrize("stack", sorted(VOCABULARY))
+def test_every_other_piece_trains_and_generates_in_every_stack(stack: str, slot: str, name: str, seed: int) -> None:
+    train_and_generate(compose(stack, **{slot: name}), stack)
+
+
+@pytest.mark.parametrize("stack", sorted(VOCABULARY))
+def test_only_rotary_and_additive_are_no_pair(stack: str) -> None:
+    illegal = [(a, p) for a in attnkit.attentions.built_in() for p in attnkit.positions.built_in() if not is_legal(a, p)]
+    assert illegal == [("additive", "rotary")]
+
+
+def test_cross_attention_may_be_of_another_kind(seed: int) -> None:
+    model = compose(
+        "encoder_decoder", attention="scaled_dot_product", position="rotary", cross_attention={"name": "additive", "hidden_dim": 3}
+    )
+    kinds = {path.rpartition("layers.0.")[2]: type(m).__name__ for path, m in model.named_modules() if path.endswith(".attention")}
+    assert kinds == {"self_attention.attention": "ScaledDotProduct", "cross_attention.attention": "Additive"}
+    train_and_generate(model, "encoder_decoder")
+
+
+@pytest.mark.parametrize("cross_position", ["none", "rotary", "alibi", "relative"])
+def test_positions_inside_cross_attention(cross_position: str, seed: int) -> None:
+    model = compose("encoder_decoder", cross_position=cross_position, num_kv_heads=2).double().eval()
+    src, tgt = torch.randint(3, 8, (3, 6)), torch.randint(3, 8, (3, 5))
+    mask = torch.arange(6) < torch.tensor([6, 2, 4])[:, None]
+    whole = model(src, tgt, src_mask=mask)
+    for row in range(3):
+        torch.testing.assert_close(model(src[row, mask[row]][None], tgt[row][None])[0], whole[row], rtol=1e-10, atol=1e-10)
+    rows, state = torch.tensor([2, 0, 0]), model.encode(src, mask)
+    state = state.select(rows)
+    for t in range(5):
+        step, state = model.step(tgt[rows, t : t + 1], state)
+        torch.testing.assert_close(step, whole[rows, t], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("cross_position", ["sinusoidal", "learned"])
+def test_positions_of_embeddings_are_refused_inside_cross_attention(cross_position: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"cross_position '{cross_position}' is not legal.*alibi, none, relative, rotary"):
+        compose("encoder_decoder", cross_position=cross_position)
+
+
+@pytest.mark.parametrize("stack", sorted(VOCABULARY))
+@pytest.mark.parametrize("tie", ["none", "output", "all"])
+def test_the_spec_is_plain_and_rebuilds_the_model(stack: str, tie: str, seed: int) -> None:
+    arguments: dict[str, Any] = {"attention": {"name": "additive", "hidden_dim": 3}, "position": "relative", "tie": tie, "eos_id": None}
+    if stack == "encoder_decoder":
+        arguments["tgt_vocab_size"] = 9
+    elif tie == "all":
+        with pytest.raises(ConfigurationError, match="tie must be one of none, output, but is 'all'"):
+            compose(stack, **arguments)
+        return
+    model = attnkit.compose(**{"stack": stack, **SIZES, **VOCABULARY[stack], **arguments})
+    spec = json.loads(json.dumps(model.spec))
+    assert spec == model.spec
+    rebuilt = attnkit.compose(**spec)
+    assert rebuilt.spec == model.spec
+    rebuilt.load_state_dict(model.state_dict())
+    torch.manual_seed(seed)
+    first = logits(model.eval(), stack)
+    torch.manual_seed(seed)
+    assert torch.equal(first, logits(rebuilt.eval(), stack))
+
+
+@pytest.mark.parametrize(("tie", "tables"), [("none", 3), ("output", 2), ("all", 1)])
+def test_ties_share_tables_and_survive_copies(tie: Any, tables: int, seed: int) -> None:
+    model = attnkit.compose(stack="encoder_decoder", **SIZES, src_vocab_size=77, tgt_vocab_size=77, tie=tie)
+    for m in (model, copy.deepcopy(model), model.to(torch.float64)):
+        assert sum(77 in p.shape for p in m.parameters()) == tables
+        assert len(m.state_dict()) == len({v.data_ptr() for v in m.state_dict().values()})
+        logits(m, "encoder_decoder").sum().backward()
+        assert all(p.grad is not None for p in m.parameters())
+
+
+def test_three_way_ties_need_one_vocabulary() -> None:
+    with pytest.raises(ConfigurationError, match="9 and 8 tokens; use tie 'output', or one tokenizer"):
+        compose("encoder_decoder", tie="all")
+
+
+def test_classes_come_from_the_mean_over_real_tokens(seed: int) -> None:
+    model = attnkit.compose(stack="encoder", **SIZES, vocab_size=9, num_classes=3).double().eval()
+    tokens, mask = torch.randint(3, 8, (2, 5)), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    output = model(tokens, key_mask=mask)
+    assert output.shape == (2, 3)
+    torch.testing.assert_close(output[1], model(tokens[1:, :3])[0], rtol=1e-10, atol=1e-10)
+    with pytest.raises(ConfigurationError, match="tie must be one of none"):
+        attnkit.compose(stack="encoder", **SIZES, vocab_size=9, num_classes=3, tie="output")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"stack": "encodr"}, "unknown stack 'encodr'. Did you mean 'encoder'"),
+        ({"attention": "aditive"}, "unknown attention 'aditive'. Did you mean 'additive'"),
+        (
+            {"attention": {"name": "additive", "hiden_dim": 3}},
+            "attention 'additive' has no argument 'hiden_dim'. Did you mean 'hidden_dim'",
+        ),
+        ({"attention": {"name": "additive", "head_dim": 3}}, "gets 'head_dim' from its parent"),
+        ({"attention": {"name": "additive", "hidden_dim": "wide"}}, r"hidden_dim must be int \| None, but is 'wide' \(str\)"),
+        ({"position": "rotery"}, "unknown position 'rotery'. Did you mean 'rotary'"),
+        ({"atention": "additive"}, "stack 'encoder' has no argument 'atention'. Did you mean 'attention'"),
+        ({"embedding": "tokn"}, "unknown embedding 'tokn'. Did you mean 'token'"),
+        ({"num_layers": 1.5}, r"num_layers must be int, but is 1.5 \(float\)"),
+        ({"bias": 1}, r"bias must be bool, but is 1 \(int\)"),
+        ({"tie": "outputs"}, "tie must be one of none, output, but is 'outputs'"),
+        ({"src_vocab_size": 3}, "takes vocab_size and num_classes, not src_vocab_size"),
+        ({"vocab_size": None}, "needs vocab_size"),
+        ({"stack": {"name": "encoder", "d_model": 8}}, "has d_model twice"),
+        ({"attention": 3}, "attention must be a name or a mapping with a name, but is 3"),
+        ({"attention": None}, "attention must be a name or a mapping with a name, but is None"),
+        ({"attention": {"hidden_dim": 3}}, "has no name"),
+    ],
+)
+def test_wrong_words_are_named_at_every_level(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        attnkit.compose(**{"stack": "encoder", **SIZES, "vocab_size": 9, **wrong})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside torch
+def test_a_model_compiles_with_inductor(seed: int) -> None:
+    model = compose("decoder", attention="additive", position="relative", num_kv_heads=2).eval()
+    tokens = torch.randint(3, 8, (2, 5))
+    output = torch.compile(model, fullgraph=True)(tokens)
+    torch.testing.assert_close(output, model(tokens), rtol=1e-4, atol=1e-5)
+    output.sum().backward()

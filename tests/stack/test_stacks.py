@@ -1,0 +1,64 @@
+from typing import Any
+
+import pytest
+import torch
+
+import attnkit
+import attnkit.masks
+
+SIZES: dict[str, Any] = {"d_model": 8, "num_layers": 2, "num_heads": 2}
+
+
+def test_a_decoder_may_have_other_depth_than_its_encoder() -> None:
+    stack = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_decoder_layers": 3})
+    assert (len(stack.encoder.layers), len(stack.decoder.layers)) == (2, 3)
+    with pytest.raises(ValueError, match="num_layers must be positive, but is 0"):
+        attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_decoder_layers": 0})
+
+
+@pytest.mark.parametrize(("residual", "needed"), [("pre_norm", 1), ("sandwich_norm", 1), ("post_norm", 0), ("rezero", 0), ("none", 0)])
+def test_a_norm_ends_the_stack_where_the_stream_is_left_without_one(residual: str, needed: bool) -> None:
+    for final_norm in (None, True, False):
+        stack = attnkit.stacks.build({"name": "encoder", **SIZES, "residual": residual, "final_norm": final_norm})
+        assert (stack.encoder.final_norm is not None) == (needed if final_norm is None else final_norm)
+
+
+def test_a_window_reaches_as_far_as_it_says(seed: int) -> None:
+    stack = attnkit.stacks.build({"name": "decoder", **SIZES, "num_layers": 1, "window": 3, "position": "none"}).double().eval()
+    x = torch.randn(1, 7, 8).double()
+    y, _ = stack(x)
+    changed = x.clone()
+    changed[:, 2] = torch.randn(8)
+    differs = (stack(changed)[0] != y).any(-1)[0].tolist()
+    assert differs == [False, False, True, True, True, False, False]
+
+
+def test_a_further_mask_restricts_self_attention(seed: int) -> None:
+    packed = torch.tensor([[0, 0, 0, 1, 1]])
+    for name in ("encoder", "decoder"):
+        stack = attnkit.stacks.build({"name": name, **SIZES, "position": "alibi"}).double().eval()
+        x = torch.randn(1, 5, 8).double()
+        both = stack(x, attn_mask=attnkit.masks.document(packed, packed))
+        alone = stack(x[:, 3:])
+        pair = (both, alone) if name == "encoder" else (both[0], alone[0])
+        torch.testing.assert_close(pair[0][:, 3:], pair[1], rtol=1e-10, atol=1e-10)
+
+
+def test_pieces_that_are_not_chosen_own_nothing() -> None:
+    def outside(kind: type, **spec: Any) -> set[str]:
+        stack = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "final_norm": False, **spec})
+        inside = {f"{path}.{n}" for path, m in stack.named_modules() if isinstance(m, kind) for n, _ in m.named_parameters()}
+        return {n for n, _ in stack.named_parameters()} - inside
+
+    from attnkit.attention import Attention
+    from attnkit.feed_forward import FeedForward
+    from attnkit.norm import Norm
+    from attnkit.position import Position
+    from attnkit.residual import Residual
+
+    kinds = {"attention": Attention, "feed_forward": FeedForward, "norm": Norm, "position": Position, "residual": Residual}
+    for slot, kind in kinds.items():
+        registry = getattr(attnkit, f"{slot}s")
+        others = {"attention": "general", "position": "none"} | ({"position": "none"} if slot == "attention" else {})
+        found = {name: outside(kind, **{**others, slot: name}) for name in registry.built_in()}
+        assert len({frozenset(names) for names in found.values()}) == 1, f"{slot}: {found}"

@@ -1,0 +1,62 @@
+import pytest
+import torch
+
+from attnkit.dropout import Dropout, dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rate_and_scale(p: float, dtype: torch.dtype, seed: int) -> None:
+    n = 200_000
+    y = dropout(torch.ones(n, dtype=dtype), p)
+    assert y.dtype == dtype
+    rate = (y == 0).double().mean().item()
+    assert abs(rate - p) < 6 * (p * (1 - p) / n) ** 0.5 + 2**-16
+    assert y.double().max().item() == pytest.approx(1 / (1 - p), rel=0.01 if dtype == torch.bfloat16 else 1e-3)
+
+
+def test_elements_fall_independently(seed: int) -> None:
+    y = dropout(torch.ones(100_000), 0.5).view(-1, 4)  # four masks share one random number
+    correlation = torch.corrcoef((y == 0).double().T) - torch.eye(4)
+    assert correlation.abs().max() < 0.03
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0, 2), (3, 5, 7)])
+def test_any_shape(shape: tuple[int, ...], seed: int) -> None:
+    assert dropout(torch.ones(shape), 0.3).shape == shape
+
+
+def test_the_ends_of_the_range(seed: int) -> None:
+    x = torch.randn(1000)
+    assert torch.equal(dropout(x, 0.0), x)
+    assert torch.equal(dropout(x, 1.0), torch.zeros(1000))
+    assert torch.isfinite(dropout(x, 1 - 1e-9)).all()
+
+
+def test_gradients_fall_on_what_stays(seed: int) -> None:
+    x = torch.randn(1000, requires_grad=True)
+    y = dropout(x, 0.4)
+    y.sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad * x, y)
+
+
+def test_the_seed_decides(seed: int) -> None:
+    x = torch.ones(100)
+    torch.manual_seed(seed)
+    first = dropout(x, 0.5)
+    torch.manual_seed(seed)
+    assert torch.equal(first, dropout(x, 0.5))
+    assert not torch.equal(first, dropout(x, 0.5))
+
+
+def test_the_module_acts_in_training_alone(seed: int) -> None:
+    module, x = Dropout(0.5), torch.ones(100)
+    assert not torch.equal(module(x), x)
+    assert torch.equal(module.eval()(x), x)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1])
+def test_what_is_no_probability_is_refused(p: float) -> None:
+    with pytest.raises(ValueError, match=f"lies in \\[0, 1\\], but is {p}"):
+        Dropout(p)

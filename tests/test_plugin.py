@@ -1,0 +1,131 @@
+"""A real third-party package, one module and one entry-point line, installed by pip: it works wherever a built-in name does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = Path(__file__).with_name("plugin")
+DATA = "source\ttarget\nabc\tABC\nba\tBA\ncab\tCAB\n"
+RECIPE = """
+model:
+  name: seq2seq
+  stack:
+    name: encoder_decoder
+    d_model: 8
+    num_layers: 1
+    num_heads: 2
+    attention: {name: gaussian, width: 2.0}
+  max_length: 6
+data: {name: text_pairs, train: words.tsv, validation: words.tsv}
+trainer: {max_steps: 2, accelerator: cpu, default_root_dir: runs}
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which pip installed the package."""
+    target = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", str(target), str(PLUGIN)], check=True, capture_output=True)
+    return target
+
+
+def run(installed: Path, folder: Path, *command: str) -> str:
+    """Run a command in an interpreter that finds the package; return what it prints."""
+    paths = os.pathsep.join(filter(None, (str(installed), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def python(installed: Path, folder: Path, code: str) -> str:
+    return run(installed, folder, sys.executable, "-c", code)
+
+
+def attnkit(installed: Path, folder: Path, *arguments: str) -> str:
+    return run(installed, folder, str(Path(sys.executable).with_name("attnkit")), *arguments)
+
+
+def test_it_is_one_short_module() -> None:
+    (module,) = PLUGIN.glob("*.py")
+    assert len(module.read_text().splitlines()) < 50
+    assert (PLUGIN / "pyproject.toml").read_text().count("attnkit_gaussian:Gaussian") == 1
+
+
+def test_it_is_composed_trained_and_recorded(installed: Path, tmp_path: Path) -> None:
+    code = """
+import torch, attnkit
+assert "gaussian" in attnkit.attentions
+model = attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, num_kv_heads=1, position="alibi",
+                        attention={"name": "gaussian", "width": 2.0}, src_vocab_size=9, tgt_vocab_size=9)
+src = torch.randint(3, 9, (2, 4))
+with attnkit.record_attention(model) as maps:
+    model(src, src, src_mask=src != 3).sum().backward()
+assert len(maps) == 3
+assert model.generate(src, max_length=3, beam_size=2).shape[0] == 2
+assert attnkit.compose(**model.spec).spec == model.spec
+try:
+    attnkit.compose(stack="encoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9, attention="gaussian", position="rotary")
+except attnkit.ConfigurationError as error:
+    print(error)
+"""
+    assert "position 'rotary' is not legal with attention 'gaussian'" in python(installed, tmp_path, code)
+
+
+def test_a_wrong_argument_of_it_is_refused(installed: Path, tmp_path: Path) -> None:
+    code = """
+import attnkit
+try:
+    attnkit.attentions.build({"name": "gaussian", "widht": 2.0}, head_dim=2)
+except attnkit.ConfigurationError as error:
+    print(error)
+"""
+    assert "attention 'gaussian' has no argument 'widht'. Did you mean 'width'?" in python(installed, tmp_path, code)
+
+
+def test_it_passes_the_conformance_kit_from_pytest(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_gaussian.py").write_text(
+        "import attnkit.testing\n\n\n"
+        '@attnkit.testing.parametrize("attentions", "gaussian", {"name": "gaussian", "width": 0.5})\n'
+        "def test_conformance(check):\n    check()\n"
+    )
+    selected = "not compiles and not combined and not window"  # the command line below runs them all
+    output = run(installed, tmp_path, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", selected, "test_gaussian.py")
+    assert " passed" in output
+    assert "failed" not in output
+
+
+def test_it_passes_the_conformance_kit_from_the_command_line(installed: Path, tmp_path: Path) -> None:
+    output = attnkit(installed, tmp_path, "check", "gaussian")
+    assert "ok      attention.gaussian: agrees_with_the_reference_on_every_backend" in output
+    assert "ok      attention.gaussian: decodes_in_steps[relative-combined]" in output
+    assert "ok      attention.gaussian: is_refused[rotary]" in output
+    assert "FAILED" not in output
+
+
+def test_it_is_listed_and_described(installed: Path, tmp_path: Path) -> None:
+    assert "gaussian" in attnkit(installed, tmp_path, "list")
+    described = attnkit(installed, tmp_path, "describe", "gaussian")
+    for part in (r"\lVert q - k \rVert^2", "Tsai et al. 2019", "width", "1.0", "attnkit_gaussian.py"):
+        assert part in described
+
+
+def test_it_is_in_help_recipes_and_checkpoints(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "words.tsv").write_text(DATA)
+    (tmp_path / "tiny.yaml").write_text(RECIPE)
+    command = ("fit", "--config", "tiny.yaml")
+    assert "width" in attnkit(installed, tmp_path, *command, "--model.stack.attention.help", "gaussian")
+    printed = attnkit(installed, tmp_path, *command, "--model.stack.attention.width", "3.0", "--print_config")
+    assert "gaussian" in printed
+    assert "width: 3.0" in printed
+    attnkit(installed, tmp_path, *command)
+    checkpoint = next(tmp_path.rglob("*.ckpt"))
+    assert attnkit(installed, tmp_path, "generate", str(checkpoint), "abc") is not None
+    code = f"""
+from attnkit.task import Task
+print(Task.load({str(checkpoint)!r}).hparams["stack"]["attention"])
+"""
+    assert "{'name': 'gaussian', 'width': 2.0}" in python(installed, tmp_path, code)

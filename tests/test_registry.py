@@ -1,0 +1,311 @@
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+import attnkit
+from attnkit.registry import FAMILIES, ConfigurationError, FeedForwardSpec, NormSpec, Registry, Spec
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def norms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """The registry of norms, which forgets afterwards what was done to it."""
+    registry = attnkit.norms
+    classes = {name: registry.get(name) for name in registry.built_in()}
+    monkeypatch.setattr(registry, "_classes", classes)
+    monkeypatch.setattr(registry, "_overridden", set())
+    monkeypatch.setattr(registry, "_broken", {})
+    vars(registry).pop("_plugins", None)
+    yield registry
+    vars(registry).pop("_plugins", None)
+
+
+@pytest.fixture
+def plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Pretend that distributions are installed, each with one entry point."""
+
+    def install(*points: tuple[str, str, str]) -> None:
+        class Distribution:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+        def entry_points(group: str) -> Iterable[EntryPoint]:
+            assert group == "attnkit.components"
+            for name, value, distribution in points:
+                point = EntryPoint(name, value, group)
+                vars(point).update(dist=Distribution(distribution))
+                yield point
+
+        monkeypatch.setattr("attnkit.registry.entry_points", entry_points)
+
+    return install
+
+
+class Own:
+    """A norm of one's own."""
+
+    def __init__(self, *, d_model: int, eps: float = 0.5, inner: NormSpec | None = None) -> None:
+        self.d_model, self.eps, self.inner = d_model, eps, inner
+
+
+class Other:
+    pass
+
+
+def test_names_and_compositions_are_known_without_torch() -> None:
+    code = "import sys, attnkit; print([list(f) for f in attnkit.registry.FAMILIES]); assert not {'torch', 'lightning'} & set(sys.modules)"
+    assert "'additive', 'cosine', 'dot_product', 'general', 'scaled_dot_product'" in run(code)
+
+
+def test_unknown_attributes_of_the_package_are_an_error() -> None:
+    with pytest.raises(AttributeError, match=r"attnkit.*'compse'"):
+        attnkit.compse  # noqa: B018
+    assert {"compose", "record_attention", "attentions"} <= set(dir(attnkit))
+
+
+@pytest.mark.parametrize("registry", FAMILIES, ids=lambda f: f.attribute)
+def test_every_built_in_name_can_be_got_and_described(registry: Registry) -> None:
+    assert registry.built_in()
+    assert registry is getattr(attnkit, registry.attribute)
+    for name in registry.built_in():
+        described = registry.describe(name)
+        assert isinstance(registry.get(name), type)
+        assert described.file.endswith(".py") or registry is attnkit.optimizers  # torch hides the source of adafactor
+        assert name in registry
+        assert described.line >= 0
+
+
+def test_equality_of_the_words_in_the_design() -> None:
+    assert attnkit.attentions.built_in() == {"additive", "cosine", "dot_product", "general", "scaled_dot_product"}
+    assert attnkit.positions.built_in() == {"alibi", "learned", "none", "relative", "rotary", "sinusoidal"}
+    assert attnkit.norms.built_in() == {"layer_norm", "rms_norm"}
+    assert attnkit.feed_forwards.built_in() == {"glu", "mlp"}
+    assert attnkit.residuals.built_in() == {"none", "post_norm", "pre_norm", "rezero", "sandwich_norm"}
+    assert attnkit.stacks.built_in() >= {"decoder", "encoder", "encoder_decoder"}
+
+
+def test_unknown_names_are_answered_with_the_nearest_all_and_what_to_do(norms: Registry) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        norms.get("rmsnorm")
+    for part in ("unknown norm 'rmsnorm'", "Did you mean 'rms_norm'?", "layer_norm, rms_norm", "norms.register('rmsnorm')", "entry point"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"name": "rms_norm", "epsilon": 1}, "norm 'rms_norm' has no argument 'epsilon'. Did you mean 'eps'\\? Its arguments: eps"),
+        ({"name": "rms_norm", "d_model": 1}, "gets 'd_model' from its parent; leave it out"),
+        ({"name": "rms_norm", "eps": "small"}, r"eps must be float, but is 'small' \(str\)"),
+        ({"name": "rms_norm", "eps": True}, r"eps must be float, but is True \(bool\)"),
+        ({"name": "rms_norm", "eps": None}, r"eps must be float, but is None"),
+        ({"name": "layer_norm", "bias": 1}, r"bias must be bool, but is 1 \(int\)"),
+        ({"eps": 1}, "has no name; add one of: layer_norm, rms_norm"),
+        ({"name": 3}, "has no name"),
+        (["rms_norm"], r"norm must be a name or a mapping with a name, but is \['rms_norm'\] \(list\)"),
+        (None, "norm must be a name or a mapping with a name, but is None"),
+    ],
+)
+def test_wrong_specs_are_refused_before_anything_is_built(norms: Registry, spec: Any, message: str) -> None:
+    for use in (norms.parse, norms.resolve, lambda s: norms.build(s, d_model=4)):
+        with pytest.raises(ConfigurationError, match=message):
+            use(spec)
+
+
+def test_missing_arguments_are_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"stack 'encoder' needs d_model, num_layers, num_heads: add it, as in \{name: encoder"):
+        attnkit.stacks.build("encoder")
+
+
+def test_a_parent_passes_only_what_it_may(norms: Registry) -> None:
+    with pytest.raises(TypeError, match=r"passes \['d_model'\] to norm components, not \['num_heads'\]"):
+        norms.build("rms_norm", d_model=4, num_heads=2)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "rms_norm", "eps": 0.25},
+        {"class_path": "attnkit.norm.rms_norm", "init_args": {"eps": 0.25}},
+        {"class_path": "attnkit.norm.rms_norm.RMSNorm", "init_args": {"eps": 0.25}},
+        {"class_path": "rms_norm", "init_args": {"eps": 0.25}},
+    ],
+)
+def test_all_forms_of_a_spec_resolve_to_the_same(norms: Registry, spec: Spec) -> None:
+    assert norms.resolve(spec) == {"name": "rms_norm", "eps": 0.25}
+    assert norms.build(spec, d_model=3).eps == 0.25
+
+
+def test_a_class_path_needs_no_arguments(norms: Registry) -> None:
+    assert norms.resolve({"class_path": "attnkit.norm.rms_norm"}) == {"name": "rms_norm", "eps": 1e-6}
+
+
+def test_nested_specs_are_checked_and_written_out(norms: Registry) -> None:
+    attnkit.stacks.parse({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": {"name": "rms_norm", "eps": 1}})
+    with pytest.raises(ConfigurationError, match="norm 'rms_norm' has no argument 'epz'"):
+        attnkit.stacks.parse({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": {"name": "rms_norm", "epz": 1}})
+    resolved = attnkit.stacks.resolve({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": "rms_norm"})
+    assert resolved["norm"] == {"name": "rms_norm", "eps": 1e-6}
+    assert resolved["feed_forward"]["activation"] == "relu"
+
+
+def test_a_spec_is_not_changed_by_its_use(norms: Registry) -> None:
+    spec = {"class_path": "attnkit.norm.rms_norm", "init_args": {"eps": 0.25}}
+    norms.build(spec, d_model=3)
+    assert spec == {"class_path": "attnkit.norm.rms_norm", "init_args": {"eps": 0.25}}
+
+
+def test_optional_slots_may_be_empty(norms: Registry) -> None:
+    norms.register("own")(Own)
+    assert norms.resolve("own") == {"name": "own", "eps": 0.5, "inner": None}
+    with pytest.raises(ConfigurationError, match="unknown norm 'nothing'"):
+        norms.parse({"name": "own", "inner": "nothing"})
+
+
+def test_slots_know_their_registry() -> None:
+    slots = {a.name: a.registry for a in attnkit.stacks.arguments("encoder_decoder") if a.registry}
+    assert slots["cross_attention"] is attnkit.attentions
+    assert slots["feed_forward"] is attnkit.feed_forwards
+    assert FeedForwardSpec.__metadata__ == (attnkit.feed_forwards,)  # type: ignore[attr-defined]
+
+
+# Registration
+
+
+def test_a_registered_class_is_there_at_once(norms: Registry) -> None:
+    assert norms.register("own")(Own) is Own
+    assert "own" in norms
+    assert norms.get("own") is Own
+    assert norms.build({"name": "own", "eps": 2}, d_model=7).d_model == 7
+
+
+def test_registering_the_same_class_again_changes_nothing(norms: Registry) -> None:
+    norms.register("own")(Own)
+    norms.register("own")(Own)
+    assert norms.get("own") is Own
+
+
+def test_a_taken_name_is_refused_and_keeps_its_class(norms: Registry) -> None:
+    norms.register("own")(Own)
+    with pytest.raises(ConfigurationError, match=r"norm 'own' is already registered by .*Own; choose another name, or pass override=True"):
+        norms.register("own")(Other)
+    assert norms.get("own") is Own
+    norms._classes.pop("rms_norm")  # as at the start, when nothing is imported
+    with pytest.raises(ConfigurationError, match="norm 'rms_norm' is built into attnkit"):
+        norms.register("rms_norm")(Other)
+
+
+def test_override_truly_replaces(norms: Registry) -> None:
+    norms.register("own")(Own)
+    norms.register("own", override=True)(Other)
+    assert norms.get("own") is Other
+    assert norms.get("rms_norm").__name__ == "RMSNorm"
+    norms.register("rms_norm", override=True)(Own)
+    assert norms.get("rms_norm") is Own
+    assert norms.build("rms_norm", d_model=3).eps == 0.5
+    norms.register("rms_norm", override=True)(Other)  # and again
+    assert norms.get("rms_norm") is Other
+
+
+def test_override_holds_when_the_built_in_module_is_imported_later() -> None:
+    code = """
+import attnkit
+@attnkit.norms.register("rms_norm", override=True)
+class Mine: pass
+import attnkit.norm.rms_norm
+assert attnkit.norms.get("rms_norm") is Mine
+assert attnkit.norms.names() == ["layer_norm", "rms_norm"]
+print("mine")
+"""
+    assert run(code) == "mine\n"
+
+
+@pytest.mark.parametrize("name", ["Own", "my-norm", "1norm", "", "a.b"])
+def test_a_name_is_a_lower_case_identifier(norms: Registry, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="must be a lower-case Python identifier"):
+        norms.register(name)
+
+
+def test_an_argument_cannot_be_called_name(norms: Registry) -> None:
+    class Named:
+        def __init__(self, *, name: str) -> None:
+            self.name = name
+
+    with pytest.raises(ConfigurationError, match="argument called 'name'"):
+        norms.register("named")(Named)
+
+
+# Plugins
+
+
+def test_a_plugin_is_listed_without_being_imported(norms: Registry, plugins: Callable[..., None]) -> None:
+    plugins(("norms.fancy", "no_such_module:Fancy", "fancy-norms"), ("stacks.other", "no_such_module:Other", "fancy-norms"))
+    assert norms.names() == ["fancy", "layer_norm", "rms_norm"]
+
+
+def test_a_plugin_is_loaded_by_its_name(norms: Registry, plugins: Callable[..., None]) -> None:
+    plugins(("norms.fancy", "json:JSONDecoder", "fancy-norms"))
+    assert norms.get("fancy").__name__ == "JSONDecoder"
+    norms.register("own")(Own)
+    assert norms.describe("own").summary == "A norm of one's own."
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("no_such_module:Fancy", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("json:Fancy", "AttributeError"),
+        ("json:dumps", "TypeError: json:dumps is not a class"),
+    ],
+)
+def test_a_broken_plugin_is_named_in_a_warning_and_breaks_nothing_else(
+    norms: Registry, plugins: Callable[..., None], value: str, reason: str
+) -> None:
+    plugins(("norms.fancy", value, "fancy-norms"))
+    message = rf"norm 'fancy' comes from the plugin 'fancy-norms' \({value}\), which cannot be loaded: {reason}"
+    with pytest.warns(UserWarning, match=message), pytest.raises(ConfigurationError, match=message):
+        norms.get("fancy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ConfigurationError, match=message):
+            norms.get("fancy")
+        assert norms.names() == ["layer_norm", "rms_norm"]
+        assert norms.build("rms_norm", d_model=3)
+    norms.register("fancy")(Own)  # the name is free
+    assert norms.get("fancy") is Own
+
+
+def test_two_plugins_that_claim_one_name_are_both_named(norms: Registry, plugins: Callable[..., None]) -> None:
+    plugins(("norms.fancy", "json:JSONDecoder", "one"), ("norms.fancy", "json:JSONEncoder", "two"))
+    with pytest.raises(ConfigurationError, match="norm 'fancy' is claimed by one and two; uninstall one"):
+        norms.get("fancy")
+    assert norms.build("rms_norm", d_model=3)
+
+
+def test_a_plugin_that_claims_a_built_in_name_is_named(norms: Registry, plugins: Callable[..., None]) -> None:
+    plugins(("norms.rms_norm", "json:JSONDecoder", "one"))
+    norms._classes.pop("rms_norm")  # as at the start, when nothing is imported
+    with pytest.raises(ConfigurationError, match="norm 'rms_norm' is claimed by attnkit and one"):
+        norms.get("rms_norm")
+    assert norms.build("layer_norm", d_model=3)
+    norms.register("rms_norm", override=True)(Own)
+    assert norms.get("rms_norm") is Own
+
+
+def test_an_entry_point_that_names_no_registry_is_named_in_a_warning(norms: Registry, plugins: Callable[..., None]) -> None:
+    plugins(("norm.fancy", "json:JSONDecoder", "one"))
+    with pytest.warns(UserWarning, match=r"'norm.fancy' of the plugin 'one' .*Did you mean 'norms'"):
+        assert norms.names() == ["layer_norm", "rms_norm"]
+
+
+def test_every_torch_optimizer_has_its_name() -> None:
+    assert {"adamw", "sgd", "adam", "adafactor", "rmsprop"} <= set(attnkit.optimizers.names())
+    assert "optimizer" not in attnkit.optimizers

@@ -1,0 +1,157 @@
+from typing import Any
+
+import pytest
+import torch
+
+import attnkit
+from attnkit.registry import FAMILIES, ConfigurationError
+from attnkit.testing import Check, checks_for, parametrize
+from attnkit.testing.kit import RULES
+
+# Every built-in piece keeps every rule. The pairs of attention and position are run from the side of the attention alone.
+
+
+@parametrize("attentions")
+def test_attention(check: Check) -> None:
+    check()
+
+
+@pytest.mark.parametrize("check", [c for name in attnkit.positions for c in checks_for("positions", name) if "[" not in c.name])
+def test_position(check: Check) -> None:
+    check()
+
+
+@parametrize("norms")
+def test_norm(check: Check) -> None:
+    check()
+
+
+@parametrize("feed_forwards")
+def test_feed_forward(check: Check) -> None:
+    check()
+
+
+@parametrize("residuals")
+def test_residual(check: Check) -> None:
+    check()
+
+
+@parametrize("embeddings")
+def test_embedding(check: Check) -> None:
+    check()
+
+
+@parametrize("stacks")
+def test_stack(check: Check) -> None:
+    check()
+
+
+def test_every_family_with_tensors_has_rules() -> None:
+    assert {f.attribute for f in FAMILIES} - set(RULES) == {"tokenizers", "optimizers", "schedules", "tasks", "datasets"}
+
+
+def test_every_pair_is_checked_from_both_sides() -> None:
+    for attention in attnkit.attentions:
+        for position in attnkit.positions:
+            of_attention = {c.name.replace(f"[{position}", "[*") for c in checks_for("attentions", attention) if f"[{position}" in c.name}
+            of_position = {c.name.replace(f"[{attention}", "[*") for c in checks_for("positions", position) if f"[{attention}" in c.name}
+            assert of_attention == of_position
+            assert of_attention
+
+
+def test_unknown_families_and_names_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="Did you mean 'attentions'"):
+        checks_for("attention", "additive")
+    with pytest.raises(ConfigurationError, match="Did you mean 'additive'"):
+        checks_for("attentions", "aditive")
+
+
+def test_a_check_names_the_seed_that_repeats_it_and_leaves_the_callers_random_numbers_alone(seed: int) -> None:
+    drawn: list[float] = []
+
+    def fail() -> None:
+        drawn.append(float(torch.rand(())))
+        raise ZeroDivisionError("reason")
+
+    before = torch.get_rng_state()
+    with pytest.raises(AssertionError, match=r"some_rule: ZeroDivisionError: reason\nTo repeat it: check\(seed=(\d+)\)") as caught:
+        Check("some_rule", fail)()
+    assert torch.equal(before, torch.get_rng_state())
+    with pytest.raises(AssertionError):
+        Check("some_rule", fail)(seed=int(str(caught.value).rpartition("=")[2].rstrip(")")))
+    assert drawn[0] == drawn[1]
+
+
+# Rules can fail: each of these pieces breaks one, and the kit says which.
+
+
+def broken(family: str, name: str, cls: type, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    registry: Any = getattr(attnkit, family)
+    monkeypatch.setitem(registry._classes, name, cls)
+    failed = set()
+    for check in checks_for(family, name):
+        if "[" in check.name or check.name.startswith("compiles"):
+            continue
+        try:
+            check()
+        except AssertionError:
+            failed.add(check.name)
+    return failed
+
+
+def test_the_kit_notices_masks_that_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnkit.attention.scaled_dot_product import ScaledDotProduct
+
+    class Leaking(ScaledDotProduct):
+        def _softmax(self, query, key, mask, attn_bias):  # type: ignore[no-untyped-def]
+            logits = self.score(query, key.repeat_interleave(2, 1) if key.shape[1] != query.shape[1] else key)
+            if mask is not None and mask.allowed is not None:
+                logits = logits.masked_fill(~mask.allowed, -3.0)
+            return logits.softmax(-1)
+
+    assert "ignores_masked_keys" in broken("attentions", "leaking", Leaking, monkeypatch)
+
+
+def test_the_kit_notices_scores_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnkit.attention.dot_product import DotProduct
+
+    class Overflowing(DotProduct):
+        backends = ("reference",)
+
+        def score(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+            return (query.half() @ key.half().transpose(-1, -2)).to(query.dtype)
+
+    assert "does_not_overflow_in_half_precision" in broken("attentions", "overflowing", Overflowing, monkeypatch)
+
+
+def test_the_kit_notices_tables_that_lose_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnkit.position import Position
+
+    class Table(Position):
+        """A table in a buffer.
+
+        Args:
+            d_model: Width.
+        """
+
+        def __init__(self, *, d_model: int) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.arange(64.0)[:, None].mul(0.1).sin().expand(-1, d_model), persistent=False)
+
+        def embedding(self, positions: torch.Tensor) -> torch.Tensor:
+            table: torch.Tensor = self.table  # type: ignore[assignment]
+            return table[positions]
+
+    failed = broken("positions", "table", Table, monkeypatch)
+    assert {"is_exact_in_any_precision", "is_documented", "has_a_running_example"} <= failed
+
+
+def test_the_kit_notices_parameters_that_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnkit.norm.rms_norm import RMSNorm
+
+    class Idle(RMSNorm):
+        def __init__(self, *, d_model: int) -> None:
+            super().__init__(d_model=d_model)
+            self.idle = torch.nn.Parameter(torch.zeros(3))
+
+    assert "has_exact_gradients" in broken("norms", "idle", Idle, monkeypatch)
