@@ -59,7 +59,7 @@ def test_the_source_distribution_holds_what_the_wheel_and_the_tests_need(built: 
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "mkdocs.yml", *recipes()} <= names
-    assert {"attnkit/registry.py", "tests/test_packaging.py", "docs/index.md"} <= names
+    assert {"attnkit/registry/base.py", "tests/test_packaging.py", "docs/index.md"} <= names
 
 
 @pytest.mark.slow

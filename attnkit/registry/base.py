@@ -1,46 +1,25 @@
-"""Registries: from names to classes, without importing what is not asked for.
+"""The registry of one family."""
 
-A built-in component is a module of its family's package: `attnkit/attention/additive.py` registers `additive`.
-So the names are known from the file names, and `attnkit list` never imports torch.
-A third party registers with a decorator, or with one entry-point line in its `pyproject.toml`:
-
-    [project.entry-points."attnkit.components"]
-    "attentions.gaussian" = "my_package.gaussian:Gaussian"
-
-A component is described by a *spec*, which is plain data: a name (`"additive"`), or a mapping with a name and
-arguments (`{"name": "additive", "hidden_dim": 32}`). jsonargparse's `{"class_path": ..., "init_args": ...}` is understood too.
-"""
-
-import difflib
 import importlib
-import importlib.util
 import inspect
-import re
 import types
-import typing
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from attnkit.registry.description import Description
+from attnkit.registry.errors import ConfigurationError, nearest
+from attnkit.registry.values import is_of_type
 
 ENTRY_POINT_GROUP = "attnkit.components"
 REQUIRED = inspect.Parameter.empty
 
 Spec = str | Mapping[str, Any]
 C = TypeVar("C", bound=type)
-
-
-class ConfigurationError(ValueError):
-    """A composition that cannot be built: the message says what is wrong and what to do."""
-
-
-def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return `" Did you mean 'x'?"`, or an empty string if nothing is near."""
-    found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
-    return f" Did you mean {found[0]!r}?" if found else ""
 
 
 @dataclass(frozen=True)
@@ -62,22 +41,6 @@ class Argument:
         return _slot_of(self.annotation)
 
 
-@dataclass(frozen=True)
-class Description:
-    """What `describe` says of a component."""
-
-    family: str
-    name: str
-    summary: str
-    documentation: str
-    equation: str | None
-    paper: str | None
-    arguments: tuple[Argument, ...]
-    given: tuple[str, ...]
-    file: str
-    line: int
-
-
 class Registry:
     """The components of one family, by name.
 
@@ -96,8 +59,11 @@ class Registry:
         RMSNorm(8, eps=1e-05)
     """
 
+    _attributes: ClassVar[set[str]] = set()  # of all registries: what an entry point may begin with
+
     def __init__(self, attribute: str, *, family: str, package: str, given: Iterable[str] = ()) -> None:
         self.attribute = attribute
+        self._attributes.add(attribute)
         self.family = family
         self.package = package
         self.given = frozenset(given)
@@ -128,6 +94,7 @@ class Registry:
         Raises:
             ConfigurationError: No such name, or its plugin is broken, or two parties claim it.
         """
+        self._check_claims(name)
         if name not in self._classes:
             self._load(name)
         return self._classes[name]
@@ -217,7 +184,7 @@ class Registry:
             slot = declared[key].registry
             if slot is not None and value is not None:
                 slot.parse(value)
-            elif slot is None and not _is_of_type(value, declared[key].annotation):
+            elif slot is None and not is_of_type(value, declared[key].annotation):
                 wanted = inspect.formatannotation(declared[key].annotation).replace("typing.", "")
                 raise ConfigurationError(f"{self.family} {name!r}: {key} must be {wanted}, but is {value!r} ({type(value).__name__})")
         if missing := [a.name for a in declared.values() if a.required and a.name not in arguments]:
@@ -256,31 +223,18 @@ class Registry:
 
     def describe(self, name: str) -> Description:
         """Return the documentation of `name`: equation, paper, arguments, file and line."""
-        cls = self.get(name)
-        file, line = _source(cls)
-        documentation = inspect.getdoc(cls) or ""
-        equation = re.search(r"^Equation:\n((?:[ ]+.*\n?|\n)+)", documentation, re.M)
-        paper = re.search(r"^Paper:\s*(.+)$", documentation, re.M)
-        return Description(
-            family=self.family,
-            name=name,
-            summary=documentation.partition("\n")[0],
-            documentation=documentation,
-            equation=inspect.cleandoc(equation[1]).strip() if equation else None,
-            paper=paper[1].strip() if paper else None,
-            arguments=self.arguments(name),
-            given=tuple(p for p in inspect.signature(cls).parameters if p in self.given),
-            file=file,
-            line=line,
-        )
+        return Description.of(self.get(name), family=self.family, name=name, arguments=self.arguments(name), given=self.given)
 
-    def _load(self, name: str) -> None:
-        plugins = self._plugins.get(name, [])
-        claimants = [_distribution(p) for p in plugins] + (["attnkit"] if name in self.built_in() else [])
-        if len(claimants) > 1:
+    def _check_claims(self, name: str) -> None:
+        """Raise if two parties provide `name`: which one is meant must not depend on what was imported first."""
+        claimants = [_distribution(p) for p in self._plugins.get(name, [])] + (["attnkit"] if name in self.built_in() else [])
+        if len(claimants) > 1 and name not in self._overridden:
             raise ConfigurationError(
                 f"{self.family} {name!r} is claimed by {' and '.join(sorted(claimants))}; uninstall one, or have it renamed"
             )
+
+    def _load(self, name: str) -> None:
+        plugins = self._plugins.get(name, [])
         if name in self.built_in():
             self._import(name)
         elif plugins and name not in self._broken:
@@ -317,7 +271,7 @@ class Registry:
 
     @cached_property
     def _built_in(self) -> set[str]:
-        folder = Path(__file__).parent.joinpath(*self.package.split(".")[1:])
+        folder = Path(__file__).parents[1].joinpath(*self.package.split(".")[1:])
         return {f.stem for f in folder.glob("*.py") if f'.register("{f.stem}")' in f.read_text(encoding="utf-8")}
 
     @cached_property
@@ -327,46 +281,13 @@ class Registry:
             attribute, _, name = point.name.partition(".")
             if attribute == self.attribute and name:
                 found.setdefault(name, []).append(point)
-            elif attribute not in (known := [f.attribute for f in FAMILIES]) or not name:
+            elif attribute not in (known := sorted(self._attributes)) or not name:
                 warnings.warn(
                     f"the entry point {point.name!r} of the plugin {_distribution(point)!r} is not 'REGISTRY.NAME' and adds nothing."
                     f"{nearest(attribute, known)} Registries: {', '.join(known)}.",
                     stacklevel=2,
                 )
         return found
-
-
-class TorchOptimizers(Registry):
-    """Ours, and every optimizer of `torch.optim` by its class name in lower case: `adamw`, `sgd`, `adafactor`, ..."""
-
-    def built_in(self) -> set[str]:
-        """Return our names, and those in `torch.optim.__all__`, read without importing torch."""
-        return self._built_in | set(self._class_names)
-
-    def _import(self, name: str) -> None:
-        if name in self._built_in:
-            super()._import(name)
-        else:
-            self._classes[name] = getattr(importlib.import_module("torch.optim"), self._class_names[name])
-
-    @cached_property
-    def _class_names(self) -> dict[str, str]:
-        torch = importlib.util.find_spec("torch")
-        assert torch is not None
-        assert torch.origin is not None
-        source = Path(torch.origin).with_name("optim").joinpath("__init__.py").read_text(encoding="utf-8")
-        exported = re.search(r"__all__ = \[(.*?)\]", source, re.S)
-        assert exported is not None
-        classes = re.findall(r'"([A-Z]\w*)"', exported[1])
-        return {c.lower(): c for c in classes if c != "Optimizer"}
-
-
-def _source(cls: type) -> tuple[str, int]:
-    """Return file and line of a class; `?` and 0 for one that was typed into an interpreter or is made by a function."""
-    try:
-        return inspect.getsourcefile(cls) or "?", inspect.getsourcelines(cls)[1]
-    except (OSError, TypeError):
-        return "?", 0
 
 
 def _distribution(point: EntryPoint) -> str:
@@ -380,53 +301,3 @@ def _slot_of(annotation: Any) -> Registry | None:
     if get_origin(annotation) in (Union, types.UnionType):
         return next((r for r in map(_slot_of, get_args(annotation)) if r is not None), None)
     return None
-
-
-def _is_of_type(value: Any, annotation: Any) -> bool:
-    """Check a value against the plain annotations that specs use; anything else passes."""
-    origin = get_origin(annotation)
-    if origin in (Union, types.UnionType):
-        return any(_is_of_type(value, a) for a in get_args(annotation))
-    if origin is typing.Literal:
-        return value in get_args(annotation)
-    if annotation is None or annotation is types.NoneType:
-        return value is None
-    if annotation in (bool, str):
-        return isinstance(value, annotation)
-    if annotation is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if annotation is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return True
-
-
-attentions = Registry("attentions", family="attention", package="attnkit.attention", given=("head_dim", "num_heads", "num_kv_heads"))
-positions = Registry(
-    "positions", family="position", package="attnkit.position", given=("d_model", "head_dim", "num_heads", "bidirectional")
-)
-norms = Registry("norms", family="norm", package="attnkit.norm", given=("d_model",))
-feed_forwards = Registry("feed_forwards", family="feed_forward", package="attnkit.feed_forward", given=("d_model",))
-residuals = Registry("residuals", family="residual", package="attnkit.residual", given=("make_norm", "dropout"))
-embeddings = Registry("embeddings", family="embedding", package="attnkit.embedding", given=("vocab_size", "d_model"))
-tokenizers = Registry("tokenizers", family="tokenizer", package="attnkit.tokenizer")
-stacks = Registry("stacks", family="stack", package="attnkit.stack")
-optimizers = TorchOptimizers("optimizers", family="optimizer", package="attnkit.optimizer", given=("params",))
-schedules = Registry("schedules", family="schedule", package="attnkit.schedule", given=("total_steps",))
-tasks = Registry("tasks", family="task", package="attnkit.task")
-datasets = Registry("datasets", family="dataset", package="attnkit.data")
-
-FAMILIES: tuple[Registry, ...] = (
-    attentions, positions, norms, feed_forwards, residuals, embeddings, tokenizers, stacks, optimizers, schedules, tasks, datasets,
-)  # fmt: skip
-
-# What a component slot is annotated with: plain data for mypy, and the registry for whoever reads the signature.
-AttentionSpec = Annotated[Spec, attentions]
-PositionSpec = Annotated[Spec, positions]
-NormSpec = Annotated[Spec, norms]
-FeedForwardSpec = Annotated[Spec, feed_forwards]
-ResidualSpec = Annotated[Spec, residuals]
-EmbeddingSpec = Annotated[Spec, embeddings]
-TokenizerSpec = Annotated[Spec, tokenizers]
-StackSpec = Annotated[Spec, stacks]
-OptimizerSpec = Annotated[Spec, optimizers]
-ScheduleSpec = Annotated[Spec, schedules]

@@ -1,0 +1,74 @@
+"""Registries: from names to classes, without importing what is not asked for.
+
+A built-in component is a module of its family's package: `attnkit/attention/additive.py` registers `additive`.
+So the names are known from the file names, and `attnkit list` never imports torch.
+A third party registers with a decorator, or with one entry-point line in its `pyproject.toml`:
+
+    [project.entry-points."attnkit.components"]
+    "attentions.gaussian" = "my_package.gaussian:Gaussian"
+
+A component is described by a *spec*, which is plain data: a name (`"additive"`), or a mapping with a name and
+arguments (`{"name": "additive", "hidden_dim": 32}`). jsonargparse's `{"class_path": ..., "init_args": ...}` is understood too.
+"""
+
+from attnkit.registry.base import ENTRY_POINT_GROUP, Argument, Registry, Spec
+from attnkit.registry.description import Description
+from attnkit.registry.errors import ConfigurationError, nearest
+from attnkit.registry.families import (
+    FAMILIES,
+    AttentionSpec,
+    EmbeddingSpec,
+    FeedForwardSpec,
+    NormSpec,
+    OptimizerSpec,
+    PositionSpec,
+    ResidualSpec,
+    ScheduleSpec,
+    StackSpec,
+    TokenizerSpec,
+    attentions,
+    datasets,
+    embeddings,
+    feed_forwards,
+    norms,
+    optimizers,
+    positions,
+    residuals,
+    schedules,
+    stacks,
+    tasks,
+    tokenizers,
+)
+
+__all__ = [
+    "Argument",
+    "AttentionSpec",
+    "ConfigurationError",
+    "Description",
+    "ENTRY_POINT_GROUP",
+    "EmbeddingSpec",
+    "FAMILIES",
+    "FeedForwardSpec",
+    "NormSpec",
+    "OptimizerSpec",
+    "PositionSpec",
+    "Registry",
+    "ResidualSpec",
+    "ScheduleSpec",
+    "Spec",
+    "StackSpec",
+    "TokenizerSpec",
+    "attentions",
+    "datasets",
+    "embeddings",
+    "feed_forwards",
+    "nearest",
+    "norms",
+    "optimizers",
+    "positions",
+    "residuals",
+    "schedules",
+    "stacks",
+    "tasks",
+    "tokenizers",
+]

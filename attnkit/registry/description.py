@@ -1,0 +1,62 @@
+"""What a component's docstring says of it."""
+
+import inspect
+import re
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from attnkit.registry.base import Argument
+
+
+@dataclass(frozen=True)
+class Description:
+    """What `describe` says of a component."""
+
+    family: str
+    name: str
+    summary: str
+    documentation: str
+    equation: str | None
+    paper: str | None
+    arguments: "tuple[Argument, ...]"
+    given: tuple[str, ...]
+    file: str
+    line: int
+
+    @classmethod
+    def of(cls, component: type, *, family: str, name: str, arguments: "tuple[Argument, ...]", given: Set[str]) -> Self:
+        """Read the documentation of a class.
+
+        Args:
+            component: The class.
+            family: Its family.
+            name: Its name there.
+            arguments: Those that a user may write.
+            given: Those that any parent in this family passes.
+        """
+        documentation = inspect.getdoc(component) or ""
+        equation = re.search(r"^Equation:\n((?:[ ]+.*\n?|\n)+)", documentation, re.M)
+        paper = re.search(r"^Paper:\s*(.+)$", documentation, re.M)
+        file, line = _source(component)
+        return cls(
+            family=family,
+            name=name,
+            summary=documentation.partition("\n")[0],
+            documentation=documentation,
+            equation=inspect.cleandoc(equation[1]).strip() if equation else None,
+            paper=paper[1].strip() if paper else None,
+            arguments=arguments,
+            given=tuple(p for p in inspect.signature(component).parameters if p in given),
+            file=file,
+            line=line,
+        )
+
+
+def _source(cls: type) -> tuple[str, int]:
+    """Return file and line of a class; `?` and 0 for one that was typed into an interpreter or is made by a function."""
+    try:
+        return inspect.getsourcefile(cls) or "?", inspect.getsourcelines(cls)[1]
+    except (OSError, TypeError):
+        return "?", 0

@@ -1,0 +1,14 @@
+"""What is raised when a composition is wrong."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConfigurationError(ValueError):
+    """A composition that cannot be built: the message says what is wrong and what to do."""
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return `" Did you mean 'x'?"`, or an empty string if nothing is near."""
+    found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
+    return f" Did you mean {found[0]!r}?" if found else ""
