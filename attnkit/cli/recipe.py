@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.registry import ConfigurationError, name_in_class_path, nearest
 
 SPEC_KEYS = ("model", "data")
 SEED = 42
@@ -110,13 +110,13 @@ def plain(value: Any) -> Any:
     """Return `value` with jsonargparse's `{class_path, init_args}` rewritten as `{name, ...}`, at every depth.
 
     Example:
-        >>> plain({"class_path": "attnkit.attention.additive", "init_args": {"hidden_dim": 32}})
+        >>> plain({"class_path": "attnkit.attention.additive.Additive", "init_args": {"hidden_dim": 32}})
         {'name': 'additive', 'hidden_dim': 32}
     """
     if isinstance(value, Mapping):
         value = {key: plain(item) for key, item in value.items()}
         if "class_path" in value and set(value) <= {"class_path", "init_args"}:
-            return {"name": str(value["class_path"]).rpartition(".")[2], **(value.get("init_args") or {})}
+            return {"name": name_in_class_path(str(value["class_path"])), **(value.get("init_args") or {})}
         return value
     return [plain(item) for item in value] if isinstance(value, list) else value
 

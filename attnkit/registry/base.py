@@ -167,9 +167,8 @@ class Registry:
             )
         arguments = dict(spec)
         if "class_path" in arguments:
-            *_, module, last = ["", *str(arguments.pop("class_path")).split(".")]
-            arguments |= arguments.pop("init_args", None) or {}
-            return module if module in self and last not in self else last, arguments
+            name, own = name_in_class_path(str(arguments.pop("class_path"))), arguments.pop("init_args", None) or {}
+            return name, arguments | own
         if not isinstance(name := arguments.pop("name", None), str):
             raise ConfigurationError(f"{self.family} spec {dict(spec)!r} has no name; add one of: {', '.join(self.names())}")
         return name, arguments
@@ -288,6 +287,17 @@ class Registry:
                     stacklevel=2,
                 )
         return found
+
+
+def name_in_class_path(path: str) -> str:
+    """Return the registry name in jsonargparse's path of a component: the last word, or before a class the module.
+
+    Example:
+        >>> name_in_class_path("attnkit.attention.additive"), name_in_class_path("attnkit.attention.additive.Additive")
+        ('additive', 'additive')
+    """
+    *_, module, last = ["", *path.split(".")]
+    return last if last == last.lower() else module
 
 
 def _distribution(point: EntryPoint) -> str:

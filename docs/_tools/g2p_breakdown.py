@@ -9,13 +9,14 @@ from attnkit.task import Task
 task = Task.load(sys.argv[1])
 data = attnkit.datasets.build("cmudict")
 listed = data.evaluation_set("test")  # every pronunciation in the dictionary
-in_part = references(data._part("test"))  # only those in the test part
+in_part = references(data.part("test"))  # only those in the test part
 trained = {word for word, _ in data.training_pairs()}
 words = list(listed)
 outputs = dict(zip(words, task.generate(words, beam_size=int(sys.argv[2])), strict=True))
 
 
 def row(label: str, chosen: list[str], right: dict[str, list[str]]) -> str:
+    """Return a row of the table: how many of the chosen words have no right output."""
     wrong = sum(outputs[word] not in right[word] for word in chosen)
     return f"| {label} | {len(chosen):,} | {100 * wrong / len(chosen):.1f} |"
 
