@@ -15,7 +15,7 @@ from attnkit.layers.multi_head import KeyValues
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.position import Position
-from attnkit.registry import AttentionSpec, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec, norms, positions
+from attnkit.registry import AttentionSpec, ConfigurationError, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec, norms, positions
 from attnkit.state import State
 
 
@@ -158,13 +158,13 @@ class Transformer(nn.Module):
             [B, T, D], and the state after `x`.
 
         Raises:
-            ValueError: The sequence is longer than the positions allow.
+            ConfigurationError: The sequence is longer than the positions allow.
         """
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
         past = state.positions.shape[1]
         if self.position.max_length is not None and past + length > self.position.max_length:
-            raise ValueError(
+            raise ConfigurationError(
                 f"a sequence of {past + length} tokens does not fit into positions that end at {self.position.max_length}; "
                 f"shorten it, raise the position's max_length, or use positions without an end (sinusoidal, rotary, alibi, relative)"
             )

@@ -33,8 +33,8 @@ COMPILED = "_orig_mod."  # what torch.compile puts into the names of a module's 
 class Task(LightningModule, ABC):
     """A model, its objective and its optimizer.
 
-    A subclass is registered (`@attnkit.tasks.register`), calls `self.store_arguments(locals())` in its constructor, builds its
-    model in `build_model`, and returns sums from `objective`.
+    A subclass is registered (`@attnkit.tasks.register`), calls `self.store_arguments(locals())` at the start of its constructor and
+    `self.require_buildable()` at the end, builds its model in `build_model`, and returns sums from `objective`.
 
     The gradient of an optimizer step is the gradient of (sum of the loss over all targets) / (number of targets), where both run over
     all micro-batches (`trainer.accumulate_grad_batches`) and all ranks, however ragged. Callbacks see it so in
@@ -91,6 +91,16 @@ class Task(LightningModule, ABC):
             if slot is not None and slot is not optimizers and plain[argument.name] is not None:
                 plain[argument.name] = plain_data(slot.resolve(plain[argument.name]), path=argument.name)
         self.save_hyperparameters(plain, logger=False)
+
+    def require_buildable(self) -> None:
+        """Build the model once without memory, so that a wrong composition is refused now and not at the start of the training.
+
+        Raises:
+            ConfigurationError: The pieces do not go together.
+            ValueError: A width or a count is out of range.
+        """
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            self.build_model()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

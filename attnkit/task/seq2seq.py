@@ -107,6 +107,7 @@ class Seq2Seq(Task):
         self.metric_names, self.samples = tuple(metrics), samples
         self.evaluation = nn.ModuleDict({"val": self._metrics(), "test": self._metrics()})
         self._shown: list[tuple[str, str, list[str]]] = []
+        self.require_buildable()
 
     @property
     def monitor(self) -> tuple[str, Literal["min", "max"]]:

@@ -27,11 +27,15 @@ class ToyAttention:
         scale: How much.
     """
 
+    inner_product: ClassVar = False
+
     def __init__(self, *, head_dim: int, hidden_dim: int = 16, scale: float = 1.0) -> None: ...
 
 
 class OtherAttention:
     """Another toy attention."""
+
+    inner_product: ClassVar = False
 
     def __init__(self, *, bias: bool = True, label: str | None = None) -> None: ...
 

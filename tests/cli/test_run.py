@@ -138,6 +138,14 @@ def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
         (["--config", "tiny.yaml", "extra"], "unknown argument 'extra'"),
         (["--config", "tiny.yaml", "--model.stack.num_heads", "3"], "3"),
         (["--config", "tiny.yaml", "--model.stack.attention.hidden_dim", "0"], "hidden_dim must be positive, but is 0"),
+        (
+            ["--config", "tiny.yaml", "--model.stack.position", "learned", "--model.stack.position.max_length", "2"],
+            "tokens does not fit into positions that end at 2; shorten it, raise the position's max_length",
+        ),
+        (
+            ["--config", "tiny.yaml", "--model.stack.position", "rotary", "--model.stack.attention", "additive"],
+            "position 'rotary' is not legal with attention 'additive'",
+        ),
         (["--config", "tiny.yaml", "--data.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
         (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
     ],

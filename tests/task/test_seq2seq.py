@@ -97,7 +97,17 @@ def test_misuse_is_refused_when_the_task_is_made(make_task, arguments, message):
 
 def test_a_stack_of_another_shape_is_refused(make_task):
     with pytest.raises(ConfigurationError, match="takes vocab_size"):
-        make_task(stack={**STACK, "name": "decoder"}).configure_model()
+        make_task(stack={**STACK, "name": "decoder"})
+
+
+def test_pieces_that_do_not_go_together_are_refused_when_the_task_is_made_and_cost_no_random_numbers(make_task):
+    before = torch.get_rng_state()
+    with pytest.raises(ConfigurationError, match="position 'rotary' is not legal with attention 'additive'"):
+        make_task(stack={**STACK, "attention": "additive"})
+    with pytest.raises(ValueError, match=r"num_heads \(3\) must divide d_model \(32\)"):
+        make_task(stack={**STACK, "num_heads": 3})
+    make_task(stack=STACK)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_unregistered_task_is_refused(make_task):
