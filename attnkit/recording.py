@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.attention import Attention
+from attnkit.layers import ContextDecoder
 
 
 @contextmanager
@@ -22,7 +23,8 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         model: Any module that contains attnkit attention.
 
     Yields:
-        A mapping from module path to weights [B, H, Q, K], detached; a later call of the same module replaces the earlier.
+        A mapping from module path to weights [B, H, Q, K], detached; a later call of the same module replaces the earlier. The calls of a
+        recurrent decoder that attends token by token are one: its queries are joined.
 
     Example:
         >>> import attnkit
@@ -33,11 +35,14 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
         {'stack.encoder.layers.0.self_attention': (1, 2, 3, 3)}
     """
     maps: dict[str, Tensor] = {}
-    handles = [
-        module.register_forward_hook(partial(_record, maps, path.removesuffix(".attention")), with_kwargs=True)
-        for path, module in model.named_modules()
-        if isinstance(module, Attention)
-    ]
+    handles, joined = [], set()
+    for path, module in model.named_modules():
+        key = path.removesuffix(".attention")
+        if isinstance(module, ContextDecoder):
+            joined.add(key := f"{path}.attention".removeprefix("."))
+            handles.append(module.register_forward_pre_hook(partial(_forget, maps, key)))
+        elif isinstance(module, Attention):
+            handles.append(module.register_forward_hook(partial(_record, maps, key, key in joined), with_kwargs=True))
     try:
         yield maps
     finally:
@@ -45,9 +50,20 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             handle.remove()
 
 
+def _forget(maps: dict[str, Tensor], key: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+    maps.pop(key, None)
+
+
 def _record(
-    maps: dict[str, Tensor], path: str, module: Attention, args: tuple[Tensor, ...], kwargs: dict[str, Any], output: Tensor
+    maps: dict[str, Tensor],
+    key: str,
+    is_joined: bool,
+    module: Attention,
+    args: tuple[Tensor, ...],
+    kwargs: dict[str, Any],
+    output: Tensor,
 ) -> None:
     given = dict(zip(("query", "key", "value"), args, strict=False), **kwargs)
     with torch.no_grad():
-        maps[path] = module.weights(**{name: given[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in given})
+        weights = module.weights(**{name: given[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in given})
+        maps[key] = torch.cat([maps[key], weights], -2) if is_joined and key in maps else weights

@@ -1,8 +1,25 @@
 """Layers: what stacks are made of."""
 
+from attnkit.layers.context_decoder import ContextDecoder, ContextState, Placement
 from attnkit.layers.legality import check_legal
 from attnkit.layers.multi_head import KeyValues, MultiHead
+from attnkit.layers.recurrent import Cell, CellState, Recurrent, RecurrentLayer, RecurrentState
 from attnkit.layers.transformer import Transformer, TransformerState
 from attnkit.layers.transformer_layer import TransformerLayer
 
-__all__ = ["KeyValues", "MultiHead", "Transformer", "TransformerLayer", "TransformerState", "check_legal"]
+__all__ = [
+    "Cell",
+    "CellState",
+    "ContextDecoder",
+    "ContextState",
+    "KeyValues",
+    "MultiHead",
+    "Placement",
+    "Recurrent",
+    "RecurrentLayer",
+    "RecurrentState",
+    "Transformer",
+    "TransformerLayer",
+    "TransformerState",
+    "check_legal",
+]

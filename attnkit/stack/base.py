@@ -72,3 +72,9 @@ class EncoderDecoderStack(nn.Module, ABC):
     @abstractmethod
     def decode(self, tgt: Tensor, state: State) -> tuple[Tensor, State]:
         """Decode the embedded target tokens [B, T, D] that follow `state`; return [B, T, D] and the state after them."""
+
+
+def refuse_attn_mask(attn_mask: Tensor | None) -> None:
+    """Raise if a stack without attention is given a mask for it."""
+    if attn_mask is not None:
+        raise ValueError("a recurrent stack has no attention to restrict: leave attn_mask out, or use a stack that attends")

@@ -1,0 +1,205 @@
+# https://arxiv.org/abs/1508.04025
+"""A recurrent decoder with a context: fixed, or found by attention at each step."""
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from attnkit import masks
+from attnkit.attention import Attention, Backend
+from attnkit.layers.multi_head import KeyValues, MultiHead
+from attnkit.layers.recurrent import Cell, CellState, Recurrent, RecurrentLayer, RecurrentState
+from attnkit.linear import Linear
+from attnkit.masks import Mask
+from attnkit.registry import AttentionSpec, ConfigurationError, attentions
+from attnkit.state import State
+
+Placement = Literal["after", "before"]
+
+
+@dataclass(frozen=True)
+class ContextState(State):
+    """What a recurrent decoder remembers.
+
+    Attributes:
+        layers: The state of each layer.
+        fed: [B, D] what joins the next input: the fixed context, or the last output (input feeding); None if nothing does.
+        memory: Keys and values of attention, or None without it.
+        memory_mask: [B, S] bool, or None.
+    """
+
+    layers: tuple[CellState, ...]
+    fed: Tensor | None = None
+    memory: KeyValues | None = None
+    memory_mask: Tensor | None = None
+
+
+class Score(nn.Module):
+    """Attention by a score alone, as recurrent models have it: states are queries, keys and values, without projections.
+
+    Args:
+        d_model: Width of queries and memory D.
+        attention: The score.
+        dropout: Probability of dropping an attention weight.
+        backend: What computes the attention; changes no result.
+
+    Raises:
+        ConfigurationError: An unknown attention, or a wrong argument of it.
+        ValueError: `dropout` is no probability, or the attention has no such backend.
+
+    Example:
+        >>> attention = Score(d_model=8, attention="dot_product")
+        >>> attention(torch.randn(2, 5, 8), attention.key_values(torch.randn(2, 7, 8))).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, *, d_model: int, attention: AttentionSpec, dropout: float = 0.0, backend: Backend = "auto") -> None:
+        super().__init__()
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"a dropout probability lies in [0, 1], but is {dropout}")
+        self.attention: Attention = attentions.build(attention, head_dim=d_model, num_heads=1, num_kv_heads=1)
+        if backend not in ("auto", *(known := self.attention.backends)):
+            raise ValueError(f"{type(self.attention).__name__} has no backend {backend!r}; choose 'auto' or one of {', '.join(known)}")
+        self.dropout, self.backend = dropout, backend
+
+    def key_values(self, memory: Tensor) -> KeyValues:
+        """Project what is attended to, [B, K, D], with the score's own weights."""
+        return KeyValues(self.attention.project_key(memory[:, None]), memory[:, None])
+
+    def forward(self, x: Tensor, memory: KeyValues, *, mask: Mask | None = None) -> Tensor:
+        """Attend from `x` [B, Q, D] to `memory`, giving [B, Q, D]."""
+        query = self.attention.project_query(x[:, None])
+        heads: Tensor = self.attention(
+            query, memory.key, memory.value, mask=mask, projected=True, dropout=self.dropout, backend=self.backend
+        )
+        return heads[:, 0]
+
+
+class ContextDecoder(nn.Module):
+    """Recurrent layers that read a context beside their input, or join it to their output.
+
+    Args:
+        cell: `rnn`, `lstm` or `gru`.
+        d_model: Width of inputs, states and outputs D.
+        num_layers: Layers.
+        attention: What finds the context at each step, or None: it is the encoder's last state.
+        num_heads: Heads; 1 is the score alone, more are projected (`MultiHead`).
+        placement: `after` attends with the new state of the highest layer (Luong), `before` with the last state of the lowest one, which
+            reads the context with its input (Bahdanau). Without attention: whether the fixed context is the first state alone, or read
+            with every input too.
+        input_feeding: With `after`: whether the last output is read with the next input.
+        dropout: Probability of dropping an element of each layer's input and output.
+        attention_dropout: Probability of dropping an attention weight.
+        backend: What computes the attention; changes no result.
+
+    Raises:
+        ConfigurationError: An unknown name, or input feeding where there is nothing to feed.
+        ValueError: A width, count or probability is out of range, or the attention has no such backend.
+
+    Example:
+        >>> decoder = ContextDecoder(cell="gru", d_model=8, num_layers=2, attention="additive", placement="before")
+        >>> encoder = Recurrent(cell="gru", d_model=8, num_layers=2)
+        >>> y, state = decoder(torch.randn(3, 4, 8), decoder.start(*encoder(torch.randn(3, 6, 8))))
+        >>> y.shape
+        torch.Size([3, 4, 8])
+    """
+
+    def __init__(
+        self,
+        *,
+        cell: Cell,
+        d_model: int,
+        num_layers: int,
+        attention: AttentionSpec | None,
+        num_heads: int = 1,
+        placement: Placement = "after",
+        input_feeding: bool = False,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        if placement not in ("after", "before"):
+            raise ConfigurationError(f"placement must be after or before, but is {placement!r}")
+        if input_feeding and (attention is None or placement == "before"):
+            why = "there is no attention" if attention is None else "placement 'before' reads the context with the input already"
+            raise ConfigurationError(f"input_feeding feeds what attention after the cell found, but {why}; leave it out")
+        self.d_model, self.placement, self.input_feeding = d_model, placement, input_feeding
+        input_dim = 2 * d_model if input_feeding or placement == "before" else d_model
+        self.recurrent = Recurrent(cell=cell, d_model=d_model, num_layers=num_layers, input_dim=input_dim, dropout=dropout)
+        self.attention: Score | MultiHead | None = None
+        if attention is not None and num_heads == 1:
+            self.attention = Score(d_model=d_model, attention=attention, dropout=attention_dropout, backend=backend)
+        elif attention is not None:
+            self.attention = MultiHead(
+                d_model=d_model, num_heads=num_heads, attention=attention, dropout=attention_dropout, backend=backend
+            )
+        has_context = attention is not None or placement == "before"
+        self.readout = Linear(2 * d_model, d_model, bias=False) if has_context else None
+
+    def start(self, memory: Tensor, encoded: RecurrentState, memory_mask: Tensor | None = None) -> ContextState:
+        """Return the state before the first token.
+
+        Args:
+            memory: The encoder's output [B, S, D], projected here for all steps.
+            encoded: The encoder's last states: each layer starts from that of the same height, counted from the highest.
+            memory_mask: [B, S] bool, True = real token (default: all).
+        """
+        deeper = len(encoded.layers) - len(self.recurrent.layers)
+        layers = tuple(encoded.layers[max(0, deeper + i)] for i in range(len(self.recurrent.layers)))
+        if self.attention is None:
+            return ContextState(layers, fed=encoded.layers[-1].hidden if self.placement == "before" else None)
+        fed = memory.new_zeros(memory.shape[0], self.d_model) if self.input_feeding else None
+        return ContextState(layers, fed, self.attention.key_values(memory), memory_mask)
+
+    def forward(self, x: Tensor, state: ContextState) -> tuple[Tensor, ContextState]:
+        """Decode `x` [B, T, D], which follows `state`; return [B, T, D] and the state after it."""
+        mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))
+        layers, fed = state.layers, state.fed
+        if self.attention is None and fed is not None:  # the same context for all tokens
+            context = fed[:, None].expand(-1, x.shape[1], -1)
+            y, after = self.recurrent.run(torch.cat([x, context], -1), layers)
+            y, layers = self._join(context, y), after.layers
+        elif self.input_feeding:
+            y, layers, fed = self._feed(x, state, mask)
+        elif self.placement == "before":
+            y, layers = self._attend_before(x, state, mask)
+        else:
+            y, after = self.recurrent.run(x, layers)
+            layers = after.layers
+            if self.attention is not None:
+                y = self._join(self._attend(y, state, mask), y)
+        return y, ContextState(layers, fed, state.memory, state.memory_mask)
+
+    def _feed(self, x: Tensor, state: ContextState, mask: Mask | None) -> tuple[Tensor, tuple[CellState, ...], Tensor]:
+        """Read each output with the next input: all layers take one token at a time."""
+        layers, fed, outputs = state.layers, cast(Tensor, state.fed), []
+        for token in x.unbind(1):
+            h, layers = self.recurrent.step(torch.cat([token, fed], -1), layers)
+            fed = self._join(self._attend(h[:, None], state, mask)[:, 0], h)
+            outputs.append(fed)
+        return torch.stack(outputs, 1), layers, fed
+
+    def _attend_before(self, x: Tensor, state: ContextState, mask: Mask | None) -> tuple[Tensor, tuple[CellState, ...]]:
+        """Read a context with each input: the lowest layer takes one token at a time, those above the whole sequence."""
+        lowest, here = cast(RecurrentLayer, self.recurrent.layers[0]), state.layers[0]
+        contexts, outputs = [], []
+        for token in x.unbind(1):
+            contexts.append(self._attend(here.hidden[:, None], state, mask)[:, 0])
+            here = lowest.step(self.recurrent.dropout(torch.cat([token, contexts[-1]], -1)), here)
+            outputs.append(here.hidden)
+        y, above = self.recurrent.run(torch.stack(outputs, 1), state.layers, first=1)
+        return self._join(torch.stack(contexts, 1), y), (here, *above.layers)
+
+    def _attend(self, query: Tensor, state: ContextState, mask: Mask | None) -> Tensor:
+        assert self.attention is not None
+        assert state.memory is not None
+        context: Tensor = self.attention(query, state.memory, mask=mask)
+        return context
+
+    def _join(self, context: Tensor, h: Tensor) -> Tensor:
+        """Return tanh(W [c; h])."""
+        assert self.readout is not None
+        return torch.tanh(self.readout(torch.cat([context, h], -1)))
