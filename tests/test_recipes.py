@@ -51,3 +51,14 @@ def test_one_piece_of_a_recipe_is_swapped_by_flags(
     assert "attention: additive (hidden_dim=8)" in shown
     assert "position: learned" in shown
     assert main(["generate", "runs/g2p/transformer/version_0/checkpoints/best.ckpt", "attention", "--beam_size=3"]) == 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_stack_of_a_recipe_is_swapped_for_its_recurrent_twin_by_one_flag(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", "--config", name, "--model.stack=recurrent_encoder_decoder", *SHORT]) == 0
+    shown = capfd.readouterr()
+    assert "stack: recurrent_encoder_decoder (d_model=1" in shown.out
+    assert "recurrent_encoder_decoder replaces encoder_decoder, so" in shown.err

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from attnkit.registry import ConfigurationError, name_in_class_path, nearest
+from attnkit.registry import ConfigurationError, name_in_class_path, nearest, stacks
 
 SPEC_KEYS = ("model", "data")
 SEED = 42
@@ -125,7 +125,8 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     """Return `base` overlaid with `over`.
 
     Mappings merge key by key. A component that is replaced by one of another name starts from its own defaults: arguments of the old
-    one never leak into the new one, and `dropped` says which ones no longer apply.
+    one never leak into the new one, and `dropped` says which ones no longer apply. A stack is the exception, for its arguments are the
+    size and the pieces of the whole model: it keeps those that it has too.
 
     Example:
         >>> dropped = []
@@ -145,10 +146,18 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
             return merged
     elif isinstance(base, Mapping) and _name(base) == over:
         return base
-    if isinstance(base, Mapping) and (lost := {k: v for k, v in base.items() if k != "name"}):
+    if not isinstance(base, Mapping):
+        return over
+    own = {k: v for k, v in base.items() if k != "name"}
+    is_stack = {_name(base), _name(over)} <= set(stacks)
+    kept = {k: v for k, v in own.items() if k in {a.name for a in stacks.arguments(_name(over))}} if is_stack else {}
+    if lost := {k: v for k, v in own.items() if k not in kept}:
         listed = ", ".join(f"{k}={_brief(v)}" for k, v in lost.items())
         verb = "applies" if len(lost) == 1 else "apply"
         dropped.append(f"{path}: {_name(over)} replaces {_name(base) or 'what was there'}, so {listed} no longer {verb}")
+    if kept:
+        new = over if isinstance(over, Mapping) else {"name": over}
+        return merge({**kept, "name": _name(over)}, new, path=path, dropped=dropped)
     return over
 
 

@@ -154,3 +154,13 @@ def test_a_flag_without_its_value_is_named(flags: list[str]) -> None:
 
 def test_a_negative_number_is_a_value() -> None:
     assert take_apart(["--data.size", "-1"]).flags == {"data": {"size": "-1"}}
+
+
+def test_a_stack_that_replaces_another_keeps_the_arguments_that_it_has_too() -> None:
+    base = {"name": "encoder_decoder", "d_model": 8, "num_heads": 2, "norm": "rms_norm", "attention": {"name": "additive", "hidden_dim": 4}}
+    notes: list[str] = []
+    merged = merge({"stack": base}, {"stack": "recurrent_encoder_decoder"}, dropped=notes)
+    assert merged == {"stack": {"name": "recurrent_encoder_decoder", "d_model": 8, "num_heads": 2, "attention": base["attention"]}}
+    assert notes == ["stack: recurrent_encoder_decoder replaces encoder_decoder, so norm=rms_norm no longer applies"]
+    over = {"name": "recurrent_encoder_decoder", "d_model": 16, "cell": "gru", "attention": "cosine"}
+    assert merge(base, over, dropped=[]) == {**over, "num_heads": 2}
