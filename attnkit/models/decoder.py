@@ -1,12 +1,10 @@
 """The decoder model: the next token from those before."""
 
-import torch
 from torch import Tensor
 
-from attnkit.decoding import beam, greedy
 from attnkit.embedding import Embedding
 from attnkit.masks import check_bool
-from attnkit.models.base import Head, Model, Tie, check_length, check_tie
+from attnkit.models.base import Head, Model, Tie, check_tie, generating
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack
 from attnkit.state import State
@@ -25,6 +23,7 @@ class DecoderModel(Model):
         eos_id: Ends a sequence, or None: `generate` always makes `max_length` tokens.
 
     Example:
+        >>> import torch
         >>> import attnkit
         >>> model = attnkit.compose(stack="decoder", d_model=16, num_layers=2, num_heads=2, vocab_size=20, eos_id=None)
         >>> model.generate(torch.tensor([[5, 6, 7]]), max_length=4).shape
@@ -58,7 +57,6 @@ class DecoderModel(Model):
         x, state = self.stack(self.embedding(tokens), state=state)
         return self.head(x[:, -1]), state
 
-    @torch.no_grad()
     def generate(
         self,
         prompt: Tensor,
@@ -68,7 +66,7 @@ class DecoderModel(Model):
         beam_size: int = 1,
         length_penalty: float = 1.0,
     ) -> Tensor:
-        """Continue `prompt`.
+        """Continue `prompt`, without dropout and gradients.
 
         Args:
             prompt: [B, T], at least one real token in each row.
@@ -84,27 +82,16 @@ class DecoderModel(Model):
             ValueError: A row of the prompt is empty, the mask has another shape, or a number is not positive.
             TypeError: The mask is not bool.
         """
-        check_length(max_length, beam_size)
         if prompt_mask is not None:
             check_bool(prompt_mask, "prompt_mask", prompt.shape)
         if prompt.shape[1] == 0 or (prompt_mask is not None and not bool(prompt_mask.any(1).all())):
             raise ValueError("every row of the prompt needs at least one token; start an empty one with bos_id")
         state: State | None = None
         tokens = prompt
-        if prompt_mask is not None and prompt.shape[1] > 1:
-            order = prompt_mask.int().argsort(stable=True, dim=1)  # padding first, so that every row ends with its last real token
-            prompt = prompt.gather(1, order)
-            tokens = prompt[:, -1:]
-            _, state = self.stack(self.embedding(prompt[:, :-1]), key_mask=prompt_mask.gather(1, order)[:, :-1])
-        if beam_size == 1:
-            return greedy(self.step, tokens, state, max_length=max_length, eos_id=self.eos_id, pad_id=self.pad_id)
-        return beam(
-            self.step,
-            tokens,
-            state,
-            beam_size=beam_size,
-            max_length=max_length,
-            eos_id=self.eos_id,
-            pad_id=self.pad_id,
-            length_penalty=length_penalty,
-        )
+        with generating(self):
+            if prompt_mask is not None and prompt.shape[1] > 1:
+                order = prompt_mask.int().argsort(stable=True, dim=1)  # padding first, so that every row ends with its last real token
+                prompt = prompt.gather(1, order)
+                tokens = prompt[:, -1:]
+                _, state = self.stack(self.embedding(prompt[:, :-1]), key_mask=prompt_mask.gather(1, order)[:, :-1])
+            return self.search(self.step, tokens, state, max_length=max_length, beam_size=beam_size, length_penalty=length_penalty)

@@ -1,11 +1,9 @@
 """The encoder-decoder model: a target from a source."""
 
-import torch
 from torch import Tensor, nn
 
-from attnkit.decoding import beam, greedy
 from attnkit.embedding import Embedding
-from attnkit.models.base import Head, Model, Tie, check_length, check_tie
+from attnkit.models.base import Head, Model, Tie, check_tie, generating
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import EncoderDecoderStack
 from attnkit.state import State
@@ -29,6 +27,7 @@ class EncoderDecoderModel(Model):
         ConfigurationError: `tie="all"` with vocabularies of different sizes.
 
     Example:
+        >>> import torch
         >>> import attnkit
         >>> model = attnkit.compose(stack="encoder_decoder", d_model=16, num_layers=1, num_heads=2, src_vocab_size=20, tgt_vocab_size=30)
         >>> src, tgt = torch.randint(3, 20, (2, 7)), torch.randint(3, 30, (2, 5))
@@ -87,7 +86,6 @@ class EncoderDecoderModel(Model):
         x, state = self.stack.decode(self._embed(tokens, "tgt"), state)
         return self.head(x[:, -1]), state
 
-    @torch.no_grad()
     def generate(
         self,
         src: Tensor,
@@ -97,7 +95,7 @@ class EncoderDecoderModel(Model):
         beam_size: int = 1,
         length_penalty: float = 1.0,
     ) -> Tensor:
-        """Decode the source.
+        """Decode the source, without dropout and gradients.
 
         Args:
             src: [B, S].
@@ -109,21 +107,10 @@ class EncoderDecoderModel(Model):
         Returns:
             The target without the start token [B, L]; rows that ended are filled with `pad_id`.
         """
-        check_length(max_length, beam_size)
-        state = self.encode(src, src_mask)
         start = src.new_full((src.shape[0], 1), self.bos_id)
-        if beam_size == 1:
-            return greedy(self.step, start, state, max_length=max_length, eos_id=self.eos_id, pad_id=self.pad_id)
-        return beam(
-            self.step,
-            start,
-            state,
-            beam_size=beam_size,
-            max_length=max_length,
-            eos_id=self.eos_id,
-            pad_id=self.pad_id,
-            length_penalty=length_penalty,
-        )
+        with generating(self):
+            state = self.encode(src, src_mask)
+            return self.search(self.step, start, state, max_length=max_length, beam_size=beam_size, length_penalty=length_penalty)
 
     def _embed(self, tokens: Tensor, side: str) -> Tensor:
         x: Tensor = self.embeddings[side if side in self.embeddings else "shared"](tokens)

@@ -193,18 +193,13 @@ class Seq2Seq(Task):
         if isinstance(texts, str):
             raise TypeError(f"generate takes a list of texts, as in generate([{texts!r}])")
         self.configure_model()
-        was_training = self.training
-        self.eval()
         ids = [torch.tensor([*self.src_tokenizer.encode(text), Tokenizer.eos_id]) for text in texts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # like lengths together: less padding
         outputs: dict[int, str] = {}
-        try:
-            for start in range(0, len(order), BATCH):
-                rows = order[start : start + BATCH]
-                src = pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id)
-                outputs.update(zip(rows, self._decode(src.to(self.device), beam_size=beam_size, max_length=max_length), strict=True))
-        finally:
-            self.train(was_training)
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
+            src = pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id)
+            outputs.update(zip(rows, self._decode(src.to(self.device), beam_size=beam_size, max_length=max_length), strict=True))
         return [outputs[i] for i in range(len(texts))]
 
     def _decode(self, src: Tensor, *, beam_size: int | None = None, max_length: int | None = None) -> list[str]:

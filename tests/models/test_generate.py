@@ -115,3 +115,21 @@ def test_wrong_prompts_are_refused() -> None:
         model.generate(prompt, prompt_mask=torch.ones(2, 3, dtype=torch.long))
     with pytest.raises(ValueError, match=r"prompt_mask must have shape \[2, 3\]"):
         model.generate(prompt, prompt_mask=torch.ones(2, 4, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_generation_has_no_dropout_whatever_the_mode_and_leaves_modes_and_random_numbers_alone(beam_size: int, seed: int) -> None:
+    sizes = {"d_model": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.5, "attention_dropout": 0.5, "eos_id": None}
+    pair = attnkit.compose(stack="encoder_decoder", src_vocab_size=30, tgt_vocab_size=30, **sizes)
+    alone = attnkit.compose(stack="decoder", vocab_size=30, **sizes)
+    tokens = torch.randint(3, 30, (2, 6))
+    for model in (pair, alone):
+        expected = model.eval().generate(tokens, max_length=8, beam_size=beam_size)
+        model.train()
+        model.head.eval()  # a part that its owner froze
+        before = torch.get_rng_state()
+        assert torch.equal(model.generate(tokens, max_length=8, beam_size=beam_size), expected)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert model.training
+        assert not model.head.training
+        assert torch.is_grad_enabled()
