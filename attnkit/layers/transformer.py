@@ -14,7 +14,7 @@ from attnkit.layers.legality import check_legal
 from attnkit.layers.multi_head import KeyValues
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
-from attnkit.position import Position
+from attnkit.position import Position, Rotation
 from attnkit.registry import AttentionSpec, ConfigurationError, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec, norms, positions
 from attnkit.state import State
 
@@ -172,18 +172,16 @@ class Transformer(nn.Module):
         if key_mask is not None:
             masks.check_bool(key_mask, "key_mask", x.shape[:2])
         seen = None if plain else _extend(state.key_mask, key_mask, batch, past, length, x.device)
-        if seen is None:
-            every = torch.arange(past + length, device=x.device)[None]  # [1, K]
-        else:
-            every = masks.positions(seen)  # [B, K]
+        columns = torch.arange(past + length, device=x.device)[None]  # [1, K]
+        every = columns if seen is None else masks.positions(seen)  # [1 or B, K]
         here = every[:, past:]
-        added = self.position.embedding(here)
+        added = _embedding(self.position, here, columns)
         x = self.dropout(x if added is None else x + added.to(x.dtype))
-        rotation, bias = self.position.rotation(here), self.position.bias(here, every)
+        rotation, bias = _rotation(self.position, here, columns), self.position.bias(here, every)
         mask = self._mask(here, every, seen, attn_mask)
         memory_mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))
         memory_bias = None if state.memory_positions is None else self.cross_position.bias(here, state.memory_positions)
-        memory_rotation = self.cross_position.rotation(here)
+        memory_rotation = _rotation(self.cross_position, here, columns)
         caches = []
         for i, layer in enumerate(self.layers):
             x, cache = layer(
@@ -204,12 +202,11 @@ class Transformer(nn.Module):
     def start(self, memory: Tensor, memory_mask: Tensor | None = None) -> TransformerState:
         """Return the state before the first token, with the memory [B, S, D] projected for every layer."""
         batch, length = memory.shape[:2]
-        if memory_mask is None:
-            there = torch.arange(length, device=memory.device)[None]
-        else:
+        if memory_mask is not None:
             masks.check_bool(memory_mask, "memory_mask", memory.shape[:2])
-            there = masks.positions(memory_mask)
-        rotation = self.cross_position.rotation(there)
+        columns = torch.arange(length, device=memory.device)[None]  # [1, S]
+        there = columns if memory_mask is None else masks.positions(memory_mask)  # [1 or B, S]
+        rotation = _rotation(self.cross_position, there, columns)
         return TransformerState(
             positions=torch.empty(batch, 0, dtype=torch.long, device=memory.device),
             memory=tuple(cast(TransformerLayer, layer).project_memory(memory, rotation=rotation) for layer in self.layers),
@@ -225,6 +222,22 @@ class Transformer(nn.Module):
         if other is None and here.shape[1] == every.shape[1]:
             return Mask(causal=True)
         return Mask.of(masks.combine(masks.causal(here, every), other))
+
+
+def _embedding(position: Position, positions: Tensor, columns: Tensor) -> Tensor | None:
+    """Return what is added at `positions` [1 or B, T]: for a batch, rows of one table for all columns, not a table for each row."""
+    if positions.shape[0] == 1:
+        return position.embedding(positions)
+    table = position.embedding(columns)
+    return None if table is None else table[0][positions]
+
+
+def _rotation(position: Position, positions: Tensor, columns: Tensor) -> Rotation | None:
+    """Return the rotation at `positions` [1 or B, T], likewise."""
+    if positions.shape[0] == 1:
+        return position.rotation(positions)
+    table = position.rotation(columns)
+    return None if table is None else table.at(positions)
 
 
 def _extend(old: Tensor | None, new: Tensor | None, batch: int, past: int, length: int, device: torch.device) -> Tensor:

@@ -22,6 +22,10 @@ class Rotation:
     sin: Tensor
     interleaved: bool = False
 
+    def at(self, positions: Tensor) -> "Rotation":
+        """Return the rotation at `positions` [B, T], of a rotation that was made for the positions 0, 1, 2, ... ([1, 1, N, R])."""
+        return Rotation(self.cos[0, 0][positions][:, None], self.sin[0, 0][positions][:, None], self.interleaved)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Rotate queries or keys [B, H, T, Dh], computing in fp32."""
         width = 2 * self.cos.shape[-1]
