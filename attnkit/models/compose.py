@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from attnkit.models.base import Model, Tie
+from attnkit.models.base import Model
 from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder import EncoderModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
+from attnkit.models.head import Tie
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
 

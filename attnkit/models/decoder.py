@@ -4,7 +4,8 @@ from torch import Tensor
 
 from attnkit.embedding import Embedding
 from attnkit.masks import check_bool
-from attnkit.models.base import Head, Model, Tie, check_tie, generating
+from attnkit.models.base import Model, generating
+from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack
 from attnkit.state import State

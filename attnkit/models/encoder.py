@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from attnkit.embedding import Embedding
-from attnkit.models.base import Head, Model, Tie, check_tie
+from attnkit.models.base import Model
+from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import EncoderStack
 

@@ -3,7 +3,8 @@
 from torch import Tensor, nn
 
 from attnkit.embedding import Embedding
-from attnkit.models.base import Head, Model, Tie, check_tie, generating
+from attnkit.models.base import Model, generating
+from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import EncoderDecoderStack
 from attnkit.state import State

@@ -42,7 +42,7 @@ positions = Registry(
 norms = Registry("norms", family="norm", package="attnkit.norm", given=("d_model",))
 feed_forwards = Registry("feed_forwards", family="feed_forward", package="attnkit.feed_forward", given=("d_model",))
 residuals = Registry("residuals", family="residual", package="attnkit.residual", given=("make_norm", "dropout"))
-embeddings = Registry("embeddings", family="embedding", package="attnkit.embedding", given=("vocab_size", "d_model"))
+embeddings = Registry("embeddings", family="embedding", package="attnkit.embedding", given=("vocab_size", "d_model", "image_shape"))
 tokenizers = Registry("tokenizers", family="tokenizer", package="attnkit.tokenizer")
 stacks = Registry("stacks", family="stack", package="attnkit.stack")
 optimizers = TorchOptimizers("optimizers", family="optimizer", package="attnkit.optimizer", given=("params",))

@@ -1,0 +1,33 @@
+"""Files of Debian packages that carry data: unpacked into a folder, or installed."""
+
+from pathlib import Path
+
+from attnkit.registry import ConfigurationError
+
+
+def find_package_file(package: str, file: str, *, folder: str) -> Path:
+    """Return the path of a file of a package, looked for in `folder`, then where Debian installs it.
+
+    Args:
+        package: The package, for the message.
+        file: The path inside the package, such as `usr/share/datasets/fashion-mnist/train-labels-idx1-ubyte.gz`.
+        folder: Where packages were unpacked.
+
+    Raises:
+        ConfigurationError: It is in neither place; the message says how to get it.
+
+    Example:
+        >>> import tempfile
+        >>> root = Path(tempfile.mkdtemp())
+        >>> (root / "usr").mkdir()
+        >>> _ = (root / "usr" / "words").write_text("a")
+        >>> find_package_file("wamerican", "usr/words", folder=str(root)).read_text()
+        'a'
+    """
+    for root in (Path(folder), Path("/")):
+        if (path := root / file).exists():
+            return path
+    raise ConfigurationError(
+        f"no {file} in {Path(folder).resolve()} or /. It is in the Debian package {package}: "
+        f"apt-get download {package} && dpkg-deb -x {package}_*.deb {folder}"
+    )
