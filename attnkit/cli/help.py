@@ -15,6 +15,7 @@ from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, ta
 def overview(command: str) -> str:
     """Return what `attnkit COMMAND --help` prints."""
     names = "\n".join(f"  {registry.family:<13} {', '.join(registry.names())}" for registry in FAMILIES if registry.names())
+    out = "\n  --out FILE              write the predictions to this file, which appears when it is whole" if command == "predict" else ""
     needed = "--config RECIPE" if command == "fit" else "--ckpt_path PATH"
     return f"""usage: attnkit {command} {needed} [--KEY VALUE]...
 
@@ -28,7 +29,7 @@ def overview(command: str) -> str:
   --data.ARGUMENT VALUE   the same for the data
   --trainer.KEY VALUE     Lightning's Trainer; --trainer.help lists its keys
   --seed_everything N     the seed of everything (default: {SEED})
-  --print_config          print the whole recipe, defaults included, and stop
+  --print_config          print the whole recipe, defaults included, and stop{out}
 
 Names (attnkit list says more):
 {names}"""

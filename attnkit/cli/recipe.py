@@ -179,6 +179,7 @@ class Request:
     others: list[str] = field(default_factory=list)
     """Everything else, for Lightning's parser."""
     ckpt_path: str | None = None
+    out: str | None = None
     print_config: bool = False
     help_of: str | None = None
     """The slot, such as `model.stack.attention`, for which `--model.stack.attention.help [NAME]` asks."""
@@ -208,7 +209,7 @@ def take_apart(arguments: Sequence[str]) -> Request:
         elif is_spec and key.endswith(".help"):
             request.help_of = key.removesuffix(".help")
             request.help_name = value or (rest.pop(0) if rest and not rest[0].startswith("-") else None)
-        elif is_spec or flag in ("--config", "-c", "--ckpt_path"):
+        elif is_spec or flag in ("--config", "-c", "--ckpt_path", "--out"):
             if not equals:
                 if not rest or rest[0].startswith("--"):
                     raise ConfigurationError(f"{flag} needs a value, as in {flag} {'VALUE' if is_spec else 'PATH'}")
@@ -217,6 +218,8 @@ def take_apart(arguments: Sequence[str]) -> Request:
                 settings.append(([part for part in key.split(".") if part != "init_args"], _value(value)))
             elif flag == "--ckpt_path":
                 request.ckpt_path = None if value == "null" else value
+            elif flag == "--out":
+                request.out = value
             else:
                 request.recipes.append(value)
         else:

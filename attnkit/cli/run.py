@@ -26,15 +26,19 @@ from attnkit import __version__
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot, overview, trainer_overview
+from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
+from attnkit.cli.output import output
 from attnkit.cli.parser import Parser
 from attnkit.cli.recipe import SEED, Request, find_recipe, merge, read_recipe, read_yaml, recipe_folder, take_apart
 from attnkit.registry import ConfigurationError, Registry, datasets, tasks
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
+from attnkit.task.generating import TextGenerator
 
 _NOISE = (
     r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
     r".*does not have many workers",  # batches of token ids are ready in no time
     r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is not a state to go on with, but a model
+    r".*The dirpath has changed",  # a run that goes on has a folder of its own
 )
 
 
@@ -126,6 +130,8 @@ class RunCLI(LightningCLI):
 
     def __init__(self, command: str, request: Request) -> None:
         self.request = request
+        if request.out is not None and command != "predict":
+            raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} writes no such file")
         layers = [read_recipe(name) for name in request.recipes]
         dropped: list[str] = []
         recipe: dict[str, Any] = {}
@@ -136,7 +142,15 @@ class RunCLI(LightningCLI):
         if self.checkpoint is not None:
             recipe = merge(_recipe_of(self.checkpoint, command), recipe, dropped=dropped)
         recipe = merge(recipe, request.flags, dropped=dropped)
-        self.specs = complete_recipe(recipe)
+        self.tokenizers: dict[str, Any] = {}
+        model = recipe.get("model")
+        if self.checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
+            recipe = merge(inherited_layer(start), recipe, dropped=dropped)
+            self.specs = complete_recipe(recipe)
+            self.tokenizers = inherited_tokenizers(start, self.specs["data"]["name"])
+            dropped += [f"data.{name} is that of {model['init_from']}" for name in self.tokenizers]
+        else:
+            self.specs = complete_recipe(recipe)
         for note in dropped:
             _say(f"note: {note}")
         others = {key: value for key, value in recipe.items() if key not in self.specs}
@@ -181,13 +195,13 @@ class RunCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Build the data module, the task and the trainer. What a task takes from the data is read from the data module."""
         self.config_init = self.parser.instantiate(self.config)
-        data, model = dict(self.specs["data"]), dict(self.specs["model"])
+        data, model = {**self.specs["data"], **self.tokenizers}, dict(self.specs["model"])
         from_data = data_arguments(tasks, model["name"])
         if self.checkpoint is not None:
             accepted = {a.name for a in datasets.arguments(data["name"])}
             data |= {k: v for k, v in self.checkpoint["hyper_parameters"].items() if k in from_data and k in accepted}
         self.datamodule: LightningDataModule = datasets.build(data)
-        self.model: LightningModule = tasks.build(model | {k: getattr(self.datamodule, source) for k, source in from_data.items()})
+        self.model: LightningModule = tasks.build(model | values_from_data(model["name"], data["name"], self.datamodule))
         self.trainer = self.instantiate_trainer()
 
     @override
@@ -233,14 +247,22 @@ class RunCLI(LightningCLI):
         saved = self.trainer.checkpoint_callback
         if self.trainer.is_global_zero and isinstance(saved, ModelCheckpoint) and (path := saved.best_model_path or saved.last_model_path):
             path = short_path(path)
-            print(f"Checkpoint: {path}\n  attnkit test --ckpt_path {path}\n  attnkit generate {path} TEXT...")
+            lines = [f"Checkpoint: {path}", f"  attnkit test --ckpt_path {path}"]
+            if isinstance(self.model, TextGenerator):
+                lines.append(f"  attnkit generate {path} TEXT...")
+            elif any(argument.name == "predict" for argument in datasets.arguments(self.specs["data"]["name"])):
+                lines.append(f"  attnkit predict --ckpt_path {path} --data.predict FILE.txt")
+            print("\n".join(lines))
 
     def predict(self, **kwargs: Any) -> None:
-        """Print one line for each prediction."""
-        batches = cast(list[Any], self.trainer.predict(**kwargs) or [])
-        for batch in batches:
-            for line in batch if isinstance(batch, list) else [batch]:
-                print(line)
+        """Print one line for each prediction, or write them to the file of `--out`."""
+        if self.request.out is not None and self.trainer.world_size > 1:
+            raise ConfigurationError("--out is written by one process, which then has all predictions; add --trainer.devices 1")
+        with output(self.request.out) as file:
+            batches = cast(list[Any], self.trainer.predict(**kwargs) or [])
+            for batch in batches:
+                for line in batch if isinstance(batch, list) else [batch]:
+                    print(line, file=file)
 
     def _run_name(self) -> str:
         if not self.request.recipes:

@@ -18,10 +18,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
+from attnkit.embedding import Embedding
 from attnkit.models.head import Head
+from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
+from attnkit.task.transfer import take_weights, words_of
 
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
 # (a mean over 4,096 tokens has the same size); as a power of two it changes no digit.
@@ -46,6 +49,7 @@ class Task(LightningModule, ABC):
         optimizer: `muon`, or any optimizer of `torch.optim` by its name in lower case. Its weight decay is for the parameters of two or
             more axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
         schedule: The factor of its learning rate at each optimizer step.
+        init_from: A checkpoint whose embedding and stack a fit starts from; see `initialise`.
 
     Attributes:
         from_data: Arguments that come from the data module on the command line, each with the attribute that holds it.
@@ -55,11 +59,13 @@ class Task(LightningModule, ABC):
     from_data: ClassVar[Mapping[str, str]] = {}
     model: nn.Module
 
-    def __init__(self, *, optimizer: OptimizerSpec, schedule: ScheduleSpec) -> None:
+    def __init__(self, *, optimizer: OptimizerSpec, schedule: ScheduleSpec, init_from: str | None = None) -> None:
         super().__init__()
         self.registered_name = _registered_name(type(self))
         self.optimizer = optimizer
         self.schedule = schedule
+        self.init_from = init_from
+        self.is_new = True  # until there are weights to go on with
         self.register_state_dict_post_hook(_write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_read_any_names)  # type: ignore[no-untyped-call]
 
@@ -124,11 +130,39 @@ class Task(LightningModule, ABC):
             self.model = self.build_model()
 
     @override
+    def on_fit_start(self) -> None:
+        if self.is_new:
+            self.initialise()
+            self.is_new = False
+
+    def initialise(self) -> None:
+        """Fill a new model, at the start of its first fit, with what is known before: weights of `init_from`, and vectors of words.
+
+        Of the checkpoint, the stack is taken if its spec is the same (dropouts aside), and the embeddings if they and the tokenizers
+        are. What is not taken stays as new; a message says what is what. A resumed or loaded task is not initialised.
+
+        Raises:
+            CheckpointError: `init_from` cannot be used.
+        """
+        taken: set[str] = set()
+        if self.init_from is not None:
+            taken, message = take_weights(self, load_checkpoint(self.init_from), self.init_from)
+            self.print(message)
+        for path, embedding in self.model.named_modules():
+            if isinstance(embedding, Embedding) and path not in taken and embedding.reads == "tokens":
+                counts = embedding.load_vectors(words_of(self.hparams, path))
+                if counts is not None:
+                    self.print(f"{path}: {counts}")
+
+    @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
         name, _ = optimizers.parse(self.optimizer)
         decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
-        groups = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
+        groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
         optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
+        if isinstance(optimizer, Muon):  # so that a stack swapped for one with fewer matrices does not change it silently
+            sizes = {kind: sum(p.numel() for g in groups if g["matrices"] is kind for p in g["params"]) for kind in (True, False)}
+            self.print(f"muon: {sizes[True]:,} parameters in hidden matrices; by adamw: the other {sizes[False]:,}")
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         steps = self.trainer.estimated_stepping_batches
         schedule = schedules.build(self.schedule, total_steps=int(steps) if 0 <= steps < math.inf else None)
@@ -265,6 +299,8 @@ def _write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: st
 
 def _read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Read the weights under the names of this module, whatever was compiled when they were written or is now."""
+    if isinstance(module, Task):
+        module.is_new = False
     _write_plain_names(module, state_dict, prefix, {})
     tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     for name in [n for n, _ in tensors if COMPILED in n]:
