@@ -1,4 +1,5 @@
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
