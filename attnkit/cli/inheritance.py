@@ -10,6 +10,9 @@ from attnkit.cli.recipe import recipe_names
 from attnkit.registry import ConfigurationError, datasets, tasks, tokenizers
 from attnkit.task import CheckpointError, load_checkpoint
 
+INHERITED = ("stack", "embedding")
+"""The arguments of a task that `init_from` gives, unless the recipe does."""
+
 
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
     """Return the arguments of a task that come from the data module.
@@ -49,7 +52,7 @@ def read_init_from(path: object) -> dict[str, Any] | None:
 def inherited_layer(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the layer of a recipe that lies below all others: the stack and the embedding of the checkpoint to start from."""
     arguments = checkpoint["hyper_parameters"]
-    return {"model": {key: arguments[key] for key in ("stack", "embedding") if key in arguments}}
+    return {"model": {key: arguments[key] for key in INHERITED if key in arguments}}
 
 
 def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[str, Any]:
