@@ -178,7 +178,7 @@ class Seq2Seq(TextGenerator):
         lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
         if self._shown:
             chosen = self._shown[:: -(-len(self._shown) // self.samples)]
-            width = max(len(source) for source, *_ in chosen)
+            width = min(40, max(len(source) for source, *_ in chosen))  # texts longer than words are not lined up
             lines += [f"  {sample_line(*sample, width=width)}" for sample in chosen]
         self.print("\n".join(lines))
 
