@@ -34,7 +34,7 @@ def generate(
         raise ConfigurationError(f"--stream prints an output while it grows, but {other}; leave one of them out")
     task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
     if not isinstance(task, TextGenerator | MaskedLM):
-        raise ConfigurationError(f"the task {task.registered_name!r} of {checkpoint} does not turn text into text")
+        raise ConfigurationError(f"the task {task.registered_name!r} of {checkpoint} does not turn text into text: see attnkit predict")
     if options.get("temperature") is not None and options.get("seed") is None:
         options = {**options, "seed": secrets.randbelow(2**31)}
         print(f"note: --seed {options['seed']} gives this output again", file=sys.stderr)
