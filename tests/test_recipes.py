@@ -96,7 +96,7 @@ def write_images(folder: Path) -> Path:
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if not name.startswith("image/")])
 def test_the_stack_of_a_recipe_is_swapped_for_its_recurrent_twin_by_one_flag(name: str, folder: Path, capfd: Output) -> None:
-    stack = read_recipe(name)["model"].get("stack", {"name": "encoder"})["name"]  # of a fine-tuned one: that of its start
+    stack = read_recipe(name)["model"]["stack"]["name"]
     if stack not in TWINS:
         assert stack in TWINS.values()
         pytest.skip("is recurrent")
