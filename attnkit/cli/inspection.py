@@ -1,0 +1,128 @@
+"""The second process of a study's plan: reads compositions as JSON from stdin, and answers each in a line of JSON on stdout."""
+
+import contextlib
+import inspect
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import nn
+
+from attnkit.ablation.design import layer
+from attnkit.cli.composition import complete_recipe
+from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
+from attnkit.recipe import merge, read_recipe
+from attnkit.registry import ConfigurationError, datasets, nearest, tasks
+
+MOST_WIDTH = 1 << 16
+
+
+class Inspector:
+    """Builds compositions of one recipe without memory.
+
+    Args:
+        recipe: The file, or the short name.
+        match: The fields of `attnkit.ablation.study.Match`, or None.
+        baseline: The layers of the composition to whose size others are matched.
+    """
+
+    def __init__(self, recipe: str, *, match: Mapping[str, Any] | None, baseline: Sequence[Mapping[str, Any]]) -> None:
+        self.recipe = read_recipe(recipe)
+        self.match = match
+        self.modules: dict[str, Any] = {}  # data modules by their spec: reading data takes longer than building models
+        self.target = self.size(self.completed(baseline)[0]) if match else 0
+
+    def answer(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the fields of an `attnkit.ablation.inspection.Inspection`."""
+        try:
+            recipe, notes = self.completed(layers)
+        except ConfigurationError as error:
+            return {"error": str(error), "kind": "mistake"}
+        try:
+            size, adjusted = self.size(recipe), None
+            if self.match and abs(size - self.target) > 0:
+                adjusted = self.solved(layers)
+                recipe, notes = self.completed([*layers, *layer({self.match["adjust"]: adjusted})])
+                size = self.size(recipe)
+                if abs(size - self.target) > self.match["tolerance"] * self.target:
+                    gap = f"{size / self.target - 1:+.1%}"
+                    return {
+                        "error": f"match: {self.match['adjust']}={adjusted} comes nearest, but is {gap} away in size",
+                        "kind": "illegal",
+                    }
+        except ValueError as error:  # a ConfigurationError is one too
+            return {"error": str(error), "kind": "illegal"}
+        takes_seed = any(a.name == "seed" for a in datasets.arguments(recipe["data"]["name"]))
+        return {"recipe": recipe, "notes": notes, "parameters": size, "adjusted": adjusted, "takes_seed": takes_seed}
+
+    def completed(self, layers: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+        """Return the recipe under layers with all of `model` and `data` written out, and what was dropped on the way."""
+        notes: list[str] = []
+        recipe: Any = self.recipe
+        for over in layers:
+            recipe = merge(recipe, over, dropped=notes)
+        accepted = inspect.signature(Trainer).parameters
+        for key in recipe.get("trainer") or {}:
+            if key not in accepted:
+                raise ConfigurationError(f"trainer has no argument {key!r}.{nearest(key, accepted)}")
+        start = read_init_from((recipe.get("model") or {}).get("init_from"))
+        if start is not None:
+            recipe = merge(inherited_layer(start), recipe, dropped=notes)
+        specs = complete_recipe(recipe)
+        if start is not None:
+            specs["data"] |= inherited_tokenizers(start, specs["data"]["name"])
+        others = {k: v for k, v in recipe.items() if k not in (*specs, "seed_everything", "ckpt_path")}
+        return {**specs, **others}, notes
+
+    def size(self, recipe: Mapping[str, Any]) -> int:
+        """Return how many parameters the model has; shared ones count once."""
+        model, data = recipe["model"], recipe["data"]
+        name = json.dumps(data, sort_keys=True)
+        if name not in self.modules:
+            self.modules[name] = datasets.build(data)
+        task: Any = tasks.build(model | values_from_data(model["name"], data["name"], self.modules[name]))
+        with torch.device("meta"):
+            built: nn.Module = task.build_model()
+        return sum(p.numel() for p in built.parameters())
+
+    def solved(self, layers: Sequence[Mapping[str, Any]]) -> int:
+        """Return the width that comes nearest to the target's size: bisection, since size grows with every width."""
+        assert self.match is not None
+        key = self.match["adjust"]
+
+        def size(width: int) -> int:
+            return self.size(self.completed([*layers, *layer({key: width})])[0])
+
+        low, high = 1, 2
+        while size(high) < self.target:
+            low, high = high, 2 * high
+            if high > MOST_WIDTH:
+                raise ConfigurationError(f"match: {key} has no value up to {MOST_WIDTH} with which the model is as large as the baseline")
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if size(middle) < self.target else (low, middle)
+        return min((low, high), key=lambda width: abs(size(width) - self.target))
+
+
+def main() -> int:
+    """Answer the question on stdin."""
+    question = json.load(sys.stdin)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # what components print is no answer
+            inspector = Inspector(question["recipe"], match=question["match"], baseline=question["baseline"])
+        for layers in question["compositions"]:
+            with contextlib.redirect_stdout(io.StringIO()):
+                answer = inspector.answer(layers)
+            print(json.dumps(answer), flush=True)
+    except ConfigurationError as error:
+        print(f"attnkit: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
