@@ -52,8 +52,8 @@ def methods(results: Results) -> str:
         f"{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; {', '.join(study.vary)} "
         f"vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that runs are paired by seed. "
         f"The metric is {study.metric} ({study.better} is better), after the last step. Differences are tested by "
-        f"paired t tests (two-sided, alpha = {study.alpha:g}) with Holm's correction over the {family} comparison{'s' if family != 1 else ''} of the study; intervals are "
-        f"those of the t test and have no correction."
+        f"paired t tests (two-sided, alpha = {study.alpha:g}) with Holm's correction over the "
+        f"{family} comparison{'s' if family != 1 else ''} of the study; intervals are those of the t test and have no correction."
     )
     if study.min_effect is not None:
         text += f" Equivalence is tested by two one-sided tests against {study.min_effect:g}."

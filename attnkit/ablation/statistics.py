@@ -195,9 +195,8 @@ def judge(
     judged = []
     for c, p, q in zip(comparisons, adjusted, equivalent, strict=True):
         if c.sd is not None and c.pairs >= 2:
-            c = replace(c, detectable=detectable(c.pairs, alpha=level) * c.sd)
-            if min_effect and c.sd > 0:
-                c = replace(c, seeds_needed=seeds_needed(min_effect / c.sd, alpha=level))
+            needed = seeds_needed(min_effect / c.sd, alpha=level) if min_effect and c.sd > 0 else None
+            c = replace(c, detectable=detectable(c.pairs, alpha=level) * c.sd, seeds_needed=needed)
         verdict, reason = _verdict(c, p, q, better=better, min_effect=min_effect, alpha=alpha)
         judged.append(replace(c, p_adjusted=p, p_equivalent_adjusted=q, verdict=verdict, reason=reason))
     return judged
