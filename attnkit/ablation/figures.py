@@ -113,6 +113,6 @@ def _figure(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
         axes.spines[["top", "right"]].set_visible(False)
         yield axes, svg
         drawing = io.StringIO()
-        figure.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
+        figure.savefig(drawing, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         text = drawing.getvalue()
         svg.write(text[text.index("<svg") :])

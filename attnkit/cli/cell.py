@@ -28,7 +28,7 @@ from attnkit import __version__
 from attnkit.ablation.engine import BUSY
 from attnkit.ablation.store import read_json, write_json
 from attnkit.cli.recipe import Request
-from attnkit.cli.run import RunCLI
+from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
 
 CHECK_EVERY = 20
@@ -116,7 +116,7 @@ class CellCLI(RunCLI):
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
-        trainer.callbacks.insert(0, self.recorder)
+        trainer.callbacks.insert(0, self.recorder)  # type: ignore[attr-defined]
         return trainer
 
 
@@ -193,12 +193,14 @@ def main(folder: Path) -> int:
             if (folder / "status.json").exists():
                 return 0  # by another process, since this one was begun
             try:
-                with warnings.catch_warnings():
+                with warnings.catch_warnings(), _one_message():
+                    for message in (*_NOISE, r"Checkpoint directory .* exists and is not empty"):  # it goes on from one of these
+                        warnings.filterwarnings("ignore", message=message)
                     train(folder)
             except Exception as error:
                 traceback.print_exc()
-                message = f"{type(error).__name__}: {error}".splitlines()[0]
-                write_json(folder / "status.json", {"status": "failed", "kind": kind_of(error), "message": message})
+                first = f"{type(error).__name__}: {error}".splitlines()[0]
+                write_json(folder / "status.json", {"status": "failed", "kind": kind_of(error), "message": first})
                 return 1
     except Timeout:
         return BUSY

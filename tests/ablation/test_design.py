@@ -8,6 +8,7 @@ import yaml
 
 from attnkit.ablation import Study
 from attnkit.ablation.design import label, layer
+from attnkit.recipe import recipe_folder, recipe_names
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import STUDY, study
 
@@ -126,3 +127,12 @@ def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch
 
 def test_seeds_are_added_once() -> None:
     assert study().with_seeds(2, 7).seeds == (0, 1, 2, 7)
+
+
+def test_the_studies_that_come_with_attnkit_say_how_they_are_run() -> None:
+    files = sorted((recipe_folder() / "ablations").glob("*.yaml"))
+    assert {f.stem for f in files} >= {"attention", "position"}
+    for file in files:
+        assert file.read_text(encoding="utf-8").splitlines()[0] == f"# attnkit ablate run ablations/{file.stem}"
+        assert len(Study.from_yaml(f"ablations/{file.stem}").expanded()) > 1
+        assert f"ablations/{file.stem}" not in recipe_names()
