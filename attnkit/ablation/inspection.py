@@ -26,6 +26,7 @@ class Inspection:
         recipe: All of `model` and `data` written out, and what the recipe says of the trainer.
         notes: Arguments that the merging of layers dropped.
         parameters: How many the model has.
+        flops: Of a pass through a batch of validation data, if they are matched.
         adjusted: The width that `match` found.
         takes_seed: Whether the data have a seed of their own.
         error: Why it cannot be.
@@ -35,6 +36,7 @@ class Inspection:
     recipe: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
     parameters: int | None = None
+    flops: int | None = None
     adjusted: int | None = None
     takes_seed: bool = False
     error: str | None = None

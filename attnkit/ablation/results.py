@@ -112,8 +112,9 @@ class Results:
         """Return what a careful reader would ask, each with whether it holds."""
         study, plan = self.study, self.plan
         unpaired, failures, environments = self.unpaired(), self.failures(), self.environments()
-        sizes = [i.parameters for v in plan.variants if (i := plan.inspections[v.name]).parameters]
-        spread = max(sizes) / min(sizes) - 1 if sizes else 0.0
+        by_flops = study.match is not None and study.match.on == "flops"
+        sizes = [(i.flops if by_flops else i.parameters) or 0 for i in (plan.inspections[v.name] for v in plan.variants)]
+        spread = max(sizes) / min(sizes) - 1 if all(sizes) else 0.0
         limit = study.match.tolerance if study.match else 0.0
         asked = read_json(plan.study_folder / "study.json") or {}
         added = [s for s in study.seeds if s not in asked.get("seeds_at_start", study.seeds)]
@@ -128,7 +129,8 @@ class Results:
             (not failures, f"every run has a number: {len(plan.runs) - len(failures)} of {len(plan.runs)}"),
             (
                 spread <= 2 * limit + 0.005,
-                f"the sizes of the variants differ by {spread:.1%}" + (f" (match: up to {limit:.1%} each)" if limit else ""),
+                f"the {'FLOPs' if by_flops else 'sizes'} of the variants differ by {spread:.1%}"
+                + (f" (match: up to {limit:.1%} each)" if limit else ""),
             ),
             (
                 len(environments) <= 1,

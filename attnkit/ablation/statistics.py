@@ -206,7 +206,7 @@ def _verdict(
     c: Comparison, p: float | None, q: float | None, *, better: Better, min_effect: float | None, alpha: float
 ) -> tuple[Verdict, str]:
     if any(c.failed):
-        return "inconclusive", f"{sum(c.failed)} of {2 * c.planned} runs have no value; retry them"
+        return "inconclusive", f"{sum(c.failed)} of {2 * c.planned} runs have no value; run or retry them"
     if p is None:
         return "inconclusive", f"{c.pairs} pairs are too few for a test"
     if any(c.diverged):

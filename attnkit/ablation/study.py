@@ -20,7 +20,7 @@ SEED_KINDS = ("initialisation", "data", "dropout")
 class Match:
     """Variants get equal size: `adjust` is solved for, so that `on` is that of the baseline, up to `tolerance` (a share of it)."""
 
-    on: Literal["params"]
+    on: Literal["params", "flops"]
     adjust: str
     tolerance: float = 0.02
 
@@ -203,8 +203,8 @@ def _listed(given: Any) -> tuple[Variant, ...]:
 
 def _match(given: Any) -> Match:
     match = Match(**given)
-    if match.on != "params":
-        raise ConfigurationError(f"match: on must be params, but is {match.on!r}")
+    if match.on not in ("params", "flops"):
+        raise ConfigurationError(f"match: on must be params or flops, but is {match.on!r}")
     check_key(match.adjust)
     return match
 

@@ -29,7 +29,8 @@ def plan(options: Options) -> int:
         size = inspection.parameters or 0
         gap = f" ({size / baseline - 1:+.1%})" if baseline and size != baseline else ""
         adjusted = f", {study.match.adjust} = {inspection.adjusted}" if study.match and inspection.adjusted is not None else ""
-        print(f"  {variant.name}: {size:,} parameters{gap}{adjusted}")
+        flops = f", {inspection.flops:,} FLOPs" if inspection.flops is not None else ""
+        print(f"  {variant.name}: {size:,} parameters{gap}{flops}{adjusted}")
         for effect in planned.side_effects[variant.name]:
             print(f"      also: {effect}")
     for variant, reason in planned.left_out:

@@ -103,7 +103,7 @@ def test_exclusions_have_a_reason() -> None:
         ({"exclude": [{"when": {"positon": "none"}, "reason": "x"}]}, r"no factor 'positon'. Did you mean 'position'\?"),
         ({"exclude": [{"when": {"position": "learnd"}, "reason": "x"}]}, r"no level 'learnd'. Did you mean 'learned'\?"),
         ({"match": {"on": "params"}}, r"match is not understood"),
-        ({"match": {"on": "size", "adjust": "model.stack.d_model"}}, r"match: on must be params"),
+        ({"match": {"on": "size", "adjust": "model.stack.d_model"}}, r"match: on must be params or flops"),
         ({"recipe": "tinny.yaml"}, r"no recipe 'tinny.yaml'"),
     ],
 )

@@ -110,7 +110,7 @@ def test_a_failed_run_leaves_the_question_open() -> None:
     theirs: list[float | None] = [1.0, 1.1, 0.9, 1.05, 0.95]
     c = one([0.1, 0.2, 0.05, 0.1, None], theirs)
     assert c.verdict == "inconclusive"
-    assert c.reason == "1 of 10 runs have no value; retry them"
+    assert c.reason == "1 of 10 runs have no value; run or retry them"
     assert c.pairs == 4
 
 

@@ -117,6 +117,18 @@ def test_sizes_are_matched() -> None:
     assert inspector.answer([])["adjusted"] is None
 
 
+def test_flops_are_matched() -> None:
+    match = {"on": "flops", "adjust": "model.stack.feed_forward.ffn_dim", "tolerance": 0.05}
+    mlp = {"model": {"stack": {"feed_forward": {"name": "mlp", "ffn_dim": 96}}}}
+    inspector = Inspector("tiny.yaml", match=match, baseline=[mlp])
+    answer = inspector.answer([{"model": {"stack": {"feed_forward": {"name": "glu", "ffn_dim": 96}}}}])
+    assert answer["adjusted"] == 64  # three matrices in the place of two
+    assert answer["flops"] == inspector.target
+    deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 9}}}])
+    assert deep["kind"] == "illegal"
+    assert "model.stack.feed_forward.ffn_dim=1 comes nearest, but is +" in deep["error"]
+
+
 def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     factors = {"model.stack.position": ["rotary", "none"]}
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2, "factors": factors}), encoding="utf-8")
