@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 VERDICT_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equivalent": "#009E73", "inconclusive": "#777777"}
 VERDICT_MARKERS = {"better": "^", "worse": "v", "equivalent": "s", "inconclusive": "o"}
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+WIDTH = 4.8
+"""Inches: narrow, so that its 8 and 10 points are still read on a phone, where a figure is as wide as the screen."""
 STYLES = ("-", "--", "-.", ":")
 
 Titled = tuple[str, str | None]
@@ -67,7 +69,7 @@ def curves(results: "Results") -> Iterator[Titled]:
     metric = results.study.metric if results.study.metric.startswith("val/") else "val/loss"
     for axis, title in (("tokens", "training tokens (no padding)"), ("seconds", "seconds of training")):
         drawn = 0
-        with _figure(axis, height=3.4) as (axes, svg):
+        with _figure(axis, height=2.8 + 0.09 * len(results.plan.variants)) as (axes, svg):
             for i, variant in enumerate(results.plan.variants):
                 points = _mean_curve(results, variant.name, axis, metric)
                 if len(points) < 2:
@@ -78,7 +80,7 @@ def curves(results: "Results") -> Iterator[Titled]:
             axes.set_xlabel(title)
             axes.set_ylabel(metric)
             if drawn:
-                axes.legend(frameon=False, fontsize=8)
+                axes.figure.legend(loc="outside lower center", ncols=2 if drawn <= 12 else 3, frameon=False, fontsize=8)
         yield f"Learning curves by {axis}", svg.getvalue() if drawn else None
 
 
@@ -107,7 +109,7 @@ def _figure(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
     """
     svg = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
-        figure = Figure(figsize=(6.4, height), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots()
         axes.grid(axis="x", alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)

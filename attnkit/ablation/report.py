@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from attnkit.ablation.figures import curves, forest, paired
-from attnkit.ablation.results import Results, p_text, sentence
+from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.statistics import Comparison
 
 HEADERS = ("variant", "mean", "difference [interval]", "p (Holm)", "effect", "better in", "verdict", "parameters", "runs ok")
@@ -30,7 +30,8 @@ def rows(results: Results) -> list[Row]:
         c = compared.get(variant.name)
         size = results.plan.inspections[variant.name].parameters
         tail = (f"{size:,}" if size is not None else "-", f"{len(known)}/{len(values)}")
-        cells = (variant.name, mean, *(_cells(c) if c else ("reference", "", "", "", "")), *tail)
+        role = f"the same as {results.same[variant.name]}" if variant.name in results.same else "reference"
+        cells = (variant.name, mean, *(_cells(c) if c else (role, "", "", "", "")), *tail)
         table.append((c is not None and c.verdict in ("better", "worse"), cells))
     return table
 
@@ -115,7 +116,7 @@ def page(results: Results) -> str:
     return environment.get_template("page.html").render(
         study=results.study,
         complete=results.complete,
-        verdicts=[(c.verdict, sentence(c, results.study)) for c in results.comparisons],
+        verdicts=list(zip([*(c.verdict for c in results.comparisons), *results.same], results.sentences(), strict=True)),
         headers=HEADERS,
         rows=rows(results),
         figures=[(title, svg) for title, svg in (forest(results), paired(results), *curves(results)) if svg],

@@ -51,8 +51,15 @@ class Results:
         return {seed: self.value(keys[variant, seed]) for seed in self.study.seeds}
 
     @cached_property
+    def same(self) -> dict[str, str]:
+        """The variants that are the same composition as their reference, which is the value."""
+        keys = self.plan.key_by_variant
+        first = self.study.seeds[0]
+        return {v.name: v.reference for v in self.plan.variants if v.reference and keys[v.name, first] == keys[v.reference, first]}
+
+    @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Every variant against its reference: the declared family of the study."""
+        """Every variant against its reference: the declared family of the study. One that is the same composition is no hypothesis."""
         study = self.study
         measured = [
             compare(
@@ -65,7 +72,7 @@ class Results:
                 alpha=study.alpha,
             )
             for v in self.plan.variants
-            if v.reference is not None
+            if v.reference is not None and v.name not in self.same
         ]
         return judge(measured, better=study.better, min_effect=study.min_effect, alpha=study.alpha)
 
@@ -151,7 +158,8 @@ class Results:
 
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""
-        return [sentence(c, self.study) for c in self.comparisons]
+        same = [f"{variant} is the same composition as {reference}" for variant, reference in self.same.items()]
+        return [*(sentence(c, self.study) for c in self.comparisons), *same]
 
     def report(self, folder: str | Path | None = None) -> Path:
         """Write `report.html`, `.md`, `.tex`, `.csv` and `runs.csv`; return the path of the page."""

@@ -14,6 +14,8 @@ from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.registry import ConfigurationError, nearest
 
 Options = argparse.Namespace
+EXTRA = ("jinja2", "matplotlib", "pandas", "scipy", "statsmodels")
+"""What the extra `ablate` installs, and statistics and reports need."""
 
 
 def plan(options: Options) -> int:
@@ -179,7 +181,12 @@ def parser() -> argparse.ArgumentParser:
 def ablate(arguments: list[str]) -> int:
     """Carry out `attnkit ablate ...`; return the exit status."""
     options = parser().parse_args(arguments)
-    return int(options.carry_out(options))
+    try:
+        return int(options.carry_out(options))
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in EXTRA:
+            raise
+        raise ConfigurationError(f"attnkit ablate needs the package {error.name!r}: pip install attnkit[ablate]") from error
 
 
 def _plan(options: Options) -> Plan:

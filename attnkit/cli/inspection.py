@@ -109,7 +109,7 @@ class Inspector:
         task.configure_model()
         with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # CPU's fused kernel is not counted
             task.objective(self.batches[module])
-        return counter.get_total_flops()
+        return int(counter.get_total_flops())
 
     def built(self, recipe: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return the task, without a model yet, and the data module."""

@@ -15,6 +15,7 @@ import pytest
 
 from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.plan import Plan
+from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
 from attnkit.ablation.store import status_of, write_json
 from attnkit.registry import ConfigurationError
@@ -46,14 +47,25 @@ def test_all_run_once_and_running_again_repeats_nothing(worker: Use) -> None:
     assert said[-1] == "9 of 9 runs are finished already"
 
 
+def test_from_python_a_study_runs_and_reports_in_one_line(worker: Use) -> None:
+    written = study().run("runs", jobs=2).report()
+    assert written == Path("runs/s/report.html")
+    assert "Not every run" not in written.read_text(encoding="utf-8")
+    assert len(study().run("runs").frame()) == 9
+
+
 def test_identical_compositions_are_run_once(worker: Use) -> None:
     factors = {"model.stack.position": {"baseline": "none", "levels": {"also none": "none", "other": "learned"}}}
     plan = make(factors=factors)
     assert len(plan.runs) == 6
     assert plan.runs[0].variants == ("baseline", "position=also none")
     run_plan(plan)
-    assert Results(plan).values("baseline") == Results(plan).values("position=also none")
-    assert next(c.mean for c in Results(plan).comparisons) == 0
+    results = Results(plan)
+    assert results.values("baseline") == results.values("position=also none")
+    assert [c.variant for c in results.comparisons] == ["position=other"]  # what is the same is no hypothesis: it costs no correction
+    assert results.sentences()[1] == "position=also none is the same composition as baseline"
+    assert "| position=also none |" in markdown(results)
+    assert "the same as baseline" in page(results)
 
 
 def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:

@@ -1,5 +1,6 @@
 """A run of a study: paired, exact when it goes on, and honest about how it ended."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,16 @@ def test_flops_are_matched() -> None:
     deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 9}}}])
     assert deep["kind"] == "illegal"
     assert "model.stack.feed_forward.ffn_dim=1 comes nearest, but is +" in deep["error"]
+
+
+def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2}), encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "statsmodels.stats.power", None)
+    monkeypatch.delitem(sys.modules, "attnkit.ablation.statistics", raising=False)
+    outcome = attnkit("ablate", "compare", "s.yaml", "baseline", "position=none")
+    assert outcome.status == 2
+    assert "attnkit ablate needs the package 'statsmodels" in outcome.err
+    assert "pip install attnkit[ablate]" in outcome.err
 
 
 def test_a_study_from_plan_to_report(attnkit: Any) -> None:
