@@ -140,6 +140,7 @@ def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.Mo
     assert "pip install attnkit[ablate]" in outcome.err
 
 
+@pytest.mark.slow
 def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     factors = {"model.stack.position": ["rotary", "none"]}
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2, "factors": factors}), encoding="utf-8")
