@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 FINAL = ("ok", "diverged", "failed")
 """What a status can be when a run is over. A run without one was never begun, or was cut short and is continued."""
 
@@ -49,8 +51,17 @@ def read_json(path: Path) -> Any:
 
 
 def status_of(run: Path) -> dict[str, Any]:
-    """Return what is known of a run: `status` is one of `FINAL`, `pending`, or `interrupted` if it was begun and has not ended."""
+    """Return what is known of a run.
+
+    `status` is one of `FINAL`; or `running` if a process is at it; `interrupted` if one was; `pending` if none ever was.
+    """
     found = read_json(run / "status.json")
     if found is not None:
         return dict(found)
-    return {"status": "interrupted" if (run / "stderr.txt").exists() else "pending"}
+    if not (run / "stderr.txt").exists():
+        return {"status": "pending"}
+    try:
+        with FileLock(run / ".lock", timeout=0):
+            return {"status": "interrupted"}
+    except Timeout:
+        return {"status": "running"}

@@ -1,5 +1,6 @@
 """The study file: which recipe, what is varied, how often it is run, and what counts as a difference. Reads without torch."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -12,6 +13,9 @@ from attnkit.registry import ConfigurationError, nearest
 if TYPE_CHECKING:
     from attnkit.ablation.plan import Plan
     from attnkit.ablation.results import Results
+
+FOLDERS = ("runs", "inspections", "reproduced")
+"""What else is beside the folders of studies."""
 
 SEED_KINDS = ("initialisation", "data", "dropout")
 
@@ -71,6 +75,10 @@ class Study:
     file: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.-]+", self.name) or self.name in FOLDERS:
+            raise ConfigurationError(
+                f"name: {self.name!r} cannot name a folder of results; use letters, digits, '-', '_' and '.', not {FOLDERS}"
+            )
         if len(set(self.seeds)) != len(self.seeds):
             raise ConfigurationError(f"seeds: {list(self.seeds)} has one twice")
         if len(self.seeds) < 2:
@@ -195,6 +203,8 @@ def _excluded(given: Any) -> tuple[tuple[Mapping[str, str], str], ...]:
 
 
 def _listed(given: Any) -> tuple[Variant, ...]:
+    if "baseline" in given:
+        raise ConfigurationError("variants: 'baseline' is the recipe itself; give the variant another name")
     for overrides in given.values():
         for key in overrides:
             check_key(key)

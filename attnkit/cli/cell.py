@@ -66,7 +66,7 @@ class Recorder(Callback):
         digest = hashlib.sha256(self.digest.encode())
         for tensor in tensors:
             digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().view(torch.uint8).numpy().data)
+            digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
         self.digest = digest.hexdigest()
         self.batches += 1
         self.tokens += sum(int(t.count_nonzero()) for t in tensors if t.dtype == torch.int64)
@@ -123,8 +123,9 @@ class CellCLI(RunCLI):
 def train(folder: Path) -> None:
     """Carry out the job in a folder, going on from its last checkpoint if there is one, and write the result."""
     job = read_json(folder / "job.json")
-    write_json(folder / "environment.json", environment())
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
+    if not is_child():
+        write_json(folder / "environment.json", environment())
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
     recorder, started = Recorder(job["seeds"]), time.time()
     last = folder / "checkpoints" / "last.ckpt"
     request = Request(
@@ -152,10 +153,17 @@ def train(folder: Path) -> None:
         "seconds": round(recorder.seconds, 3),
         "parameters": sum(p.numel() for p in cli.model.parameters()),
     }
+    if is_child():
+        return
     write_json(folder / "result.json", result)
     write_json(
         folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
     )
+
+
+def is_child() -> bool:
+    """Return whether Lightning began this process as another rank of a run: the first rank has the lock, and writes."""
+    return int(os.environ.get("LOCAL_RANK", "0")) > 0
 
 
 def environment() -> dict[str, Any]:
@@ -188,6 +196,9 @@ def kind_of(error: BaseException) -> str:
 
 def main(folder: Path) -> int:
     """Train, and write down how it ended. Returns the exit status."""
+    if is_child():
+        train(folder)
+        return 0
     try:
         with FileLock(folder / ".lock", timeout=0):
             if (folder / "status.json").exists():

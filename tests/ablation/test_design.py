@@ -81,6 +81,9 @@ def test_exclusions_have_a_reason() -> None:
     [
         ({"seeds": 1}, r"seeds: a study needs at least 2, but has 1: without a second run nothing tells a difference from chance"),
         ({"seeds": 0}, r"at least 2, but has 0"),
+        ({"name": "runs"}, r"'runs' cannot name a folder of results"),
+        ({"name": "../s"}, r"'../s' cannot name a folder of results"),
+        ({"design": "list", "variants": {"baseline": {}}}, r"variants: 'baseline' is the recipe itself"),
         ({"seeds": [1, 1]}, r"has one twice"),
         ({"seeds": [1, -1]}, r"integers from 0; not -1"),
         ({"seeds": "many"}, r"integers from 0; not 'm'"),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.plan import Plan
@@ -136,6 +137,17 @@ def test_a_full_disk_stops_the_study(worker: Use) -> None:
     worker("write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'}); sys.exit(1)")
     with pytest.raises(ConfigurationError, match=r"failed \(disk_full\): No space left on device"):
         run_plan(make())
+
+
+def test_a_run_is_running_while_a_process_has_its_lock(worker: Use) -> None:
+    plan = make()
+    run = plan.run_folder(plan.runs[0].key)
+    assert status_of(run)["status"] == "pending"
+    run.mkdir(parents=True)
+    (run / "stderr.txt").touch()
+    with FileLock(run / ".lock"):
+        assert status_of(run)["status"] == "running"
+    assert status_of(run)["status"] == "interrupted"
 
 
 def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
