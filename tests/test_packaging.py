@@ -92,7 +92,7 @@ def imported(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("attnkit", ["data", "plot"]), ("tests", ["data", "plot", "dev"]), ("docs", ["plot", "dev"])],
+    [("attnkit", ["ablate", "data", "plot"]), ("tests", ["ablate", "data", "plot", "dev"]), ("docs", ["plot", "dev"])],
 )
 def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))

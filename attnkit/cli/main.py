@@ -119,6 +119,12 @@ def _export(arguments: Arguments) -> int:
     return 0
 
 
+def _ablate(arguments: Arguments) -> int:
+    from attnkit.cli.ablate import ablate
+
+    return ablate(arguments)
+
+
 def _schema(arguments: Arguments) -> int:
     _parser("schema").parse_args(arguments)
     from attnkit.cli.schema import recipe_schema
@@ -134,6 +140,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "predict": ("print a checkpoint's predictions for the data to predict", _run("predict")),
     "generate": ("text in, text out, from a checkpoint alone", _generate),
     "attention": ("draw what a checkpoint attends to when it reads a text", _attention),
+    "ablate": ("ablation studies: plan, run and report what is better, worse or equivalent", _ablate),
     "list": ("the names of all components, or of one family", _list),
     "describe": ("equation, arguments, paper and source of a component", _describe),
     "check": ("run the conformance kit on components", _check),
