@@ -125,7 +125,8 @@ def test_with_documents_a_row_is_as_each_document_alone(make_task, seed, positio
     documents = torch.tensor([i for i, n in enumerate(lengths) for _ in range(n)]).expand(2, -1)
     packed = task(tokens, documents)
     alone = [task(part) for part in tokens.split(lengths, 1)]
-    assert torch.allclose(packed, torch.cat(alone, 1), atol=1e-9)
+    # rotary's tables are float32, also here: a turn by the difference of two places is right to some 1e-7
+    assert torch.allclose(packed, torch.cat(alone, 1), atol=1e-5 if position == "rotary" else 1e-9)
     assert not torch.allclose(packed, task(tokens), atol=1e-3)
 
 

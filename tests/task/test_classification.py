@@ -81,7 +81,9 @@ def test_samples_are_printed_with_the_truth(rng: random.Random, fit: Callable[..
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 @pytest.mark.parametrize("stack", ["encoder", "recurrent_encoder", "recurrent_decoder"])
 def test_batches_change_no_prediction_and_the_mode_stays(kind: str, stack: str, rng: random.Random) -> None:
-    task = make(kind, stack={"name": stack, "d_model": 16, "num_layers": 1, **({"num_heads": 2} if stack == "encoder" else {})}).double()
+    task = make(kind, stack={"name": stack, "d_model": 16, "num_layers": 1, **({"num_heads": 2} if stack == "encoder" else {})})
+    task.configure_model()
+    task.double()
     texts = [*batch(rng, 9)["text"], ""]
     together = task.predict_texts(texts)
     assert [p.text for p in together] == texts
