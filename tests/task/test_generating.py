@@ -41,7 +41,8 @@ def test_text_i_has_seed_plus_i_whatever_the_batches(task: Any, words: Any, opti
 
 def test_options_win_over_the_tasks_own(task: Any) -> None:
     task.beam_size = 3
-    assert task.generate(["abc"], max_length=3, beam_size=1) == [task.generate(["abc"], beam_size=1)[0][:3]]
+    [short], [whole] = task.generate(["abc"], max_length=3, beam_size=1), task.generate(["abc"], beam_size=1)
+    assert whole.startswith(short)  # a token may be more than a character, as <unk> is
     assert task.generate(["abc", "fe"]) == [row[0].text for row in task.n_best(["abc", "fe"], 3)]
     assert task.generate(["abc"], temperature=1.0, seed=3)  # draws, although the task has beams
 
