@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -24,6 +25,7 @@ from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
+from attnkit.task.resume import RANDOM, random_states, restore_random_states, seed_dropout, settle, take_up
 from attnkit.task.transfer import take_weights, words_of
 
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
@@ -66,6 +68,7 @@ class Task(LightningModule, ABC):
         self.schedule = schedule
         self.init_from = init_from
         self.is_new = True  # until there are weights to go on with
+        self._states: list[Any] | None = None  # random states to go on with
         self.register_state_dict_post_hook(_write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_read_any_names)  # type: ignore[no-untyped-call]
 
@@ -175,10 +178,25 @@ class Task(LightningModule, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         assert isinstance(optimizer, Optimizer)
         assert isinstance(scheduler, LambdaLR)
+        self._go_on()
         # a resumed run takes the optimizer's settings from this task's arguments, and only its state from the checkpoint
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
         for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
             group.update(settings, initial_lr=settings["lr"], lr=settings["lr"] * factor(scheduler.last_epoch))
+
+    def _go_on(self) -> None:
+        """Take a resumed run up where it stood, or seed a new one's dropout."""
+        states, self._states = self._states, None
+        take_up(self.trainer)
+        if states is None:
+            seed_dropout(self.trainer)
+        elif len(states) == self.trainer.world_size:
+            restore_random_states(self.trainer, states[self.global_rank])
+        else:
+            seed_dropout(self.trainer)
+            rank_zero_warn(
+                f"The checkpoint is of {len(states)} processes, and this run has {self.trainer.world_size}: dropout will differ."
+            )
 
     @override
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -223,10 +241,13 @@ class Task(LightningModule, ABC):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["attnkit"] = header(self.registered_name, self.hparams)
+        settle(checkpoint["loops"]["fit_loop"], steps=self.trainer.global_step)
+        checkpoint[RANDOM] = random_states(self.trainer)
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         require_readable(checkpoint, "the checkpoint")
+        self._states = checkpoint.get(RANDOM)
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
