@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
-from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -25,7 +24,7 @@ from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
-from attnkit.task.resume import RANDOM, random_states, restore_random_states, seed_dropout, settle, take_up
+from attnkit.task.resume import RANDOM, go_on, random_states, settle
 from attnkit.task.transfer import take_weights, words_of
 
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
@@ -178,25 +177,12 @@ class Task(LightningModule, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         assert isinstance(optimizer, Optimizer)
         assert isinstance(scheduler, LambdaLR)
-        self._go_on()
+        go_on(self.trainer, self._states)
+        self._states = None
         # a resumed run takes the optimizer's settings from this task's arguments, and only its state from the checkpoint
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
         for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
             group.update(settings, initial_lr=settings["lr"], lr=settings["lr"] * factor(scheduler.last_epoch))
-
-    def _go_on(self) -> None:
-        """Take a resumed run up where it stood, or seed a new one's dropout."""
-        states, self._states = self._states, None
-        take_up(self.trainer)
-        if states is None:
-            seed_dropout(self.trainer)
-        elif len(states) == self.trainer.world_size:
-            restore_random_states(self.trainer, states[self.global_rank])
-        else:
-            seed_dropout(self.trainer)
-            rank_zero_warn(
-                f"The checkpoint is of {len(states)} processes, and this run has {self.trainer.world_size}: dropout will differ."
-            )
 
     @override
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:

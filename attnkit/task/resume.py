@@ -5,13 +5,14 @@ from its counters which one it was. Here a checkpoint of any moment says the sam
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 
 RANDOM = "random_states"  # in a checkpoint: one for each process
 
@@ -35,31 +36,6 @@ def settle(fit_loop: Mapping[str, Any], *, steps: int) -> None:
     fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
 
 
-def take_up(trainer: Trainer) -> None:
-    """Let a trainer that has loaded a settled state go on from it; to be called when its training starts."""
-    fit_loop, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
-    loader, fetcher = fit_loop._combined_loader, fit_loop._data_fetcher
-    assert loader is not None
-    assert fetcher is not None
-    if not fit_loop.is_resuming:
-        return
-    done = loop.batch_progress.current.completed
-    samplers: list[Any] = [getattr(one, "sampler", None) for one in loader.flattened]
-    for sampler in samplers:
-        if hasattr(sampler, "start"):  # attnkit's own
-            sampler.start = done if loop.restarting else 0
-            sampler.set_epoch(trainer.current_epoch)
-    iter(fetcher)  # workers ask for batches at once, and Lightning began before it had read the checkpoint
-    if not loop.restarting:
-        return
-    if done == 0:
-        loop.restarting = False  # with max_steps, Lightning takes every run for one that stopped within an epoch
-    elif done >= trainer.num_training_batches:
-        loop.val_loop._has_run = True  # so that the epoch ends
-    elif loop._should_check_val_fx(fetcher) and not loop._should_accumulate():
-        loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation that was before the checkpoint
-
-
 def random_states(trainer: Trainer) -> list[dict[str, Any]]:
     """Return the states of the global generators of each process, as plain data and tensors; to be called by all processes."""
     numbers = np.random.get_state(legacy=False)
@@ -77,8 +53,48 @@ def random_states(trainer: Trainer) -> list[dict[str, Any]]:
     return states
 
 
-def restore_random_states(trainer: Trainer, state: Mapping[str, Any]) -> None:
-    """Set the global generators of this process."""
+def go_on(trainer: Trainer, states: Sequence[Mapping[str, Any]] | None) -> None:
+    """Take a resumed run up where it stood, or seed a new one's dropout; to be called when the training starts.
+
+    Args:
+        trainer: The trainer; the checkpoint that it has loaded is settled.
+        states: The random states in the checkpoint.
+    """
+    if trainer.fit_loop.is_resuming:
+        _take_up(trainer)
+    if trainer.fit_loop.is_resuming and states is not None and len(states) == trainer.world_size:
+        _restore(trainer, states[trainer.global_rank])
+        return
+    if trainer.fit_loop.is_resuming:
+        rank_zero_warn(f"The checkpoint has no random states of {trainer.world_size} processes: from here on, dropout is another one.")
+    _seed_dropout(trainer)
+
+
+def _take_up(trainer: Trainer) -> None:
+    fit_loop, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    loader, fetcher = fit_loop._combined_loader, fit_loop._data_fetcher
+    assert loader is not None
+    assert fetcher is not None
+    done = loop.batch_progress.current.completed
+    samplers: list[Any] = [getattr(one, "sampler", None) for one in loader.flattened]
+    for sampler in samplers:
+        if hasattr(sampler, "start"):  # attnkit's own
+            sampler.start = done if loop.restarting else 0
+            sampler.set_epoch(trainer.current_epoch)
+    iter(fetcher)  # workers ask for batches at once, and Lightning began before it had read the checkpoint
+    if not loop.restarting:
+        return
+    if done == 0:
+        loop.restarting = False  # with max_steps, Lightning takes every run for one that stopped within an epoch
+    elif done >= trainer.num_training_batches:
+        loop.val_loop._has_run = True  # so that the epoch ends
+    elif loop._should_accumulate():
+        rank_zero_warn("The checkpoint is from between two micro-batches of a step, and lacks the gradients of the first ones.")
+    elif loop._should_check_val_fx(fetcher):
+        loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation that was before the checkpoint
+
+
+def _restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     numbers = state["numpy"]
     np.random.set_state({**numbers, "state": {**numbers["state"], "key": numbers["state"]["key"].numpy().astype(np.uint32)}})
@@ -88,7 +104,7 @@ def restore_random_states(trainer: Trainer, state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"], trainer.strategy.root_device)
 
 
-def seed_dropout(trainer: Trainer) -> None:
+def _seed_dropout(trainer: Trainer) -> None:
     """Give torch's global generators a seed of their own for the training, so that the model's initialisation does not move dropout.
 
     It follows from the seed of `seed_everything` and from the share of the data that this process has; processes that work on the same
