@@ -174,7 +174,7 @@ def test_lightning_s_own_checkpoints_are_as_good(rng: Random) -> None:
 @pytest.mark.usefixtures("files")
 def test_a_checkpoint_within_a_step_is_not_exact_and_says_so(tmp_path: Path) -> None:
     with pytest.raises(Killed):
-        train("labelled_text", ModelCheckpoint(save_last=True), Kill(3, "on_train_batch_start"), curve=Curve(), val_check_interval=2)
+        train("labelled_text", ModelCheckpoint(save_last=True), Kill(1, "on_before_optimizer_step"), curve=Curve(), val_check_interval=2)
     with pytest.warns(UserWarning, match="between two micro-batches of a step"):
         train("labelled_text", curve=Curve(), ckpt_path=Path("checkpoints/last.ckpt"), val_check_interval=2)
 
