@@ -38,7 +38,7 @@ class BatchSampler(DistributedSampler[Any]):
     @override
     def __iter__(self) -> Iterator[Any]:
         start, self.start = self.start, 0
-        yield from islice(self.batches(), start, None)
+        return islice(self.batches(), start, None)  # the next pass is this one, even if nobody takes a batch of it
 
 
 class BatchLoader(DataLoader[Any]):

@@ -86,9 +86,10 @@ def _take_up(trainer: Trainer) -> None:
         return
     if done == 0:
         loop.restarting = False  # with max_steps, Lightning takes every run for one that stopped within an epoch
-    elif done >= trainer.num_training_batches:
-        loop.val_loop._has_run = True  # so that the epoch ends
-    elif loop._should_accumulate():
+        return
+    if done >= trainer.num_training_batches:
+        fetcher.done = True  # nothing is left of the epoch but its end
+    if loop._should_accumulate():
         rank_zero_warn("The checkpoint is from between two micro-batches of a step, and lacks the gradients of the first ones.")
     elif loop._should_check_val_fx(fetcher):
         loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation that was before the checkpoint

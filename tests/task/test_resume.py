@@ -169,6 +169,7 @@ def test_averaged_weights_go_on_too(rng: Random) -> None:
 def test_lightning_s_own_checkpoints_are_as_good(rng: Random) -> None:
     kill_and_resume("text_pairs", rng, lambda: [ModelCheckpoint(save_last=True)], kills=1, accumulate_grad_batches=1)  # after validations
     kill_and_resume("labelled_text", rng, lambda: [ModelCheckpoint(save_last=True)], kills=1)  # at the end of epochs
+    kill_and_resume("text", rng, lambda: [ModelCheckpoint(save_last=True)], kills=1, val_check_interval=1.0)  # likewise, with max_steps
 
 
 @pytest.mark.usefixtures("files")
@@ -176,7 +177,7 @@ def test_a_checkpoint_within_a_step_is_not_exact_and_says_so(tmp_path: Path) -> 
     with pytest.raises(Killed):
         train("labelled_text", ModelCheckpoint(save_last=True), Kill(1, "on_before_optimizer_step"), curve=Curve(), val_check_interval=2)
     with pytest.warns(UserWarning, match="between two micro-batches of a step"):
-        train("labelled_text", curve=Curve(), ckpt_path=Path("checkpoints/last.ckpt"), val_check_interval=2)
+        train("labelled_text", ModelCheckpoint(), curve=Curve(), ckpt_path=Path("checkpoints/last.ckpt"), val_check_interval=2)
 
 
 @pytest.mark.slow
