@@ -6,8 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from lightning.pytorch.utilities import rank_zero_only
+
 from attnkit.registry import ConfigurationError
 from attnkit.task.checkpoint import atomic
+
+
+@rank_zero_only
+def say(text: str) -> None:
+    """Print a line on stderr."""
+    print(text, file=sys.stderr)
 
 
 @contextmanager

@@ -43,6 +43,7 @@ class Request:
     others: list[str] = field(default_factory=list)
     """Everything else, for Lightning's parser."""
     ckpt_path: str | None = None
+    resume: bool = False
     out: str | None = None
     print_config: bool = False
     help_of: str | None = None
@@ -70,6 +71,8 @@ def take_apart(arguments: Sequence[str]) -> Request:
         is_spec = flag.startswith("--") and family in SPEC_KEYS
         if key == "print_config" and flag.startswith("--"):
             request.print_config = True
+        elif flag == "--resume" and not equals:
+            request.resume = True
         elif is_spec and key.endswith(".help"):
             request.help_of = key.removesuffix(".help")
             request.help_name = value or (rest.pop(0) if rest and not rest[0].startswith("-") else None)

@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
+from attnkit.data.loading import BatchSampler, process_share, sampler_loader
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.base import Tokenizer
 
@@ -117,7 +118,7 @@ class Examples(BatchedExamples):
         return batch
 
 
-class TokenBatchSampler(DistributedSampler[Any]):
+class TokenBatchSampler(BatchSampler):
     """Yields the example indices of one batch after another: each example once per epoch, over all processes.
 
     Examples are sorted by bands of source lengths, then by target length (rising and falling in turn, so that neighbours stay alike from
@@ -125,7 +126,7 @@ class TokenBatchSampler(DistributedSampler[Any]):
     examples. The width of the bands is the one with the least padding. There are equally many batches in every epoch and every process;
     large ones are halved until it fits. The order is a pure function of seed and epoch, and global random states play no part.
 
-    Lightning leaves a `DistributedSampler` alone and tells it the epoch. Use it as `DataLoader(examples, sampler=..., batch_size=None)`.
+    Use it as `DataLoader(examples, sampler=..., batch_size=None)`.
 
     Args:
         examples: What to sample from.
@@ -187,7 +188,7 @@ class TokenBatchSampler(DistributedSampler[Any]):
         return self._num_batches // self.num_replicas
 
     @override
-    def __iter__(self) -> Iterator[list[int]]:
+    def batches(self) -> Iterator[list[int]]:
         rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
         indices = self._arrange(rng, self._band)
         ends = self._cut(indices, first=int(rng.integers(1, self._first, endpoint=True)) if self._moves_cuts else None)
@@ -247,17 +248,5 @@ def batch_loader(
     num_workers: int,
 ) -> DataLoader[Any]:
     """Return the loader of the batches that `TokenBatchSampler` makes, each process of the trainer with its share."""
-    overfit = getattr(trainer, "overfit_batches", 0) > 0
-    if overfit:  # Lightning then replaces the sampler by one of its own, so that batches must be the items of the dataset
-        share = {"num_replicas": 1, "rank": 0}
-    else:  # the trainer knows better than torch.distributed which processes share a batch: those of tensor parallelism do
-        share = (trainer and trainer.distributed_sampler_kwargs) or {}
-    sampler = TokenBatchSampler(examples, batch_tokens=batch_tokens, order=order, seed=seed, **share)
-    return DataLoader(
-        [examples[batch] for batch in sampler] if overfit else examples,  # type: ignore[arg-type]  # a list is a Dataset too
-        sampler=None if overfit else sampler,
-        batch_size=None,
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
-        pin_memory=torch.cuda.is_available(),
-    )
+    sampler = TokenBatchSampler(examples, batch_tokens=batch_tokens, order=order, seed=seed, **process_share(trainer))
+    return sampler_loader(examples, sampler, trainer=trainer, num_workers=num_workers)

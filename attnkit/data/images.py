@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
 from attnkit.data.augmentation import Augmentation
+from attnkit.data.loading import BatchSampler, process_share, sampler_loader
 from attnkit.registry import ConfigurationError, nearest
 
 Part = Literal["train", "validation", "test"]
@@ -88,11 +89,11 @@ class ImageExamples(Dataset[ImageBatch]):
         return batch
 
 
-class ImageBatchSampler(DistributedSampler[Any]):
+class ImageBatchSampler(BatchSampler):
     """Yields the examples of one batch after another, with the epoch: each example once per epoch, over all processes.
 
     There are equally many batches in every process, and their sizes differ by one at the most. The order is a pure function of seed and
-    epoch. Lightning leaves a `DistributedSampler` alone and tells it the epoch.
+    epoch.
 
     Args:
         examples: What to sample from.
@@ -138,7 +139,7 @@ class ImageBatchSampler(DistributedSampler[Any]):
         return self._num_batches // self.num_replicas
 
     @override
-    def __iter__(self) -> Iterator[Draw]:
+    def batches(self) -> Iterator[Draw]:
         rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
         indices = np.arange(self._count) if self.order == "given" else rng.permutation(self._count)
         batches = np.array_split(indices, self._num_batches)
@@ -286,17 +287,8 @@ class ImageData(LightningDataModule, ABC):
             std=std,
             augmentation=self.augmentation if part == "train" else None,
         )
-        overfit = getattr(self.trainer, "overfit_batches", 0) > 0  # as in `batch_loader`
-        share = {} if overfit else (self.trainer and self.trainer.distributed_sampler_kwargs) or {}
-        sampler = ImageBatchSampler(examples, batch_size=self.batch_size, order=order, seed=self.seed, **share)
-        return DataLoader(
-            [examples[draw] for draw in sampler] if overfit else examples,  # type: ignore[arg-type]  # a list is a Dataset too
-            sampler=None if overfit else sampler,
-            batch_size=None,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
-        )
+        sampler = ImageBatchSampler(examples, batch_size=self.batch_size, order=order, seed=self.seed, **process_share(self.trainer))
+        return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.num_workers)
 
     def _label_tensor(self, part: str, images: Images) -> Tensor:
         if images.labels is None:

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
@@ -16,6 +15,7 @@ from typing_extensions import override
 
 from attnkit.data.batching import BatchedExamples, Sequences, batch_loader
 from attnkit.data.cache import cached, fingerprint, trained
+from attnkit.data.loading import process_share, sampler_loader
 from attnkit.data.packing import LanguageModelBatch, PackedText, Piece, Windows, WindowSampler
 from attnkit.registry import ConfigurationError, TokenizerSpec, tokenizers
 from attnkit.tokenizer import Tokenizer
@@ -174,20 +174,8 @@ class LanguageModelData(LightningDataModule, ABC):
     def _window_loader(self, text: PackedText, *, stride: int | None) -> DataLoader[LanguageModelBatch]:
         windows = Windows(text, context=self.context, documents=self.document_mask, counts=stride is not None)
         size = self.batch_tokens // windows.context
-        overfit = getattr(self.trainer, "overfit_batches", 0) > 0
-        if overfit:  # Lightning then replaces the sampler by one of its own, so that batches must be the items of the dataset
-            share = {"num_replicas": 1, "rank": 0}
-        else:
-            share = (self.trainer and self.trainer.distributed_sampler_kwargs) or {}
-        sampler = WindowSampler(windows, batch_size=size, stride=stride, seed=self.seed, **share)
-        return DataLoader(
-            [windows[batch] for batch in sampler] if overfit else windows,  # type: ignore[arg-type]  # a list is a Dataset too
-            sampler=None if overfit else sampler,
-            batch_size=None,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
-        )
+        sampler = WindowSampler(windows, batch_size=size, stride=stride, seed=self.seed, **process_share(self.trainer))
+        return sampler_loader(windows, sampler, trainer=self.trainer, num_workers=self.num_workers)
 
     def _sample(self) -> Iterator[str]:
         step = max(1, math.ceil(sum(len(piece.text) for piece in self.pieces("train")) / SAMPLE))

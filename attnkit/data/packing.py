@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import Dataset, DistributedSampler
+from torch.utils.data import Dataset
 from typing_extensions import override
 
+from attnkit.data.loading import BatchSampler
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer import Tokenizer
 
@@ -160,7 +161,7 @@ class Windows(Dataset[LanguageModelBatch]):
         return batch
 
 
-class WindowSampler(DistributedSampler[LanguageModelBatch]):
+class WindowSampler(BatchSampler):
     """Yields the windows of one batch after another, equally many batches in every epoch and every process.
 
     In training the text is a ring that is cut into blocks without overlap, at other places and in another order in each epoch; what does
@@ -171,7 +172,7 @@ class WindowSampler(DistributedSampler[LanguageModelBatch]):
     did not; the last one ends with the text. Batches come in a mixed order that is always the same, so that the first few of them are
     a fair sample.
 
-    Lightning leaves a `DistributedSampler` alone and tells it the epoch. Use it as `DataLoader(windows, sampler=..., batch_size=None)`.
+    Use it as `DataLoader(windows, sampler=..., batch_size=None)`.
 
     Args:
         windows: What to sample from.
@@ -216,7 +217,7 @@ class WindowSampler(DistributedSampler[LanguageModelBatch]):
         return self._num_batches // self.num_replicas
 
     @override
-    def __iter__(self) -> Iterator[Integers]:  # type: ignore[override]  # an index of Windows is an array
+    def batches(self) -> Iterator[Integers]:
         rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
         windows = rng.permutation(self._blocks(rng) if self._stride is None else self._overlapping(self._stride))
         yield from np.array_split(windows, self._num_batches)[self.rank :: self.num_replicas]

@@ -24,6 +24,7 @@ from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
+from attnkit.task.resume import RANDOM, go_on, random_states, settle
 from attnkit.task.transfer import take_weights, words_of
 
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
@@ -66,6 +67,7 @@ class Task(LightningModule, ABC):
         self.schedule = schedule
         self.init_from = init_from
         self.is_new = True  # until there are weights to go on with
+        self._states: list[Any] | None = None  # random states to go on with
         self.register_state_dict_post_hook(_write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_read_any_names)  # type: ignore[no-untyped-call]
 
@@ -175,6 +177,8 @@ class Task(LightningModule, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         assert isinstance(optimizer, Optimizer)
         assert isinstance(scheduler, LambdaLR)
+        go_on(self.trainer, self._states)
+        self._states = None
         # a resumed run takes the optimizer's settings from this task's arguments, and only its state from the checkpoint
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
         for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
@@ -223,10 +227,13 @@ class Task(LightningModule, ABC):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["attnkit"] = header(self.registered_name, self.hparams)
+        settle(checkpoint["loops"]["fit_loop"], steps=self.trainer.global_step)
+        checkpoint[RANDOM] = random_states(self.trainer)
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         require_readable(checkpoint, "the checkpoint")
+        self._states = checkpoint.get(RANDOM)
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
