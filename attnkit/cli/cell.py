@@ -27,12 +27,11 @@ from typing_extensions import override
 from attnkit import __version__
 from attnkit.ablation.engine import BUSY
 from attnkit.ablation.store import read_json, write_json
+from attnkit.callback import UnhealthyError
+from attnkit.cli.output import say
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
-
-CHECK_EVERY = 20
-"""Steps between looks at the loss: on a GPU a look waits for it."""
 
 
 class Recorder(Callback):
@@ -70,13 +69,6 @@ class Recorder(Callback):
         self.digest = digest.hexdigest()
         self.batches += 1
         self.tokens += sum(int(t.count_nonzero()) for t in tensors if t.dtype == torch.int64)
-
-    @override
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-        if self.batches % CHECK_EVERY == 0 and isinstance(loss, Tensor) and not bool(loss.isfinite()):
-            self.diverged = True
-            trainer.should_stop = True
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -118,6 +110,14 @@ class CellCLI(RunCLI):
         trainer = super().instantiate_trainer(**kwargs)
         trainer.callbacks.insert(0, self.recorder)  # type: ignore[attr-defined]
         return trainer
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except UnhealthyError as error:  # an outcome, not a failure
+            say(str(error))
+            self.recorder.diverged = True
 
 
 def train(folder: Path) -> None:
