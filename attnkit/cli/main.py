@@ -114,8 +114,8 @@ def _export(arguments: Arguments) -> int:
     chosen = parser.parse_args(arguments)
     from attnkit.task.checkpoint import export
 
-    export(chosen.checkpoint, chosen.out)
-    print(f"Wrote {chosen.out}")
+    is_average = export(chosen.checkpoint, chosen.out)
+    print(f"Wrote {chosen.out}{' (averaged weights)' if is_average else ''}")
     return 0
 
 
@@ -153,7 +153,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the `attnkit` command and return its exit status.
 
     A mistake prints one message on stderr. The status is 2 if the command or the recipe is wrong, and 1 if a file cannot be read or
-    written, or a check failed; 143 means that SIGTERM has stopped a fit, whose state is saved.
+    written, or a check failed; 3 means that a training was stopped because its loss, a gradient or a parameter was not finite, or it
+    diverged; 143 that SIGTERM has stopped a fit, whose state is saved.
 
     Args:
         argv: The arguments after `attnkit` (default: those of this process).

@@ -14,7 +14,7 @@ from typing import Any, cast
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
@@ -274,7 +274,8 @@ class RunCLI(LightningCLI):
         paths = [_path_of(callback) for callback in self.trainer.checkpoint_callbacks]
         if self.trainer.is_global_zero and (path := next(filter(None, paths), None)):
             path = short_path(path)
-            lines = [f"Checkpoint: {path}", f"  attnkit test --ckpt_path {path}"]
+            is_average = any(isinstance(callback, WeightAveraging) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
+            lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  attnkit test --ckpt_path {path}"]
             if isinstance(self.model, TextGenerator):
                 lines.append(f"  attnkit generate {path} TEXT...")
             elif any(argument.name == "predict" for argument in datasets.arguments(self.specs["data"]["name"])):

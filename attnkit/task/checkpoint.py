@@ -76,12 +76,17 @@ def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> "Task":
     return task
 
 
-def export(path: str | Path, out: str | Path) -> None:
+def export(path: str | Path, out: str | Path) -> bool:
     """Write the task of a checkpoint as a safetensors file: weights, and in the metadata all that rebuilds it, tokenizers included.
+
+    Of a run with averaged weights these are the averages, as everywhere but in `attnkit fit`, which goes on with the current ones.
 
     Args:
         path: The checkpoint.
         out: The file to write. It appears whole or not at all.
+
+    Returns:
+        Whether the weights are averages.
 
     Raises:
         CheckpointError: The checkpoint cannot be used.
@@ -90,6 +95,7 @@ def export(path: str | Path, out: str | Path) -> None:
     metadata = {"attnkit": json.dumps({"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS]})}
     with atomic(Path(out)) as file:
         save_model(rebuild(checkpoint, path), str(file), metadata=metadata)
+    return "averaging_state" in checkpoint
 
 
 def load_exported(path: str | Path) -> "Task":

@@ -333,3 +333,19 @@ def test_any_metric_stops_early_and_keeps_the_best(attnkit: Any, tiny: str) -> N
     assert wrong.status == 2
     assert "val/perplexty" in wrong.err
     assert "val/perplexity" in wrong.err
+
+
+def test_averaged_weights_are_one_flag_and_are_those_that_are_used(attnkit: Any, tiny: str) -> None:
+    flags = ("--trainer.callbacks+=EMAWeightAveraging", "--trainer.callbacks.decay=0.5", "--trainer.max_epochs=3")
+    outcome = attnkit("fit", "--config", tiny, *flags)
+    assert outcome.status == 0, outcome.err
+    assert ".ckpt (averaged weights)" in outcome.out
+    path = Path("runs/tiny/version_0/checkpoints/last.ckpt")
+    if not path.exists():  # the last step may be that of `best.ckpt`
+        path = next(path.parent.iterdir())
+    checkpoint = torch.load(path, weights_only=True)
+    averaged, current = checkpoint["state_dict"], checkpoint["current_model_state"]
+    loaded = Task.load(path).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in averaged.items())
+    assert any(not torch.equal(current[name], value) for name, value in averaged.items())
+    assert attnkit("export", path, "--out", "m.safetensors").out == "Wrote m.safetensors (averaged weights)\n"
