@@ -27,6 +27,7 @@ from typing_extensions import override
 from attnkit import __version__
 from attnkit.ablation.engine import BUSY
 from attnkit.ablation.store import read_json, write_json
+from attnkit.callback.last_checkpoint import LAST, PREVIOUS
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
@@ -116,7 +117,7 @@ class CellCLI(RunCLI):
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
-        trainer.callbacks.insert(0, self.recorder)  # type: ignore[attr-defined]
+        trainer.callbacks.append(self.recorder)  # type: ignore[attr-defined]  # the last: a checkpoint before a step has not counted it
         return trainer
 
 
@@ -127,7 +128,7 @@ def train(folder: Path) -> None:
         write_json(folder / "environment.json", environment())
         (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
     recorder, started = Recorder(job["seeds"]), time.time()
-    last = folder / "checkpoints" / "last.ckpt"
+    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # the second alone if it was killed between the two
     request = Request(
         recipes=[str(folder / "recipe.yaml")],
         others=[
@@ -136,7 +137,7 @@ def train(folder: Path) -> None:
             "--trainer.logger=false",
             "--trainer.enable_progress_bar=false",
         ],
-        ckpt_path=str(last) if last.exists() else None,
+        ckpt_path=next((str(path) for path in saved if path.exists()), None),
     )
     cli = CellCLI(request, recorder)
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
