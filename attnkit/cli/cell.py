@@ -119,7 +119,7 @@ class CellCLI(RunCLI):
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
-        trainer.callbacks.append(self.recorder)  # type: ignore[attr-defined]  # the last: a checkpoint before a step has not counted it
+        trainer.callbacks.insert(0, self.recorder)  # type: ignore[attr-defined]
         return trainer
 
 
