@@ -30,6 +30,21 @@ class Match:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Published:
+    """A table of a paper, beside which the report puts ours.
+
+    Attributes:
+        source: Which paper, which table, which metric.
+        better: Whether a lower or a higher number is better there.
+        rows: For each variant, what the paper calls it and its number there.
+    """
+
+    source: str
+    better: Literal["lower", "higher"]
+    rows: Mapping[str, tuple[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """An ablation study.
 
@@ -50,6 +65,8 @@ class Study:
         match: Equal sizes.
         timeout: Seconds after which a run is ended.
         retries: How often a run is begun again by itself, by kind of failure.
+        lengths: Of which side, `source` or `target`, the report shows the metric by length.
+        published: A table of a paper, to compare with.
         file: Where it was read.
 
     Raises:
@@ -72,6 +89,8 @@ class Study:
     match: Match | None = None
     timeout: float | None = None
     retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 1})
+    lengths: Literal["source", "target"] | None = None
+    published: Published | None = None
     file: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,8 +109,12 @@ class Study:
             raise ConfigurationError(f"min_effect must be above 0, but is {self.min_effect}")
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must lie between 0 and 1, but is {self.alpha}")
-        for name, value, known in (("design", self.design, DESIGNS), ("better", self.better, ("lower", "higher"))):
-            if value not in known:
+        for name, value, known in (
+            ("design", self.design, DESIGNS),
+            ("better", self.better, ("lower", "higher")),
+            ("lengths", self.lengths, ("source", "target")),
+        ):
+            if value not in known and (name, value) != ("lengths", None):
                 raise ConfigurationError(f"{name}: unknown {value!r}.{nearest(str(value), known)} One of: {', '.join(known)}.")
         if unknown := [kind for kind in self.vary if kind not in SEED_KINDS]:
             raise ConfigurationError(f"vary: unknown {unknown[0]!r}.{nearest(unknown[0], SEED_KINDS)} Of: {', '.join(SEED_KINDS)}.")
@@ -150,6 +173,9 @@ class Study:
                         f"exclude: factor {factor!r} has no level {level!r}.{nearest(level, known[factor])} "
                         f"Levels: {', '.join(known[factor])}."
                     )
+        names = [v.name for v in variants]
+        if unknown := [name for name in (self.published.rows if self.published else ()) if name not in names]:
+            raise ConfigurationError(f"published: no variant {unknown[0]!r}.{nearest(unknown[0], names)} Variants: {'; '.join(names)}.")
         return [replace(v, excluded=self._reason(dict(v.choices))) for v in variants]
 
     def _reason(self, choices: Mapping[str, str]) -> str | None:
@@ -219,6 +245,14 @@ def _match(given: Any) -> Match:
     return match
 
 
+def _published(given: Any) -> Published:
+    rows = {str(variant): next(iter(row.items())) for variant, row in given["rows"].items()}
+    better = given["better"]
+    if better not in ("lower", "higher"):
+        raise ConfigurationError(f"published: better must be lower or higher, but is {better!r}")
+    return Published(source=str(given["source"]), better=better, rows={v: (str(name), float(n)) for v, (name, n) in rows.items()})
+
+
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "factors": lambda given: tuple(read_factor(str(name), value) for name, value in given.items()),
     "variants": _listed,
@@ -226,4 +260,5 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "vary": tuple,
     "exclude": _excluded,
     "match": _match,
+    "published": _published,
 }

@@ -8,6 +8,7 @@ import hashlib
 import math
 import os
 import platform
+import resource
 import sys
 import time
 import traceback
@@ -27,6 +28,8 @@ from typing_extensions import override
 from attnkit import __version__
 from attnkit.ablation.engine import BUSY
 from attnkit.ablation.store import read_json, write_json
+from attnkit.cli.flops import training_flops_per_token
+from attnkit.cli.lengths import Lengths
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
@@ -48,10 +51,10 @@ class Recorder(Callback):
         self.seeds = seeds
         self.diverged = False
         self.digest = ""
-        self.batches = self.tokens = 0
+        self.batches = self.tokens = self.memory = 0
         self.seconds = 0.0
         self.curve: list[dict[str, float]] = []
-        self._clock: float | None = None
+        self._started: float | None = None
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -60,7 +63,7 @@ class Recorder(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._clock = self._clock or time.perf_counter()
+        self._started = now() if self._started is None else self._started
         torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches)
         tensors = [leaf.detach().cpu() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         digest = hashlib.sha256(self.digest.encode())
@@ -79,12 +82,25 @@ class Recorder(Callback):
             trainer.should_stop = True
 
     @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop_clock()
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop_clock()
+        self.memory = max(self.memory, peak_memory())
+
+    def _stop_clock(self) -> None:
+        """Add up the time of training: validations do not count."""
+        if self._started is not None:
+            self.seconds += now() - self._started
+            self._started = None
+
+    @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        now = time.perf_counter()
-        self.seconds += now - (self._clock or now)
-        self._clock = None
+        self.memory = max(self.memory, peak_memory())
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.curve.append({"step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3), **metrics})
         if not math.isfinite(metrics.get("val/loss", 0.0)):
@@ -93,7 +109,7 @@ class Recorder(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        kept = ("digest", "batches", "tokens", "seconds", "curve", "diverged")
+        kept = ("digest", "batches", "tokens", "seconds", "memory", "curve", "diverged")
         return {name: getattr(self, name) for name in kept}
 
     @override
@@ -106,17 +122,18 @@ class CellCLI(RunCLI):
 
     Args:
         request: The arguments.
-        recorder: The callback.
+        recorder: The callback that goes first.
+        lengths: Another.
     """
 
-    def __init__(self, request: Request, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, request: Request, recorder: Recorder, lengths: Lengths) -> None:
+        self.recorder, self.lengths = recorder, lengths
         super().__init__("fit", request)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
-        trainer.callbacks.insert(0, self.recorder)  # type: ignore[attr-defined]
+        trainer.callbacks[:0] = [self.recorder, self.lengths]  # type: ignore[attr-defined]
         return trainer
 
 
@@ -126,7 +143,7 @@ def train(folder: Path) -> None:
     if not is_child():
         write_json(folder / "environment.json", environment())
         (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
-    recorder, started = Recorder(job["seeds"]), time.time()
+    recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
     last = folder / "checkpoints" / "last.ckpt"
     request = Request(
         recipes=[str(folder / "recipe.yaml")],
@@ -138,7 +155,7 @@ def train(folder: Path) -> None:
         ],
         ckpt_path=str(last) if last.exists() else None,
     )
-    cli = CellCLI(request, recorder)
+    cli = CellCLI(request, recorder, lengths)
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
     metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
     if job["test"] and not recorder.diverged:
@@ -151,14 +168,36 @@ def train(folder: Path) -> None:
         "batch_hash": recorder.digest,
         "tokens": recorder.tokens,
         "seconds": round(recorder.seconds, 3),
+        "clock": "processor" if uses_processor_time() else "wall",
+        "tokens_per_second": round(recorder.tokens / recorder.seconds, 1) if recorder.seconds else None,
+        "memory": recorder.memory,
         "parameters": sum(p.numel() for p in cli.model.parameters()),
+        "lengths": lengths.tables(),
     }
     if is_child():
         return
+    result["flops_per_token"] = training_flops_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None))
     write_json(folder / "result.json", result)
     write_json(
         folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
     )
+
+
+def uses_processor_time() -> bool:
+    """Return whether training is timed by the processor's clock: with one thread on the CPU, that is the time without other load."""
+    return not torch.accelerator.is_available() and torch.get_num_threads() == 1
+
+
+def now() -> float:
+    """Return the seconds on the clock of trainings."""
+    return time.process_time() if uses_processor_time() else time.perf_counter()
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has held: on the GPU if it uses one, else altogether, with the libraries' own."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def is_child() -> bool:
