@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,13 @@ from attnkit.ablation.inspection import Inspection, as_plain, inspect
 from attnkit.ablation.store import key_of, read_json, write_json
 from attnkit.ablation.study import SEED_KINDS, Study
 from attnkit.registry import ConfigurationError
+
+NO_QUESTION = ("seeds", "timeout", "retries", "engine", "recipe", "file", "lengths", "published")
+"""What of a study may change when there are results: how it is run, and what its report shows."""
+
+
+STORED = ("variants", "left_out", "inspections", "runs", "side_effects")
+"""What of a plan is kept for its report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,18 +82,38 @@ class Plan:
         """
         file = self.study_folder / "study.json"
         asked = read_json(file)
-        question = asdict(self.study) | dict.fromkeys(("seeds", "timeout", "retries", "engine", "recipe", "file"))
+        question = {key: value for key, value in asdict(self.study).items() if key not in NO_QUESTION}
         question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
         question = _plain(question)
         if asked is None:
             write_json(file, question | {"seeds_at_start": list(self.study.seeds)})
-            return
-        if changed := [k for k in question if asked.get(k) != question[k]]:
+        elif changed := [k for k in question if asked.get(k) != question[k]]:
             raise ConfigurationError(
                 f"{self.study_folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the "
                 f"answer is known makes p-values void; give the study another name (runs that are the same are used again), "
                 f"or undo the change"
             )
+        write_json(self.study_folder / "plan.json", _plain({name: getattr(self, name) for name in STORED}))
+
+
+def stored_plan(study: Study, folder: Path) -> Plan | None:
+    """Return the plan as it was when its runs were begun, from its file alone; None if there is none, or if it has other seeds.
+
+    So a report does not depend on what the code makes of the study now.
+    """
+    stored = read_json(folder / study.name / "plan.json")
+    if stored is None or {run["seed"] for run in stored["runs"]} != set(study.seeds):
+        return None
+    excluded = [(Variant(**variant), reason) for variant, reason in stored["left_out"]]
+    return Plan(
+        study=study,
+        folder=folder,
+        variants=tuple(Variant(**v | {"choices": tuple(map(tuple, v["choices"]))}) for v in stored["variants"]),
+        left_out=tuple(excluded),
+        inspections={name: Inspection(**i) for name, i in stored["inspections"].items()},
+        runs=tuple(Run(**run | {"variants": tuple(run["variants"])}) for run in stored["runs"]),
+        side_effects={name: tuple(notes) for name, notes in stored["side_effects"].items()},
+    )
 
 
 def make_plan(study: Study, folder: Path) -> Plan:
@@ -99,7 +126,8 @@ def make_plan(study: Study, folder: Path) -> Plan:
     chosen = [v for v in variants if v.excluded is None]
     if not chosen or chosen[0] is not variants[0]:
         raise ConfigurationError(f"the reference {variants[0].name!r} is excluded; nothing could be compared with it")
-    compositions = [layer({**study.set, **v.overrides}) for v in chosen]
+    budget = study.budget.overrides if study.budget else {}
+    compositions = [layer({**study.set, **v.overrides, **budget}) for v in chosen]
     found = inspect(study.recipe, compositions, match=as_plain(study.match), cache=folder / "inspections")
     _refuse_mistakes(chosen, found)
     inspections = {v.name: i for v, i in zip(chosen, found, strict=True)}
@@ -144,7 +172,7 @@ def _runs(study: Study, variants: Sequence[Variant], inspections: Mapping[str, I
                 "recipe": {**inspection.recipe, "data": data},
                 "seeds": seeds,
                 "test": study.metric.startswith("test/"),
-            }
+            } | ({"budget": asdict(study.budget)} if study.budget else {})
             key = key_of(job)
             names = (*runs[key].variants, variant.name) if key in runs else (variant.name,)
             runs[key] = Run(key=key, variants=names, seed=seed, job=job)
@@ -204,6 +232,8 @@ def side_effects(
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

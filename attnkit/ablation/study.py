@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from attnkit.ablation.design import DESIGNS, Design, Factor, Variant, check_key, expand, label, read_factor
 from attnkit.ablation.launch import read_engine
@@ -31,6 +31,35 @@ class Match:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What every run may use, whatever its variant: it ends at the first step at which `limit` is reached."""
+
+    on: Literal["steps", "tokens", "flops", "seconds"]
+    limit: float
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """What it changes in the recipe, by dotted key. Schedules are as long as the steps; of the others, nobody knows before."""
+        ends = {"trainer.min_epochs": None, "trainer.min_steps": None, "trainer.max_time": None}
+        return ends | ({"trainer.max_epochs": -1, "trainer.max_steps": self.limit} if self.on == "steps" else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A table of a paper, beside which the report puts ours.
+
+    Attributes:
+        source: Which paper, which table, which metric.
+        better: Whether a lower or a higher number is better there.
+        rows: For each variant, what the paper calls it and its number there.
+    """
+
+    source: str
+    better: Literal["lower", "higher"]
+    rows: Mapping[str, tuple[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """An ablation study.
 
@@ -49,9 +78,12 @@ class Study:
         exclude: Combinations that are left out: levels by factor, and the reason.
         set: Overrides of the recipe in all variants, by dotted key.
         match: Equal sizes.
+        budget: What every run may use; None: as the recipe's trainer says.
         timeout: Seconds after which a run is ended.
         retries: How often a run is begun again by itself, by kind of failure.
         engine: Where runs are carried out; see `attnkit.ablation.launch.read_engine`.
+        lengths: Of which side, `source` or `target`, the report shows the metric by length.
+        published: A table of a paper, to compare with.
         file: Where it was read.
 
     Raises:
@@ -72,9 +104,12 @@ class Study:
     exclude: tuple[tuple[Mapping[str, str], str], ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)
     match: Match | None = None
+    budget: Budget | None = None
     timeout: float | None = None
     retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 1})
     engine: Mapping[str, Any] = field(default_factory=lambda: {"name": "local"})
+    lengths: Literal["source", "target"] | None = None
+    published: Published | None = None
     file: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -93,8 +128,12 @@ class Study:
             raise ConfigurationError(f"min_effect must be above 0, but is {self.min_effect}")
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must lie between 0 and 1, but is {self.alpha}")
-        for name, value, known in (("design", self.design, DESIGNS), ("better", self.better, ("lower", "higher"))):
-            if value not in known:
+        for name, value, known in (
+            ("design", self.design, DESIGNS),
+            ("better", self.better, ("lower", "higher")),
+            ("lengths", self.lengths, ("source", "target")),
+        ):
+            if value not in known and (name, value) != ("lengths", None):
                 raise ConfigurationError(f"{name}: unknown {value!r}.{nearest(str(value), known)} One of: {', '.join(known)}.")
         if unknown := [kind for kind in self.vary if kind not in SEED_KINDS]:
             raise ConfigurationError(f"vary: unknown {unknown[0]!r}.{nearest(unknown[0], SEED_KINDS)} Of: {', '.join(SEED_KINDS)}.")
@@ -154,6 +193,9 @@ class Study:
                         f"exclude: factor {factor!r} has no level {level!r}.{nearest(level, known[factor])} "
                         f"Levels: {', '.join(known[factor])}."
                     )
+        names = [v.name for v in variants]
+        if unknown := [name for name in (self.published.rows if self.published else ()) if name not in names]:
+            raise ConfigurationError(f"published: no variant {unknown[0]!r}.{nearest(unknown[0], names)} Variants: {'; '.join(names)}.")
         return [replace(v, excluded=self._reason(dict(v.choices))) for v in variants]
 
     def _reason(self, choices: Mapping[str, str]) -> str | None:
@@ -223,6 +265,26 @@ def _match(given: Any) -> Match:
     return match
 
 
+def _budget(given: Any) -> Budget:
+    known = get_args(Budget.__annotations__["on"])
+    if not isinstance(given, Mapping) or len(given) != 1:
+        raise ConfigurationError(f"budget: exactly one of {', '.join(known)}, as in {{steps: 1000}}; not {given!r}")
+    [(on, limit)] = given.items()
+    if on not in known:
+        raise ConfigurationError(f"budget: unknown {on!r}.{nearest(str(on), known)} One of: {', '.join(known)}.")
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+        raise ConfigurationError(f"budget: {on} must be a number above 0, but is {limit!r}")
+    return Budget(on=on, limit=limit if on == "seconds" else int(limit))
+
+
+def _published(given: Any) -> Published:
+    rows = {str(variant): next(iter(row.items())) for variant, row in given["rows"].items()}
+    better = given["better"]
+    if better not in ("lower", "higher"):
+        raise ConfigurationError(f"published: better must be lower or higher, but is {better!r}")
+    return Published(source=str(given["source"]), better=better, rows={v: (str(name), float(n)) for v, (name, n) in rows.items()})
+
+
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "factors": lambda given: tuple(read_factor(str(name), value) for name, value in given.items()),
     "variants": _listed,
@@ -230,5 +292,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "vary": tuple,
     "exclude": _excluded,
     "match": _match,
+    "budget": _budget,
     "engine": read_engine,
+    "published": _published,
 }

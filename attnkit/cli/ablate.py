@@ -40,6 +40,8 @@ def plan(options: Options) -> int:
             print(f"      also: {effect}")
     for variant, reason in planned.left_out:
         print(f"  left out: {variant.name}: {reason}")
+    if study.budget:
+        print(_budget(planned))
     compared = sum(v.reference is not None for v in planned.variants)
     if compared:
         smallest = detectable(len(study.seeds), alpha=study.alpha / compared)
@@ -198,6 +200,20 @@ def ablate(arguments: list[str]) -> int:
 
 def _plan(options: Options) -> Plan:
     return Study.from_yaml(options.study).with_seeds(*options.seeds).plan(options.folder)
+
+
+def _budget(planned: Plan) -> str:
+    budget, recipe = planned.study.budget, planned.inspections[planned.variants[0].name].recipe
+    assert budget is not None
+    assert recipe is not None
+    if budget.on == "steps":
+        return f"Each run is {budget.limit:,} steps, and so is its schedule."
+    known = {key: value for key, value in (recipe.get("trainer") or {}).items() if key in ("max_epochs", "max_steps") and value}
+    length = ", ".join(f"{key} {value}" for key, value in known.items()) or "Lightning's default"
+    return (
+        f"Each run ends at the first step at which it has used {budget.limit:,} {budget.on}. How many steps that is, nobody knows before: "
+        f"the schedule is as long as trainer says ({length}), and a run for which that is too short fails."
+    )
 
 
 def _report(planned: Plan) -> int:

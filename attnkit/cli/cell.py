@@ -8,10 +8,12 @@ import hashlib
 import math
 import os
 import platform
+import resource
 import sys
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,11 @@ from typing_extensions import override
 from attnkit import __version__
 from attnkit.ablation.engine import BUSY
 from attnkit.ablation.store import read_json, write_json
+from attnkit.ablation.study import Budget
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
+from attnkit.cli.budget import Limit
+from attnkit.cli.flops import training_flops_per_token
+from attnkit.cli.lengths import Lengths
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
@@ -50,10 +56,10 @@ class Recorder(Callback):
         self.seeds = seeds
         self.diverged = False
         self.digest = ""
-        self.batches = self.tokens = 0
+        self.batches = self.tokens = self.memory = 0
         self.seconds = 0.0
         self.curve: list[dict[str, float]] = []
-        self._clock: float | None = None
+        self._started: float | None = None
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -62,7 +68,7 @@ class Recorder(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._clock = self._clock or time.perf_counter()
+        self._started = now() if self._started is None else self._started
         torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches)
 
     @override
@@ -82,12 +88,26 @@ class Recorder(Callback):
             trainer.should_stop = True
 
     @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop_clock()
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop_clock()
+        self.memory = max(self.memory, peak_memory())
+
+    def elapsed(self) -> float:
+        """Return the seconds of training: validations do not count."""
+        return self.seconds + (now() - self._started if self._started is not None else 0.0)
+
+    def _stop_clock(self) -> None:
+        self.seconds, self._started = self.elapsed(), None
+
+    @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        now = time.perf_counter()
-        self.seconds += now - (self._clock or now)
-        self._clock = None
+        self.memory = max(self.memory, peak_memory())
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.curve.append({"step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3), **metrics})
         if not math.isfinite(metrics.get("val/loss", 0.0)):
@@ -96,8 +116,8 @@ class Recorder(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        kept = ("digest", "batches", "tokens", "seconds", "curve", "diverged")
-        return {name: getattr(self, name) for name in kept}
+        kept = ("digest", "batches", "tokens", "memory", "curve", "diverged")
+        return {name: getattr(self, name) for name in kept} | {"seconds": self.elapsed()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -109,17 +129,17 @@ class CellCLI(RunCLI):
 
     Args:
         request: The arguments.
-        recorder: The callback.
+        first: The callbacks that go first.
     """
 
-    def __init__(self, request: Request, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, request: Request, first: Sequence[Callback]) -> None:
+        self.first = first
         super().__init__("fit", request)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
-        trainer.callbacks.insert(0, self.recorder)  # type: ignore[attr-defined]
+        trainer.callbacks[:0] = self.first  # type: ignore[attr-defined]
         return trainer
 
 
@@ -129,7 +149,7 @@ def train(folder: Path) -> None:
     if not is_child():
         write_json(folder / "environment.json", environment())
         (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
-    recorder, started = Recorder(job["seeds"]), time.time()
+    recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
     saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # the second alone if it was killed between the two
     request = Request(
         recipes=[str(folder / "recipe.yaml")],
@@ -141,7 +161,10 @@ def train(folder: Path) -> None:
         ],
         ckpt_path=next((str(path) for path in saved if path.exists()), None),
     )
-    cli = CellCLI(request, recorder)
+    limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
+    cli = CellCLI(request, [recorder, lengths, *([limit] if limit else [])])
+    if limit is not None and not recorder.diverged:
+        limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
     metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
     if job["test"] and not recorder.diverged:
@@ -154,10 +177,16 @@ def train(folder: Path) -> None:
         "batch_hash": recorder.digest,
         "tokens": recorder.tokens,
         "seconds": round(recorder.seconds, 3),
+        "clock": "processor" if uses_processor_time() else "wall",
+        "tokens_per_second": round(recorder.tokens / recorder.seconds, 1) if recorder.seconds else None,
+        "memory": recorder.memory,
         "parameters": sum(p.numel() for p in cli.model.parameters()),
+        "lengths": lengths.tables(),
+        "budget": None if limit is None else {**job["budget"], "spent": limit.spent},
     }
     if is_child():
         return
+    result["flops_per_token"] = training_flops_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None))
     write_json(folder / "result.json", result)
     write_json(
         folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
@@ -174,6 +203,23 @@ def best_checkpoint(trainer: Trainer) -> str:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
             return callback.best_model_path
     raise ConfigurationError("test: true needs the best checkpoint, but the recipe keeps none: let it validate, and keep checkpoints on")
+
+
+def uses_processor_time() -> bool:
+    """Return whether training is timed by the processor's clock: with one thread on the CPU, that is the time without other load."""
+    return not torch.accelerator.is_available() and torch.get_num_threads() == 1
+
+
+def now() -> float:
+    """Return the seconds on the clock of trainings."""
+    return time.process_time() if uses_processor_time() else time.perf_counter()
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has held: on the GPU if it uses one, else altogether, with the libraries' own."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def is_child() -> bool:

@@ -151,13 +151,16 @@ class Seq2Seq(TextGenerator):
         return {"loss": nll, "perplexity": nll.exp()}
 
     @override
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, list[str]]:
+        """Return the `hypotheses` of a batch, for callbacks."""
         hypotheses = self._evaluate(batch, "val")
         self._shown += list(zip(batch["source"], hypotheses, batch["references"], strict=False))[: self.samples]
+        return {"hypotheses": hypotheses}
 
     @override
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self._evaluate(batch, "test")
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, list[str]]:
+        """Return the `hypotheses` of a batch, for callbacks."""
+        return {"hypotheses": self._evaluate(batch, "test")}
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Prediction]:
@@ -200,9 +203,9 @@ class Seq2Seq(TextGenerator):
 
     def _metrics(self) -> nn.ModuleDict:
         means: dict[str, Metric] = {"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean()}
-        return nn.ModuleDict(means | {name: generation_metric(name, tokenize=self._reference_tokens) for name in self.metric_names})
+        return nn.ModuleDict(means | {name: generation_metric(name, tokenize=self.reference_tokens) for name in self.metric_names})
 
-    def _reference_tokens(self, text: str) -> list[object]:
+    def reference_tokens(self, text: str) -> list[object]:
         """Return the token ids of a text; what the vocabulary lacks stays text, so that it equals no other unknown token."""
         ids = self.tgt_tokenizer.encode(text)
         return [(text, i) if token == Tokenizer.unk_id else token for i, token in enumerate(ids)]
