@@ -86,13 +86,17 @@ class Plan:
         question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
         question = _plain(question)
         if asked is None:
-            write_json(file, question | {"seeds_at_start": list(self.study.seeds)})
-        elif changed := [k for k in question if asked.get(k) != question[k]]:
+            asked = question | {"seeds_at_start": list(self.study.seeds)}
+            write_json(file, asked)
+        if changed := [k for k in question if asked.get(k) != question[k]]:
             raise ConfigurationError(
                 f"{self.study_folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the "
                 f"answer is known makes p-values void; give the study another name (runs that are the same are used again), "
                 f"or undo the change"
             )
+        added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
+        if added != asked.get("seeds_added", []):
+            write_json(file, asked | {"seeds_added": added})
         write_json(self.study_folder / "plan.json", _plain({name: getattr(self, name) for name in STORED}))
 
 
@@ -114,6 +118,24 @@ def stored_plan(study: Study, folder: Path) -> Plan | None:
         runs=tuple(Run(**run | {"variants": tuple(run["variants"])}) for run in stored["runs"]),
         side_effects={name: tuple(notes) for name, notes in stored["side_effects"].items()},
     )
+
+
+def add_seeds(study: Study, folder: Path, count: int) -> Study:
+    """Return a study with more seeds than when its results began, and keep them in its folder, where the report finds them.
+
+    Raises:
+        ConfigurationError: There are no results yet, or the number is not above 0.
+    """
+    file = folder / study.name / "study.json"
+    asked = read_json(file)
+    if asked is None:
+        raise ConfigurationError(f"{file.parent} has no results yet: set seeds in the study file, before there are any")
+    if count < 1:
+        raise ConfigurationError(f"--add must be at least 1, but is {count}")
+    study = study.with_added_seeds(folder)
+    more = study.with_seeds(*range(max(study.seeds) + 1, max(study.seeds) + 1 + count))
+    write_json(file, asked | {"seeds_added": [seed for seed in more.seeds if seed not in asked["seeds_at_start"]]})
+    return more
 
 
 def make_plan(study: Study, folder: Path) -> Plan:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from attnkit.ablation.design import DESIGNS, Design, Factor, Variant, check_key, expand, label, read_factor
 from attnkit.ablation.launch import read_engine
+from attnkit.ablation.store import read_json
 from attnkit.recipe import STUDIES, find_recipe, read_yaml, recipe_folder
 from attnkit.registry import ConfigurationError, nearest
 
@@ -180,6 +181,11 @@ class Study:
         """Return the study with more seeds; runs of the others stay as they are."""
         return replace(self, seeds=(*self.seeds, *(s for s in seeds if s not in self.seeds)))
 
+    def with_added_seeds(self, folder: str | Path = "runs/ablations") -> Self:
+        """Return the study with the seeds that `attnkit ablate seeds --add` gave it in this folder of results."""
+        asked = read_json(Path(folder) / self.name / "study.json") or {}
+        return self.with_seeds(*asked.get("seeds_added", []))
+
     def expanded(self) -> list[Variant]:
         """Return every variant of the design; those that `exclude` names say why they are left out."""
         variants = expand(self.design, self.factors, self.variants)
@@ -205,7 +211,7 @@ class Study:
         """Return what there is to run; see `attnkit.ablation.plan`."""
         from attnkit.ablation.plan import make_plan
 
-        return make_plan(self, Path(folder))
+        return make_plan(self.with_added_seeds(folder), Path(folder))
 
     def run(self, folder: str | Path = "runs/ablations", *, jobs: int | None = None, fail_fast: bool = False) -> "Results":
         """Run what is not finished, and return the results; see `attnkit.ablation.engine.run_plan`."""

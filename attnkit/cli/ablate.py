@@ -6,11 +6,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from attnkit.ablation import Study
 from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
-from attnkit.ablation.plan import Plan, Run, differences
+from attnkit.ablation.plan import Plan, Run, add_seeds, differences
 from attnkit.ablation.progress import Progress, shown
 from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.recipe import read_yaml
@@ -94,6 +95,14 @@ def retry_failed(options: Options) -> int:
     return run(options)
 
 
+def seeds(options: Options) -> int:
+    """Raise the number of seeds of a study that has results."""
+    study = add_seeds(Study.from_yaml(options.study), Path(options.folder), options.add)
+    print(f"{study.name} has {len(study.seeds)} seeds now: {', '.join(map(str, study.seeds))}. attnkit ablate run trains the new ones.")
+    print("The report says that they were added: to add until something is significant makes p-values too small.")
+    return 0
+
+
 def report(options: Options) -> int:
     """Write the report from what is stored."""
     return _report(_plan(options))
@@ -159,6 +168,7 @@ ACTIONS: Mapping[str, tuple[str, Callable[[Options], int], tuple[str, ...]]] = {
     "status": ("the state of every run", status, ()),
     "logs": ("what a run wrote", logs, ("what",)),
     "retry": ("run again what failed", retry_failed, ()),
+    "seeds": ("raise the number of seeds of a study that has results", seeds, ()),
     "report": ("write the report from stored results", report, ()),
     "compare": ("compare any two variants", compare, ("a", "b")),
     "diff": ("where the complete recipes of two variants differ", diff, ("a", "b")),
@@ -177,7 +187,8 @@ def parser() -> argparse.ArgumentParser:
         for argument in names:
             sub.add_argument(argument, metavar=argument.upper(), help=_MEANINGS[argument])
         sub.add_argument("--folder", default="runs/ablations", help="where results are (default: runs/ablations)")
-        sub.add_argument("--seeds", type=int, nargs="+", default=[], metavar="N", help="add these seeds; finished runs stay")
+        if name == "seeds":
+            sub.add_argument("--add", type=int, required=True, metavar="N", help="how many more; finished runs stay")
         if name in ("run", "retry"):
             sub.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; with slurm and ray as many as have room)")
             sub.add_argument("--engine", help=f"{', '.join(LAUNCHERS)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
@@ -199,7 +210,7 @@ def ablate(arguments: list[str]) -> int:
 
 
 def _plan(options: Options) -> Plan:
-    return Study.from_yaml(options.study).with_seeds(*options.seeds).plan(options.folder)
+    return Study.from_yaml(options.study).plan(options.folder)
 
 
 def _budget(planned: Plan) -> str:

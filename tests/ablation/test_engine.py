@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from attnkit.ablation.engine import retry, run_plan
-from attnkit.ablation.plan import Plan
+from attnkit.ablation.plan import Plan, add_seeds
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
 from attnkit.ablation.store import status_of, write_json
@@ -70,13 +70,24 @@ def test_identical_compositions_are_run_once(worker: Use) -> None:
 
 
 def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
+    with pytest.raises(ConfigurationError, match="runs/s has no results yet: set seeds in the study file"):
+        add_seeds(study(), Path("runs"), 2)
     run_plan(make())
-    more = study().with_seeds(3).plan(Path("runs"))
+    assert add_seeds(study(), Path("runs"), 2).seeds == (0, 1, 2, 3, 4)
+    more = make()
+    assert len(more.runs) == 15
     run_plan(more)
-    assert sum(lines("ran.txt").values()) == 12
-    assert (False, "the number of seeds was decided before the results, but [3] were added: p-values are too small") in Results(
-        more
-    ).checklist()
+    assert sum(lines("ran.txt").values()) == 15
+    assert add_seeds(study(), Path("runs"), 1).seeds == (0, 1, 2, 3, 4, 5)
+    told = [text for holds, text in Results(more).checklist() if not holds]
+    assert "the number of seeds was decided before the results, but [3, 4] were added: p-values are too small" in told
+
+
+def test_seeds_that_the_file_gained_are_kept_with_the_results(worker: Use) -> None:
+    run_plan(make())
+    run_plan(make(seeds=4))
+    assert json.loads(Path("runs/s/study.json").read_text())["seeds_added"] == [3]
+    assert len(make().runs) == 12
 
 
 def test_another_question_under_the_same_name_is_refused(worker: Use) -> None:
