@@ -72,7 +72,7 @@ def test_a_run_that_was_cut_short_uses_the_same_budget(on: str, seed: int, monke
     limit = {"steps": 9, "tokens": 500, "flops": 3 * 10**6}[on]
     whole = run(begin("whole", on, limit, val_check_interval=2, **({} if on == "steps" else {"max_epochs": 20})))
     assert whole["batches"] > 4
-    at = Random(seed).randint(3, whole["batches"])
+    at = Random(seed).randint(3, whole["batches"]) if on != "tokens" else 7  # the last batch of an epoch, a checkpoint before it
     original = cell.Recorder.on_train_batch_end
 
     class CutError(Exception):
