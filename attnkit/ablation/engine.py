@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.ablation.launch import POLL, WORKER, Handle, Job, Launcher, launcher
-from attnkit.ablation.plan import Plan, Run
+from attnkit.ablation.plan import Plan, Run, make_plan
 from attnkit.ablation.progress import Progress, Say
 from attnkit.ablation.store import FINAL, read_json, status_of, write_json
 from attnkit.registry import ConfigurationError, nearest
@@ -46,8 +46,8 @@ def run_plan(
     engine: Mapping[str, Any] | None = None,
     say: Say = print,
     progress: Progress | None = None,
-) -> None:
-    """Run what is not finished.
+) -> Plan:
+    """Run what is not finished; if the study tunes, the trials first. Returns the plan of the result, with what was tuned.
 
     Args:
         plan: The plan.
@@ -65,17 +65,33 @@ def run_plan(
     if jobs is not None and jobs < 1:
         raise ConfigurationError(f"jobs must be at least 1, but is {jobs}")
     spec = engine or plan.study.engine
+    progress = progress or Progress()
+    if plan.trials is not None and not plan.tuned:
+        say(f"tuning {plan.study.tune.key if plan.study.tune else ''}: {len(plan.trials.runs)} trials")
+        run_plan(plan.trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+        plan = make_plan(plan.study, plan.folder)
+        if not plan.tuned:
+            raise ConfigurationError("a trial of the tuning failed: attnkit ablate status says which, and retry runs it again")
+        progress.ended.clear()
+    for line in edges(plan):
+        say(line)
     if gpus and spec["name"] != "local":
         raise ConfigurationError(f"--gpus deals out GPUs of this machine; with the engine {spec['name']} say how many: its argument gpus")
     try:
         plan.lock()
-        Engine(plan, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress or Progress()).work(spec, jobs)
+        Engine(plan, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
     except OSError as error:
         if error.errno not in FULL:
             raise
         raise ConfigurationError(
             f"the disk of {plan.folder} is full; make room, and run it again: what is finished is kept, the others go on"
         ) from error
+    return plan
+
+
+def edges(plan: Plan) -> list[str]:
+    """Return a warning for each variant whose best value is the first or the last of the tuning's."""
+    return [f"warning: {name}: the best of tuning, {t.value}, is at the edge of the values" for name, t in plan.tuned.items() if t.edge]
 
 
 class Engine:
@@ -199,7 +215,7 @@ def check_metric(plan: Plan, folder: Path) -> None:
 
 def retry(plan: Plan) -> int:
     """Forget how failed runs ended, so that they are run again. Returns how many; a diverged run is no failure."""
-    failed = [f for run in plan.runs if status_of(f := plan.run_folder(run.key))["status"] == "failed"]
+    failed = [f for run in plan.all_runs if status_of(f := plan.run_folder(run.key))["status"] == "failed"]
     for folder in failed:
         forget(folder)
     return len(failed)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from attnkit.ablation.design import Variant, layer
 from attnkit.ablation.inspection import Inspection, as_plain, inspect
 from attnkit.ablation.store import key_of, read_json, write_json
 from attnkit.ablation.study import SEED_KINDS, Study
+from attnkit.ablation.tuning import Tuned, best_of, trials_of
 from attnkit.registry import ConfigurationError
 
 NO_QUESTION = ("seeds", "timeout", "retries", "engine", "recipe", "file", "lengths", "published")
@@ -50,6 +51,8 @@ class Plan:
         inspections: What each variant is, by name.
         runs: In the order in which they are begun: seed by seed, so that a study that is stopped early is still paired.
         side_effects: What differs from the reference beyond what was asked for, by variant.
+        trials: The plan of what must be run before, if the study tunes.
+        tuned: What those trials found, by variant; empty if they are not all run. Until then the runs are those of untuned variants.
     """
 
     study: Study
@@ -59,11 +62,20 @@ class Plan:
     inspections: Mapping[str, Inspection]
     runs: tuple[Run, ...]
     side_effects: Mapping[str, tuple[str, ...]]
+    trials: "Plan | None" = None
+    tuned: Mapping[str, Tuned] = field(default_factory=dict)
 
     @property
     def study_folder(self) -> Path:
         """Where the report is."""
         return self.folder / self.study.name
+
+    @property
+    def all_runs(self) -> tuple[Run, ...]:
+        """The runs of tuning, and those of the result when it is known what they are."""
+        if self.trials is None:
+            return self.runs
+        return (*self.trials.runs, *(self.runs if self.tuned else ()))
 
     def run_folder(self, key: str) -> Path:
         """Return where a run's files are."""
@@ -97,6 +109,8 @@ class Plan:
         added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
         if added != asked.get("seeds_added", []):
             write_json(file, asked | {"seeds_added": added})
+        if self.tuned:
+            write_json(self.study_folder / "tuning.json", {name: asdict(tuned) for name, tuned in self.tuned.items()})
         write_json(self.study_folder / "plan.json", _plain({name: getattr(self, name) for name in STORED}))
 
 
@@ -144,7 +158,21 @@ def make_plan(study: Study, folder: Path) -> Plan:
     Raises:
         ConfigurationError: A key or a level is wrong, or the baseline cannot be.
     """
-    variants = study.expanded()
+    plan = _plan_of(study, study.expanded(), folder)
+    if study.tune is None:
+        return plan
+    tuning, grid = trials_of(study, plan.variants)
+    trials = _plan_of(tuning, grid, folder)
+    if trials.left_out:
+        raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be: {trials.left_out[0][1]}")
+    tuned = best_of(study, plan.variants, trials)
+    if tuned:
+        chosen = [replace(v, overrides={**v.overrides, study.tune.key: tuned[v.name].value}) for v in plan.variants]
+        plan = replace(_plan_of(study, chosen, folder), left_out=plan.left_out)
+    return replace(plan, trials=trials, tuned=tuned)
+
+
+def _plan_of(study: Study, variants: Sequence[Variant], folder: Path) -> Plan:
     chosen = [v for v in variants if v.excluded is None]
     if not chosen or chosen[0] is not variants[0]:
         raise ConfigurationError(f"the reference {variants[0].name!r} is excluded; nothing could be compared with it")

@@ -46,6 +46,23 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tune:
+    """What is tuned for every variant, by as many trials, on seeds of their own, before the runs of the result.
+
+    Attributes:
+        key: Of the recipe.
+        values: A grid, in order.
+        seeds: How many for each value.
+        metric: What decides; None: the study's. It must not be one of the test data.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    seeds: int = 2
+    metric: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Published:
     """A table of a paper, beside which the report puts ours.
 
@@ -80,6 +97,7 @@ class Study:
         set: Overrides of the recipe in all variants, by dotted key.
         match: Equal sizes.
         budget: What every run may use; None: as the recipe's trainer says.
+        tune: What is tuned for every variant; None: nothing.
         timeout: Seconds after which a run is ended.
         retries: How often a run is begun again by itself, by kind of failure.
         engine: Where runs are carried out; see `attnkit.ablation.launch.read_engine`.
@@ -106,6 +124,7 @@ class Study:
     set: Mapping[str, Any] = field(default_factory=dict)
     match: Match | None = None
     budget: Budget | None = None
+    tune: Tune | None = None
     timeout: float | None = None
     retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 1})
     engine: Mapping[str, Any] = field(default_factory=lambda: {"name": "local"})
@@ -149,6 +168,8 @@ class Study:
         for key in self.set:
             check_key(key)
         read_engine(self.engine)
+        if self.tune is not None and (self.tune.metric or self.metric).startswith("test/"):
+            raise ConfigurationError("tune: to choose by the test data makes them worthless; add metric: val/... to tune")
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
@@ -218,9 +239,7 @@ class Study:
         from attnkit.ablation.engine import run_plan
         from attnkit.ablation.results import Results
 
-        plan = self.plan(folder)
-        run_plan(plan, jobs=jobs, fail_fast=fail_fast)
-        return Results(plan)
+        return Results(run_plan(self.plan(folder), jobs=jobs, fail_fast=fail_fast))
 
 
 def find_study(name: str) -> Path:
@@ -283,6 +302,19 @@ def _budget(given: Any) -> Budget:
     return Budget(on=on, limit=limit if on == "seconds" else int(limit))
 
 
+def _tune(given: Any) -> Tune:
+    known = [f.name for f in fields(Tune)]
+    if unknown := [key for key in given if key not in known]:
+        raise ConfigurationError(f"tune has no key {unknown[0]!r}.{nearest(str(unknown[0]), known)} Keys: {', '.join(known)}.")
+    tune = Tune(**{**given, "values": tuple(given["values"])})
+    check_key(tune.key)
+    if len(set(map(str, tune.values))) < len(tune.values) or len(tune.values) < 2:
+        raise ConfigurationError(f"tune: values must be two different ones or more, but are {list(tune.values)}")
+    if tune.seeds < 2:
+        raise ConfigurationError(f"tune: seeds must be at least 2, but is {tune.seeds}: one run would choose by chance")
+    return tune
+
+
 def _published(given: Any) -> Published:
     rows = {str(variant): next(iter(row.items())) for variant, row in given["rows"].items()}
     better = given["better"]
@@ -299,6 +331,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "exclude": _excluded,
     "match": _match,
     "budget": _budget,
+    "tune": _tune,
     "engine": read_engine,
     "published": _published,
 }

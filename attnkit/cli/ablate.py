@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attnkit.ablation import Study
-from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.engine import edges, retry, run_plan
 from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
 from attnkit.ablation.plan import Plan, Run, add_seeds, differences
 from attnkit.ablation.progress import Progress, shown
@@ -43,6 +43,12 @@ def plan(options: Options) -> int:
         print(f"  left out: {variant.name}: {reason}")
     if study.budget:
         print(_budget(planned))
+    if planned.trials is not None and study.tune is not None:
+        each = f"{len(study.tune.values)} values x {study.tune.seeds} seeds for each variant"
+        print(f"Tuning of {study.tune.key} is {len(planned.trials.runs)} runs before, {each}.")
+        for name, found in planned.tuned.items():
+            print(f"  {name}: {found.value}")
+        print("\n".join(edges(planned)))
     compared = sum(v.reference is not None for v in planned.variants)
     if compared:
         smallest = detectable(len(study.seeds), alpha=study.alpha / compared)
@@ -50,8 +56,8 @@ def plan(options: Options) -> int:
             f"With {len(study.seeds)} seeds and {compared} comparisons, differences of {smallest:.2f} standard deviations (of the paired "
             f"differences) or more are found with a probability of 0.8."
         )
-    states = [status_of(planned.run_folder(r.key))["status"] for r in planned.runs]
-    times = [s["wall_seconds"] for r in planned.runs if "wall_seconds" in (s := status_of(planned.run_folder(r.key)))]
+    states = [status_of(planned.run_folder(r.key))["status"] for r in planned.all_runs]
+    times = [s["wall_seconds"] for r in planned.all_runs if "wall_seconds" in (s := status_of(planned.run_folder(r.key)))]
     if times:
         todo = sum(s in ("pending", "interrupted") for s in states)
         print(f"{todo} runs are to do, about {todo * sum(times) / len(times):.0f} s one after another, as the finished ones took.")
@@ -65,14 +71,14 @@ def run(options: Options) -> int:
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
     progress = Progress()
     with shown(progress) as say:
-        run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+        planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
     return _report(planned)
 
 
 def status(options: Options) -> int:
     """Print the state of every run."""
     planned = _plan(options)
-    for one in planned.runs:
+    for one in planned.all_runs:
         state = status_of(planned.run_folder(one.key))
         message = f"  {state['kind']}: {state['message']}" if state["status"] == "failed" else ""
         print(f"{state['status']:<12} {one.key}  {', '.join(one.variants)}  seed {one.seed}{message}")
@@ -246,7 +252,7 @@ def _variant(planned: Plan, name: str) -> str:
 
 def _find(planned: Plan, what: str) -> Run:
     variant, _, seed = what.rpartition(":")
-    found = [r for r in planned.runs if r.key.startswith(what) or (variant in r.variants and str(r.seed) == seed)]
+    found = [r for r in planned.all_runs if r.key.startswith(what) or (variant in r.variants and str(r.seed) == seed)]
     if len(found) != 1:
         raise ConfigurationError(f"{what!r} is {'no run' if not found else 'the beginning of several'}; attnkit ablate status lists them")
     return found[0]
