@@ -48,7 +48,8 @@ def plan(options: Options) -> int:
         print(f"Tuning of {study.tune.key} is {len(planned.trials.runs)} runs before, {each}.")
         for name, found in planned.tuned.items():
             print(f"  {name}: {found.value}")
-        print("\n".join(edges(planned)))
+        for line in edges(planned):
+            print(line)
     compared = sum(v.reference is not None for v in planned.variants)
     if compared:
         smallest = detectable(len(study.seeds), alpha=study.alpha / compared)

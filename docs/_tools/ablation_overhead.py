@@ -16,7 +16,7 @@ from statistics import median
 
 import yaml
 
-STEPS = 150
+STEPS = 40
 RUNS = 20
 STUDY = {
     "name": "overhead",
@@ -70,7 +70,7 @@ def scheduling() -> None:
     plan = Study.from_yaml("overhead.yaml").with_seeds(*range(RUNS // 2)).plan("runs")
     alone = timed(lambda: [subprocess.run([sys.executable, "-m", "nothing"], check=True) for _ in plan.runs])
     scheduled = timed(lambda: engine.run_plan(plan, say=lambda line: None))
-    print(f"scheduling: {(scheduled - alone) / len(plan.runs):.3f} s for each of {len(plan.runs)} runs")
+    print(f"scheduling: {(scheduled - alone) / len(plan.runs):.3f} s for each of {len(plan.runs)} runs", flush=True)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -104,6 +104,6 @@ if __name__ == "__main__":
             Path(f"{study['name']}.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
         sys.path.insert(0, folder)
-        pairs(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
         scheduling()
         planning()
+        pairs(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
