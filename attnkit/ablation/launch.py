@@ -157,9 +157,12 @@ class Slurm:
 
     def close(self) -> None:
         """Cancel what still goes on."""
-        for job in self.jobs:
-            if not job.done():
-                job.cancel(check=False)
+        left = [job for job in self.jobs if not job.done()]
+        for job in left:
+            job.cancel(check=False)
+        deadline = time.monotonic() + GRACE
+        while not all(job.done(force_check=True) for job in left) and time.monotonic() < deadline:
+            time.sleep(POLL)
 
 
 class Ray:

@@ -138,6 +138,31 @@ def test_fail_fast_stops_at_the_first_failure(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 1
 
 
+@pytest.mark.parametrize("engine", [{"name": "local"}, {"name": "slurm", "cluster": "local"}], ids=["local", "slurm"])
+def test_what_still_goes_on_is_ended_and_can_go_on(worker: Use, engine: dict[str, str]) -> None:
+    if engine["name"] == "slurm":
+        pytest.importorskip("submitit", reason="the engine slurm needs submitit")
+    worker(
+        """
+if not os.path.exists("second"):
+    open("second", "w").close()
+    while not os.path.exists("pid"): time.sleep(0.05)
+    sys.exit(3)
+with open("pid.part", "w") as file: file.write(str(os.getpid()))
+os.replace("pid.part", "pid")
+time.sleep(600)
+"""
+    )
+    plan = make(seeds=2, factors={"model.stack.position": ["none"]})
+    with pytest.raises(ConfigurationError, match="attnkit ablate logs says more"):
+        run_plan(plan, jobs=2, fail_fast=True, engine=engine)
+    deadline = time.monotonic() + 30
+    while Path("/proc", Path("pid").read_text()).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path("/proc", Path("pid").read_text()).exists()
+    assert states(plan) == {"error": 1, "interrupted": 1, "pending": 2}
+
+
 def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
     with pytest.raises(ConfigurationError, match=r"'val/los' is never logged. Did you mean 'val/loss'\? Logged: val/loss"):
         run_plan(make(metric="val/los"))
