@@ -6,10 +6,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from attnkit.ablation import Study
 from attnkit.ablation.engine import WORKER, retry, run_plan
-from attnkit.ablation.plan import Plan, Run, differences
+from attnkit.ablation.plan import Plan, Run, differences, stored_plan
 from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.registry import ConfigurationError, nearest
 
@@ -88,7 +89,8 @@ def retry_failed(options: Options) -> int:
 
 def report(options: Options) -> int:
     """Write the report from what is stored."""
-    return _report(_plan(options))
+    study = _study(options)
+    return _report(stored_plan(study, Path(options.folder)) or study.plan(options.folder))
 
 
 def compare(options: Options) -> int:
@@ -190,7 +192,11 @@ def ablate(arguments: list[str]) -> int:
 
 
 def _plan(options: Options) -> Plan:
-    return Study.from_yaml(options.study).with_seeds(*options.seeds).plan(options.folder)
+    return _study(options).plan(options.folder)
+
+
+def _study(options: Options) -> Study:
+    return Study.from_yaml(options.study).with_seeds(*options.seeds)
 
 
 def _report(planned: Plan) -> int:

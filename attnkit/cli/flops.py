@@ -1,5 +1,6 @@
 """Floating-point operations of a model on a batch, as torch counts them: those of products of matrices."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ def forward_flops(task: Any, batch: Any) -> int:
     Scores that are no product of matrices, such as the additive one, have cheap operations that are not counted. The CPU's fused kernels
     of attention and of recurrent layers are not counted by torch, so the plain ones are used.
     """
-    fused = torch.backends.mkldnn.flags(enabled=False)
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH), fused:
-        task.objective(batch)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TF32 acceleration")  # `flags` sets all of them
+        with torch.backends.mkldnn.flags(enabled=False):
+            task.objective(batch)
     return int(counter.get_total_flops())
 
 
