@@ -9,7 +9,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from attnkit.ablation.fairness import checklist
-from attnkit.ablation.figures import figures
 from attnkit.ablation.published import published
 from attnkit.ablation.results import COSTS, Results, p_text
 from attnkit.ablation.statistics import Comparison
@@ -140,11 +139,12 @@ def count_verdicts(results: Results) -> str:
 
 def markdown(results: Results) -> str:
     """Return the report as Markdown; its figures are files beside it, in `figures`."""
-    shown = figures(results)
     lines = [f"# {results.study.name}", "", subtitle(results), ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(f"- {s}" for s in results.sentences()), ""]
     lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), BOLD_MEANS, ""]
-    lines += [line for figure in shown for line in (f"### {figure.title}", "", f"![{figure.title}](figures/{figure.name}.svg)", "")]
+    lines += [
+        line for figure in results.figures for line in (f"### {figure.title}", "", f"![{figure.title}](figures/{figure.name}.svg)", "")
+    ]
     if results.interactions:
         lines += ["## Interactions", "", *(f"- {_interaction(c, results)}" for c in results.interactions), ""]
     lines += ["## Failures and exclusions", "", *(f"- {line}" for line in omissions(results)), ""]
@@ -206,7 +206,7 @@ def page(results: Results) -> str:
         verdicts=list(zip([*(c.verdict for c in results.comparisons), *results.same], results.sentences(), strict=True)),
         headers=HEADERS,
         rows=rows(results),
-        figures=figures(results),
+        figures=results.figures,
         counts=count_verdicts(results),
         subtitle=subtitle(results),
         bold=BOLD,
@@ -227,7 +227,7 @@ def page(results: Results) -> str:
 
 def write_report(results: Results, folder: Path) -> Path:
     """Write all forms of the report; return the path of the page."""
-    for figure in figures(results):
+    for figure in results.figures:
         write_text(folder / "figures" / f"{figure.name}.svg", figure.svg or "")
     write_text(folder / "report.md", markdown(results))
     write_text(folder / "report.tex", latex(results))

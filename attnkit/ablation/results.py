@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
@@ -15,6 +15,9 @@ from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.statistics import Comparison, compare, judge
 from attnkit.ablation.store import read_json, status_of
 from attnkit.ablation.study import Study
+
+if TYPE_CHECKING:
+    from attnkit.ablation.figures import Figure
 
 COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory")
 """What a training costs: operations for each token, and in total; its speed; the most bytes that its process held."""
@@ -211,6 +214,13 @@ class Results:
         """Return the verdicts in words."""
         same = [f"{variant} is the same composition as {reference}" for variant, reference in self.same.items()]
         return [*(sentence(c, self.study) for c in self.comparisons), *same]
+
+    @cached_property
+    def figures(self) -> "list[Figure]":
+        """The figures of the report that have something to show: the name, the title and the SVG of each."""
+        from attnkit.ablation.figures import figures
+
+        return figures(self)
 
     def report(self, folder: str | Path | None = None) -> Path:
         """Write `report.html`, `.md`, `.tex`, `.csv`, `runs.csv` and the figures; return the path of the page."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from attnkit.ablation.figures import figures
 from attnkit.ablation.plan import stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
@@ -174,10 +173,10 @@ def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
 def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
     assert results.by_length("baseline", "target") == ("sequence_error_rate", [(n, pytest.approx(n / 10)) for n in (1, 2, 4)])
     assert results.by_length("baseline", "source") == ("", [])
-    assert not any(figure.name == "lengths" for figure in figures(results))
+    assert not any(figure.name == "lengths" for figure in results.figures)
     planned = stored_plan(study(seeds=6, min_effect=0.05, lengths="target"), Path("runs"))
     assert planned is not None
-    [drawn] = [figure for figure in figures(Results(planned)) if figure.name == "lengths"]
+    [drawn] = [figure for figure in Results(planned).figures if figure.name == "lengths"]
     assert drawn.svg is not None
     assert "tokens of the target" in drawn.svg
 
