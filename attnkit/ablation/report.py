@@ -89,7 +89,8 @@ def methods(results: Results) -> str:
     text = (
         f"{len(results.plan.variants)} variants of {Path(study.recipe).stem} (design: {study.design}) were each trained with "
         f"{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; {', '.join(study.vary)} "
-        f"vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that runs are paired by seed. "
+        f"vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that runs are paired by seed."
+        f"{_budget(results)} "
         f"The metric is {study.metric} ({study.better} is better), {at}. Differences are tested by "
         f"paired t tests (two-sided, alpha = {study.alpha:g}) with Holm's correction over the "
         f"{family} comparison{'s' if family != 1 else ''} of the study; intervals are those of the t test and have no correction."
@@ -108,6 +109,20 @@ def methods(results: Results) -> str:
     if exact:
         text += f" Exact sign-flip tests (no correction): {'; '.join(exact)}."
     return text
+
+
+def _budget(results: Results) -> str:
+    """Return how long the finished runs were trained, where that is known."""
+    ends = [result for key, result in results.result.items() if results.status[key]["status"] == "ok" and "batches" in result]
+    if not ends:
+        return ""
+    batches, tokens = (_span([result[name] for result in ends]) for name in ("batches", "tokens"))
+    return f" A run saw {batches} batches with {tokens} tokens, padding aside."
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 ALL_RUNS = "{} runs, and the command that makes each again"
