@@ -13,7 +13,7 @@ from attnkit.ablation.store import key_of, read_json, write_json
 from attnkit.ablation.study import SEED_KINDS, Study
 from attnkit.registry import ConfigurationError
 
-NO_QUESTION = ("seeds", "timeout", "retries", "recipe", "file", "lengths", "published")
+NO_QUESTION = ("seeds", "timeout", "retries", "engine", "recipe", "file", "lengths", "published")
 """What of a study may change when there are results: how it is run, and what its report shows."""
 
 
@@ -85,13 +85,17 @@ class Plan:
         question = question_of(self.study)
         question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
         if asked is None:
-            write_json(file, question | {"seeds_at_start": list(self.study.seeds)})
-        elif changed := [k for k in question if asked.get(k) != question[k]]:
+            asked = question | {"seeds_at_start": list(self.study.seeds)}
+            write_json(file, asked)
+        if changed := [k for k in question if asked.get(k) != question[k]]:
             raise ConfigurationError(
                 f"{self.study_folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the "
                 f"answer is known makes p-values void; give the study another name (runs that are the same are used again), "
                 f"or undo the change"
             )
+        added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
+        if added != asked.get("seeds_added", []):
+            write_json(file, asked | {"seeds_added": added})
         write_json(self.study_folder / "plan.json", _plain({name: getattr(self, name) for name in STORED}))
 
 
@@ -122,6 +126,24 @@ def stored_plan(study: Study, folder: Path) -> Plan | None:
     )
 
 
+def add_seeds(study: Study, folder: Path, count: int) -> Study:
+    """Return a study with more seeds than when its results began, and keep them in its folder, where the report finds them.
+
+    Raises:
+        ConfigurationError: There are no results yet, or the number is not above 0.
+    """
+    file = folder / study.name / "study.json"
+    asked = read_json(file)
+    if asked is None:
+        raise ConfigurationError(f"{file.parent} has no results yet: set seeds in the study file, before there are any")
+    if count < 1:
+        raise ConfigurationError(f"--add must be at least 1, but is {count}")
+    study = study.with_added_seeds(folder)
+    more = study.with_seeds(*range(max(study.seeds) + 1, max(study.seeds) + 1 + count))
+    write_json(file, asked | {"seeds_added": [seed for seed in more.seeds if seed not in asked["seeds_at_start"]]})
+    return more
+
+
 def make_plan(study: Study, folder: Path) -> Plan:
     """Return the plan of a study.
 
@@ -132,7 +154,8 @@ def make_plan(study: Study, folder: Path) -> Plan:
     chosen = [v for v in variants if v.excluded is None]
     if not chosen or chosen[0] is not variants[0]:
         raise ConfigurationError(f"the reference {variants[0].name!r} is excluded; nothing could be compared with it")
-    compositions = [layer({**study.set, **v.overrides}) for v in chosen]
+    budget = study.budget.overrides if study.budget else {}
+    compositions = [layer({**study.set, **v.overrides, **budget}) for v in chosen]
     found = inspect(study.recipe, compositions, match=as_plain(study.match), cache=folder / "inspections")
     _refuse_mistakes(chosen, found)
     inspections = {v.name: i for v, i in zip(chosen, found, strict=True)}
@@ -177,7 +200,7 @@ def _runs(study: Study, variants: Sequence[Variant], inspections: Mapping[str, I
                 "recipe": {**inspection.recipe, "data": data},
                 "seeds": seeds,
                 "test": study.metric.startswith("test/"),
-            }
+            } | ({"budget": asdict(study.budget)} if study.budget else {})
             key = key_of(job)
             names = (*runs[key].variants, variant.name) if key in runs else (variant.name,)
             runs[key] = Run(key=key, variants=names, seed=seed, job=job)

@@ -4,9 +4,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from attnkit.ablation.design import DESIGNS, Design, Factor, Variant, check_key, expand, label, read_factor
+from attnkit.ablation.launch import read_engine
+from attnkit.ablation.store import read_json
 from attnkit.recipe import STUDIES, find_recipe, read_yaml, recipe_folder
 from attnkit.registry import ConfigurationError, nearest
 
@@ -27,6 +29,20 @@ class Match:
     on: Literal["params", "flops"]
     adjust: str
     tolerance: float = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What every run may use, whatever its variant: it ends at the first step at which `limit` is reached."""
+
+    on: Literal["steps", "tokens", "flops", "seconds"]
+    limit: float
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """What it changes in the recipe, by dotted key. Schedules are as long as the steps; of the others, nobody knows before."""
+        ends = {"trainer.min_epochs": None, "trainer.min_steps": None, "trainer.max_time": None}
+        return ends | ({"trainer.max_epochs": -1, "trainer.max_steps": self.limit} if self.on == "steps" else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +79,10 @@ class Study:
         exclude: Combinations that are left out: levels by factor, and the reason.
         set: Overrides of the recipe in all variants, by dotted key.
         match: Equal sizes.
+        budget: What every run may use; None: as the recipe's trainer says.
         timeout: Seconds after which a run is ended.
         retries: How often a run is begun again by itself, by kind of failure.
+        engine: Where runs are carried out; see `attnkit.ablation.launch.read_engine`.
         lengths: Of which side, `source` or `target`, the report shows the metric by length.
         published: A table of a paper, to compare with.
         file: Where it was read, in the words of who asked for it.
@@ -87,8 +105,10 @@ class Study:
     exclude: tuple[tuple[Mapping[str, str], str], ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)
     match: Match | None = None
+    budget: Budget | None = None
     timeout: float | None = None
     retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 1})
+    engine: Mapping[str, Any] = field(default_factory=lambda: {"name": "local"})
     lengths: Literal["source", "target"] | None = None
     published: Published | None = None
     file: str | None = field(default=None, compare=False)
@@ -128,6 +148,7 @@ class Study:
             raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
         for key in self.set:
             check_key(key)
+        read_engine(self.engine)
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
@@ -160,6 +181,11 @@ class Study:
         """Return the study with more seeds; runs of the others stay as they are."""
         return replace(self, seeds=(*self.seeds, *(s for s in seeds if s not in self.seeds)))
 
+    def with_added_seeds(self, folder: str | Path = "runs/ablations") -> Self:
+        """Return the study with the seeds that `attnkit ablate seeds --add` gave it in this folder of results."""
+        asked = read_json(Path(folder) / self.name / "study.json") or {}
+        return self.with_seeds(*asked.get("seeds_added", []))
+
     def expanded(self) -> list[Variant]:
         """Return every variant of the design; those that `exclude` names say why they are left out."""
         variants = expand(self.design, self.factors, self.variants)
@@ -185,10 +211,10 @@ class Study:
         """Return what there is to run; see `attnkit.ablation.plan`."""
         from attnkit.ablation.plan import make_plan
 
-        return make_plan(self, Path(folder))
+        return make_plan(self.with_added_seeds(folder), Path(folder))
 
-    def run(self, folder: str | Path = "runs/ablations", *, jobs: int = 1, fail_fast: bool = False) -> "Results":
-        """Run what is not finished, and return the results; see `attnkit.ablation.engine`."""
+    def run(self, folder: str | Path = "runs/ablations", *, jobs: int | None = None, fail_fast: bool = False) -> "Results":
+        """Run what is not finished, and return the results; see `attnkit.ablation.engine.run_plan`."""
         from attnkit.ablation.engine import run_plan
         from attnkit.ablation.results import Results
 
@@ -245,6 +271,18 @@ def _match(given: Any) -> Match:
     return match
 
 
+def _budget(given: Any) -> Budget:
+    known = get_args(Budget.__annotations__["on"])
+    if not isinstance(given, Mapping) or len(given) != 1:
+        raise ConfigurationError(f"budget: exactly one of {', '.join(known)}, as in {{steps: 1000}}; not {given!r}")
+    [(on, limit)] = given.items()
+    if on not in known:
+        raise ConfigurationError(f"budget: unknown {on!r}.{nearest(str(on), known)} One of: {', '.join(known)}.")
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+        raise ConfigurationError(f"budget: {on} must be a number above 0, but is {limit!r}")
+    return Budget(on=on, limit=limit if on == "seconds" else int(limit))
+
+
 def _published(given: Any) -> Published:
     if given["better"] not in ("lower", "higher"):
         raise ConfigurationError(f"published: better must be lower or higher, but is {given['better']!r}")
@@ -264,5 +302,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "vary": tuple,
     "exclude": _excluded,
     "match": _match,
+    "budget": _budget,
+    "engine": read_engine,
     "published": _published,
 }

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
@@ -28,6 +30,9 @@ from typing_extensions import override
 from attnkit import __version__
 from attnkit.ablation.engine import BUSY
 from attnkit.ablation.store import read_json, write_json
+from attnkit.ablation.study import Budget
+from attnkit.callback.last_checkpoint import LAST, PREVIOUS
+from attnkit.cli.budget import Limit
 from attnkit.cli.flops import training_flops_per_token
 from attnkit.cli.lengths import Lengths
 from attnkit.cli.recipe import Request
@@ -65,6 +70,10 @@ class Recorder(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._started = now() if self._started is None else self._started
         torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # a checkpoint is written before a step begins: what is kept of a step is added when it has ended
         tensors = [leaf.detach().cpu() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         digest = hashlib.sha256(self.digest.encode())
         for tensor in tensors:
@@ -73,9 +82,6 @@ class Recorder(Callback):
         self.digest = digest.hexdigest()
         self.batches += 1
         self.tokens += sum(int(t.count_nonzero()) for t in tensors if t.dtype == torch.int64)
-
-    @override
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs["loss"] if isinstance(outputs, dict) else outputs
         if self.batches % CHECK_EVERY == 0 and isinstance(loss, Tensor) and not bool(loss.isfinite()):
             self.diverged = True
@@ -90,11 +96,12 @@ class Recorder(Callback):
         self._stop_clock()
         self.memory = max(self.memory, peak_memory())
 
+    def elapsed(self) -> float:
+        """Return the seconds of training: validations do not count."""
+        return self.seconds + (now() - self._started if self._started is not None else 0.0)
+
     def _stop_clock(self) -> None:
-        """Add up the time of training: validations do not count."""
-        if self._started is not None:
-            self.seconds += now() - self._started
-            self._started = None
+        self.seconds, self._started = self.elapsed(), None
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -109,8 +116,8 @@ class Recorder(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        kept = ("digest", "batches", "tokens", "seconds", "memory", "curve", "diverged")
-        return {name: getattr(self, name) for name in kept}
+        kept = ("digest", "batches", "tokens", "memory", "curve", "diverged")
+        return {name: getattr(self, name) for name in kept} | {"seconds": self.elapsed()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -122,18 +129,17 @@ class CellCLI(RunCLI):
 
     Args:
         request: The arguments.
-        recorder: The callback that goes first.
-        lengths: Another.
+        first: The callbacks that go first.
     """
 
-    def __init__(self, request: Request, recorder: Recorder, lengths: Lengths) -> None:
-        self.recorder, self.lengths = recorder, lengths
+    def __init__(self, request: Request, first: Sequence[Callback]) -> None:
+        self.first = first
         super().__init__("fit", request)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
-        trainer.callbacks[:0] = [self.recorder, self.lengths]  # type: ignore[attr-defined]
+        trainer.callbacks[:0] = self.first  # type: ignore[attr-defined]
         return trainer
 
 
@@ -144,7 +150,7 @@ def train(folder: Path) -> None:
         write_json(folder / "environment.json", environment())
         (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
     recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
-    last = folder / "checkpoints" / "last.ckpt"
+    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # the second alone if it was killed between the two
     request = Request(
         recipes=[str(folder / "recipe.yaml")],
         others=[
@@ -153,13 +159,16 @@ def train(folder: Path) -> None:
             "--trainer.logger=false",
             "--trainer.enable_progress_bar=false",
         ],
-        ckpt_path=str(last) if last.exists() else None,
+        ckpt_path=next((str(path) for path in saved if path.exists()), None),
     )
-    cli = CellCLI(request, recorder, lengths)
+    limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
+    cli = CellCLI(request, [recorder, lengths, *([limit] if limit else [])])
+    if limit is not None and not recorder.diverged:
+        limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
     metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
     if job["test"] and not recorder.diverged:
-        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path="best", weights_only=True)
+        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True)
         metrics |= dict(tested)
     result = {
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
@@ -173,6 +182,7 @@ def train(folder: Path) -> None:
         "memory": recorder.memory,
         "parameters": sum(p.numel() for p in cli.model.parameters()),
         "lengths": lengths.tables(),
+        "budget": None if limit is None else {**job["budget"], "spent": limit.spent},
     }
     if is_child():
         return
@@ -181,6 +191,18 @@ def train(folder: Path) -> None:
     write_json(
         folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
     )
+
+
+def best_checkpoint(trainer: Trainer) -> str:
+    """Return the path of the best checkpoint of a run, by the metric that its recipe monitors.
+
+    Raises:
+        ConfigurationError: It keeps none.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
+            return callback.best_model_path
+    raise ConfigurationError("test: true needs the best checkpoint, but the recipe keeps none: let it validate, and keep checkpoints on")
 
 
 def uses_processor_time() -> bool:

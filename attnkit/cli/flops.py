@@ -20,9 +20,10 @@ def forward_flops(task: Any, batch: Any) -> int:
     Scores that are no product of matrices, such as the additive one, have cheap operations that are not counted. The CPU's fused kernels
     of attention and of recurrent layers are not counted by torch, so the plain ones are used.
     """
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="TF32 acceleration")  # `flags` sets all of them
-        with torch.backends.mkldnn.flags(enabled=False):
+    fused = torch.backends.mkldnn.flags(enabled=False)
+    with warnings.catch_warnings(), FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")  # setting any flag sets all
+        with fused:
             task.objective(batch)
     return int(counter.get_total_flops())
 
