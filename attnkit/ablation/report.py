@@ -31,7 +31,10 @@ HEADERS = (
 )
 BOLD = (0, 2, 6)
 """The cells that are bold in a row whose difference is shown."""
-BOLD_MEANS = "Bold: a difference that is shown after the correction. Effects are in standard deviations of the paired differences."
+LEGEND = (
+    "Bold: a difference that is shown after the correction. Effect: the difference in standard deviations of the paired differences. "
+    "P(better): the part of the seeds with which it is better."
+)
 Row = tuple[bool, tuple[str, ...]]
 """Whether a difference is shown, and the cells."""
 
@@ -156,7 +159,7 @@ def markdown(results: Results) -> str:
     """Return the report as Markdown; its figures are files beside it, in `figures`."""
     lines = [f"# {results.study.name}", "", subtitle(results), ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(f"- {s}" for s in results.sentences()), ""]
-    lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), BOLD_MEANS, ""]
+    lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), LEGEND, ""]
     lines += [
         line for figure in results.figures for line in (f"### {figure.title}", "", f"![{figure.title}](figures/{figure.name}.svg)", "")
     ]
@@ -225,7 +228,7 @@ def page(results: Results) -> str:
         counts=count_verdicts(results),
         subtitle=subtitle(results),
         bold=BOLD,
-        bold_means=BOLD_MEANS,
+        legend=LEGEND,
         published=published(results),
         again=f"attnkit ablate run {_file(results)}",
         provenance_headers=PROVENANCE,
