@@ -4,7 +4,7 @@ import hashlib
 import io
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,6 @@ from typing import Literal
 from typing_extensions import override
 
 from attnkit.data.labelled import Labelled, LabelledTextData, Labels
-from attnkit.data.packages import find_package_file
 from attnkit.data.reading import read_columns
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, nearest
 
@@ -20,7 +19,7 @@ ARCHIVE = "vaderSentiment-0.5.zip"
 INNER = "vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz"
 FILE = "hutto_ICWSM_2014/{}_GroundTruth.txt"
 
-Source = Literal["amazon", "editorials", "tweets", "wordnet"]
+Source = Literal["amazon", "editorials", "tweets"]
 
 _FILES = {"amazon": "amazonReviewSnippets", "editorials": "nytEditorialSnippets", "tweets": "tweets"}
 _CLASSES = ["negative", "neutral", "positive"]
@@ -41,12 +40,11 @@ class MovieSnippets(LabelledTextData):
 
     Args:
         labels: `class`, or `number`: the mean rating, from -4 to 4, for the task `regression`.
-        unlabelled: Where more texts to train on come from, without labels, for the task `masked_lm`. The same sdist has sentences of
-            reviews at Amazon (`amazon`, 3,708), of editorials of the New York Times (`editorials`, 5,190), and `tweets` (4,200);
-            `wordnet` is what Debian's package `wordnet-base` says of 35,544 meanings of adjectives, adverbs and verbs: the words, a
-            definition, examples. The tokenizer is trained on the snippets alone.
+        unlabelled: What else to train on, without labels, for the task `masked_lm`. The same sdist has sentences of reviews at Amazon
+            (`amazon`, 3,708) and of editorials of the New York Times (`editorials`, 5,190), and `tweets` (4,200). The tokenizer is
+            trained on the snippets alone.
         predict: A file with texts to predict labels for: `.txt` with one per line, or a table with a column `text`. Their order is kept.
-        folder: Where the sdist lies, and where `wordnet-base` was unpacked.
+        folder: Where the sdist lies.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
         batch_tokens: The budget of positions in a batch, padding included.
         max_length: Longer texts are cut to so many tokens, bos and eos included, in every part; it is said how many.
@@ -54,8 +52,8 @@ class MovieSnippets(LabelledTextData):
         num_workers: Processes that prepare batches (0: the main process does).
 
     Raises:
-        ConfigurationError: The sdist or WordNet is not there (the message says how to get it) or is another one, a source is unknown, or
-            `predict` cannot be read.
+        ConfigurationError: The sdist is not there (the message says how to get it) or is another one, a source is unknown, or `predict`
+            cannot be read.
     """
 
     def __init__(
@@ -71,10 +69,8 @@ class MovieSnippets(LabelledTextData):
         seed: int = 0,
         num_workers: int = 0,
     ) -> None:
-        if wrong := [source for source in unlabelled if source not in (known := (*_FILES, "wordnet"))]:
-            raise ConfigurationError(
-                f"unlabelled: {wrong[0]!r} is no source of texts.{nearest(wrong[0], known)} Known: {', '.join(known)}."
-            )
+        if wrong := [source for source in unlabelled if source not in _FILES]:
+            raise ConfigurationError(f"unlabelled: unknown source {wrong[0]!r}.{nearest(wrong[0], _FILES)} Known: {', '.join(_FILES)}.")
         super().__init__(
             labels=labels,
             classes=_CLASSES,
@@ -94,11 +90,8 @@ class MovieSnippets(LabelledTextData):
 
     @override
     def unlabelled(self) -> Sequence[str]:
-        texts: list[str] = []
-        for source in self.sources:
-            texts += self._meanings() if source == "wordnet" else [text for text, _ in self._sentences(_FILES[source])]
         held_out = {text for text, _ in self._rated if _part(text) != "train"}
-        return [text for text in texts if text not in held_out]
+        return [text for source in self.sources for text, _ in self._sentences(_FILES[source]) if text not in held_out]
 
     @override
     def prediction_texts(self) -> Sequence[str]:
@@ -129,17 +122,6 @@ class MovieSnippets(LabelledTextData):
                 f"{path} is damaged, or is not the sdist of vaderSentiment 0.5 ({error}): download it again"
             ) from error
         return [(text, rating) for _, rating, text in (line.split("\t") for line in lines)]
-
-    def _meanings(self) -> Iterator[str]:
-        """Yield a line for each meaning in WordNet: its words, the definition, examples."""
-        for kind in ("adj", "adv", "verb"):
-            path = find_package_file("wordnet-base", f"usr/share/wordnet/data.{kind}", folder=self.folder)
-            for line in path.read_text(encoding="utf-8").splitlines():
-                if not line.startswith(" "):  # the licence does
-                    facts, gloss = line.split(" | ")
-                    _, _, _, count, *rest = facts.split()  # then each word, with `_` for spaces, and a number
-                    words = [word.partition("(")[0].replace("_", " ") for word in rest[: 2 * int(count, 16) : 2]]
-                    yield f"{', '.join(words)}: {gloss.strip()}"
 
 
 def _class_of(rating: float) -> str:

@@ -1,4 +1,4 @@
-"""A small sdist like that of vaderSentiment 0.5, archives inside of each other, and a small WordNet, with sentences of our own."""
+"""A small sdist like that of vaderSentiment 0.5: the same archives inside of each other, with sentences of our own."""
 
 import io
 import tarfile
@@ -20,12 +20,11 @@ def rated() -> list[tuple[float, str]]:
 
 def unrated() -> dict[str, list[str]]:
     """Return the texts of each source without labels, in order."""
-    archive = {name: [f"{name} {end}" for end in (*PRAISE, *BLAME)] for name in ("amazon", "editorials", "tweets")}
-    return {**archive, "wordnet": ['tepid, luke warm: feeling no joy; "a tepid bore"', "warmly: in a warm manner", "bore: make weary"]}
+    return {name: [f"{name} {end}" for end in (*PRAISE, *BLAME)] for name in ("amazon", "editorials", "tweets")}
 
 
 def write(folder: Path) -> None:
-    """Write the archive, and the files of WordNet, into `folder`."""
+    """Write the archive into `folder`."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w:gz") as inner:
         _add(inner, "movieReviewSnippets", rated())
@@ -34,15 +33,6 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(folder / "vaderSentiment-0.5.zip", "w") as outer:
         outer.writestr("vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz", tar.getvalue())
-    wordnet = folder / "usr" / "share" / "wordnet"
-    wordnet.mkdir(parents=True, exist_ok=True)
-    meanings = (
-        ("adj", '00001740 00 s 02 tepid 0 luke_warm(p) 0 001 & 00002098 a 0000 | feeling no joy; "a tepid bore"'),
-        ("adv", "00001837 02 r 01 warmly 0 000 | in a warm manner"),
-        ("verb", "00002573 29 v 01 bore 0 001 @ 00004227 v 0000 01 + 08 00 | make weary"),
-    )
-    for kind, line in meanings:
-        (wordnet / f"data.{kind}").write_text(f"  1 This is the licence | of it all.  \n{line}  \n", encoding="utf-8")
 
 
 def _add(archive: tarfile.TarFile, name: str, rows: list[tuple[float, str]]) -> None:
