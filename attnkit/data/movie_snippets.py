@@ -52,8 +52,8 @@ class MovieSnippets(LabelledTextData):
         num_workers: Processes that prepare batches (0: the main process does).
 
     Raises:
-        ConfigurationError: The sdist is not there (the message says how to get it) or is another one, a source is unknown, or `predict`
-            cannot be read.
+        ConfigurationError: The sdist is not there (the message says how to get it) or is another one, `unlabelled` is no list of
+            sources, or `predict` cannot be read.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class MovieSnippets(LabelledTextData):
         seed: int = 0,
         num_workers: int = 0,
     ) -> None:
+        if isinstance(unlabelled, str):
+            raise ConfigurationError(f"unlabelled must be a list, as in [{unlabelled}]")
         if wrong := [source for source in unlabelled if source not in _FILES]:
             raise ConfigurationError(f"unlabelled: unknown source {wrong[0]!r}.{nearest(wrong[0], _FILES)} Known: {', '.join(_FILES)}.")
         super().__init__(

@@ -85,6 +85,8 @@ def test_what_is_missing_is_said(tmp_path: Path, folder: Path) -> None:
         make(folder).predict_dataloader()
     with pytest.raises(ConfigurationError, match=r"unknown source 'tweet'. Did you mean 'tweets'"):
         make(folder, unlabelled=["tweet"])
+    with pytest.raises(ConfigurationError, match=r"must be a list, as in \[tweets\]"):
+        make(folder, unlabelled="tweets")
     (folder / "vaderSentiment-0.5.zip").write_bytes(b"PK no archive")
     with pytest.raises(ConfigurationError, match=r"is damaged, or is not the sdist of vaderSentiment 0.5"):
         make(folder).labelled("train")
