@@ -1,4 +1,4 @@
-"""Train the classification recipes on movie_snippets with several seeds: `python docs/_tools/movie_snippets.py [--seeds 5] [FLAG ...]`.
+"""Compare fine-tuning with training from nothing, with several seeds: `python docs/_tools/movie_snippets.py [--seeds 5] [FLAG ...]`.
 
 `attnkit fit --config masked_lm/bert` comes first. Runs lie under runs/movie_snippets: finished ones are skipped. Prints a Markdown table
 of means and standard deviations over seeds, and what pretraining gains: its 95 % interval over seeds (Student's t of the paired
@@ -17,7 +17,7 @@ from torchmetrics.functional.classification import multiclass_f1_score
 import attnkit
 from attnkit.task import Task
 
-RECIPES = ("bert_finetuned", "bert_scratch", "lstm")
+RECIPES = ("bert_finetuned", "bert_scratch")
 DRAWS = 2000
 
 
