@@ -23,7 +23,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.callback import LastCheckpoint
+from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot, overview, trainer_overview
@@ -38,6 +38,7 @@ from attnkit.task import AtomicCheckpointIO, load_checkpoint
 from attnkit.task.generating import TextGenerator
 
 TERMINATED = 143  # the exit status of what SIGTERM stops, 128 + 15
+UNHEALTHY = 3  # that of a training that would only spoil more, so that it is not begun again and again
 
 _NOISE = (
     r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
@@ -75,6 +76,9 @@ def run(command: str, arguments: list[str]) -> None:
             except SIGTERMException:
                 say("note: stopped by SIGTERM; --resume goes on from the newest checkpoint")
                 raise SystemExit(TERMINATED) from None
+            except UnhealthyError as error:
+                say(f"attnkit: error: {error}")
+                raise SystemExit(UNHEALTHY) from None
 
 
 @contextmanager
@@ -90,6 +94,8 @@ def _one_message() -> Iterator[None]:
             raise
         raise ConfigurationError(str(error)) from error  # a component refused its arguments
     except RuntimeError as error:
+        if "Early stopping conditioned on metric" in str(error):
+            raise ConfigurationError(f"trainer.callbacks: {error}") from error
         if "loading state_dict" not in str(error):
             raise
         raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {error}") from error
@@ -242,6 +248,9 @@ class RunCLI(LightningCLI):
                 callbacks.append(ModelCheckpoint(filename="best", monitor=monitor, mode=mode))
             if not any(isinstance(c, LastCheckpoint) for c in callbacks):
                 callbacks.append(LastCheckpoint())
+        if self.subcommand == "fit" and not chosen.barebones:
+            watching = (FiniteCheck, Throughput)
+            callbacks += [kind() for kind in watching if not any(isinstance(c, kind) for c in callbacks)]
         if chosen.enable_model_summary is None:
             kwargs["enable_model_summary"] = False  # RecipeCallback has one
         if self.subcommand == "predict" and chosen.enable_progress_bar is None:
