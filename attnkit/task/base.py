@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from attnkit.models.head import Head
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
+from attnkit.strategy import ActivationCheckpointing, check_activation_checkpointing, parallelize, prepare
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
 
@@ -46,6 +47,10 @@ class Task(LightningModule, ABC):
         optimizer: `muon`, or any optimizer of `torch.optim` by its name in lower case. Its weight decay is for the parameters of two or
             more axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
         schedule: The factor of its learning rate at each optimizer step.
+        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training and scoring; generation stays as it is. Results are the same but
+            for rounding.
 
     Attributes:
         from_data: Arguments that come from the data module on the command line, each with the attribute that holds it.
@@ -55,11 +60,20 @@ class Task(LightningModule, ABC):
     from_data: ClassVar[Mapping[str, str]] = {}
     model: nn.Module
 
-    def __init__(self, *, optimizer: OptimizerSpec, schedule: ScheduleSpec) -> None:
+    def __init__(
+        self,
+        *,
+        optimizer: OptimizerSpec,
+        schedule: ScheduleSpec,
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
+    ) -> None:
         super().__init__()
         self.registered_name = _registered_name(type(self))
         self.optimizer = optimizer
         self.schedule = schedule
+        self.activation_checkpointing = activation_checkpointing
+        self.is_compiled = compile
         self.register_state_dict_post_hook(_write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_read_any_names)  # type: ignore[no-untyped-call]
 
@@ -100,7 +114,7 @@ class Task(LightningModule, ABC):
             ValueError: A width or a count is out of range.
         """
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            self.build_model()
+            check_activation_checkpointing(self.activation_checkpointing, self.build_model())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -122,6 +136,9 @@ class Task(LightningModule, ABC):
     def configure_model(self) -> None:
         if not hasattr(self, "model"):
             self.model = self.build_model()
+            prepare(self.model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
+        if self.device_mesh is not None:
+            parallelize(self.model, self.device_mesh)
 
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
@@ -169,11 +186,16 @@ class Task(LightningModule, ABC):
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
 
     def _divide_gradients(self) -> None:
-        """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all of both."""
-        tally = self.trainer.strategy.reduce(self._tally, reduce_op="sum")
-        assert isinstance(tally, Tensor)
+        """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all of both.
+
+        Ranks of a tensor-parallel group share a batch and count as one.
+        """
+        summed = self.trainer.strategy.reduce(self._tally, reduce_op="sum")
+        assert isinstance(summed, Tensor)
+        ranks = (self.trainer.distributed_sampler_kwargs or {"num_replicas": 1})["num_replicas"]
+        tally = summed * (ranks / self.trainer.world_size)
         count = tally[0].clamp(min=1)
-        factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / UNIT / count
+        factor = self.trainer.accumulate_grad_batches * ranks / UNIT / count
         for parameter in self.parameters():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
@@ -207,7 +229,7 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
         [(1, True, None), (1, False, None), (3, False, 0.0)]
     """
     heads = {id(p) for m in module.modules() if isinstance(m, Head) for p in m.parameters()}
-    hidden = {id(m.weight) for m in module.modules() if isinstance(m, nn.Linear)} - heads
+    hidden = {id(p) for m in module.modules() if isinstance(m, nn.Linear) for p in m.parameters(recurse=False) if p.ndim == 2} - heads
     matrices: dict[str, Any] = {"params": [], "matrices": True}
     others: dict[str, Any] = {"params": [], "matrices": False}
     undecayed: dict[str, Any] = {"params": [], "matrices": False, "weight_decay": 0.0}

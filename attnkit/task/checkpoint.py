@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.registry import ConfigurationError, Registry, Spec, nearest, tasks
+from attnkit.strategy import is_sharded_checkpoint, read_sharded
 
 if TYPE_CHECKING:
     from attnkit.task.base import Task
@@ -37,13 +38,20 @@ class CheckpointError(ConfigurationError):
 
 
 def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint on the CPU, with `weights_only=True`.
+    """Read a checkpoint on the CPU, with `weights_only=True`: a file, or the folder of a sharded one, whose parts are put together.
 
     Raises:
-        CheckpointError: The file is missing, cut short or damaged, not attnkit's, or written by a newer attnkit; or a component in it
+        CheckpointError: It is missing, cut short or damaged, not attnkit's, or written by a newer attnkit; or a component in it
             is not installed.
     """
     path = Path(path)
+    if is_sharded_checkpoint(path):
+        try:
+            sharded = read_sharded(path)
+        except ConfigurationError as error:
+            raise CheckpointError(str(error)) from error
+        require_readable(sharded, path)
+        return sharded
     _require_file(path)
     if not zipfile.is_zipfile(path):  # torch.save writes a zip file, whose directory is at its end
         with path.open("rb") as file:
@@ -80,7 +88,7 @@ def export(path: str | Path, out: str | Path) -> None:
     """Write the task of a checkpoint as a safetensors file: weights, and in the metadata all that rebuilds it, tokenizers included.
 
     Args:
-        path: The checkpoint.
+        path: The checkpoint, sharded or not.
         out: The file to write. It appears whole or not at all.
 
     Raises:
@@ -157,7 +165,7 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its target and renames it, so that a killed run leaves no half of one.
+    """Writes a checkpoint beside its target and renames it, so that a killed run leaves no half of one. Reads sharded ones too.
 
     (Lightning's own writes to the folder for temporary files; from there to another disk is a copy, which can be cut short.)
 
@@ -174,10 +182,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             with atomic(Path(path)) as file:
                 torch.save(checkpoint, file)
 
+    @override
+    def load_checkpoint(self, path: str | Path, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None) -> Any:
+        if is_sharded_checkpoint(Path(path)):  # of another strategy
+            return load_checkpoint(path)
+        return super().load_checkpoint(path, map_location, weights_only)
+
 
 def _require_file(path: Path) -> None:
     if path.is_dir():
-        raise CheckpointError(f"{path} is a folder, not a checkpoint file")
+        raise CheckpointError(f"{path} is a folder, but not that of a sharded checkpoint, nor a checkpoint file")
     if not path.exists():
         there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise CheckpointError(f"no checkpoint at {path}.{nearest(path.name, there)}")
