@@ -23,6 +23,8 @@ from attnkit.registry import ConfigurationError
 from attnkit.strategy.preparation import gather, release
 from attnkit.strategy.shards import is_sharded_checkpoint, name_parameters, number_parameters, require_complete
 
+PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on some ranks and not on others
+
 
 class FSDP2(ModelParallelStrategy):
     """Fully sharded data parallelism, alone or with tensor parallelism, on any number of nodes.
@@ -40,7 +42,8 @@ class FSDP2(ModelParallelStrategy):
         timeout: How long a process waits for the others.
 
     Raises:
-        ConfigurationError: `tensor_parallel_size` is not positive; later, if it does not divide the number of processes.
+        ConfigurationError: `tensor_parallel_size` is not positive. At the start of a run: it does not divide the number of processes, or
+            the precision is none of FSDP2's.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -73,6 +76,8 @@ class FSDP2(ModelParallelStrategy):
                 f"tensor_parallel_size {self.tensor_parallel_size} does not divide the number of processes: "
                 f"{self.num_nodes} nodes x {self.num_processes} devices"
             )
+        if (precision := self.precision_plugin.precision) not in PRECISIONS:
+            raise ConfigurationError(f"strategy fsdp2 does not work with precision {precision}; choose one of {', '.join(PRECISIONS)}")
         self._data_parallel_size = processes // self.tensor_parallel_size
         super().setup_environment()
         # each process keeps a part of the model that it builds, and layers that are split need the same dropout everywhere

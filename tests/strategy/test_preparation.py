@@ -13,6 +13,8 @@ from attnkit.strategy import preparation
 from attnkit.strategy.preparation import checkpoint_activations, compile_layers, layers, prepare
 from tests.strategy.conftest import TASK
 
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # by torch's own compiler
+
 STACKS: dict[str, dict[str, Any]] = {
     "encoder": {"num_heads": 2, "attention": "additive"},
     "decoder": {"num_heads": 2, "position": "rotary"},
@@ -79,9 +81,12 @@ def test_what_is_recomputed_is_not_kept() -> None:
     assert max(kept["attention"], kept["feed_forward"]) < kept["none"]
 
 
-def test_an_unknown_policy_is_refused_when_a_task_is_made() -> None:
-    with pytest.raises(ConfigurationError, match=r"unknown activation_checkpointing 'layers'\. Did you mean 'layer'"):
+def test_what_cannot_be_is_refused_when_a_task_is_made() -> None:
+    with pytest.raises(ConfigurationError, match=r"activation_checkpointing must be .*'feed_forward'.*, but is 'layers'"):
         attnkit.tasks.build(TASK | {"activation_checkpointing": "layers"})
+    recurrent = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1}
+    with pytest.raises(ConfigurationError, match="'feed_forward' has nothing to recompute"):
+        attnkit.tasks.build(TASK | {"stack": recurrent, "activation_checkpointing": "feed_forward"})
 
 
 @pytest.mark.slow

@@ -58,9 +58,6 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
         payload[name] = run(name, save=str(folder / f"{name}.ckpt"), **more)
     for writer, reader in RESUMED:
         payload[f"{writer} {reader}"] = run(reader, load=str(folder / f"{writer}.ckpt"), trainer={"max_epochs": 2})
-    compiled = TASK | {"compile": True, "activation_checkpointing": "layer"}
-    payload["compiled"] = run("fsdp2", task=compiled)
-    payload["compiled split"] = run("fsdp2_tp2", task=TASK | {"compile": True, "activation_checkpointing": "attention"})
     recurrent = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1}
     payload["recurrent split"] = run("fsdp2_tp2", task=TASK | {"stack": recurrent}, weights=None)
     payload["too many"] = "fit", run("fsdp2")[1] | {"strategy": {"tensor_parallel_size": 3}}
@@ -70,7 +67,7 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2_tp2", "compiled", "compiled split"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "fsdp2_tp2"])
 def test_two_processes_end_with_the_weights_of_one(given: dict[str, Any], name: str) -> None:
     assert largest_difference(given["start"], given["first"]) > 1e-3
     assert given["runs"][name]["steps"] == 3
@@ -111,6 +108,25 @@ def test_a_checkpoint_is_exported(given: dict[str, Any], tmp_path: Path, writer:
     for task in (load_exported(tmp_path / "model.safetensors"), Task.load(path)):
         assert largest_difference(dict(task.state_dict()), given["first"]) < 1e-9
     assert load_checkpoint(path)["epoch"] == 1
+
+
+def test_one_process_can_shard(given: dict[str, Any], run_processes: Callable[..., dict[str, Any]]) -> None:
+    arguments = {"task": TASK, "weights": given["start"], "strategy": "fsdp2", "train": [given["whole"]], "trainer": SETTINGS}
+    run = run_processes(1, {"one": ("fit", arguments)})["one"]
+    assert largest_difference(run["weights"], given["first"]) < 1e-9
+
+
+@pytest.mark.parametrize(("strategy", "policy"), [("fsdp2", "layer"), ("fsdp2_tp2", "attention")])
+def test_compiled_layers_end_with_the_same_weights(run_processes: Callable[..., dict[str, Any]], strategy: str, policy: str) -> None:
+    stack = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+    batches = [make_batch(make_words(n)) for n in (3, 5)]
+    alone = make_task(stack=stack)
+    start = {name: weight.clone() for name, weight in alone.state_dict().items()}
+    fit_alone(alone, batches, max_epochs=1)
+    task = TASK | {"stack": stack, "compile": True, "activation_checkpointing": policy}
+    arguments = {"task": task, "weights": start, "strategy": strategy, "train": [batches], "trainer": {}}
+    run = run_processes(2, {"compiled": ("fit", arguments)})["compiled"]
+    assert largest_difference(run["weights"], dict(alone.state_dict())) < 1e-9
 
 
 def test_what_cannot_be_split_is_refused(given: dict[str, Any]) -> None:
