@@ -51,14 +51,11 @@ class Model(nn.Module):
 
 @contextmanager
 def generating(model: nn.Module) -> Iterator[None]:
-    """Switch gradients, dropout and compiled layers off inside the `with` block, whatever mode each module is in.
-
-    (Steps of one token, with caches that grow, are other graphs than those of training: compiling them takes longer than most generations.)
-    """
+    """Switch gradients and dropout off inside the `with` block, whatever mode each module is in."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        with torch.no_grad():
             yield
     finally:
         for module, was_training in modes:

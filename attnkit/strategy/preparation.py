@@ -83,7 +83,9 @@ def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) ->
 
 
 def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
-    """Let torch.compile translate each layer at its first call: layers of one kind share one graph, for all batch sizes and lengths.
+    """Let torch.compile translate each layer for training: layers of one kind share one graph, for all batch sizes and lengths.
+
+    In evaluation mode they run as they are: generation has steps of one token, with caches that grow, and would wait for other graphs.
 
     Args:
         model: The model; changed in place.
@@ -94,7 +96,11 @@ def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
         run = _recompute if recompute else type(layer).forward
         if run not in compiled:
             compiled[run] = torch.compile(run, dynamic=True)
-        layer.forward = partial(compiled[run], layer)  # hooks stay outside: those of FSDP2 cannot be compiled
+        layer.forward = partial(_run, layer, compiled[run])  # hooks stay outside: those of FSDP2 cannot be compiled
+
+
+def _run(layer: nn.Module, compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return (compiled if layer.training else type(layer).forward)(layer, *args, **kwargs)
 
 
 def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:

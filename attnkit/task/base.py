@@ -49,8 +49,7 @@ class Task(LightningModule, ABC):
         schedule: The factor of its learning rate at each optimizer step.
         activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
             grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training and scoring; generation stays as it is. Results are the same but
-            for rounding.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
 
     Attributes:
         from_data: Arguments that come from the data module on the command line, each with the attribute that holds it.

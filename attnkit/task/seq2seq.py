@@ -58,7 +58,7 @@ class Seq2Seq(Task):
         samples: Outputs printed after a validation.
         activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
             grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training and scoring; generation stays as it is.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
