@@ -6,6 +6,7 @@ of the optimizer). The last two are written at the end.
 
 import io
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,9 @@ def read_sharded(path: Path) -> dict[str, Any]:
         for key, entry in index.state_dict_metadata.items()
     }
     try:
-        load(content, storage_reader=_Reader(path, index), planner=_Planner(), no_dist=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what `no_dist` asks for
+            load(content, storage_reader=_Reader(path, index), planner=_Planner(), no_dist=True)
         checkpoint = dict(torch.load(path / REST, map_location="cpu", weights_only=True))
     except (CheckpointException, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ConfigurationError(f"{path} is damaged, or holds more than tensors and plain data ({error})") from error

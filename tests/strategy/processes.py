@@ -50,6 +50,7 @@ def fit(
     """Train on this process's part of the batches (`train[i]` is that of data-parallel rank i)."""
     module = attnkit.tasks.build(task)
     module.configure_model()
+    module.double()  # before Lightning restores a checkpoint
     if weights:
         module.load_state_dict(weights)
     chosen = FSDP2(**strategy) if isinstance(strategy, dict) else strategy

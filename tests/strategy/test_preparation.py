@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import attnkit
 from attnkit.registry import ConfigurationError
@@ -94,7 +95,7 @@ def test_what_cannot_be_is_refused_when_a_task_is_made() -> None:
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "encoder_decoder"])
 def test_layers_share_graphs_that_take_every_length(monkeypatch: pytest.MonkeyPatch, stack: str, policy: Any, seed: int) -> None:
     torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     compiler = torch.compile
     monkeypatch.setattr(preparation.torch, "compile", lambda run, **how: compiler(run, **how, fullgraph=True, backend=counter))
     model = make(stack, dropout=0.0, num_layers=4)
