@@ -125,7 +125,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
         mesh: Of the two dimensions, as `FSDP2` and Lightning's `ModelParallelStrategy` make it.
 
     Raises:
-        ConfigurationError: A layer cannot be split.
+        ConfigurationError: A layer cannot be split, or is compiled.
     """
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         return
@@ -135,6 +135,10 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
         torch.distributed.broadcast(here, src=0)
         weights.detach().copy_(here)
     if tensor.size() > 1:
+        if any(isinstance(layer.forward, partial) and layer.forward.func is _run for layer in layers(model)):
+            raise ConfigurationError(
+                "tensor parallelism does not take compiled layers yet; set model.compile to false, or use strategy fsdp2"
+            )
         split_layers(model, list(layers(model)), tensor)
     if data.size() > 1 or tensor.size() == 1:
         # keys and values are views; nobody writes into them

@@ -70,7 +70,7 @@ def two(run_processes: Callable[..., dict[str, Any]]) -> dict[str, Any]:
 @pytest.mark.parametrize("stack", SHARDED)
 def test_sharded(two: dict[str, Any], stack: str) -> None:
     result = two[f"sharded {stack}"]
-    check(result, smaller=0.51)
+    check(result, smaller=0.55)  # odd numbers of rows are not halved
     if "encoder" != stack != "recurrent_encoder":
         assert result["generated"], "processes generate different lengths, alone"
         assert result["again"]
@@ -78,7 +78,7 @@ def test_sharded(two: dict[str, Any], stack: str) -> None:
 
 @pytest.mark.parametrize("stack", SPLIT)
 def test_split(two: dict[str, Any], stack: str) -> None:
-    check(two[f"split {stack}"], smaller=0.7)
+    check(two[f"split {stack}"], smaller=0.85)  # learned positions are kept whole
 
 
 def test_a_mesh_of_two_by_two(run_processes: Callable[..., dict[str, Any]]) -> None:

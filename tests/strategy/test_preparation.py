@@ -28,7 +28,7 @@ STACKS: dict[str, dict[str, Any]] = {
 
 def make(stack: str, **arguments: Any) -> nn.Module:
     sizes = {"src_vocab_size": 20, "tgt_vocab_size": 20} if "encoder_decoder" in stack else {"vocab_size": 20}
-    model = attnkit.compose(stack=stack, d_model=8, num_layers=2, **{"dropout": 0.3} | STACKS[stack] | sizes | arguments)
+    model = attnkit.compose(stack=stack, d_model=8, **{"num_layers": 2, "dropout": 0.3} | STACKS[stack] | sizes | arguments)
     assert isinstance(model, nn.Module)
     return model.double()
 
