@@ -14,7 +14,10 @@ from attnkit.strategy import preparation
 from attnkit.strategy.preparation import checkpoint_activations, compile_layers, layers, prepare
 from tests.strategy.conftest import TASK
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # by torch's own compiler
+pytestmark = [  # by torch's own compiler
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
 
 STACKS: dict[str, dict[str, Any]] = {
     "encoder": {"num_heads": 2, "attention": "additive"},
