@@ -21,12 +21,13 @@ from attnkit.registry import (
 
 if TYPE_CHECKING:
     from attnkit.models.compose import compose
-    from attnkit.recording import record_attention
+    from attnkit.recording import attention_maps, record_attention
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ConfigurationError",
+    "attention_maps",
     "attentions",
     "compose",
     "datasets",
@@ -43,7 +44,11 @@ __all__ = [
     "tokenizers",
 ]
 
-_LAZY = {"compose": "attnkit.models.compose", "record_attention": "attnkit.recording"}  # these import torch
+_LAZY = {  # these import torch
+    "attention_maps": "attnkit.recording",
+    "compose": "attnkit.models.compose",
+    "record_attention": "attnkit.recording",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,8 @@ def test_a_page_names_every_component_of_its_family_once(registry: Registry) -> 
 def test_every_argument_of_a_described_component_has_a_row_with_a_meaning(registry: Registry) -> None:
     for name in re.findall(r"^## (\w+)$", page(registry), re.MULTILINE):
         description = registry.describe(name)
-        rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", section(description), re.MULTILINE))
+        table = section(description).partition("| argument |")[2]  # a docstring may have tables of its own before it
+        rows = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", table, re.MULTILINE))
         assert set(rows) == {a.name for a in description.arguments}, name
         assert all(rows.values()), f"{registry.family} {name}: an argument without a meaning in {rows}"
 

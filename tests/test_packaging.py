@@ -92,12 +92,12 @@ def imported(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("attnkit", ["data"]), ("tests", ["data", "dev"]), ("docs", ["dev"])],
+    [("attnkit", ["ablate", "data", "plot"]), ("tests", ["ablate", "data", "plot", "dev"]), ("docs", ["plot", "dev"])],
 )
 def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
     behind = {"mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "pytest": "pytest"}  # pytest: only inside functions for tests
-    here = {p.stem for p in (ROOT / folder).rglob("*.py")}
+    here = {path.stem for path in (ROOT / folder).rglob("*") if path.is_dir() or path.suffix == ".py"}
     distributions = packages_distributions()
     for module in imported(ROOT / folder) - here - {"pytest"}:
         owners = {normal(behind.get(module, d)) for d in distributions.get(module, [module])}

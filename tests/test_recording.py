@@ -3,6 +3,7 @@ import torch
 
 import attnkit
 from attnkit.attention import Attention
+from attnkit.recording import attention_maps
 
 
 def test_every_attention_of_a_model_is_recorded_by_its_path(seed: int) -> None:
@@ -56,3 +57,100 @@ def test_an_attention_alone_is_recorded_under_its_own_name(seed: int) -> None:
     with attnkit.record_attention(attention) as maps:
         attention(query=x, key=x, value=x)
     assert [tuple(w.shape) for w in maps.values()] == [(1, 2, 3, 3)]
+
+
+STACKS = {
+    "transformer": {"stack": "encoder_decoder", "num_heads": 2, "num_kv_heads": 1, "cross_attention": "additive"},
+    "bahdanau": {"stack": "recurrent_encoder_decoder", "cell": "gru", "attention": "additive", "placement": "before"},
+    "luong": {"stack": "recurrent_encoder_decoder", "attention": "general", "placement": "after"},
+    "input_feeding": {"stack": "recurrent_encoder_decoder", "attention": "dot_product", "num_heads": 2, "input_feeding": True},
+}
+
+
+def chooser(**composition):
+    """A model in float64 whose next tokens differ much in probability, so that beams change places."""
+    model = attnkit.compose(d_model=16, num_layers=2, dropout=0.3, **composition).double().train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    return model
+
+
+def steps_of(model, part, run):
+    """All weights of the attentions below `part`, call by call, while `run` runs."""
+    seen = {}
+
+    def hook(path, module, args, kwargs, output):
+        given = dict(zip(("query", "key", "value"), args, strict=False), **kwargs)
+        used = {name: given[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in given}
+        seen.setdefault(path.removesuffix(".attention"), []).append(module.weights(**used))
+
+    handles = [
+        module.register_forward_hook(lambda m, a, k, o, path=path: hook(path, m, a, k, o), with_kwargs=True)
+        for path, module in model.named_modules()
+        if isinstance(module, Attention) and f".{part}." in f".{path}."
+    ]
+    output = run()
+    for handle in handles:
+        handle.remove()
+    return output, seen
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("name", STACKS)
+def test_the_maps_of_a_generation_are_those_that_its_beams_had_at_each_step(seed: int, name: str, beam_size: int) -> None:
+    model = chooser(**STACKS[name], src_vocab_size=12, tgt_vocab_size=12)
+    src = torch.randint(3, 12, (3, 7))
+    mask = torch.arange(7) < torch.tensor([[7], [4], [6]])
+    src = src.masked_fill(~mask, 0)
+    output, steps = steps_of(model, "decoder", lambda: model.generate(src, src_mask=mask, max_length=8, beam_size=beam_size))
+    maps = attention_maps(model, src, output, mask=mask)
+    assert model.training
+    checked = 0
+    for path, calls in steps.items():
+        for row in range(3):
+            for t in range(int((output[row] != 0).sum())):
+                expected = maps[path][row, :, t]  # [H, K]
+                beams = calls[t].view(3, -1, *calls[t].shape[1:])[row, :, :, -1]  # [N, H, up to K]
+                difference = (beams - expected[:, : beams.shape[-1]]).abs().amax((1, 2))
+                assert difference.min() < 1e-9
+                assert (expected[:, beams.shape[-1] :] == 0).all()
+                checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_the_maps_of_a_generation_are_those_of_a_full_pass_over_it(seed: int, name: str) -> None:
+    model = chooser(**STACKS[name], src_vocab_size=12, tgt_vocab_size=12).eval()
+    src = torch.randint(3, 12, (2, 5))
+    output = model.generate(src, max_length=6, beam_size=3)
+    with torch.no_grad(), attnkit.record_attention(model) as full:
+        model(src, torch.cat([torch.ones(2, 1, dtype=torch.long), output[:, :-1]], 1))
+    maps = attention_maps(model.train(), src, output)
+    assert maps.keys() == full.keys()
+    assert all(torch.equal(maps[path], full[path]) for path in maps)
+    for path, weights in maps.items():
+        assert weights.shape[2] == (5 if ".encoder." in path else output.shape[1])
+
+
+def test_a_prompt_with_padding_has_the_maps_of_the_prompt_alone(seed: int) -> None:
+    model = chooser(stack="decoder", num_heads=2, vocab_size=12, eos_id=None)
+    prompt = torch.randint(3, 12, (2, 5))
+    mask = torch.arange(5) < torch.tensor([[5], [3]])
+    output = model.generate(prompt, prompt_mask=mask, max_length=4, beam_size=3)
+    (together,) = (m[1:] for path, m in attention_maps(model, prompt, output, mask=mask).items() if ".1." in path)
+    (alone,) = (m for path, m in attention_maps(model, prompt[1:, :3], output[1:]).items() if ".1." in path)
+    real = [0, 1, 2, 5, 6, 7]
+    torch.testing.assert_close(together[:, :, real][..., real], alone)
+    assert (together[..., [3, 4]] == 0).all()
+
+
+def test_an_output_is_asked_for_where_there_is_one(seed: int) -> None:
+    tokens = torch.randint(3, 9, (1, 4))
+    encoder = attnkit.compose(stack="encoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9)
+    assert len(attention_maps(encoder, tokens)) == 1
+    with pytest.raises(ValueError, match="EncoderModel makes no output"):
+        attention_maps(encoder, tokens, tokens)
+    both = attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=9)
+    with pytest.raises(ValueError, match="pass the tokens that it generated"):
+        attention_maps(both, tokens)

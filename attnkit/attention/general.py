@@ -44,4 +44,4 @@ class General(InnerProduct):
 
     def project_query(self, query: Tensor) -> Tensor:
         """Return W^T q, [B, H, Q, Dh]."""
-        return query @ self.weight
+        return torch.einsum("bhqd,hde->bhqe", query, self.weight)  # not `@`, which copies the matrices for each row of the batch

@@ -1,33 +1,65 @@
 """`attnkit generate`: text in, text out, from a checkpoint alone."""
 
+import secrets
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from attnkit.cli.output import output
+from attnkit.decoding import Options
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task, load_exported
+from attnkit.task.generating import TextGenerator
+from attnkit.task.masked_lm import MaskedLM
 
 
-def generate(checkpoint: str, texts: Sequence[str], *, beam_size: int | None = None, max_length: int | None = None) -> None:
-    """Print one line for each of `texts`, or for each line of stdin if there are none, as soon as it is known.
+def generate(
+    checkpoint: str, texts: Sequence[str], options: Options, *, n_best: int | None = None, stream: bool = False, out: str | None = None
+) -> None:
+    """Print the output for each of `texts`, or for each line of stdin if there are none, as soon as it is known.
 
     Args:
         checkpoint: A file of `attnkit fit` or of `attnkit export`.
         texts: The inputs.
-        beam_size: Beams; 1 is greedy (default: the task's).
-        max_length: The most tokens that are generated for a text (default: the task's).
+        options: As the task's `generate` takes them. Text i is drawn with seed + i.
+        n_best: Print so many outputs for each text, each on a line with its score before it.
+        stream: Print each output piece by piece.
+        out: Write the lines to this file, which appears when all are there.
 
     Raises:
-        ConfigurationError: The checkpoint cannot be used, or its task does not turn text into text, or a number is not positive.
+        ConfigurationError: The checkpoint cannot be used, its task does not turn text into text, or an option is wrong.
     """
-    for option, value in (("--beam_size", beam_size), ("--max_length", max_length)):
-        if value is not None and value < 1:
-            raise ConfigurationError(f"{option} must be at least 1, but is {value}")
+    if stream and (n_best is not None or out is not None):
+        other = "--n_best ranks whole outputs" if n_best is not None else "the file of --out appears when it is whole"
+        raise ConfigurationError(f"--stream prints an output while it grows, but {other}; leave one of them out")
     task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
-    answer = getattr(task, "generate", None)
-    if answer is None:
-        raise ConfigurationError(f"the task {task.registered_name!r} of {checkpoint} does not turn text into text")
-    batches: Iterable[Sequence[str]] = [texts] if texts else ([line.rstrip("\n")] for line in sys.stdin)
-    for batch in batches:
-        for output in answer(batch, beam_size=beam_size, max_length=max_length):
-            print(output, flush=True)
+    if not isinstance(task, TextGenerator | MaskedLM):
+        raise ConfigurationError(f"the task {task.registered_name!r} of {checkpoint} does not turn text into text: see attnkit predict")
+    if options.get("temperature") is not None and options.get("seed") is None:
+        options = {**options, "seed": secrets.randbelow(2**31)}
+        print(f"note: --seed {options['seed']} gives this output again", file=sys.stderr)
+    done = 0
+    with output(out) as file:
+        for batch in _batches(texts, one_by_one=stream or (not texts and out is None)):
+            seed = options.get("seed")
+            here: Options = options if seed is None else {**options, "seed": seed + done}
+            for piece in _pieces(task, batch, here, n_best=n_best, stream=stream):
+                print(piece, end="", file=file, flush=True)
+            done += len(batch)
+
+
+def _batches(texts: Sequence[str], *, one_by_one: bool) -> Iterable[Sequence[str]]:
+    """Return `texts`, or the lines of stdin if there are none, all together or one by one, each as soon as it is there."""
+    lines = texts or (line.rstrip("\n") for line in sys.stdin)
+    return ([line] for line in lines) if one_by_one else [list(lines)]
+
+
+def _pieces(task: TextGenerator | MaskedLM, batch: Sequence[str], options: Options, *, n_best: int | None, stream: bool) -> Iterator[str]:
+    """Yield what is printed for a batch, line ends included."""
+    if stream:
+        yield from task.stream(batch[0], **options)
+        yield "\n"
+    elif n_best is not None:
+        yield from (f"{h.score:.4f}\t{h.text}\n" for hypotheses in task.n_best(batch, n_best, **options) for h in hypotheses)
+    else:
+        yield from (f"{text}\n" for text in task.generate(batch, **options))

@@ -15,12 +15,14 @@ from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, ta
 def overview(command: str) -> str:
     """Return what `attnkit COMMAND --help` prints."""
     names = "\n".join(f"  {registry.family:<13} {', '.join(registry.names())}" for registry in FAMILIES if registry.names())
+    out = "\n  --out FILE              write the predictions to this file, which appears when it is whole" if command == "predict" else ""
+    resume = "\n  --resume                go on with the newest run of this recipe, if there is one" if command == "fit" else ""
     needed = "--config RECIPE" if command == "fit" else "--ckpt_path PATH"
     return f"""usage: attnkit {command} {needed} [--KEY VALUE]...
 
   --config RECIPE         a YAML file, or a recipe by its short name: {", ".join(recipe_names()) or "none"}
                           (several are merged, later ones win)
-  --ckpt_path PATH        {"resume from" if command == "fit" else "use"} this checkpoint; it brings its own recipe
+  --ckpt_path PATH        {"resume from" if command == "fit" else "use"} this checkpoint; it brings its own recipe{resume}
   --model NAME            the task, and --data NAME its data
   --model.ARGUMENT VALUE  any argument, at any depth, as in
                           --model.stack.attention additive --model.stack.attention.hidden_dim 32
@@ -28,7 +30,7 @@ def overview(command: str) -> str:
   --data.ARGUMENT VALUE   the same for the data
   --trainer.KEY VALUE     Lightning's Trainer; --trainer.help lists its keys
   --seed_everything N     the seed of everything (default: {SEED})
-  --print_config          print the whole recipe, defaults included, and stop
+  --print_config          print the whole recipe, defaults included, and stop{out}
 
 Names (attnkit list says more):
 {names}"""

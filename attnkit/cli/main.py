@@ -3,11 +3,25 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from attnkit import __version__
 from attnkit.registry import ConfigurationError, nearest
 
 Arguments = list[str]
+
+# the options of `attnkit generate` that are fields of attnkit.decoding.Generation
+GENERATION: tuple[tuple[str, type, str], ...] = (
+    ("max_length", int, "the most tokens that an output may have (default: as trained)"),
+    ("min_length", int, "the fewest tokens before the end (default: 0)"),
+    ("beam_size", int, "1: greedy (default: as trained)"),
+    ("length_penalty", float, "exponent of the length that a beam's log-probability is divided by (default: as trained)"),
+    ("temperature", float, "draw each token by chance; 1: from the model's own distribution, less: more careful (default: no chance)"),
+    ("top_k", int, "draw from the N most probable tokens only"),
+    ("top_p", float, "draw from the most probable tokens that together have the probability X only"),
+    ("repetition_penalty", float, "above 1: repeat less (default: 1)"),
+    ("seed", int, "draw the same outputs again; text i is drawn with the seed N + i"),
+)
 
 
 def _run(command: str) -> Callable[[Arguments], int]:
@@ -54,12 +68,42 @@ def _generate(arguments: Arguments) -> int:
     parser = _parser("generate")
     parser.add_argument("checkpoint", help="a .ckpt file, or a .safetensors file of `attnkit export`")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="inputs (default: the lines of stdin)")
-    parser.add_argument("--beam_size", type=int, help="1: greedy (default: as trained)")
-    parser.add_argument("--max_length", type=int, help="the most tokens that an output may have (default: as trained)")
+    for name, kind, meaning in GENERATION:
+        parser.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=meaning)
+    parser.add_argument("--n_best", type=int, metavar="N", help="print the N best outputs of each text, each after its score and a tab")
+    parser.add_argument("--stream", action="store_true", help="print each output while it grows")
+    parser.add_argument("--out", metavar="FILE", help="write the outputs to this file, which appears when it is whole")
     chosen = parser.parse_args(arguments)
+    options: Any = {name: value for name, *_ in GENERATION if (value := getattr(chosen, name)) is not None}
     from attnkit.cli.generate import generate
 
-    generate(chosen.checkpoint, chosen.texts, beam_size=chosen.beam_size, max_length=chosen.max_length)
+    generate(chosen.checkpoint, chosen.texts, options, n_best=chosen.n_best, stream=chosen.stream, out=chosen.out)
+    return 0
+
+
+def _attention(arguments: Arguments) -> int:
+    parser = _parser("attention")
+    parser.add_argument("checkpoint", help="a .ckpt file, or a .safetensors file of `attnkit export`")
+    parser.add_argument("--text", required=True, help="what the model reads")
+    parser.add_argument("--target", help="what it writes (default: what it generates), or what follows the text of a language model")
+    parser.add_argument("--out", required=True, metavar="FILE", help="map.html (interactive), map.png or map.svg")
+    parser.add_argument("--kind", choices=["self", "cross", "all"], default="all", help="which attention (default: all)")
+    parser.add_argument("--layer", type=int, nargs="+", metavar="N", help="layers, from 0 (default: all)")
+    parser.add_argument("--head", type=int, nargs="+", metavar="N", help="heads, from 0 (default: all)")
+    parser.add_argument("--beam_size", type=int, help="beams of the generation; 1: greedy (default: as trained)")
+    chosen = parser.parse_args(arguments)
+    from attnkit.cli.attention import attention
+
+    attention(
+        chosen.checkpoint,
+        chosen.text,
+        out=chosen.out,
+        target=chosen.target,
+        kind=chosen.kind,
+        layers=chosen.layer,
+        heads=chosen.head,
+        beam_size=chosen.beam_size,
+    )
     return 0
 
 
@@ -73,6 +117,12 @@ def _export(arguments: Arguments) -> int:
     export(chosen.checkpoint, chosen.out)
     print(f"Wrote {chosen.out}")
     return 0
+
+
+def _ablate(arguments: Arguments) -> int:
+    from attnkit.cli.ablate import ablate
+
+    return ablate(arguments)
 
 
 def _schema(arguments: Arguments) -> int:
@@ -89,6 +139,8 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "test": ("measure a checkpoint on the test data", _run("test")),
     "predict": ("print a checkpoint's predictions for the data to predict", _run("predict")),
     "generate": ("text in, text out, from a checkpoint alone", _generate),
+    "attention": ("draw what a checkpoint attends to when it reads a text", _attention),
+    "ablate": ("ablation studies: plan, run and report what is better, worse or equivalent", _ablate),
     "list": ("the names of all components, or of one family", _list),
     "describe": ("equation, arguments, paper and source of a component", _describe),
     "check": ("run the conformance kit on components", _check),
@@ -100,8 +152,8 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `attnkit` command and return its exit status.
 
-    A mistake prints one message on stderr. The status is 2 if the command or the recipe is wrong, and 1 if a file cannot be read or a
-    check failed.
+    A mistake prints one message on stderr. The status is 2 if the command or the recipe is wrong, and 1 if a file cannot be read or
+    written, or a check failed; 143 means that SIGTERM has stopped a fit, whose state is saved.
 
     Args:
         argv: The arguments after `attnkit` (default: those of this process).

@@ -3,7 +3,6 @@
 import inspect
 import json
 import logging
-import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,26 +14,38 @@ from typing import Any, cast
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from attnkit import __version__
+from attnkit.callback import LastCheckpoint
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot, overview, trainer_overview
+from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
+from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
+from attnkit.cli.output import output, say
 from attnkit.cli.parser import Parser
-from attnkit.cli.recipe import SEED, Request, find_recipe, merge, read_recipe, read_yaml, recipe_folder, take_apart
+from attnkit.cli.recipe import SEED, Request, merge, read_recipe, read_yaml, take_apart
+from attnkit.cli.runs import find_run, next_version, run_name, version_of
 from attnkit.registry import ConfigurationError, Registry, datasets, tasks
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
+from attnkit.task.generating import TextGenerator
+
+TERMINATED = 143  # the exit status of what SIGTERM stops, 128 + 15
 
 _NOISE = (
     r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
     r".*does not have many workers",  # batches of token ids are ready in no time
     r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is not a state to go on with, but a model
+    r".*The dirpath has changed",  # a run that goes on has a folder of its own
+    r".*Checkpoint directory .* exists and is not empty",  # one that is resumed has its old one
+    r".*WeightAveraging callback with a model that overrides",  # as every task does
 )
 
 
@@ -59,7 +70,11 @@ def run(command: str, arguments: list[str]) -> None:
             for message in _NOISE:
                 warnings.filterwarnings("ignore", message=message)
             logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
-            RunCLI(command, request)
+            try:
+                RunCLI(command, request)
+            except SIGTERMException:
+                say("note: stopped by SIGTERM; --resume goes on from the newest checkpoint")
+                raise SystemExit(TERMINATED) from None
 
 
 @contextmanager
@@ -126,19 +141,32 @@ class RunCLI(LightningCLI):
 
     def __init__(self, command: str, request: Request) -> None:
         self.request = request
+        if request.out is not None and command != "predict":
+            raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} writes no such file")
         layers = [read_recipe(name) for name in request.recipes]
         dropped: list[str] = []
         recipe: dict[str, Any] = {}
         for layer in layers:
             recipe = merge(recipe, layer, dropped=dropped)
         self.ckpt_path: str | None = request.ckpt_path or recipe.pop("ckpt_path", None)
+        self.resumed: Path | None = None  # the folder of the run that goes on
+        if request.resume or (command == "fit" and self.ckpt_path == "last"):
+            self.resumed, self.ckpt_path = find_run(request, command, recipe, self.ckpt_path)
         self.checkpoint = self._read_checkpoint(command)
         if self.checkpoint is not None:
             recipe = merge(_recipe_of(self.checkpoint, command), recipe, dropped=dropped)
         recipe = merge(recipe, request.flags, dropped=dropped)
-        self.specs = complete_recipe(recipe)
+        self.tokenizers: dict[str, Any] = {}
+        model = recipe.get("model")
+        if self.checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
+            recipe = merge(inherited_layer(start), recipe, dropped=dropped)
+            self.specs = complete_recipe(recipe)
+            self.tokenizers = inherited_tokenizers(start, self.specs["data"]["name"])
+            dropped += [f"data.{name} is that of {model['init_from']}" for name in self.tokenizers]
+        else:
+            self.specs = complete_recipe(recipe)
         for note in dropped:
-            _say(f"note: {note}")
+            say(f"note: {note}")
         others = {key: value for key, value in recipe.items() if key not in self.specs}
         arguments = [command, *([f"--config={json.dumps(others)}"] if others else [])]
         if self.ckpt_path is not None:
@@ -153,7 +181,7 @@ class RunCLI(LightningCLI):
         )
 
     def _read_checkpoint(self, command: str) -> dict[str, Any] | None:
-        if self.ckpt_path in ("last", "best", "hpc") and command == "fit":
+        if self.ckpt_path in ("best", "hpc") and command == "fit":
             return None  # Lightning finds it
         if self.ckpt_path is not None:
             return load_checkpoint(self.ckpt_path)
@@ -181,13 +209,13 @@ class RunCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Build the data module, the task and the trainer. What a task takes from the data is read from the data module."""
         self.config_init = self.parser.instantiate(self.config)
-        data, model = dict(self.specs["data"]), dict(self.specs["model"])
+        data, model = {**self.specs["data"], **self.tokenizers}, dict(self.specs["model"])
         from_data = data_arguments(tasks, model["name"])
         if self.checkpoint is not None:
             accepted = {a.name for a in datasets.arguments(data["name"])}
             data |= {k: v for k, v in self.checkpoint["hyper_parameters"].items() if k in from_data and k in accepted}
         self.datamodule: LightningDataModule = datasets.build(data)
-        self.model: LightningModule = tasks.build(model | {k: getattr(self.datamodule, source) for k, source in from_data.items()})
+        self.model: LightningModule = tasks.build(model | values_from_data(model["name"], data["name"], self.datamodule))
         self.trainer = self.instantiate_trainer()
 
     @override
@@ -198,9 +226,11 @@ class RunCLI(LightningCLI):
         callbacks = [*callbacks] if isinstance(callbacks, list) else [callbacks]
         if self.subcommand == "fit" and chosen.logger is None:
             folder = Path(chosen.default_root_dir or "runs")
-            number = _next_version(folder / self._run_name())
+            number = version_of(self.resumed) if self.resumed else next_version(folder / self._run_name())
+            if self.resumed is not None and self.checkpoint is not None:
+                rank_zero_only(cut_back)(self.resumed, self.checkpoint.get(POSITION, {}))
             kwargs["logger"] = [
-                CSVLogger(folder, self._run_name(), number),
+                RunLogger(folder, self._run_name(), number),
                 TensorBoardLogger(folder, self._run_name(), number, default_hp_metric=False),
             ]
         elif chosen.logger is None:
@@ -208,13 +238,15 @@ class RunCLI(LightningCLI):
         wants_checkpoints = self.subcommand == "fit" and chosen.enable_checkpointing is not False and not chosen.barebones
         if wants_checkpoints and not any(isinstance(c, ModelCheckpoint) for c in callbacks):
             monitor, mode = getattr(self.model, "monitor", (None, "min"))
-            best = {"filename": "best", "monitor": monitor, "mode": mode} if monitor and chosen.limit_val_batches != 0 else {}
-            callbacks.append(ModelCheckpoint(save_last=True, **best))
+            if monitor and chosen.limit_val_batches != 0:
+                callbacks.append(ModelCheckpoint(filename="best", monitor=monitor, mode=mode))
+            if not any(isinstance(c, LastCheckpoint) for c in callbacks):
+                callbacks.append(LastCheckpoint())
         if chosen.enable_model_summary is None:
             kwargs["enable_model_summary"] = False  # RecipeCallback has one
         if self.subcommand == "predict" and chosen.enable_progress_bar is None:
             kwargs["enable_progress_bar"] = False  # stdout is for the predictions
-        callbacks.append(RecipeCallback(self._run_name(), self.recipe))
+        callbacks += [RecipeCallback(self._run_name(), self.recipe), LogPosition()]
         try:
             trainer = super().instantiate_trainer(callbacks=callbacks, **kwargs)
         except ValueError as error:  # such as the name of an accelerator or a strategy
@@ -230,25 +262,31 @@ class RunCLI(LightningCLI):
 
     def after_fit(self) -> None:
         """Say where the checkpoint is, and what can be done with it."""
-        saved = self.trainer.checkpoint_callback
-        if self.trainer.is_global_zero and isinstance(saved, ModelCheckpoint) and (path := saved.best_model_path or saved.last_model_path):
+        paths = [_path_of(callback) for callback in self.trainer.checkpoint_callbacks]
+        if self.trainer.is_global_zero and (path := next(filter(None, paths), None)):
             path = short_path(path)
-            print(f"Checkpoint: {path}\n  attnkit test --ckpt_path {path}\n  attnkit generate {path} TEXT...")
+            lines = [f"Checkpoint: {path}", f"  attnkit test --ckpt_path {path}"]
+            if isinstance(self.model, TextGenerator):
+                lines.append(f"  attnkit generate {path} TEXT...")
+            elif any(argument.name == "predict" for argument in datasets.arguments(self.specs["data"]["name"])):
+                lines.append(f"  attnkit predict --ckpt_path {path} --data.predict FILE.txt")
+            print("\n".join(lines))
 
     def predict(self, **kwargs: Any) -> None:
-        """Print one line for each prediction."""
-        batches = cast(list[Any], self.trainer.predict(**kwargs) or [])
-        for batch in batches:
-            for line in batch if isinstance(batch, list) else [batch]:
-                print(line)
+        """Print one line for each prediction, or write them to the file of `--out`."""
+        if self.request.out is not None and self.trainer.world_size > 1:
+            raise ConfigurationError("--out is written by one process, which then has all predictions; add --trainer.devices 1")
+        with output(self.request.out) as file:
+            batches = cast(list[Any], self.trainer.predict(**kwargs) or [])
+            for batch in batches:
+                for line in batch if isinstance(batch, list) else [batch]:
+                    print(line, file=file)
 
     def _run_name(self) -> str:
-        if not self.request.recipes:
-            state = (self.checkpoint or {}).get("callbacks", {}).get(RecipeCallback.state_key, {})
-            return str(state.get("name", self.specs["model"]["name"]))
-        path = find_recipe(self.request.recipes[0]).resolve()
-        folder = recipe_folder().resolve()
-        return path.relative_to(folder).with_suffix("").as_posix() if path.is_relative_to(folder) else path.stem
+        if self.request.recipes:
+            return run_name(self.request.recipes[0])
+        state = (self.checkpoint or {}).get("callbacks", {}).get(RecipeCallback.state_key, {})
+        return str(state.get("name", self.specs["model"]["name"]))
 
     def _complete(self) -> dict[str, Any]:
         """Return the whole recipe, without what is null by default."""
@@ -283,11 +321,6 @@ def as_yaml(recipe: Mapping[str, Any]) -> str:
     return f"# attnkit {__version__}, lightning {version('lightning')}\n{text}"
 
 
-@rank_zero_only
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 def _recipe_of(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
     """Return the recipe that lies in a checkpoint. The trainer's settings are for going on with `fit` only."""
     name = checkpoint["attnkit"]["task"]
@@ -298,7 +331,8 @@ def _recipe_of(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
     return {"model": {"name": name, **model}} | {key: state[key] for key in kept if key in state}
 
 
-def _next_version(folder: Path) -> int:
-    """Return the smallest N so that neither `version_N` nor a later one is in `folder`."""
-    taken = [int(p.name[8:]) for p in folder.glob("version_*") if p.name[8:].isdigit()]
-    return max(taken, default=-1) + 1
+def _path_of(callback: Checkpoint) -> str | None:
+    """Return the best checkpoint that a callback has written, or the last one."""
+    if isinstance(callback, ModelCheckpoint):
+        return callback.best_model_path or callback.last_model_path or None
+    return str(callback.path) if isinstance(callback, LastCheckpoint) and callback.path.exists() else None

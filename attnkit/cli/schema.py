@@ -7,6 +7,7 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin
 
 from attnkit.catalogue import argument_docs
+from attnkit.cli.inheritance import INHERITED
 from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object", list: "array"}
@@ -41,7 +42,7 @@ def family_schema(registry: Registry) -> dict[str, Any]:
         except ConfigurationError:  # a broken plugin; the registry has warned of it
             continue
         components.append(component)
-        if component["required"] == ["name"]:
+        if component["required"] == ["name"] and "anyOf" not in component:
             bare.append(name)
     return {"anyOf": [{"enum": bare}, *components, {"type": "object", "required": ["class_path"]}]}
 
@@ -53,13 +54,17 @@ def component_schema(registry: Registry, name: str) -> dict[str, Any]:
     meanings = argument_docs(documentation)
     arguments = [a for a in registry.arguments(name) if a.name not in getattr(cls, "from_data", {})]
     properties = {a.name: _argument_schema(a) | ({"description": meanings[a.name]} if a.name in meanings else {}) for a in arguments}
-    return {
+    schema: dict[str, Any] = {
         "type": "object",
         "description": documentation.partition("\n")[0],
         "properties": {"name": {"const": name}, **properties},
         "required": ["name", *(a.name for a in arguments if a.required)],
         "additionalProperties": False,
     }
+    if "init_from" in properties and (inherited := [key for key in schema["required"] if key in INHERITED]):
+        schema["required"] = [key for key in schema["required"] if key not in inherited]
+        schema["anyOf"] = [{"required": inherited}, {"required": ["init_from"]}]
+    return schema
 
 
 def _argument_schema(argument: Argument) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
-import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences, TokenBatchSampler
+from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences, batch_loader
+from attnkit.data.cache import trained
 from attnkit.registry import ConfigurationError, TokenizerSpec, tokenizers
 from attnkit.tokenizer import Tokenizer
 
@@ -83,17 +83,15 @@ class Seq2SeqData(LightningDataModule, ABC):
     @cached_property
     def src_tokenizer(self) -> Tokenizer:
         """The trained source tokenizer."""
-        if self._src_tokenizer.trained:
-            return self._src_tokenizer
         sides = (0,) if self._tgt_tokenizer is not None else (0, 1)
-        return self._src_tokenizer.train(pair[side] for pair in self._pairs for side in sides)
+        return trained(self._src_tokenizer, lambda: (pair[side] for pair in self._pairs for side in sides))
 
     @cached_property
     def tgt_tokenizer(self) -> Tokenizer:
         """The trained target tokenizer."""
         if self._tgt_tokenizer is None:
             return self.src_tokenizer
-        return self._tgt_tokenizer if self._tgt_tokenizer.trained else self._tgt_tokenizer.train(target for _, target in self._pairs)
+        return trained(self._tgt_tokenizer, lambda: (target for _, target in self._pairs))
 
     @property
     def src_tokenizer_spec(self) -> dict[str, Any]:
@@ -158,17 +156,6 @@ class Seq2SeqData(LightningDataModule, ABC):
         return self._loader(Examples(src=src, tgt=tgt, texts=list(part.items())), order="fixed")
 
     def _loader(self, examples: Examples, *, order: Literal["shuffled", "fixed", "given"]) -> DataLoader[Seq2SeqBatch]:
-        overfit = getattr(self.trainer, "overfit_batches", 0) > 0
-        if overfit:  # Lightning then replaces the sampler by one of its own, so that batches must be the items of the dataset
-            share = {"num_replicas": 1, "rank": 0}
-        else:  # the trainer knows better than torch.distributed which processes share a batch: those of tensor parallelism do
-            share = (self.trainer and self.trainer.distributed_sampler_kwargs) or {}
-        sampler = TokenBatchSampler(examples, batch_tokens=self.batch_tokens, order=order, seed=self.seed, **share)
-        return DataLoader(
-            [examples[batch] for batch in sampler] if overfit else examples,  # type: ignore[arg-type]  # a list is a Dataset too
-            sampler=None if overfit else sampler,
-            batch_size=None,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
+        return batch_loader(
+            examples, trainer=self.trainer, batch_tokens=self.batch_tokens, order=order, seed=self.seed, num_workers=self.num_workers
         )

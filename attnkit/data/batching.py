@@ -1,16 +1,19 @@
 """Batches of about equal cost: examples of about equal length, as many as a budget of positions allows."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from lightning.pytorch import Trainer
 from torch import Tensor
-from torch.utils.data import Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
+from attnkit.data.loading import BatchSampler, process_share, sampler_loader
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.base import Tokenizer
 
@@ -60,8 +63,30 @@ class Sequences:
         return ids.masked_fill_(columns >= lengths, Tokenizer.pad_id).long()
 
 
-class Examples(Dataset[Seq2SeqBatch]):
-    """Encoded examples; an item is a whole batch, and its index the list of its examples.
+class BatchedExamples(Dataset[Any], ABC):
+    """Encoded examples of which `TokenBatchSampler` makes batches; an item is a whole batch, and its index the list of its examples.
+
+    Attributes:
+        lengths: How many source and how many target positions each example has.
+        unit: What these positions are called in messages, as a format of both numbers.
+        renewed: Whether training examples are others in every epoch, of the same lengths: example i of epoch e has the index e * len + i.
+    """
+
+    lengths: tuple[Integers, Integers]
+    unit: ClassVar[str] = "{} source and {} target positions"
+    renewed: ClassVar[bool] = False
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many examples there are."""
+
+    @abstractmethod
+    def text(self, index: int) -> str | None:
+        """Return the text of an example, if it is known."""
+
+
+class Examples(BatchedExamples):
+    """Encoded pairs; an item is a whole batch, and its index the list of its examples.
 
     Args:
         src: Source sequences.
@@ -73,9 +98,15 @@ class Examples(Dataset[Seq2SeqBatch]):
         self.src = src
         self.tgt = tgt
         self.texts = texts
+        self.lengths = (src.lengths, src.lengths if tgt is None else tgt.lengths)
 
+    @override
     def __len__(self) -> int:
         return len(self.src)
+
+    @override
+    def text(self, index: int) -> str | None:
+        return self.texts[index][0] if self.texts else None
 
     def __getitem__(self, indices: Sequence[int]) -> Seq2SeqBatch:
         batch: Seq2SeqBatch = {"src": self.src.padded(indices)}
@@ -87,7 +118,7 @@ class Examples(Dataset[Seq2SeqBatch]):
         return batch
 
 
-class TokenBatchSampler(DistributedSampler[Seq2SeqBatch]):
+class TokenBatchSampler(BatchSampler):
     """Yields the example indices of one batch after another: each example once per epoch, over all processes.
 
     Examples are sorted by bands of source lengths, then by target length (rising and falling in turn, so that neighbours stay alike from
@@ -95,11 +126,12 @@ class TokenBatchSampler(DistributedSampler[Seq2SeqBatch]):
     examples. The width of the bands is the one with the least padding. There are equally many batches in every epoch and every process;
     large ones are halved until it fits. The order is a pure function of seed and epoch, and global random states play no part.
 
-    Lightning leaves a `DistributedSampler` alone and tells it the epoch. Use it as `DataLoader(examples, sampler=..., batch_size=None)`.
+    Use it as `DataLoader(examples, sampler=..., batch_size=None)`.
 
     Args:
         examples: What to sample from.
-        batch_tokens: The budget of source and target positions in a batch. Without targets, they count as long as the sources.
+        batch_tokens: The budget of source and target positions in a batch. In prediction, targets count as long as the sources; a text
+            with a label has none.
         order: `shuffled`, for training: each epoch puts examples of equal lengths into a new order, moves the cuts and shuffles the
             batches. `fixed`, for evaluation: batches come in a mixed order that is always the same, so that the first few of them
             are a fair sample. `given`, for prediction: nothing is sorted.
@@ -119,7 +151,7 @@ class TokenBatchSampler(DistributedSampler[Seq2SeqBatch]):
 
     def __init__(
         self,
-        examples: Examples,
+        examples: BatchedExamples,
         *,
         batch_tokens: int,
         order: Literal["shuffled", "fixed", "given"],
@@ -135,8 +167,8 @@ class TokenBatchSampler(DistributedSampler[Seq2SeqBatch]):
         super().__init__(examples, num_replicas=num_replicas, rank=rank, shuffle=order == "shuffled", seed=seed)
         self.batch_tokens = batch_tokens
         self.order = order
-        self._src = examples.src.lengths
-        self._tgt = self._src if examples.tgt is None else examples.tgt.lengths
+        self._src, self._tgt = examples.lengths
+        self._renewed = examples.renewed and self.shuffle
         self._check_budget(examples)
         rng = np.random.default_rng(seed)
         self._band = min(_BANDS, key=lambda band: self._padded_size(self._arrange(rng, band)))
@@ -156,7 +188,7 @@ class TokenBatchSampler(DistributedSampler[Seq2SeqBatch]):
         return self._num_batches // self.num_replicas
 
     @override
-    def __iter__(self) -> Iterator[list[int]]:  # type: ignore[override]  # an index of Examples is a list
+    def batches(self) -> Iterator[list[int]]:
         rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
         indices = self._arrange(rng, self._band)
         ends = self._cut(indices, first=int(rng.integers(1, self._first, endpoint=True)) if self._moves_cuts else None)
@@ -166,8 +198,9 @@ class TokenBatchSampler(DistributedSampler[Seq2SeqBatch]):
             ends.insert(largest, ends[largest] - int(sizes[largest]) // 2)
         batches = np.split(indices, ends[:-1])
         turn = rng.permutation(len(batches)) if self.order != "given" else np.arange(len(batches))
+        first = self.epoch * len(indices) if self._renewed else 0
         for i in turn[self.rank :: self.num_replicas]:
-            yield batches[i].tolist()
+            yield (first + batches[i]).tolist()
 
     def _arrange(self, rng: np.random.Generator, band: int) -> Integers:
         """Return the indices in sorted order, those of equal lengths at random: the lengths in this order are always the same."""
@@ -194,12 +227,26 @@ class TokenBatchSampler(DistributedSampler[Seq2SeqBatch]):
         longest = np.maximum.reduceat(self._src[indices], starts) + np.maximum.reduceat(self._tgt[indices], starts)
         return int((longest * np.diff(ends, prepend=0)).sum())
 
-    def _check_budget(self, examples: Examples) -> None:
+    def _check_budget(self, examples: BatchedExamples) -> None:
         longest = int((self._src + self._tgt).argmax())
         src, tgt = self._src[longest], self._tgt[longest]
         if src + tgt > self.batch_tokens:
-            text = f" ({examples.texts[longest][0][:40]!r})" if examples.texts else ""
+            text = examples.text(longest)
             raise ConfigurationError(
-                f"example {longest}{text} has {src} source and {tgt} target positions, more than batch_tokens={self.batch_tokens}: "
-                f"raise batch_tokens, or set max_length to leave long examples out of training"
+                f"example {longest}{'' if text is None else f' ({text[:40]!r})'} has {examples.unit.format(src, tgt)}, more than "
+                f"batch_tokens={self.batch_tokens}: raise batch_tokens, or set max_length for long examples"
             )
+
+
+def batch_loader(
+    examples: BatchedExamples,
+    *,
+    trainer: Trainer | None,
+    batch_tokens: int,
+    order: Literal["shuffled", "fixed", "given"],
+    seed: int,
+    num_workers: int,
+) -> DataLoader[Any]:
+    """Return the loader of the batches that `TokenBatchSampler` makes, each process of the trainer with its share."""
+    sampler = TokenBatchSampler(examples, batch_tokens=batch_tokens, order=order, seed=seed, **process_share(trainer))
+    return sampler_loader(examples, sampler, trainer=trainer, num_workers=num_workers)

@@ -3,7 +3,7 @@
 import csv
 import json
 import reprlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from attnkit.registry import ConfigurationError, nearest
 
 HUB = "hub:"
-DEFAULT_COLUMNS = ("source", "target")
+DEFAULT_COLUMNS = (("source", "target"), ("text", "label"))  # of a TSV file without a header line
 
 Column = str | int
 Row = tuple[str, Mapping[Any, Any]]  # where it stands, for messages, and its cells by column
@@ -40,11 +40,28 @@ def check(location: str) -> None:
         )
 
 
-def read_columns(location: str, columns: Sequence[Column]) -> list[tuple[str, ...]]:
+def read_columns(location: str, columns: Sequence[Column], *, numbers: Collection[Column] = ()) -> list[tuple[str, ...]]:
     """Read some columns of a data file, or of a hub data set.
 
+    Args:
+        location: A path, or a hub location.
+        columns: Names, or positions from 0 in a file without a header line.
+        numbers: Those of the columns that may hold numbers too; they come as texts.
+
+    Raises:
+        ConfigurationError: As `iterate_columns`; or there are no rows.
+    """
+    texts = list(iterate_columns(location, columns, numbers=numbers))
+    if not texts:
+        raise ConfigurationError(f"{location} is empty: it has no examples")
+    return texts
+
+
+def iterate_columns(location: str, columns: Sequence[Column], *, numbers: Collection[Column] = ()) -> Iterator[tuple[str, ...]]:
+    """Read some columns of a data file, or of a hub data set, row by row.
+
     - `.tsv`: cells between tabs, nothing quoted. With a header line that has the names in `columns`; without one the columns are
-      positions, and the names `source` and `target` stand for 0 and 1.
+      positions, and the names `source` and `target`, or `text` and `label`, stand for 0 and 1.
     - `.csv`: quoting as in RFC 4180; a header line, or positions.
     - `.jsonl`: one object per line.
     - `.parquet`: by pyarrow.
@@ -56,28 +73,29 @@ def read_columns(location: str, columns: Sequence[Column]) -> list[tuple[str, ..
     Args:
         location: A path, or a hub location.
         columns: Names, or positions from 0 in a file without a header line.
+        numbers: Those of the columns that may hold numbers too; they come as texts.
 
     Raises:
-        ConfigurationError: As `check`; or a line is not UTF-8, lacks a column, or has something other than text there; or there are
-            no rows; or a library is not installed.
+        ConfigurationError: As `check`; or a line is not UTF-8, lacks a column, or has something other than text there; or a library
+            is not installed.
     """
     check(location)
     if location.startswith(HUB):
         rows = _hub(location)
     else:
         rows = _READERS[Path(location).suffix](location, columns)
-    texts = [tuple(_text(where, row, column) for column in columns) for where, row in rows]
-    if not texts:
-        raise ConfigurationError(f"{location} is empty: it has no examples")
-    return texts
+    for where, row in rows:
+        yield tuple(_text(where, row, column, number=column in numbers) for column in columns)
 
 
-def _text(where: str, row: Mapping[Any, Any], column: Column) -> str:
+def _text(where: str, row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
     value: Any = row
     for key in [column] if column in row or isinstance(column, int) else column.split("."):
         if not isinstance(value, Mapping) or key not in value:
             raise _no_column(where, column, row)
         value = value[key]
+    if number and isinstance(value, int | float):
+        return str(value)
     if not isinstance(value, str):
         raise ConfigurationError(f"{where}: column {column!r} must be text, but is {value!r} ({type(value).__name__})")
     return value
@@ -102,7 +120,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _tsv(path: str, columns: Sequence[Column]) -> Iterator[Row]:
-    unnamed = DEFAULT_COLUMNS if set(columns) <= set(DEFAULT_COLUMNS) else None
+    unnamed = next((names for names in DEFAULT_COLUMNS if set(columns) <= set(names)), None)
     return _table(path, columns, ((number, line.split("\t")) for number, line in _lines(path) if line.strip()), unnamed)
 
 
@@ -167,13 +185,21 @@ def _parquet(path: str, columns: Sequence[Column]) -> Iterator[Row]:
 
 
 def _hub(location: str) -> Iterator[Row]:
+    return _numbered(location, load_hub(location))
+
+
+def load_hub(location: str) -> Any:
+    """Return the data set of the `datasets` library at a hub location.
+
+    Raises:
+        ConfigurationError: The library is not installed, or cannot load it.
+    """
     name, config, split = _hub_parts(location)
     library = _library("datasets", location)
     try:
-        data = library.load_dataset(name, config, split=split)
+        return library.load_dataset(name, config, split=split)
     except (OSError, ValueError) as error:  # not found, no network, no such configuration or split
         raise ConfigurationError(f"{location}: cannot be loaded: {type(error).__name__}: {error}") from error
-    return _numbered(location, data)
 
 
 def _hub_parts(location: str) -> tuple[str, str | None, str]:

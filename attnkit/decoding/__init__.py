@@ -1,7 +1,8 @@
 """Decoding: from a model's next-token logits to sequences."""
 
-from attnkit.decoding.base import Step
-from attnkit.decoding.beam import beam
-from attnkit.decoding.greedy import greedy
+from attnkit.decoding.base import Start, Step
+from attnkit.decoding.beam import Hypotheses, beam
+from attnkit.decoding.generation import Generation, Options
+from attnkit.decoding.sampling import stream
 
-__all__ = ["Step", "beam", "greedy"]
+__all__ = ["Generation", "Hypotheses", "Options", "Start", "Step", "beam", "stream"]

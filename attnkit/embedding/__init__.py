@@ -1,5 +1,5 @@
 """Embeddings."""
 
-from attnkit.embedding.base import Embedding
+from attnkit.embedding.base import Embedding, VectorCounts
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "VectorCounts"]

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor, nn
 
-from attnkit.embedding.base import Embedding
+from attnkit.embedding.base import Embedding, refuse_segments
 from attnkit.registry import embeddings
 
 
@@ -13,37 +13,52 @@ class Token(Embedding):
     r"""One vector for each token of the vocabulary, scaled to unit variance. The model can tie the output projection to it.
 
     Equation:
-        $$x_t = \sqrt{d} \, E_{w_t}, \quad \mathrm{logits} = E h_t \ \text{(tied)}$$
+        $$x_t = \sqrt{d} \, E_{w_t} + S_{s_t}, \quad \mathrm{logits} = E h_t \ \text{(tied)}$$
 
-    Paper: Press and Wolf 2017, https://arxiv.org/abs/1608.05859 (tying); Vaswani et al. 2017 (the factor)
+    Paper: Press and Wolf 2017, https://arxiv.org/abs/1608.05859 (tying); Vaswani et al. 2017 (the factor); Devlin et al. 2019 (segments)
+
+    BERT's norm of the embeddings comes after the positions are added, so it is the stack's: `embedding_norm: true`.
 
     Initialisation: normal with standard deviation d^-1/2, so that tied logits start with unit variance; with `scale`, embeddings do too.
+    Segments: normal with standard deviation 0.02, as in BERT.
 
     Args:
         vocab_size: Tokens V.
         d_model: Width D.
         scale: Multiply by the square root of D.
+        num_segments: Segments, each with a vector that is added to its tokens' (BERT: 2, for sentence A and B).
 
     Raises:
-        ValueError: `vocab_size` is not positive.
+        ValueError: `vocab_size` is not positive, or `num_segments` is negative.
 
     Example:
         >>> Token(vocab_size=10, d_model=4)(torch.tensor([[1, 2, 3]])).shape
         torch.Size([1, 3, 4])
     """
 
-    def __init__(self, *, vocab_size: int, d_model: int, scale: bool = True) -> None:
+    weight: nn.Parameter
+
+    def __init__(self, *, vocab_size: int, d_model: int, scale: bool = True, num_segments: int = 0) -> None:
         super().__init__()
         if vocab_size < 1:
             raise ValueError(f"vocab_size must be positive, but is {vocab_size}")
+        if num_segments < 0:
+            raise ValueError(f"num_segments must be at least 0, but is {num_segments}")
         self.factor = d_model**0.5 if scale else 1.0
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
+        self.segment = nn.Parameter(torch.empty(num_segments, d_model)) if num_segments else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the table from a normal distribution with standard deviation d_model^-1/2."""
+        """Draw the table from a normal distribution with standard deviation d_model^-1/2, and segments with 0.02."""
         nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
+        if self.segment is not None:
+            nn.init.normal_(self.segment, std=0.02)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Embed `tokens` [B, T], giving [B, T, D]."""
-        return nn.functional.embedding(tokens, self.weight) * self.factor
+    def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Embed the tokens `inputs` [B, T] of `segments` [B, T] (default: all 0), giving [B, T, D]."""
+        x = nn.functional.embedding(inputs, self.weight) * self.factor
+        if self.segment is None:
+            refuse_segments(segments)
+            return x
+        return x + (self.segment[0] if segments is None else nn.functional.embedding(segments, self.segment))

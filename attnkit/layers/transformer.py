@@ -61,6 +61,7 @@ class Transformer(nn.Module):
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the attention projections have biases.
         window: Self-attention reaches fewer than `window` tokens away (default: all).
+        embedding_norm: Whether the sum of embeddings and positions is normalised, before the dropout (BERT).
         final_norm: Whether a norm ends the stack (default: if the residual kind needs one).
         backend: What computes the attention; changes no result.
 
@@ -96,6 +97,7 @@ class Transformer(nn.Module):
         attention_dropout: float = 0.0,
         bias: bool = True,
         window: int | None = None,
+        embedding_norm: bool = False,
         final_norm: bool | None = None,
         backend: Backend = "auto",
     ) -> None:
@@ -134,6 +136,7 @@ class Transformer(nn.Module):
         self.cross_position: Position = positions.build(
             cross_position, d_model=d_model, head_dim=first.self_attention.head_dim, num_heads=num_heads, bidirectional=True
         )
+        self.embedding_norm: nn.Module | None = norms.build(norm, d_model=d_model) if embedding_norm else None
         self.dropout = Dropout(dropout)
         final_norm = first.feed_forward_residual.needs_final_norm if final_norm is None else final_norm
         self.final_norm: nn.Module | None = norms.build(norm, d_model=d_model) if final_norm else None
@@ -176,7 +179,8 @@ class Transformer(nn.Module):
         every = columns if seen is None else masks.positions(seen)  # [1 or B, K]
         here = every[:, past:]
         added = _embedding(self.position, here, columns)
-        x = self.dropout(x if added is None else x + added.to(x.dtype))
+        x = x if added is None else x + added.to(x.dtype)
+        x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
         rotation, bias = _rotation(self.position, here, columns), self.position.bias(here, every)
         mask = self._mask(here, every, seen, attn_mask)
         memory_mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))

@@ -1,13 +1,15 @@
-"""What all models share: the spec they are rebuilt from, and the output projection."""
+"""What models share: the spec they are rebuilt from, and generation."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnkit.decoding import Step, beam, greedy
+from attnkit.decoding import Generation, Hypotheses, Options, Start, beam, stream
 from attnkit.state import State
 
 
@@ -27,26 +29,48 @@ class Model(nn.Module):
         super().__init__()
         self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
 
-    def search(self, step: Step, tokens: Tensor, state: State | None, *, max_length: int, beam_size: int, length_penalty: float) -> Tensor:
-        """Return the new tokens [B, L] after `tokens` [B, T] and `state`: greedily for one beam, else by beam search.
 
-        Raises:
-            ValueError: `max_length` or `beam_size` is not positive.
-        """
-        if max_length < 1 or beam_size < 1:
-            raise ValueError(f"max_length and beam_size must be positive, but are {max_length} and {beam_size}")
-        if beam_size == 1:
-            return greedy(step, tokens, state, max_length=max_length, eos_id=self.eos_id, pad_id=self.pad_id)
-        return beam(
-            step,
-            tokens,
-            state,
-            beam_size=beam_size,
-            max_length=max_length,
-            eos_id=self.eos_id,
-            pad_id=self.pad_id,
-            length_penalty=length_penalty,
-        )
+class GeneratingModel(Model, ABC):
+    """A model that scores the next token, and so generates."""
+
+    @abstractmethod
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]:
+        """Return the logits [B, V] of the token after `tokens` [B, T], which follow `state`, and the state after them."""
+
+    @abstractmethod
+    def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
+        """Return where the generation from `inputs` [B, T] starts (`mask` [B, T] bool, True = real token)."""
+
+    def _generate(self, inputs: Tensor, mask: Tensor | None, options: Options) -> Tensor:
+        generation = self._generation(options)
+        with generating(self):
+            if generation.beam_size > 1:
+                return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
+            return torch.stack(list(stream(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)), 1)
+
+    def _n_best(self, inputs: Tensor, mask: Tensor | None, options: Options) -> Hypotheses:
+        generation = self._generation(options)
+        with generating(self):
+            return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)
+
+    def _stream(self, inputs: Tensor, mask: Tensor | None, options: Options) -> Iterator[Tensor]:
+        generation = self._generation(options)
+        with generating(self):
+            tokens = stream(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)
+        return self._one_by_one(tokens)
+
+    def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
+        while True:
+            with generating(self):  # for each token alone: what the caller does between two of them has its gradients
+                token = next(tokens, None)
+            if token is None:
+                return
+            yield token
+
+    def _generation(self, options: Options) -> Generation:
+        generation = Generation.of(options)
+        own = () if self.eos_id is None else (self.eos_id,)
+        return replace(generation, end_tokens=own) if generation.end_tokens is None else generation
 
 
 @contextmanager

@@ -1,21 +1,25 @@
 """From names to a model."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
 
 from attnkit.models.base import Model
+from attnkit.models.classifier import ClassifierModel
 from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder import EncoderModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
 from attnkit.models.head import Tie
+from attnkit.models.pooling import Pooling
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
 
-# shape of the stack -> the model around it, and the sizes that it needs and may have
-_MODELS: tuple[tuple[type, Callable[..., Model], tuple[str, ...], tuple[str, ...]], ...] = (
-    (EncoderStack, EncoderModel, ("vocab_size",), ("num_classes",)),
-    (DecoderStack, DecoderModel, ("vocab_size",), ()),
-    (EncoderDecoderStack, EncoderDecoderModel, ("src_vocab_size", "tgt_vocab_size"), ()),
+# shape of the stack, and whether it classifies -> the model around it, the sizes that it needs, and what else it may have
+_MODELS: tuple[tuple[type, bool, Callable[..., Model], tuple[str, ...], tuple[str, ...]], ...] = (
+    (EncoderStack, False, EncoderModel, ("vocab_size",), ("tie", "head_transform")),
+    (DecoderStack, False, DecoderModel, ("vocab_size",), ("tie",)),
+    (EncoderStack, True, ClassifierModel, ("num_classes",), ("vocab_size", "image_shape", "pooling", "pooler")),
+    (DecoderStack, True, ClassifierModel, ("num_classes",), ("vocab_size", "image_shape", "pooling", "pooler")),
+    (EncoderDecoderStack, False, EncoderDecoderModel, ("src_vocab_size", "tgt_vocab_size"), ("tie",)),
 )
 
 
@@ -26,6 +30,10 @@ def compose(
     src_vocab_size: int | None = None,
     tgt_vocab_size: int | None = None,
     num_classes: int | None = None,
+    image_shape: Sequence[int] | None = None,
+    pooling: Pooling | None = None,
+    pooler: bool = False,
+    head_transform: bool = False,
     embedding: EmbeddingSpec = "token",
     tie: Tie = "none",
     pad_id: int = 0,
@@ -37,11 +45,15 @@ def compose(
 
     Args:
         stack: The stack: its name with the arguments beside it, or a mapping with both. Its shape decides the model: `EncoderModel`,
-            `DecoderModel` or `EncoderDecoderModel`, which say how they are called.
+            `DecoderModel` or `EncoderDecoderModel`, and with `num_classes` `ClassifierModel`; they say how they are called.
         vocab_size: Tokens of an encoder or decoder.
         src_vocab_size: Source tokens of an encoder-decoder.
         tgt_vocab_size: Target tokens of an encoder-decoder.
-        num_classes: Classes of an encoder that classifies (default: logits for each token).
+        num_classes: Outputs for a whole sequence, of an encoder or a decoder (default: logits for each token).
+        image_shape: Channels, height and width, in place of `vocab_size`, for an embedding that reads images.
+        pooling: With classes: `class_token`, `mean` or `last` (default: `mean`).
+        pooler: With classes: whether BERT's dense layer with tanh stands before them.
+        head_transform: Without classes, for an encoder: whether BERT's dense layer, GELU and norm stand before the output map.
         embedding: The embedding.
         tie: Which tables are shared: `none`, `output` (target embedding and output), `all` (source embedding too).
         pad_id: Fills the rows of a batch.
@@ -69,18 +81,35 @@ def compose(
     if twice := set(own) & set(stack_arguments):
         raise ConfigurationError(f"stack {name!r} has {', '.join(sorted(twice))} twice: in the mapping and beside it")
     resolved = stacks.resolve({"name": name, **own, **stack_arguments})
-    found = [m for m in _MODELS if issubclass(stacks.get(name), m[0])]
-    if not found:
+    shaped = [m for m in _MODELS if issubclass(stacks.get(name), m[0])]
+    if not shaped:
         raise ConfigurationError(f"stack {name!r} is no EncoderStack, DecoderStack or EncoderDecoderStack: let its class inherit from one")
-    _, model_class, needed, optional = found[0]
-    sizes = {"vocab_size": vocab_size, "src_vocab_size": src_vocab_size, "tgt_vocab_size": tgt_vocab_size, "num_classes": num_classes}
-    given = {size: value for size, value in sizes.items() if value is not None}
-    if wrong := [size for size in given if size not in needed + optional]:
-        raise ConfigurationError(f"a model with stack {name!r} takes {' and '.join(needed + optional)}, not {' and '.join(wrong)}")
+    classifies = num_classes is not None
+    _, _, model_class, needed, optional = next((m for m in shaped if m[1] == classifies), shaped[0])
+    options = {
+        "vocab_size": vocab_size,
+        "src_vocab_size": src_vocab_size,
+        "tgt_vocab_size": tgt_vocab_size,
+        "num_classes": num_classes,
+        "image_shape": None if image_shape is None else list(image_shape),
+        "pooling": pooling,
+        "pooler": pooler or None,
+        "head_transform": head_transform or None,
+        "tie": None if tie == "none" else tie,
+    }
+    given = {option: value for option, value in options.items() if value is not None}
+    if wrong := [option for option in given if option not in needed + optional]:
+        kind = f"a model with stack {name!r}" + (" and num_classes" if classifies and "num_classes" in needed else "")
+        raise ConfigurationError(f"{kind} takes {', '.join(needed + optional)}, not {' and '.join(wrong)}")
     if missing := [size for size in needed if size not in given]:
         raise ConfigurationError(f"a model with stack {name!r} needs {' and '.join(missing)}: the number of tokens of its vocabulary")
+    embedding_name, _ = embeddings.split(embedding)
+    if not classifies and embeddings.get(embedding_name).reads == "image":
+        raise ConfigurationError(f"embedding {embedding_name!r} reads images, so the model needs num_classes, and has no tokens to predict")
+    if pooling not in (None, *get_args(Pooling)):
+        raise ConfigurationError(f"pooling must be one of {', '.join(get_args(Pooling))}, but is {pooling!r}")
     ids = {"pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
-    rest = {**given, "embedding": embeddings.resolve(embedding), "tie": tie, **ids}
+    rest = {**given, "embedding": embeddings.resolve(embedding), **ids}
     model = model_class(stack=resolved, **rest)
     model.spec = {**resolved, "stack": name, **rest}
     del model.spec["name"]

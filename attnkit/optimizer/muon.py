@@ -23,7 +23,8 @@ class Muon(torch.optim.Optimizer):
     Paper: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; Liu et al. 2025, https://arxiv.org/abs/2502.16982 (the factor)
 
     Args:
-        params: Parameter groups; those with `"matrices": True` hold matrices only. (Tasks mark all matrices but embeddings and heads.)
+        params: Parameter groups; those with `"matrices": True` hold matrices only. (Tasks mark the weights of linear maps but the head's.
+            Those of recurrent cells, several matrices in one, are AdamW's. There may be no matrices at all.)
         lr: Learning rate of the matrices, eta; the factor gives updates of the size of AdamW's.
         momentum: mu.
         weight_decay: lambda, of both parts; a group may say otherwise.
@@ -31,7 +32,7 @@ class Muon(torch.optim.Optimizer):
         betas: Of AdamW.
 
     Raises:
-        ValueError: A marked group holds a parameter that is no matrix, or no group is marked.
+        ValueError: A group of matrices holds a parameter that is none, or no group says whether it holds matrices.
 
     Example:
         >>> layer = torch.nn.Linear(3, 2)
@@ -52,10 +53,12 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         groups = [dict(group) for group in params]
         matrices = [p for group in groups if group.get("matrices") for p in group["params"]]
-        if not matrices:
-            raise ValueError("muon needs a parameter group marked {'matrices': True}; for a model without hidden matrices use adamw")
+        if all("matrices" not in group for group in groups):
+            raise ValueError("muon needs parameter groups that say what they hold: {'matrices': True} or {'matrices': False}")
         rest = [p for group in groups if not group.get("matrices") for p in group["params"]]
-        muon = torch.optim.Muon(matrices, lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        muon = torch.optim.Muon(
+            matrices or [torch.empty(0, 0)], lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+        )
         adamw = torch.optim.AdamW(
             rest or [torch.empty(0)], lr=lr if adamw_lr is None else adamw_lr, betas=betas, weight_decay=weight_decay, fused=True
         )

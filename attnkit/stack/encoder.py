@@ -33,6 +33,7 @@ class Encoder(EncoderStack):
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the attention projections have biases.
         window: Self-attention reaches fewer than `window` tokens away (default: all).
+        embedding_norm: Whether the sum of embeddings and positions is normalised, before the dropout (BERT).
         final_norm: Whether a norm ends the stack (default: if the residual kind needs one).
         backend: What computes the attention (auto, reference, chunked, sdpa); changes no result.
 
@@ -64,6 +65,7 @@ class Encoder(EncoderStack):
         attention_dropout: float = 0.0,
         bias: bool = True,
         window: int | None = None,
+        embedding_norm: bool = False,
         final_norm: bool | None = None,
         backend: Backend = "auto",
     ) -> None:
@@ -84,6 +86,7 @@ class Encoder(EncoderStack):
             attention_dropout=attention_dropout,
             bias=bias,
             window=window,
+            embedding_norm=embedding_norm,
             final_norm=final_norm,
             backend=backend,
             causal=False,

@@ -18,11 +18,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
+from attnkit.embedding import Embedding
 from attnkit.models.head import Head
+from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
 from attnkit.strategy import ActivationCheckpointing, check_activation_checkpointing, parallelize, prepare
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
+from attnkit.task.resume import RANDOM, go_on, random_states, settle
+from attnkit.task.transfer import take_weights, words_of
 
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
 # (a mean over 4,096 tokens has the same size); as a power of two it changes no digit.
@@ -47,6 +51,7 @@ class Task(LightningModule, ABC):
         optimizer: `muon`, or any optimizer of `torch.optim` by its name in lower case. Its weight decay is for the parameters of two or
             more axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
         schedule: The factor of its learning rate at each optimizer step.
+        init_from: A checkpoint whose embedding and stack a fit starts from; see `initialise`.
         activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
             grows with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
@@ -64,6 +69,7 @@ class Task(LightningModule, ABC):
         *,
         optimizer: OptimizerSpec,
         schedule: ScheduleSpec,
+        init_from: str | None = None,
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
@@ -73,6 +79,9 @@ class Task(LightningModule, ABC):
         self.schedule = schedule
         self.activation_checkpointing = activation_checkpointing
         self.is_compiled = compile
+        self.init_from = init_from
+        self.is_new = True  # until there are weights to go on with
+        self._states: list[Any] | None = None  # random states to go on with
         self.register_state_dict_post_hook(_write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_read_any_names)  # type: ignore[no-untyped-call]
 
@@ -140,11 +149,39 @@ class Task(LightningModule, ABC):
             parallelize(self.model, self.device_mesh)
 
     @override
+    def on_fit_start(self) -> None:
+        if self.is_new:
+            self.initialise()
+            self.is_new = False
+
+    def initialise(self) -> None:
+        """Fill a new model, at the start of its first fit, with what is known before: weights of `init_from`, and vectors of words.
+
+        Of the checkpoint, the stack is taken if its spec is the same (dropouts aside), and the embeddings if they and the tokenizers
+        are. What is not taken stays as new; a message says what is what. A resumed or loaded task is not initialised.
+
+        Raises:
+            CheckpointError: `init_from` cannot be used.
+        """
+        taken: set[str] = set()
+        if self.init_from is not None:
+            taken, message = take_weights(self, load_checkpoint(self.init_from), self.init_from)
+            self.print(message)
+        for path, embedding in self.model.named_modules():
+            if isinstance(embedding, Embedding) and path not in taken and embedding.reads == "tokens":
+                counts = embedding.load_vectors(words_of(self.hparams, path))
+                if counts is not None:
+                    self.print(f"{path}: {counts}")
+
+    @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
         name, _ = optimizers.parse(self.optimizer)
         decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
-        groups = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
+        groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
         optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
+        if isinstance(optimizer, Muon):  # so that a stack swapped for one with fewer matrices does not change it silently
+            sizes = {kind: sum(p.numel() for g in groups if g["matrices"] is kind for p in g["params"]) for kind in (True, False)}
+            self.print(f"muon: {sizes[True]:,} parameters in hidden matrices; by adamw: the other {sizes[False]:,}")
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         steps = self.trainer.estimated_stepping_batches
         schedule = schedules.build(self.schedule, total_steps=int(steps) if 0 <= steps < math.inf else None)
@@ -157,6 +194,8 @@ class Task(LightningModule, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         assert isinstance(optimizer, Optimizer)
         assert isinstance(scheduler, LambdaLR)
+        go_on(self.trainer, self._states)
+        self._states = None
         # a resumed run takes the optimizer's settings from this task's arguments, and only its state from the checkpoint
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
         for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
@@ -210,10 +249,13 @@ class Task(LightningModule, ABC):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["attnkit"] = header(self.registered_name, self.hparams)
+        settle(checkpoint["loops"]["fit_loop"], steps=self.trainer.global_step)
+        checkpoint[RANDOM] = random_states(self.trainer)
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         require_readable(checkpoint, "the checkpoint")
+        self._states = checkpoint.get(RANDOM)
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
@@ -286,6 +328,8 @@ def _write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: st
 
 def _read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Read the weights under the names of this module, whatever was compiled when they were written or is now."""
+    if isinstance(module, Task):
+        module.is_new = False
     _write_plain_names(module, state_dict, prefix, {})
     tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     for name in [n for n, _ in tensors if COMPILED in n]:

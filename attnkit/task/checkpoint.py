@@ -165,7 +165,9 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its target and renames it, so that a killed run leaves no half of one. Reads sharded ones too.
+    """Writes a checkpoint beside its target and renames it, so that a killed run or a full disk leaves no half of one.
+
+    Sharded checkpoints, of another strategy, are read too.
 
     (Lightning's own writes to the folder for temporary files; from there to another disk is a copy, which can be cut short.)
 
@@ -178,9 +180,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         if "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
-        else:
-            with atomic(Path(path)) as file:
-                torch.save(checkpoint, file)
+            return
+        try:
+            with atomic(Path(path)) as file, file.open("wb") as stream:  # with a path, torch does not say why a write failed
+                torch.save(checkpoint, stream)
+        except (OSError, RuntimeError) as error:
+            cause = error if isinstance(error, OSError) else error.__context__
+            if not isinstance(cause, OSError):
+                raise
+            message = f"the checkpoint cannot be written ({cause.strerror or cause}); those that are there already are whole"
+            raise OSError(cause.errno, message, str(path)) from error
 
     @override
     def load_checkpoint(self, path: str | Path, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None) -> Any:

@@ -20,7 +20,7 @@ class Sums(NamedTuple):
     targets: Tensor
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, pad_id: int = 0) -> Sums:
+def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, pad_id: int | None = 0) -> Sums:
     r"""Return the summed cross-entropy of the targets that are not padding.
 
     With label smoothing $\epsilon$ and V classes, pad among them, the target distribution of a token y is
@@ -34,7 +34,8 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
         logits: [..., V].
         targets: [...] int64.
         label_smoothing: The mass $\epsilon$ that is spread evenly.
-        pad_id: The class of padding.
+        pad_id: The class of padding. None: there is no such class, as when whole texts are classified: every target counts, and every
+            class has its share of the V that smoothing spreads over.
 
     Example:
         >>> sums = cross_entropy(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), label_smoothing=0.1)
@@ -44,12 +45,11 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
         True
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    real = targets != pad_id
+    real = torch.ones_like(targets, dtype=torch.bool) if pad_id is None else targets != pad_id
     log_normaliser = logits.logsumexp(-1)
     nll = (log_normaliser - logits.gather(-1, targets[..., None])[..., 0]).where(real, 0).sum()
     loss = nll
     if label_smoothing > 0:
-        classes = logits.shape[-1] - 1
-        mean = (logits[..., :pad_id].sum(-1) + logits[..., pad_id + 1 :].sum(-1)) / classes  # of all classes but pad
-        loss = (1 - label_smoothing) * nll + label_smoothing * (log_normaliser - mean).where(real, 0).sum()
+        kept = logits if pad_id is None else torch.cat([logits[..., :pad_id], logits[..., pad_id + 1 :]], -1)  # all classes but pad
+        loss = (1 - label_smoothing) * nll + label_smoothing * (log_normaliser - kept.mean(-1)).where(real, 0).sum()
     return Sums(loss=loss, nll=nll.detach(), targets=real.sum())

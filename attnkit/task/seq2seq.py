@@ -3,21 +3,17 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
-import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from torchmetrics import Metric
 from typing_extensions import override
 
 import attnkit
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
 from attnkit.strategy import ActivationCheckpointing
-from attnkit.task.base import Task
+from attnkit.task.generating import TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
 from attnkit.tokenizer import Tokenizer
-
-BATCH = 64  # texts that `generate` decodes at once
 
 
 class Prediction(NamedTuple):
@@ -31,7 +27,7 @@ class Prediction(NamedTuple):
 
 
 @tasks.register("seq2seq")
-class Seq2Seq(Task):
+class Seq2Seq(TextGenerator):
     """From a source text to a target text: translation, pronunciation, transliteration.
 
     A batch is a mapping of `src` [B, S] (tokens, eos, padding) and `tgt` [B, T] (bos, tokens, eos, padding); for evaluation also
@@ -94,13 +90,20 @@ class Seq2Seq(Task):
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
-        super().__init__(optimizer=optimizer, schedule=schedule, activation_checkpointing=activation_checkpointing, compile=compile)
+        super().__init__(
+            optimizer=optimizer,
+            schedule=schedule,
+            beam_size=beam_size,
+            max_length=max_length,
+            length_penalty=length_penalty,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
+        )
         self.store_arguments(locals())
         if not 0 <= label_smoothing < 1:
             raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
-        for name, value, least in (("beam_size", beam_size, 1), ("max_length", max_length, 1), ("samples", samples, 0)):
-            if value < least:
-                raise ConfigurationError(f"{name} must be at least {least}, but is {value}")
+        if samples < 0:
+            raise ConfigurationError(f"samples must be at least 0, but is {samples}")
         if isinstance(metrics, str):
             raise ConfigurationError(f"metrics must be a list of names, as in [{metrics}], but is the string {metrics!r}")
         self.stack, self.embedding, self.tie = stack, embedding, tie
@@ -109,7 +112,6 @@ class Seq2Seq(Task):
         if tie == "all" and self.src_tokenizer.spec != self.tgt_tokenizer.spec:
             raise ConfigurationError("tie 'all' shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
         self.label_smoothing = label_smoothing
-        self.beam_size, self.max_length, self.length_penalty = beam_size, max_length, length_penalty
         self.metric_names, self.samples = tuple(metrics), samples
         self.evaluation = nn.ModuleDict({"val": self._metrics(), "test": self._metrics()})
         self._shown: list[tuple[str, str, list[str]]] = []
@@ -138,6 +140,15 @@ class Seq2Seq(Task):
         assert isinstance(model, nn.Module)
         return model
 
+    @property
+    @override
+    def output_tokenizer(self) -> Tokenizer:
+        return self.tgt_tokenizer
+
+    @override
+    def input_ids(self, text: str) -> list[int]:
+        return [*self.src_tokenizer.encode(text), Tokenizer.eos_id]
+
     @override
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         """Return the logits [B, T, V] of the token after each of `tgt` [B, T], given `src` [B, S]."""
@@ -164,7 +175,7 @@ class Seq2Seq(Task):
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Prediction]:
-        return [Prediction(s, h) for s, h in zip(batch["source"], self._decode(batch["src"]), strict=True)]
+        return [Prediction(s, h) for s, h in zip(batch["source"], self.decode(batch["src"]), strict=True)]
 
     @override
     def on_validation_epoch_start(self) -> None:
@@ -181,42 +192,9 @@ class Seq2Seq(Task):
         lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
         if self._shown:
             chosen = self._shown[:: -(-len(self._shown) // self.samples)]
-            width = max(len(source) for source, *_ in chosen)
+            width = min(40, max(len(source) for source, *_ in chosen))  # texts longer than words are not lined up
             lines += [f"  {sample_line(*sample, width=width)}" for sample in chosen]
         self.print("\n".join(lines))
-
-    def generate(self, texts: Sequence[str], *, beam_size: int | None = None, max_length: int | None = None) -> list[str]:
-        """Return the model's target text of each source text. Batches change nothing in the outputs.
-
-        Args:
-            texts: The sources.
-            beam_size: Beams; 1 is greedy (default: the task's).
-            max_length: Most tokens that are generated for a text (default: the task's).
-
-        Raises:
-            TypeError: `texts` is a single string.
-        """
-        if isinstance(texts, str):
-            raise TypeError(f"generate takes a list of texts, as in generate([{texts!r}])")
-        self.configure_model()
-        ids = [torch.tensor([*self.src_tokenizer.encode(text), Tokenizer.eos_id]) for text in texts]
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # like lengths together: less padding
-        outputs: dict[int, str] = {}
-        for start in range(0, len(order), BATCH):
-            rows = order[start : start + BATCH]
-            src = pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id)
-            outputs.update(zip(rows, self._decode(src.to(self.device), beam_size=beam_size, max_length=max_length), strict=True))
-        return [outputs[i] for i in range(len(texts))]
-
-    def _decode(self, src: Tensor, *, beam_size: int | None = None, max_length: int | None = None) -> list[str]:
-        generated = cast(Any, self.model).generate(
-            src,
-            src_mask=src != Tokenizer.pad_id,
-            max_length=self.max_length if max_length is None else max_length,
-            beam_size=self.beam_size if beam_size is None else beam_size,
-            length_penalty=self.length_penalty,
-        )
-        return [self.tgt_tokenizer.decode(row) for row in generated.tolist()]
 
     def _evaluate(self, batch: dict[str, Any], stage: str) -> list[str]:
         """Update and log the metrics of a stage; return the generated texts, if any metric needs them."""
@@ -225,7 +203,7 @@ class Seq2Seq(Task):
         sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
         right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
         metrics = dict(cast(nn.ModuleDict, self.evaluation[stage]).items())
-        hypotheses = self._decode(batch["src"]) if self.metric_names else []
+        hypotheses = self.decode(batch["src"]) if self.metric_names else []
         for name, metric in metrics.items():
             if name in self.metric_names:
                 cast(Metric, metric).update(hypotheses, batch["references"])

@@ -5,6 +5,9 @@ import inspect
 import json
 import re
 import sys
+import tempfile
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +17,8 @@ from attnkit.registry import Registry, Spec, norms
 
 D_MODEL, NUM_HEADS, NUM_KV_HEADS, VOCAB_SIZE = 16, 4, 2, 11
 HEAD_DIM = D_MODEL // NUM_HEADS
+IMAGE_SHAPE = [2, 6, 9]
+WORDS = [f"word{i}" for i in range(VOCAB_SIZE)]
 
 GIVEN: dict[str, Any] = {
     "d_model": D_MODEL,
@@ -22,6 +27,7 @@ GIVEN: dict[str, Any] = {
     "num_kv_heads": NUM_KV_HEADS,
     "bidirectional": True,
     "vocab_size": VOCAB_SIZE,
+    "image_shape": IMAGE_SHAPE,
     "make_norm": lambda: norms.build("layer_norm", d_model=D_MODEL),
 }
 """What the kit, as the parent, passes."""
@@ -30,24 +36,38 @@ STACK_SIZES: dict[str, Any] = {"d_model": D_MODEL, "num_layers": 2, "num_heads":
 """The arguments of a stack that have no defaults, and grouped heads."""
 
 
+@cache
+def _vectors() -> tuple[tempfile.TemporaryDirectory[str], str]:
+    """Write a file of vectors for some of the words; it is there until the process ends."""
+    folder = tempfile.TemporaryDirectory()
+    path = Path(folder.name, "vectors.txt")
+    path.write_text("".join(f"{word} {i} -0.5 {i * i}\n" for i, word in enumerate(WORDS) if i % 3), encoding="utf-8")
+    return folder, str(path)
+
+
+def _own_arguments(registry: Registry) -> dict[str, Any]:
+    """Return what the kit writes for arguments of these names: sizes that fit its inputs, and what has no default."""
+    if registry.attribute == "stacks":
+        return STACK_SIZES
+    return {"patch_size": 3, "path": _vectors()[1], "dim": 3} if registry.attribute == "embeddings" else {}
+
+
 def build(registry: Registry, spec: Spec, **other: Any) -> Any:
     """Build a component in the kit's small sizes.
 
     Args:
         registry: Its family.
-        spec: Its spec; a stack's sizes may be missing.
+        spec: Its spec; a stack's sizes may be missing, and an embedding's patch size or file of vectors.
         **other: What the parent passes instead of the kit's own values.
     """
     return registry.build(complete(registry, spec), **{k: v for k, v in {**GIVEN, **other}.items() if k in registry.given})
 
 
 def complete(registry: Registry, spec: Spec) -> Spec:
-    """Add the kit's sizes to a stack's spec, those that the stack has."""
-    if registry.attribute != "stacks":
-        return spec
+    """Add the kit's own arguments to a spec, those that the component has."""
     name, arguments = registry.split(spec)
     declared = {a.name for a in registry.arguments(name)}
-    return {"name": name, **{k: v for k, v in STACK_SIZES.items() if k in declared}, **arguments}
+    return {"name": name, **{k: v for k, v in _own_arguments(registry).items() if k in declared}, **arguments}
 
 
 def is_documented(registry: Registry, spec: Spec) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from attnkit.registry import FAMILIES, ConfigurationError, Registry, Spec, attentions, nearest, positions
-from attnkit.testing import attention, component, position, stack, tokenwise, transformer
+from attnkit.testing import attention, component, embedding, position, stack, tokenwise, transformer
 
 Rule = Callable[[Registry, Spec], None]
 
@@ -18,7 +18,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "norms": (*component.RULES, *tokenwise.RULES),
     "feed_forwards": (*component.RULES, *tokenwise.RULES),
     "residuals": (*component.RULES, *tokenwise.RULES),
-    "embeddings": (*component.RULES, *tokenwise.RULES),
+    "embeddings": (*component.RULES, *tokenwise.RULES, *embedding.RULES),
     "stacks": (*component.RULES, *stack.RULES),
 }
 """The rules of each family, by the name of its registry. A rule's name is its function's."""

@@ -1,14 +1,16 @@
 """Rules of what treats each token on its own: norms, feed-forwards, residuals and embeddings."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnkit.embedding import Embedding
 from attnkit.registry import Registry, Spec
 from attnkit.residual import Residual
 from attnkit.testing.attention import assert_close, assert_finite
-from attnkit.testing.component import D_MODEL, VOCAB_SIZE, build
+from attnkit.testing.component import D_MODEL, IMAGE_SHAPE, VOCAB_SIZE, WORDS, build
 
 BATCH, LENGTH = 2, 5
 LARGE = 80.0  # the sum of the squares of 16 such channels is past what fp16 can hold
@@ -26,30 +28,46 @@ class _Joined(nn.Module):
         return y
 
 
-def _module(registry: Registry, spec: Spec) -> nn.Module:
+def make(registry: Registry, spec: Spec) -> Any:
+    """Build the piece, ready for use: a residual around a sublayer, an embedding with its vectors."""
     piece: nn.Module = build(registry, spec)
+    if isinstance(piece, Embedding):
+        piece.load_vectors(WORDS)
     return _Joined(piece) if isinstance(piece, Residual) else piece
 
 
-def _input(registry: Registry) -> Tensor:
-    if registry.attribute == "embeddings":
+def draw_input(module: nn.Module) -> Tensor:
+    """Draw what the piece reads: tokens [B, T], an image [B, C, H, W], or vectors [B, T, D]."""
+    if isinstance(module, Embedding) and module.reads == "tokens":
         return torch.randint(VOCAB_SIZE, (BATCH, LENGTH))
-    return torch.randn(BATCH, LENGTH, D_MODEL, dtype=torch.float64, requires_grad=True)
+    shape = IMAGE_SHAPE if isinstance(module, Embedding) else (LENGTH, D_MODEL)
+    return torch.randn(BATCH, *shape, dtype=torch.float64, requires_grad=True)
 
 
 def treats_each_token_on_its_own(registry: Registry, spec: Spec) -> None:
-    """A token alone gives what it gives in a batch, of width D."""
-    module, x = _module(registry, spec).double().eval(), _input(registry)
+    """A token alone gives what it gives in a batch, of width D; so does an image, each pixel of which is in one token."""
+    module = make(registry, spec).double().eval()
+    x = draw_input(module)
     y = module(x)
-    assert tuple(y.shape) == (BATCH, LENGTH, D_MODEL), f"the output has shape {tuple(y.shape)}"
+    is_image = x.ndim == 4
+    assert y.ndim == 3, f"the output has shape {tuple(y.shape)}"
+    assert (len(y), y.shape[2]) == (BATCH, D_MODEL), f"the output has shape {tuple(y.shape)}"
+    assert is_image or y.shape[1] == LENGTH, f"the output has shape {tuple(y.shape)}"
     for b in range(BATCH):
-        for t in range(LENGTH):
+        for t in range(LENGTH) if not is_image else ():
             assert_close(module(x[b : b + 1, t : t + 1]), y[b : b + 1, t : t + 1], 1e-10, "a token alone")
+        assert_close(module(x[b : b + 1]), y[b : b + 1], 1e-10, "a row alone")
+    for place in torch.cartesian_prod(*map(torch.arange, x.shape)).tolist() if is_image else ():
+        other = x.detach().clone()
+        other[tuple(place)] += 1
+        changed = (module(other) - y).abs().amax(-1) > 1e-10  # [B, T]
+        assert changed.sum() == changed[place[0]].sum() == 1, f"the pixel at {place} changes {int(changed.sum())} tokens"
 
 
 def has_exact_gradients(registry: Registry, spec: Spec) -> None:
     """Gradients by finite differences, in float64, of the input and of every parameter."""
-    module, x = _module(registry, spec).double().eval(), _input(registry)
+    module = make(registry, spec).double().eval()
+    x = draw_input(module)
     names = [name for name, _ in module.named_parameters()]
     parameters = [p.detach().clone().requires_grad_() for p in module.parameters()]
 
@@ -66,7 +84,8 @@ def has_exact_gradients(registry: Registry, spec: Spec) -> None:
 def does_not_overflow_in_half_precision(registry: Registry, spec: Spec) -> None:
     """Inputs the sum of whose squares fp16 cannot hold give finite outputs and gradients in autocast."""
     for dtype in (torch.float16, torch.bfloat16):
-        module, x = _module(registry, spec), _input(registry)
+        module = make(registry, spec)
+        x = draw_input(module)
         if x.is_floating_point():
             x = (x.detach() * LARGE).to(dtype).requires_grad_()
         with torch.autocast("cpu", dtype=dtype):
@@ -80,7 +99,8 @@ def does_not_overflow_in_half_precision(registry: Registry, spec: Spec) -> None:
 
 def compiles_without_graph_breaks(registry: Registry, spec: Spec) -> None:
     """`torch.compile(fullgraph=True)` gives the same values."""
-    module, x = _module(registry, spec).double().eval(), _input(registry)
+    module = make(registry, spec).double().eval()
+    x = draw_input(module)
     torch._dynamo.reset()
     compiled: Callable[[Tensor], Tensor] = torch.compile(module, fullgraph=True, backend="eager")
     assert_close(compiled(x), module(x), 1e-10, "compiled output")

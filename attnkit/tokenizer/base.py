@@ -1,5 +1,6 @@
 """What every tokenizer does, and the vocabulary of those that split a text into symbols."""
 
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,8 +14,17 @@ from attnkit.registry import ConfigurationError
 class Tokenizer(ABC):
     """Turns texts into token ids and back.
 
-    The ids of the special tokens are the same in every tokenizer: pad 0, bos 1, eos 2, unk 3; its own tokens follow.
+    The ids of the special tokens are the same in every tokenizer: pad 0, bos 1, eos 2, unk 3; the extra tokens follow, then its own.
     A tokenizer is *trained* when it has a vocabulary, and only then does it encode.
+
+    Args:
+        extra_tokens: Tokens that stand for themselves, such as `<mask>`: where a text has exactly this string, it is this one token.
+
+    Attributes:
+        extra_tokens: The same, as a tuple.
+
+    Raises:
+        ConfigurationError: An extra token is empty, is listed twice, or is called as a special one.
     """
 
     special_tokens: ClassVar[tuple[str, ...]] = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -22,6 +32,15 @@ class Tokenizer(ABC):
     bos_id: ClassVar[int] = 1
     eos_id: ClassVar[int] = 2
     unk_id: ClassVar[int] = 3
+    extra_tokens: tuple[str, ...] = ()
+    _joins_extra: ClassVar[str] = ""  # a pattern: what before an extra token belongs to it
+
+    def __init__(self, *, extra_tokens: Sequence[str] | None = None) -> None:
+        self.extra_tokens = tuple(extra_tokens or ())
+        if wrong := [t for t, n in Counter([*self.special_tokens, *self.extra_tokens]).items() if n > 1 or not t]:
+            raise ConfigurationError(f"extra_tokens must be distinct, not empty and no special tokens, but {wrong[0]!r} is not")
+        longest_first = sorted(self.extra_tokens, key=len, reverse=True)
+        self._extra = re.compile(f"{self._joins_extra}({'|'.join(map(re.escape, longest_first))})") if longest_first else None
 
     @property
     @abstractmethod
@@ -53,6 +72,32 @@ class Tokenizer(ABC):
     def __len__(self) -> int:
         """Return the number of ids, special ones included."""
 
+    def id_of(self, token: str) -> int:
+        """Return the id of a special or extra token.
+
+        Raises:
+            ConfigurationError: There is none of this name; the message says what to write in a recipe.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.tokenizers.build({"name": "character", "extra_tokens": ["<mask>"]}).id_of("<mask>")
+            4
+        """
+        named = [*self.special_tokens, *self.extra_tokens]
+        if token not in named:
+            listed = ", ".join([*self.extra_tokens, token])
+            raise ConfigurationError(
+                f"the tokenizer has no token {token!r}. Train it with this token, as in data.tokenizer.extra_tokens: [{listed}]"
+            )
+        return named.index(token)
+
+    def begins_word(self, ids: Iterable[int]) -> list[bool]:
+        """Return whether each token begins a word, whatever stands before it; the first token of a text begins one too.
+
+        White space belongs to the word after it, and a punctuation mark begins a word. Special and extra tokens are words.
+        """
+        return [not label[:1].isalnum() for label in self.tokens(ids)]
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({f'{len(self)} tokens' if self.trained else 'not trained'})"
 
@@ -60,6 +105,10 @@ class Tokenizer(ABC):
         return ConfigurationError(
             f"the {self.spec['name']} tokenizer is not trained: call .train(texts), or build it from the .spec of a trained one"
         )
+
+    def _pieces(self, text: str) -> list[str]:
+        """Return a text cut at its extra tokens: they are at the odd places, and ordinary text (it may be empty) at the even ones."""
+        return [text] if self._extra is None else self._extra.split(text)
 
     def _content(self, ids: Iterable[int]) -> list[int]:
         content: list[int] = []
@@ -78,6 +127,7 @@ class SymbolTokenizer(Tokenizer):
         tokens: The vocabulary, special tokens left out; `None` is for a tokenizer yet to be trained.
         lowercase: Whether to lower the case of texts.
         min_count: How often a symbol must occur in the training texts to enter the vocabulary.
+        extra_tokens: Tokens that stand for themselves, such as `<mask>`.
 
     Raises:
         ConfigurationError: A token is empty, or is listed twice.
@@ -85,13 +135,22 @@ class SymbolTokenizer(Tokenizer):
 
     registry_name: ClassVar[str]
 
-    def __init__(self, *, tokens: list[str] | None = None, lowercase: bool = False, min_count: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        tokens: list[str] | None = None,
+        lowercase: bool = False,
+        min_count: int = 1,
+        extra_tokens: list[str] | None = None,
+    ) -> None:
+        super().__init__(extra_tokens=extra_tokens)
         self.lowercase = lowercase
         self.min_count = min_count
         self._symbols = None if tokens is None else list(tokens)
-        self._labels = [*self.special_tokens, *(tokens or [])]
-        self._ids = {token: i for i, token in enumerate(tokens or [], start=len(self.special_tokens))}
-        if wrong := [t for t, n in Counter(tokens).items() if n > 1 or not t]:
+        own = [*self.extra_tokens, *(tokens or [])]
+        self._labels = [*self.special_tokens, *own]
+        self._ids = {token: i for i, token in enumerate(own, start=len(self.special_tokens))}
+        if wrong := [t for t, n in Counter(own).items() if n > 1 or not t]:
             raise ConfigurationError(f"the tokens of a tokenizer must be distinct and not empty, but {wrong[0]!r} is not")
 
     @staticmethod
@@ -107,7 +166,8 @@ class SymbolTokenizer(Tokenizer):
     @property
     @override
     def spec(self) -> dict[str, Any]:
-        return {"name": self.registry_name, "tokens": self._symbols, "lowercase": self.lowercase, "min_count": self.min_count}
+        settings = {"lowercase": self.lowercase, "min_count": self.min_count, "extra_tokens": list(self.extra_tokens) or None}
+        return {"name": self.registry_name, "tokens": self._symbols, **settings}
 
     @property
     @override
@@ -116,15 +176,15 @@ class SymbolTokenizer(Tokenizer):
 
     @override
     def train(self, texts: Iterable[str]) -> Self:
-        counts = Counter(symbol for text in texts for symbol in self.split(self._normal(text)))
-        tokens = sorted(symbol for symbol, n in counts.items() if n >= self.min_count)
-        return type(self)(tokens=tokens, lowercase=self.lowercase, min_count=self.min_count)
+        counts = Counter(symbol for text in texts for symbol in self._symbols_of(text))
+        tokens = sorted(symbol for symbol, n in counts.items() if n >= self.min_count and symbol not in self.extra_tokens)
+        return type(self)(tokens=tokens, lowercase=self.lowercase, min_count=self.min_count, extra_tokens=list(self.extra_tokens))
 
     @override
     def encode(self, text: str) -> list[int]:
         if not self.trained:
             raise self._not_trained()
-        return [self._ids.get(symbol, self.unk_id) for symbol in self.split(self._normal(text))]
+        return [self._ids.get(symbol, self.unk_id) for symbol in self._symbols_of(text)]
 
     @override
     def decode(self, ids: Iterable[int]) -> str:
@@ -137,5 +197,8 @@ class SymbolTokenizer(Tokenizer):
     def __len__(self) -> int:
         return len(self._labels)
 
-    def _normal(self, text: str) -> str:
-        return text.lower() if self.lowercase else text
+    def _symbols_of(self, text: str) -> list[str]:
+        symbols: list[str] = []
+        for place, piece in enumerate(self._pieces(text)):
+            symbols += [piece] if place % 2 else self.split(piece.lower() if self.lowercase else piece)
+        return symbols

@@ -1,7 +1,8 @@
 """Byte-level byte-pair encoding."""
 
 from collections.abc import Iterable
-from typing import Any, Self
+from itertools import groupby
+from typing import Any, ClassVar, Self
 
 import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
@@ -10,8 +11,7 @@ from typing_extensions import override
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer.base import Tokenizer
 
-_SHIFT = len(Tokenizer.special_tokens)  # the model numbers its own tokens from 0; ours come after the special ones
-_SMALLEST = _SHIFT + len(pre_tokenizers.ByteLevel.alphabet())
+_BYTES = len(pre_tokenizers.ByteLevel.alphabet())
 
 
 @tokenizers.register("bpe")
@@ -21,16 +21,20 @@ class BPE(Tokenizer):
     Every text can be encoded and comes back as it was, so that nothing is unknown. What looks like a special token in a
     text (`<eos>`) is text. Trained and run by the `tokenizers` library.
 
+    A token carries the space before it. So does an extra token: it takes the space before it in, and is decoded with one. A text comes
+    back as it was if its extra tokens stand between spaces, as in `to be or <mask> to be`.
+
     Paper: Sennrich et al. 2016, https://arxiv.org/abs/1508.07909
 
     Args:
-        vocab_size: The number of ids to aim for, special ones included; at least 260 (the bytes and the special tokens).
-            Fewer result where the texts have fewer pairs.
+        vocab_size: The number of ids to aim for, special and extra ones included; at least 260 (the bytes and the special tokens)
+            and the extra tokens. Fewer result where the texts have fewer pairs.
         lowercase: Whether to lower the case of texts.
+        extra_tokens: Tokens that stand for themselves, such as `<mask>`.
         model: The trained model, as the JSON text of the `tokenizers` library; `None` is for a tokenizer yet to be trained.
 
     Raises:
-        ConfigurationError: `vocab_size` is below 260, or `model` is no model.
+        ConfigurationError: `vocab_size` is too small, or `model` is no model.
 
     Example:
         >>> import attnkit
@@ -39,11 +43,25 @@ class BPE(Tokenizer):
         ['low', 'l', 'y']
         >>> tokenizer.decode(tokenizer.encode("lowly ≤ 안녕"))
         'lowly ≤ 안녕'
+        >>> masking = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 266, "extra_tokens": ["<mask>"]}).train(["low and low"])
+        >>> masking.tokens(masking.encode("low <mask> low"))
+        ['low', '<mask>', ' low']
     """
 
-    def __init__(self, *, vocab_size: int = 8000, lowercase: bool = False, model: str | None = None) -> None:
-        if vocab_size < _SMALLEST:
-            raise ConfigurationError(f"tokenizer 'bpe': vocab_size must be at least {_SMALLEST}, but is {vocab_size}")
+    _joins_extra: ClassVar[str] = " ?"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 8000,
+        lowercase: bool = False,
+        model: str | None = None,
+        extra_tokens: list[str] | None = None,
+    ) -> None:
+        super().__init__(extra_tokens=extra_tokens)
+        self._shift = len(self.special_tokens) + len(self.extra_tokens)  # the model numbers its own tokens from 0
+        if vocab_size < (smallest := self._shift + _BYTES):
+            raise ConfigurationError(f"tokenizer 'bpe': vocab_size must be at least {smallest}, but is {vocab_size}")
         self.vocab_size = vocab_size
         self.lowercase = lowercase
         self._json = model
@@ -55,7 +73,8 @@ class BPE(Tokenizer):
     @property
     @override
     def spec(self) -> dict[str, Any]:
-        return {"name": "bpe", "vocab_size": self.vocab_size, "lowercase": self.lowercase, "model": self._json}
+        settings = {"vocab_size": self.vocab_size, "lowercase": self.lowercase, "extra_tokens": list(self.extra_tokens) or None}
+        return {"name": "bpe", **settings, "model": self._json}
 
     @property
     @override
@@ -70,28 +89,51 @@ class BPE(Tokenizer):
         model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         model.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
-            vocab_size=self.vocab_size - _SHIFT, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+            vocab_size=self.vocab_size - self._shift, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
         )
-        model.train_from_iterator(texts, trainer)
-        return type(self)(vocab_size=self.vocab_size, lowercase=self.lowercase, model=model.to_str())
+        model.train_from_iterator((piece for text in texts for piece in self._pieces(text)[::2]), trainer)
+        settings = {name: value for name, value in self.spec.items() if name not in ("name", "model")}
+        return type(self)(**settings, model=model.to_str())
 
     @override
     def encode(self, text: str) -> list[int]:
-        return [i + _SHIFT for i in self._trained_model().encode(text).ids]
+        model = self._trained_model()
+        ids: list[int] = []
+        for place, piece in enumerate(self._pieces(text)):
+            ids += [self.id_of(piece)] if place % 2 else [i + self._shift for i in model.encode(piece).ids]
+        return ids
 
     @override
     def decode(self, ids: Iterable[int]) -> str:
-        return self._trained_model().decode([i - _SHIFT for i in self._content(ids) if i != self.unk_id])
+        model = self._trained_model()
+        runs = groupby((i for i in self._content(ids) if i != self.unk_id), key=lambda i: i < self._shift)
+        text = ""
+        for extra, run in runs:
+            piece = " ".join(self.tokens(run)) if extra else model.decode([i - self._shift for i in run])
+            text += f" {piece}" if extra and text else piece
+        return text
 
     @override
     def tokens(self, ids: Iterable[int]) -> list[str]:
         model = self._trained_model()
-        return [self.special_tokens[i] if i < _SHIFT else model.decode([i - _SHIFT]) for i in ids]
+        named = [*self.special_tokens, *self.extra_tokens]
+        return [named[i] if i < self._shift else model.decode([i - self._shift]) for i in ids]
+
+    @override
+    def begins_word(self, ids: Iterable[int]) -> list[bool]:
+        model = self._trained_model()
+        return [i < self._shift or _begins_word(model.id_to_token(i - self._shift) or "") for i in ids]
 
     def __len__(self) -> int:
-        return _SHIFT if self._model is None else _SHIFT + self._model.get_vocab_size()
+        return self._shift if self._model is None else self._shift + self._model.get_vocab_size()
 
     def _trained_model(self) -> hf.Tokenizer:
         if self._model is None:
             raise self._not_trained()
         return self._model
+
+
+def _begins_word(token: str) -> bool:
+    """Return whether a token, as the model spells it (one letter for each byte), begins with white space or a punctuation mark of ASCII."""
+    first = token[:1]
+    return not first.isalnum() if first.isascii() else "\u0100" <= first <= "\u0120"  # the letters of the bytes 0x00 to 0x20

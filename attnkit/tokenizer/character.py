@@ -16,6 +16,7 @@ class Character(SymbolTokenizer):
         tokens: The characters of the vocabulary; `None` is for a tokenizer yet to be trained.
         lowercase: Whether to lower the case of texts.
         min_count: How often a character must occur in the training texts to enter the vocabulary.
+        extra_tokens: Tokens that stand for themselves, such as `<mask>`.
 
     Raises:
         ConfigurationError: A token is empty, or is listed twice.

@@ -19,6 +19,7 @@ class Word(SymbolTokenizer):
         lowercase: Whether to lower the case of texts.
         min_count: How often a word must occur in the training texts to enter the vocabulary. With 2 or more there are
             unknown words in the training texts, so that a model learns what to make of them.
+        extra_tokens: Tokens that stand for themselves, such as `<mask>`.
 
     Raises:
         ConfigurationError: A token is empty, or is listed twice.
@@ -43,3 +44,7 @@ class Word(SymbolTokenizer):
     @override
     def join(symbols: Iterable[str]) -> str:
         return " ".join(symbols)
+
+    @override
+    def begins_word(self, ids: Iterable[int]) -> list[bool]:
+        return [True for _ in ids]

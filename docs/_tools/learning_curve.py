@@ -1,4 +1,7 @@
-"""Draw the error rates of a run over time: `python docs/_tools/learning_curve.py RUN OUT` writes OUT.csv and OUT.svg."""
+"""Draw metrics of a run over time: `python docs/_tools/learning_curve.py RUN OUT [METRIC ...]` writes OUT.csv and OUT.svg.
+
+The metrics are names in the log, all of one scale, such as `val/accuracy`; without any, the error rates of pronunciation.
+"""
 
 import csv
 import sys
@@ -8,25 +11,23 @@ import matplotlib.pyplot as plt
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 run, out = Path(sys.argv[1]), Path(sys.argv[2])
+metrics = sys.argv[3:] or ["val/sequence_error_rate", "val/token_error_rate"]
 events = EventAccumulator(str(run))
 events.Reload()
 start = events.FirstEventTimestamp()
-columns = ("val/sequence_error_rate", "val/token_error_rate", "val/loss")
-series = [events.Scalars(name) for name in columns]
-rows = [
-    (points[0].step, (points[0].wall_time - start) / 60, *(p.value for p in points)) for points in zip(*series, strict=True)
-]  # one row for each validation
+series = [events.Scalars(name) for name in metrics]
+rows = [(p[0].step, (p[0].wall_time - start) / 60, *(point.value for point in p)) for p in zip(*series, strict=True)]  # of each validation
 
 with out.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-    writer = csv.writer(file)
-    writer.writerow(("step", "minutes", *columns))
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("step", "minutes", *metrics))
     writer.writerows((step, *(f"{v:.4f}" for v in values)) for step, *values in rows)
 
 figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
-minutes = [row[1] for row in rows]
-axes.plot(minutes, [100 * row[2] for row in rows], "o-", color="#0072B2", label="words wrong (WER)")
-axes.plot(minutes, [100 * row[3] for row in rows], "s--", color="#D55E00", label="phonemes wrong (PER)")
-axes.set(xlabel="minutes of training", ylabel="% of the validation sample", ylim=(0, None))
+styles = (("o-", "#0072B2"), ("s--", "#D55E00"), ("^:", "#009E73"))
+for i, (name, (line, colour)) in enumerate(zip(metrics, styles, strict=False)):
+    axes.plot([row[1] for row in rows], [row[2 + i] for row in rows], line, color=colour, label=name)
+axes.set(xlabel="minutes of training")
 axes.grid(alpha=0.3)
 axes.legend(frameon=False)
 plt.rcParams["svg.hashsalt"] = "attnkit"  # the same run gives the same file

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from attnkit.cli import recipe
+from attnkit import recipe
 from attnkit.cli.recipe import find_recipe, merge, plain, read_recipe, read_yaml, take_apart
 from attnkit.registry import ConfigurationError
 

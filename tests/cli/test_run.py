@@ -276,7 +276,7 @@ def test_generate_answers_before_the_next_line_is_known(trained: Path) -> None:
 def test_generate_refuses_numbers_out_of_range(attnkit: Command, trained: Path, option: str, value: int) -> None:
     outcome = attnkit("generate", trained, "abc", option, value)
     assert outcome.status == 2
-    assert f"{option} must be at least 1, but is {value}" in outcome.err
+    assert f"{option[2:]} must be at least 1, but is {value}" in outcome.err
 
 
 def test_an_exported_model_gives_the_same_answers(attnkit: Command, trained: Path) -> None:

@@ -75,5 +75,14 @@ def test_a_component_schema_has_the_documentation_and_the_defaults() -> None:
     assert "src_tokenizer" not in component_schema(tasks, "toy_task")["properties"]
 
 
+def test_a_task_needs_a_stack_or_a_checkpoint_to_take_it_from(validator: jsonschema.Draft202012Validator) -> None:
+    data = {"name": "movie_snippets"}
+    assert validator.is_valid({"model": {"name": "classification", "init_from": "best.ckpt"}, "data": data})
+    stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+    assert validator.is_valid({"model": {"name": "classification", "stack": stack}, "data": data})
+    assert not validator.is_valid({"model": {"name": "classification"}, "data": data})
+    assert not validator.is_valid({"model": "classification", "data": data})
+
+
 def test_an_annotation_that_json_cannot_say_takes_anything() -> None:
     assert type_schema(Callable[[int], int]) == {}

@@ -1,94 +1,113 @@
 """Greedy and beam search on tiny vocabularies, against the enumeration of every sequence."""
 
-import itertools
-from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from attnkit.decoding import beam, greedy
-from attnkit.state import State
-
-V, PAD, EOS = 4, 0, 2
-
-
-@dataclass(frozen=True)
-class Prefix(State):
-    tokens: Tensor  # [B, T], the row's number first
+from attnkit import ConfigurationError
+from attnkit.decoding import Generation, Hypotheses, beam, stream
+from tests.decoding.conftest import EOS, PAD, Table, V
 
 
-class Table:
-    """A model whose next-token log-probabilities are drawn once for every row and prefix."""
+def search(table: Table, rows: list[int] | None = None, **options: Any) -> Hypotheses:
+    return beam(table.step, table.start(rows), Generation(**{"end_tokens": [EOS], **options}), pad_id=PAD)
 
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
-        self.drawn: dict[tuple[int, ...], Tensor] = {}
 
-    def log_probs(self, prefix: tuple[int, ...]) -> Tensor:
-        return self.drawn.setdefault(prefix, (2 * torch.randn(V)).log_softmax(-1))
+def greedy(table: Table, rows: list[int] | None = None, **options: Any) -> Tensor:
+    generation = Generation(**{"end_tokens": [EOS], **options})
+    return torch.stack(list(stream(table.step, table.start(rows), generation, pad_id=PAD)), 1)
 
-    def start(self) -> Prefix:
-        return Prefix(torch.arange(self.batch)[:, None])
 
-    def step(self, tokens: Tensor, state: Prefix | None) -> tuple[Tensor, Prefix]:
-        assert state is not None
-        seen = torch.cat([state.tokens, tokens], 1)
-        return torch.stack([self.log_probs(tuple(row)) for row in seen.tolist()]), Prefix(seen)
-
-    def best(self, row: int, *, max_length: int, length_penalty: float) -> tuple[float, list[int]]:
-        """Return score and tokens of the best sequence that ends, or is `max_length` long."""
-        scored = []
-        for length in range(1, max_length + 1):
-            for sequence in itertools.product(range(V), repeat=length):
-                if EOS in sequence[:-1] or (length < max_length and sequence[-1] != EOS):
-                    continue
-                total = sum(float(self.log_probs((row, 1, *sequence[:i]))[token]) for i, token in enumerate(sequence))
-                scored.append((total / length**length_penalty, list(sequence)))
-        return max(scored)
+def without_padding(tokens: Tensor) -> list[int]:
+    values = tokens.tolist()
+    return values[: values.index(EOS) + 1] if EOS in values else values
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("max_length", [1, 2, 4])
 def test_a_beam_that_keeps_all_finds_the_best_of_all(length_penalty: float, max_length: int, seed: int) -> None:
     table = Table(batch=3)
-    tokens = beam(
-        table.step, torch.ones(3, 1, dtype=torch.long), table.start(),
-        beam_size=V**max_length, max_length=max_length, eos_id=EOS, pad_id=PAD, length_penalty=length_penalty,
-    )  # fmt: skip
+    tokens = search(table, beam_size=V**max_length, max_length=max_length, length_penalty=length_penalty).tokens[:, 0]
     for row in range(3):
-        _, expected = table.best(row, max_length=max_length, length_penalty=length_penalty)
+        _, expected = table.ranked(row, max_length=max_length, length_penalty=length_penalty)[0]
         assert tokens[row].tolist() == expected + [PAD] * (tokens.shape[1] - len(expected))
 
 
-@pytest.mark.parametrize("eos_id", [EOS, None])
-def test_a_beam_of_one_is_greedy(eos_id: int | None, seed: int) -> None:
-    table, start = Table(batch=8), torch.ones(8, 1, dtype=torch.long)
-    one = beam(table.step, start, table.start(), beam_size=1, max_length=6, eos_id=eos_id, pad_id=PAD)
-    other = greedy(table.step, start, table.start(), max_length=6, eos_id=eos_id, pad_id=PAD)
+@pytest.mark.parametrize(("min_length", "max_length", "penalty"), [(0, 3, 1.0), (1, 3, 1.0), (2, 2, 1.0), (0, 3, 1.7), (2, 3, 0.6)])
+def test_a_beam_that_keeps_all_ranks_all(min_length: int, max_length: int, penalty: float, seed: int) -> None:
+    table = Table(batch=2)
+    lengths = {"min_length": min_length, "max_length": max_length, "length_penalty": 0.7}
+    tokens, scores = search(table, beam_size=V**3, repetition_penalty=penalty, **lengths)
+    assert tokens.shape[:2] == scores.shape == (2, V**3)
+    for row in range(2):
+        ranked = table.ranked(row, penalty=penalty, **lengths)
+        found = [(score, without_padding(t)) for t, score in zip(tokens[row], scores[row].tolist(), strict=True) if score > float("-inf")]
+        assert len(found) == len(ranked)
+        assert [t for _, t in found] == [t for _, t in ranked]
+        assert [s for s, _ in found] == pytest.approx([s for s, _ in ranked], abs=1e-4)
+        assert (tokens[row, len(found) :] == PAD).all()  # what is no hypothesis has no tokens
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"end_tokens": []}, {"end_tokens": [EOS, 3]}, {"repetition_penalty": 1.5}, {"min_length": 3}, {"max_length": 1}]
+)
+def test_a_beam_of_one_is_greedy(options: dict[str, Any], seed: int) -> None:
+    table = Table(batch=8)
+    options = {"max_length": 6, **options}
+    one, other = search(table, **options).tokens[:, 0], greedy(table, **options)
     assert torch.equal(one, other)
-    if eos_id is None:
+    if options.get("end_tokens") == []:
         assert other.shape[1] == 6
 
 
-def test_greedy_takes_the_most_probable_token_and_pads_after_the_end(seed: int) -> None:
+@pytest.mark.parametrize(("min_length", "penalty"), [(0, 1.0), (2, 1.0), (0, 1.8), (3, 0.7)])
+def test_greedy_takes_the_most_probable_token_that_the_rules_allow_and_pads_after_the_end(
+    min_length: int, penalty: float, seed: int
+) -> None:
     table = Table(batch=6)
-    tokens = greedy(table.step, torch.ones(6, 1, dtype=torch.long), table.start(), max_length=5, eos_id=EOS, pad_id=PAD)
+    tokens = greedy(table, max_length=5, min_length=min_length, repetition_penalty=penalty)
     for row in range(6):
-        prefix, expected = (row, 1), []
+        expected: list[int] = []
         while len(expected) < 5 and EOS not in expected:
-            expected.append(int(table.log_probs(prefix).argmax()))
-            prefix = (*prefix, expected[-1])
+            scores = table.log_probs((row, 1, *expected), forbid_end=len(expected) < min_length, penalty=penalty)
+            expected.append(max(range(V), key=scores.__getitem__))
         assert tokens[row].tolist() == expected + [PAD] * (tokens.shape[1] - len(expected))
         assert tokens.shape[1] <= 5
 
 
-def test_a_wider_beam_of_a_row_does_not_see_the_other_rows(seed: int) -> None:
-    table, start = Table(batch=4), torch.ones(4, 1, dtype=torch.long)
-    together = beam(table.step, start, table.start(), beam_size=3, max_length=5, eos_id=EOS, pad_id=PAD)
+def test_every_end_token_ends_a_row(seed: int) -> None:
+    table = Table(batch=40)
+    tokens = greedy(table, max_length=8, end_tokens=[EOS, 3])
+    lasts = set()
+    for row in tokens.tolist():
+        ends = [i for i, token in enumerate(row) if token in (EOS, 3)]
+        if ends:
+            lasts.add(row[ends[0]])
+            assert set(row[ends[0] + 1 :]) <= {PAD}
+    assert lasts == {EOS, 3}
+
+
+@pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.5}, {"min_length": 2}, {"end_tokens": [EOS, 3]}])
+def test_a_wider_beam_of_a_row_does_not_see_the_other_rows(options: dict[str, Any], seed: int) -> None:
+    table = Table(batch=4)
+    together = search(table, beam_size=3, max_length=5, **options)
     for row in range(4):
-        alone = beam(table.step, start[:1], Prefix(torch.tensor([[row]])), beam_size=3, max_length=5, eos_id=EOS, pad_id=PAD)[0]
-        width = min(len(alone), together.shape[1])
-        assert torch.equal(alone[:width], together[row, :width])
-        assert (together[row, width:] == PAD).all()
-        assert (alone[width:] == PAD).all()
+        alone = search(table, [row], beam_size=3, max_length=5, **options)
+        width = min(alone.tokens.shape[-1], together.tokens.shape[-1])
+        assert torch.equal(alone.tokens[0, :, :width], together.tokens[row, :, :width])
+        assert (together.tokens[row, :, width:] == PAD).all()
+        assert (alone.tokens[0, :, width:] == PAD).all()
+        assert torch.equal(alone.scores[0], together.scores[row])
+
+
+def test_what_a_search_cannot_do_is_refused() -> None:
+    table = Table(batch=1)
+    with pytest.raises(ConfigurationError, match="beam_size=2 there is no stream"):
+        stream(table.step, table.start(), Generation(beam_size=2), pad_id=PAD)
+    with pytest.raises(ConfigurationError, match="a beam search draws nothing, and so takes no temperature"):
+        search(table, temperature=1.0)
+    for decode in (search, greedy):
+        with pytest.raises(ConfigurationError, match=r"end_tokens are \[2, 4\], but the vocabulary has 4 tokens"):
+            decode(table, end_tokens=[EOS, V])

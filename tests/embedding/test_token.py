@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import attnkit
+from attnkit import ConfigurationError
 
 
 @pytest.mark.parametrize("scale", [True, False])
@@ -19,6 +20,23 @@ def test_vectors_and_tied_logits_start_with_unit_variance(seed: int) -> None:
     assert (torch.randn(200, 256) @ embedding.weight.T).var().item() == pytest.approx(1, rel=0.05)
 
 
-def test_an_empty_vocabulary_is_refused() -> None:
+def test_each_segment_adds_its_vector_and_no_segments_are_all_the_first(seed: int) -> None:
+    embedding = attnkit.embeddings.build({"name": "token", "scale": False, "num_segments": 2}, vocab_size=10, d_model=4)
+    tokens, segments = torch.randint(10, (2, 3)), torch.tensor([[0, 0, 1], [0, 1, 1]])
+    torch.testing.assert_close(embedding(tokens, segments), embedding.weight[tokens] + embedding.segment[segments])
+    torch.testing.assert_close(embedding(tokens), embedding(tokens, torch.zeros_like(tokens)))
+    assert not torch.equal(embedding(tokens), embedding(tokens, torch.ones_like(tokens)))
+
+
+def test_segments_are_refused_where_there_are_none() -> None:
+    embedding = attnkit.embeddings.build("token", vocab_size=10, d_model=4)
+    assert [name for name, _ in embedding.named_parameters()] == ["weight"]
+    with pytest.raises(ConfigurationError, match=r"no segments; use {name: token, num_segments: 2}"):
+        embedding(torch.tensor([[1]]), torch.tensor([[0]]))
+
+
+def test_sizes_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="vocab_size must be positive, but is 0"):
         attnkit.embeddings.build("token", vocab_size=0, d_model=4)
+    with pytest.raises(ValueError, match="num_segments must be at least 0, but is -1"):
+        attnkit.embeddings.build({"name": "token", "num_segments": -1}, vocab_size=3, d_model=4)

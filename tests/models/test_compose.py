@@ -15,6 +15,11 @@ from attnkit.testing.transformer import is_legal
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 4}
 VOCABULARY = {"encoder": {"vocab_size": 9}, "decoder": {"vocab_size": 9}, "encoder_decoder": {"src_vocab_size": 9, "tgt_vocab_size": 8}}
 PIECES = {f.attribute: f.names() for f in (attnkit.norms, attnkit.feed_forwards, attnkit.residuals, attnkit.embeddings)}
+PIECES["embeddings"] = [  # images and files of vectors have tests of their own
+    n
+    for n in PIECES["embeddings"]
+    if attnkit.embeddings.get(n).reads == "tokens" and not any(a.required for a in attnkit.embeddings.arguments(n))
+]
 
 
 def compose(stack: str, **other: Any) -> Any:
@@ -137,16 +142,6 @@ def test_three_way_ties_need_one_vocabulary() -> None:
         compose("encoder_decoder", tie="all")
 
 
-def test_classes_come_from_the_mean_over_real_tokens(seed: int) -> None:
-    model = attnkit.compose(stack="encoder", **SIZES, vocab_size=9, num_classes=3).double().eval()
-    tokens, mask = torch.randint(3, 8, (2, 5)), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    output = model(tokens, key_mask=mask)
-    assert output.shape == (2, 3)
-    torch.testing.assert_close(output[1], model(tokens[1:, :3])[0], rtol=1e-10, atol=1e-10)
-    with pytest.raises(ConfigurationError, match="tie must be one of none"):
-        attnkit.compose(stack="encoder", **SIZES, vocab_size=9, num_classes=3, tie="output")
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -164,8 +159,11 @@ def test_classes_come_from_the_mean_over_real_tokens(seed: int) -> None:
         ({"num_layers": 1.5}, r"num_layers must be int, but is 1.5 \(float\)"),
         ({"bias": 1}, r"bias must be bool, but is 1 \(int\)"),
         ({"tie": "outputs"}, "tie must be one of none, output, but is 'outputs'"),
-        ({"src_vocab_size": 3}, "takes vocab_size and num_classes, not src_vocab_size"),
+        ({"src_vocab_size": 3}, "takes vocab_size, tie, head_transform, not src_vocab_size"),
         ({"vocab_size": None}, "needs vocab_size"),
+        ({"pooling": "mean"}, "takes vocab_size, tie, head_transform, not pooling"),
+        ({"pooler": True}, "not pooler"),
+        ({"embedding": {"name": "patch", "patch_size": 4}}, "embedding 'patch' reads images, so the model needs num_classes"),
         ({"stack": {"name": "encoder", "d_model": 8}}, "has d_model twice"),
         ({"attention": 3}, "attention must be a name or a mapping with a name, but is 3"),
         ({"attention": None}, "attention must be a name or a mapping with a name, but is None"),

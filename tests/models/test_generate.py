@@ -101,7 +101,7 @@ def test_going_back_to_an_older_state_finds_it_as_it_was(seed: int) -> None:
 @pytest.mark.parametrize("wrong", [{"max_length": 0}, {"beam_size": 0}])
 def test_numbers_that_are_not_positive_are_refused(wrong: dict[str, int]) -> None:
     for model in (decoder(), encoder_decoder()):
-        with pytest.raises(ValueError, match="must be positive"):
+        with pytest.raises(attnkit.ConfigurationError, match="must be at least 1, but is 0"):
             model.generate(tokens(1, 2), **wrong)
 
 
@@ -133,3 +133,128 @@ def test_generation_has_no_dropout_whatever_the_mode_and_leaves_modes_and_random
         assert model.training
         assert not model.head.training
         assert torch.is_grad_enabled()
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"min_length": 4},
+    {"repetition_penalty": 1.5},
+    {"end_tokens": [2, 5]},
+    {"beam_size": 3, "repetition_penalty": 1.5, "min_length": 2},
+    {"beam_size": 3, "end_tokens": [2, 5], "length_penalty": 0.3},
+    {"temperature": 1.3},
+    {"temperature": 0.8, "top_k": 3, "min_length": 2},
+    {"temperature": 1.0, "top_p": 0.8, "repetition_penalty": 1.4, "end_tokens": [2, 6]},
+]
+
+
+def generators() -> list[Any]:
+    """Return a model of each shape, with larger weights than at the start, so that probabilities are not all alike."""
+    shapes = {"decoder": {"num_heads": 2}, "recurrent_decoder": {}, "encoder_decoder": {"num_heads": 2}, "recurrent_encoder_decoder": {}}
+    models = []
+    for stack, heads in shapes.items():
+        sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9} if "encoder" in stack else {"vocab_size": 9}
+        model = attnkit.compose(stack=stack, d_model=16, num_layers=2, **heads, **sizes).double()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(2)
+        models.append(model)
+    return models
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_batch_gives_what_its_rows_give_alone(options: dict[str, Any], side: str, seed: int) -> None:
+    prompt = tokens(4, 5)
+    mask = torch.arange(5) < torch.tensor([5, 3, 1, 4])[:, None]
+    mask = mask.flip(1) if side == "left" else mask
+    prompt[~mask] = 0
+    for model in generators():
+        seeds = [{"seed": seed + row} if "temperature" in options else {} for row in range(4)]
+        together = model.generate(prompt, mask, max_length=6, **options, **seeds[0])
+        for row in range(4):
+            alone = model.generate(prompt[row, mask[row]][None], max_length=6, **options, **seeds[row])[0]
+            assert torch.equal(together[row, : len(alone)], alone), model.spec["stack"]
+            assert (together[row, len(alone) :] == 0).all()
+
+
+@pytest.mark.parametrize("options", [o for o in OPTIONS if "beam_size" not in o])
+def test_a_stream_is_what_generate_gives_token_by_token(options: dict[str, Any], seed: int) -> None:
+    for model in generators():
+        given = {**options, **({"seed": seed} if "temperature" in options else {})}
+        prompt = tokens(3, 4)
+        steps = list(model.stream(prompt, max_length=6, **given))
+        assert all(step.shape == (3,) for step in steps)
+        assert torch.equal(torch.stack(steps, 1), model.generate(prompt, max_length=6, **given))
+
+
+def test_between_two_tokens_of_a_stream_gradients_and_modes_are_the_callers(seed: int) -> None:
+    for model in generators():
+        model.train()
+        streams = [model.stream(tokens(2, 3), max_length=3, end_tokens=[]) for _ in range(2)]
+        for _ in range(3):
+            for steps in streams:  # in turns
+                assert not next(steps).requires_grad
+                assert torch.is_grad_enabled()
+                assert all(module.training for module in model.modules())
+        assert all(next(steps, None) is None for steps in streams)
+
+
+@pytest.mark.parametrize("options", [{}, {"length_penalty": 0.0}, {"repetition_penalty": 1.3, "min_length": 2}])
+def test_the_first_of_the_n_best_is_the_beams_best_and_scores_are_log_probabilities(options: dict[str, Any], seed: int) -> None:
+    for model in generators():
+        prompt = tokens(3, 4)
+        found = model.n_best(prompt, beam_size=4, max_length=5, **options)
+        assert found.tokens.shape[:2] == found.scores.shape == (3, 4)
+        assert torch.equal(found.tokens[:, 0], model.generate(prompt, beam_size=4, max_length=5, **options))
+        assert (found.scores.diff(dim=1) <= 0).all()
+        for row in range(3):
+            assert len({tuple(t) for t in found.tokens[row].tolist()}) == 4
+        if "repetition_penalty" in options:
+            continue
+        for row, rank in ((0, 0), (2, 3)):
+            new = found.tokens[row, rank]
+            new = new[: int((new == 2).int().argmax()) + 1] if (new == 2).any() else new
+            read = torch.cat([torch.tensor([model.bos_id]) if "src_vocab_size" in model.spec else prompt[row], new])[None, :-1]
+            logits = model.eval()(prompt[row][None], read) if "src_vocab_size" in model.spec else model.eval()(read)
+            total = logits[0, -len(new) :].log_softmax(-1).gather(1, new[:, None]).sum()
+            assert found.scores[row, rank].item() == pytest.approx(total.item() / len(new) ** options.get("length_penalty", 1.0), abs=1e-4)
+
+
+def test_the_tokens_of_a_prompt_count_as_repeated_but_those_of_a_source_do_not(seed: int) -> None:
+    for model in generators():
+        prompt, is_pair, new = tokens(1, 4), "src_vocab_size" in model.spec, []
+        for _ in range(5):
+            read = torch.tensor([[model.bos_id, *new] if is_pair else [*prompt[0].tolist(), *new]])
+            scores = (model.eval()(prompt, read) if is_pair else model.eval()(read))[0, -1].tolist()
+            for token in {*new} if is_pair else {*prompt[0].tolist(), *new}:
+                scores[token] = scores[token] / 3 if scores[token] > 0 else scores[token] * 3
+            new.append(max(range(9), key=scores.__getitem__))
+        assert model.generate(prompt, max_length=5, end_tokens=[], repetition_penalty=3.0)[0].tolist() == new
+
+
+def test_positions_that_end_say_so_when_the_end_is_reached(seed: int) -> None:
+    position = {"name": "learned", "max_length": 8}
+    alone, pair = decoder(position=position), encoder_decoder(position=position)
+    message = "a sequence of 9 tokens does not fit into positions that end at 8"
+    for model, fits in ((alone, 3), (pair, 8)):  # the last token is not read again
+        for options in ({}, {"beam_size": 2}, {"temperature": 1.0}):
+            assert model.generate(tokens(1, 6), max_length=fits, **options).shape == (1, fits)
+            with pytest.raises(attnkit.ConfigurationError, match=message):
+                model.generate(tokens(1, 6), max_length=fits + 1, **options)
+        steps = model.stream(tokens(1, 6), max_length=fits + 1)
+        for _ in range(fits):
+            next(steps)
+        with pytest.raises(attnkit.ConfigurationError, match=message):
+            next(steps)
+
+
+def test_what_makes_no_sense_is_refused_before_anything_is_computed() -> None:
+    for model in (decoder(), encoder_decoder()):
+        for method in (model.generate, model.n_best, model.stream):
+            with pytest.raises(attnkit.ConfigurationError, match="top_p must be above 0"):
+                method(tokens(1, 2), temperature=1.0, top_p=2.0)
+            with pytest.raises(attnkit.ConfigurationError, match=r"no option 'beamsize'. Did you mean 'beam_size'"):
+                method(tokens(1, 2), beamsize=3)
+        with pytest.raises(attnkit.ConfigurationError, match="there is no stream"):
+            model.stream(tokens(1, 2), beam_size=2)

@@ -60,9 +60,23 @@ def test_schedulers_reach_both_parts() -> None:
         assert torch.equal(a, b)
 
 
-def test_groups_without_matrices_are_refused() -> None:
-    with pytest.raises(ValueError, match="use adamw"):
+def test_groups_that_do_not_say_whether_they_hold_matrices_are_refused() -> None:
+    with pytest.raises(ValueError, match="say what they hold"):
         Muon([{"params": [nn.Parameter(torch.zeros(3))]}])
+
+
+def test_without_matrices_it_is_adamw() -> None:
+    bias = nn.Parameter(torch.randn(3))
+    same = nn.Parameter(bias.detach().clone())
+    ours = Muon([{"params": [bias], "matrices": False}], lr=0.1, adamw_lr=0.01, weight_decay=0.1)
+    theirs = torch.optim.AdamW([same], lr=0.01, betas=(0.9, 0.95), weight_decay=0.1)
+    for optimizer, parameter in ((ours, bias), (theirs, same)):
+        for _ in range(3):
+            optimizer.zero_grad()
+            parameter.square().sum().backward()
+            optimizer.step()
+    assert not torch.equal(bias, torch.zeros(3))
+    torch.testing.assert_close(bias, same)
 
 
 def test_the_registry_has_ours_instead_of_torchs() -> None:

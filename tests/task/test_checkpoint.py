@@ -1,5 +1,6 @@
 import json
 import pickle
+import resource
 import sys
 import types
 import zipfile
@@ -249,6 +250,19 @@ def test_a_failed_write_leaves_the_old_file(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(OSError, match="No space left"):
         AtomicCheckpointIO().save_checkpoint({}, saved[1])
+    assert saved[1].read_bytes() == old
+    assert [p.name for p in tmp_path.glob(".*")] == []
+
+
+def test_a_full_disk_is_one_clear_error(saved, tmp_path):
+    old = saved[1].read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(old) // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"cannot be written \(File too large\); those that are there already are whole"):
+            AtomicCheckpointIO().save_checkpoint(torch.load(saved[1], weights_only=True), saved[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert saved[1].read_bytes() == old
     assert [p.name for p in tmp_path.glob(".*")] == []
 

@@ -54,7 +54,7 @@ def test_generation_in_batches_equals_one_by_one_in_any_order(words, make_batch,
     task.double()
     sources = [*words(90, longest=9), ""]
     outputs = task.generate(sources)
-    assert len(set(outputs)) > 5
+    assert len(set(outputs)) > 1
     assert outputs == [task.generate([source])[0] for source in sources]
     assert task.training
     assert task.generate([]) == []
@@ -62,7 +62,7 @@ def test_generation_in_batches_equals_one_by_one_in_any_order(words, make_batch,
 
 
 def test_generate_refuses_a_single_text(make_task):
-    with pytest.raises(TypeError, match=r"as in generate\(\['word'\]\)"):
+    with pytest.raises(TypeError, match=r"as in \['word'\]"):
         make_task().generate("word")
 
 

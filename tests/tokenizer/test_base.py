@@ -85,3 +85,65 @@ def test_encoding_before_training_says_what_to_do(untrained: Tokenizer) -> None:
 def test_workers_can_have_a_copy(untrained: Tokenizer) -> None:
     tokenizer = untrained.train(["ab ba"])
     assert pickle.loads(pickle.dumps(tokenizer)).encode("ab") == tokenizer.encode("ab")
+
+
+def with_extra(untrained: Tokenizer, *extra_tokens: str) -> Tokenizer:
+    tokenizer: Tokenizer = tokenizers.build({"name": untrained.spec["name"], "extra_tokens": list(extra_tokens)})
+    return tokenizer
+
+
+def test_extra_tokens_come_right_after_the_special_ones(untrained: Tokenizer, rng: random.Random) -> None:
+    texts = random_texts(rng)
+    plain, tokenizer = untrained.train(texts), with_extra(untrained, "<mask>", "<b>").train(texts)
+    assert (tokenizer.id_of("<pad>"), tokenizer.id_of("<mask>"), tokenizer.id_of("<b>")) == (0, 4, 5)
+    for text in texts:
+        assert tokenizer.encode(text) == [i + 2 for i in plain.encode(text)]
+
+
+def test_an_extra_token_in_a_text_is_one_id_and_is_decoded(untrained: Tokenizer, rng: random.Random) -> None:
+    words = [rng.choice(["ab", "cd", "<mask>", "<masked>"]) for _ in range(30)]
+    text = " ".join(words)
+    tokenizer = with_extra(untrained, "<mask>", "<masked>").train([text])
+    ids = tokenizer.encode(text)
+    assert [i for i in ids if i in (4, 5)] == [4 if w == "<mask>" else 5 for w in words if "<" in w]
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.tokens([4, 5]) == ["<mask>", "<masked>"]
+
+
+def test_extra_tokens_survive_in_the_spec_and_their_absence_does_too(untrained: Tokenizer) -> None:
+    tokenizer = with_extra(untrained, "<mask>").train(["a <mask> b"])
+    rebuilt = tokenizers.build(json.loads(json.dumps(tokenizer.spec)))
+    assert rebuilt.encode("a <mask> b") == tokenizer.encode("a <mask> b")
+    old = {name: value for name, value in untrained.train(["ab ba"]).spec.items() if name != "extra_tokens"}
+    assert tokenizers.build(old).spec == untrained.train(["ab ba"]).spec
+
+
+def test_an_extra_token_is_not_lowered(untrained: Tokenizer) -> None:
+    spec = {"name": untrained.spec["name"], "lowercase": True, "extra_tokens": ["<MASK>"]}
+    tokenizer = tokenizers.build(spec).train(["Ab Cd"])
+    assert tokenizer.decode(tokenizer.encode("AB <MASK> cD")) == "ab <MASK> cd"
+
+
+@pytest.mark.parametrize("extra", [["<a>", "<a>"], [""], ["<eos>"]])
+def test_extra_tokens_that_are_ambiguous_are_refused(untrained: Tokenizer, extra: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="extra_tokens must be distinct, not empty and no special tokens"):
+        with_extra(untrained, *extra)
+
+
+def test_a_missing_token_is_an_error_with_the_line_for_the_recipe(untrained: Tokenizer) -> None:
+    with pytest.raises(ConfigurationError, match=r"no token '<mask>'\. Train it with .* data.tokenizer.extra_tokens: \[<a>, <mask>\]"):
+        with_extra(untrained, "<a>").id_of("<mask>")
+
+
+def test_words_begin_at_white_space_and_at_punctuation_marks(untrained: Tokenizer, rng: random.Random) -> None:
+    words = [rng.choice(["dog", "lamp", "각하", "été", "12"]) for _ in range(40)]
+    text = " ".join(words) + "."
+    tokenizer = with_extra(untrained, "<mask>").train([text])
+    ids = tokenizer.encode(text)
+    begins = [True, *tokenizer.begins_word(ids)[1:]]
+    groups: list[list[int]] = []
+    for i, begin in zip(ids, begins, strict=True):
+        groups = [*groups, [i]] if begin else [*groups[:-1], [*groups[-1], i]]
+    found = [tokenizer.decode(group).strip() for group in groups]
+    assert found == ([*words[:-1], f"{words[-1]}."] if tokenizer.spec["name"] == "word" else [*words, "."])
+    assert tokenizer.begins_word([0, 1, 2, 3, 4]) == [True] * 5

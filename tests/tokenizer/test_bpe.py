@@ -30,3 +30,17 @@ def test_a_vocabulary_too_small_for_the_bytes_is_refused() -> None:
 def test_a_model_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="model must be the JSON text of a trained model"):
         tokenizers.build({"name": "bpe", "model": "{}"})
+
+
+def test_extra_tokens_count_in_the_vocabulary_size() -> None:
+    spec = {"name": "bpe", "vocab_size": 261, "extra_tokens": ["<mask>"]}
+    assert len(tokenizers.build(spec).train(["low low"])) == 261
+    with pytest.raises(ConfigurationError, match="vocab_size must be at least 261, but is 260"):
+        tokenizers.build(spec | {"vocab_size": 260})
+
+
+def test_an_extra_token_takes_the_space_before_it_in_as_any_token_does() -> None:
+    tokenizer = tokenizers.build({"name": "bpe", "vocab_size": 300, "extra_tokens": ["<mask>"]}).train(["to be or not to be"] * 3)
+    words = tokenizer.encode("to be")
+    assert tokenizer.encode("to <mask> be") == [words[0], 4, words[1]]
+    assert tokenizer.decode(tokenizer.encode("<mask> <mask> be<mask>")) == "<mask> <mask> be <mask>"

@@ -1,0 +1,13 @@
+"""Ablation studies: a file says what is varied, and the answer says what is better, worse, equivalent or not known yet.
+
+Example:
+    >>> from attnkit.ablation import Study
+    >>> Study(name="s", recipe="g2p/transformer", seeds=(0,), factors=())
+    Traceback (most recent call last):
+    ...
+    attnkit.registry.errors.ConfigurationError: seeds: a study needs at least 2, but has 1: ...
+"""
+
+from attnkit.ablation.study import Match, Study
+
+__all__ = ["Match", "Study"]

@@ -1,0 +1,188 @@
+"""Designs: from factors and their levels to the variants of a study, and to what each is compared with. Plain data, no torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Literal, get_args
+
+from attnkit.registry import ConfigurationError, nearest
+
+Design = Literal["one_factor", "full", "minus_one", "cumulative", "list"]
+DESIGNS: tuple[str, ...] = get_args(Design)
+Choices = tuple[tuple[str, str], ...]
+"""The level of each factor, in the order of the factors."""
+
+ROOTS = ("model", "data", "trainer")
+"""What the dotted keys of overrides begin with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One setting of a factor: overrides by dotted key, in order; none: as in the recipe."""
+
+    label: str
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """Something that a study varies."""
+
+    name: str
+    baseline: Level
+    levels: tuple[Level, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One composition of a study.
+
+    Attributes:
+        name: Unique in the study.
+        choices: The level of each factor.
+        overrides: What it changes in the recipe, by dotted key, in order.
+        reference: The name of the variant that it is compared with.
+        excluded: Why the study file leaves it out.
+    """
+
+    name: str
+    choices: Choices = ()
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    reference: str | None = None
+    excluded: str | None = None
+
+
+def label(value: Any) -> str:
+    """Return what a value is called in tables.
+
+    Example:
+        >>> label({"name": "additive", "hidden_dim": 32}), label("cosine"), label(4), label(None)
+        ('additive(hidden_dim=32)', 'cosine', '4', 'none')
+    """
+    if isinstance(value, Mapping):
+        arguments = ", ".join(f"{k}={label(v)}" for k, v in value.items() if k != "name")
+        return f"{value.get('name', '')}({arguments})" if arguments else str(value.get("name"))
+    if isinstance(value, list):
+        return f"[{', '.join(map(label, value))}]"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def layer(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return overrides as layers of a recipe, one for each key.
+
+    Example:
+        >>> layer({"model.stack.attention": "additive"})
+        [{'model': {'stack': {'attention': 'additive'}}}]
+    """
+    layers = []
+    for key, value in overrides.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        layers.append(value)
+    return layers
+
+
+def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] = ()) -> list[Variant]:
+    """Return the variants of a design; the first is the baseline.
+
+    - `one_factor`: the baseline, and each level of each factor alone.
+    - `full`: every combination of levels, each against the baseline.
+    - `minus_one`: all factors at their level, and all but one, against all.
+    - `cumulative`: one factor after another is set to its level and stays; each step against the one before.
+    - `list`: the baseline and the variants that the file lists.
+
+    Raises:
+        ConfigurationError: `minus_one` and `cumulative` take one level for each factor.
+
+    Example:
+        >>> heads = Factor(name="heads", baseline=Level(label="2"), levels=(Level(label="4", overrides={"model.stack.num_heads": 4}),))
+        >>> [v.name for v in expand("one_factor", [heads])]
+        ['baseline', 'heads=4']
+    """
+    base = {f.name: f.baseline for f in factors}
+    if design == "list":
+        return [Variant(name="baseline"), *listed]
+    if design in ("minus_one", "cumulative") and (many := [f.name for f in factors if len(f.levels) != 1]):
+        raise ConfigurationError(
+            f"the design {design} takes one level for each factor, but {many[0]!r} has several; use one_factor or full"
+        )
+    if design == "one_factor":
+        return [_variant(base, base), *(_variant(base | {f.name: v}, base) for f in factors for v in f.levels)]
+    if design == "full":
+        grid = product(*([f.baseline, *f.levels] for f in factors))
+        return [_variant(dict(zip(base, levels, strict=True)), base) for levels in grid]
+    on = {f.name: f.levels[0] for f in factors}
+    if design == "minus_one":
+        full = _variant(on, base, name="all")
+        return [full, *(_variant(on | {f: base[f]}, base, name=f"all - {f}", reference="all") for f in base)]
+    variants = [_variant(base, base)]
+    for i, factor in enumerate(factors, 1):
+        chosen = base | {f.name: f.levels[0] for f in factors[:i]}
+        variants.append(_variant(chosen, base, name=f"+ {factor.name}={on[factor.name].label}", reference=variants[-1].name))
+    return variants
+
+
+def _variant(chosen: Mapping[str, Level], base: Mapping[str, Level], *, name: str | None = None, reference: str | None = None) -> Variant:
+    changed = ", ".join(f"{f}={level.label}" for f, level in chosen.items() if level is not base[f])
+    overrides = {key: value for level in chosen.values() for key, value in level.overrides.items()}
+    if name is None:
+        name, reference = changed or "baseline", "baseline" if changed else None
+    return Variant(name=name, choices=tuple((f, v.label) for f, v in chosen.items()), overrides=overrides, reference=reference)
+
+
+def read_factor(name: str, given: Any) -> Factor:
+    """Return a factor of a study file.
+
+    `name` is a dotted key, and a level the value of it or a mapping of several dotted keys; or it is a word, and every level is such a
+    mapping. Levels are a list, or a mapping from labels.
+
+    Raises:
+        ConfigurationError: It is not like that.
+
+    Example:
+        >>> read_factor("model.stack.attention", ["additive", {"name": "additive", "hidden_dim": 8}]).levels[1].label
+        'additive(hidden_dim=8)'
+    """
+    if not isinstance(given, Mapping) or "levels" not in given:
+        given = {"levels": given}
+    if unknown := [key for key in given if key not in ("baseline", "levels")]:
+        raise ConfigurationError(f"factor {name!r} has no key {unknown[0]!r}.{nearest(unknown[0], ['baseline', 'levels'])}")
+    levels = given["levels"]
+    if not isinstance(levels, list | Mapping) or not levels:
+        raise ConfigurationError(f"factor {name!r} needs levels: a list of values, or a mapping from labels to values")
+    named = levels.items() if isinstance(levels, Mapping) else [(None, value) for value in levels]
+    read = tuple(_level(name, value, title) for title, value in named)
+    if twice := [v.label for i, v in enumerate(read) if v.label in [w.label for w in read[:i]]]:
+        raise ConfigurationError(f"factor {name!r} has the level {twice[0]!r} twice")
+    baseline = _level(name, given["baseline"]) if "baseline" in given else Level(label="baseline")
+    return Factor(name=name.rpartition(".")[2], baseline=baseline, levels=read)
+
+
+def _level(name: str, value: Any, title: str | None = None) -> Level:
+    if isinstance(value, Mapping) and value and all("." in str(key) for key in value):
+        overrides = dict(value)
+        title = title or ", ".join(f"{key.rpartition('.')[2]}={label(v)}" for key, v in overrides.items())
+    elif "." in name:
+        overrides = {name: value}
+    else:
+        raise ConfigurationError(
+            f"factor {name!r} is no dotted key, so each of its levels must be a mapping of dotted keys, as in "
+            f"{{model.stack.norm: rms_norm}}, but one is {value!r}"
+        )
+    for key in overrides:
+        check_key(key)
+    return Level(label=title or label(value), overrides=overrides)
+
+
+def check_key(key: str) -> None:
+    """Raise if a dotted key begins with nothing that a recipe has. What follows is checked against the signatures, later.
+
+    Example:
+        >>> check_key("modle.stack.norm")
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.errors.ConfigurationError: unknown key 'modle.stack.norm'. Did you mean 'model'? Keys begin with: model, ...
+    """
+    root = str(key).partition(".")[0]
+    if root not in ROOTS:
+        raise ConfigurationError(f"unknown key {key!r}.{nearest(root, ROOTS)} Keys begin with: {', '.join(ROOTS)}.")

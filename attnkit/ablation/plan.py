@@ -1,0 +1,213 @@
+"""The plan of a study: which runs there are, which compositions are left out and why, and what differs between them. No torch."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from attnkit import __version__
+from attnkit.ablation.design import Variant, layer
+from attnkit.ablation.inspection import Inspection, as_plain, inspect
+from attnkit.ablation.store import key_of, read_json, write_json
+from attnkit.ablation.study import SEED_KINDS, Study
+from attnkit.registry import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training.
+
+    Attributes:
+        key: Names its folder: a hash of `job`.
+        variants: Which variants it is a run of; several if they are the same composition.
+        seed: The seed of the study.
+        job: All that the run depends on, as plain data.
+    """
+
+    key: str
+    variants: tuple[str, ...]
+    seed: int
+    job: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a study comes to.
+
+    Attributes:
+        study: The study.
+        folder: Of all results.
+        variants: Those that are run.
+        left_out: Those that are not, each with the reason.
+        inspections: What each variant is, by name.
+        runs: In the order in which they are begun: seed by seed, so that a study that is stopped early is still paired.
+        side_effects: What differs from the reference beyond what was asked for, by variant.
+    """
+
+    study: Study
+    folder: Path
+    variants: tuple[Variant, ...]
+    left_out: tuple[tuple[Variant, str], ...]
+    inspections: Mapping[str, Inspection]
+    runs: tuple[Run, ...]
+    side_effects: Mapping[str, tuple[str, ...]]
+
+    @property
+    def study_folder(self) -> Path:
+        """Where the report is."""
+        return self.folder / self.study.name
+
+    def run_folder(self, key: str) -> Path:
+        """Return where a run's files are."""
+        return self.folder / "runs" / key
+
+    @property
+    def key_by_variant(self) -> dict[tuple[str, int], str]:
+        """The key of the run of each variant and seed."""
+        return {(variant, run.seed): run.key for run in self.runs for variant in run.variants}
+
+    def lock(self) -> None:
+        """Write down the question before there are answers. More seeds are no other question.
+
+        Raises:
+            ConfigurationError: There are results of this name for another question.
+        """
+        file = self.study_folder / "study.json"
+        asked = read_json(file)
+        question = asdict(self.study) | {"seeds": None, "timeout": None, "retries": None, "recipe": None, "file": None}
+        question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
+        question = _plain(question)
+        if asked is None:
+            write_json(file, question | {"seeds_at_start": list(self.study.seeds)})
+            return
+        if changed := [k for k in question if asked.get(k) != question[k]]:
+            raise ConfigurationError(
+                f"{self.study_folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the "
+                f"answer is known makes p-values void; give the study another name (runs that are the same are used again), "
+                f"or undo the change"
+            )
+
+
+def make_plan(study: Study, folder: Path) -> Plan:
+    """Return the plan of a study.
+
+    Raises:
+        ConfigurationError: A key or a level is wrong, or the baseline cannot be.
+    """
+    variants = study.expanded()
+    chosen = [v for v in variants if v.excluded is None]
+    if not chosen or chosen[0] is not variants[0]:
+        raise ConfigurationError(f"the reference {variants[0].name!r} is excluded; nothing could be compared with it")
+    compositions = [layer({**study.set, **v.overrides}) for v in chosen]
+    found = inspect(study.recipe, compositions, match=as_plain(study.match), cache=folder / "inspections")
+    _refuse_mistakes(chosen, found)
+    inspections = {v.name: i for v, i in zip(chosen, found, strict=True)}
+    left_out = [(v, v.excluded) for v in variants if v.excluded is not None]
+    left_out += [(v, i.error) for v, i in zip(chosen, found, strict=True) if i.error is not None]
+    kept = tuple(v for v in chosen if inspections[v.name].error is None)
+    if orphans := [v for v in kept if v.reference is not None and v.reference not in {k.name for k in kept}]:
+        raise ConfigurationError(f"{orphans[0].name!r} is compared with {orphans[0].reference!r}, which is left out")
+    return Plan(
+        study=study,
+        folder=folder,
+        variants=kept,
+        left_out=tuple(left_out),
+        inspections=inspections,
+        runs=_runs(study, kept, inspections),
+        side_effects={v.name: side_effects(v, kept, inspections, matched=study.match.adjust if study.match else None) for v in kept},
+    )
+
+
+def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -> None:
+    """Raise for the baseline's error, and for a level that is wrong in all its combinations; one that is wrong in some only cannot be."""
+    if found[0].error is not None:
+        raise ConfigurationError(f"the reference {variants[0].name!r} cannot be: {found[0].error}")
+    mistakes = {v.name: i.error for v, i in zip(variants, found, strict=True) if i.kind == "mistake"}
+    for variant in variants:
+        for choice in variant.choices or [None]:
+            having = [v.name for v in variants if choice is None or choice in v.choices] if choice else [variant.name]
+            if variant.name in mistakes and all(name in mistakes for name in having):
+                raise ConfigurationError(f"{variant.name}: {mistakes[variant.name]}")
+
+
+def _runs(study: Study, variants: Sequence[Variant], inspections: Mapping[str, Inspection]) -> tuple[Run, ...]:
+    runs: dict[str, Run] = {}
+    for seed in study.seeds:
+        seeds = {kind: derived_seed(kind, seed if kind in study.vary else study.seeds[0]) for kind in SEED_KINDS}
+        for variant in variants:
+            inspection = inspections[variant.name]
+            assert inspection.recipe is not None
+            data = dict(inspection.recipe["data"]) | ({"seed": seeds["data"]} if inspection.takes_seed else {})
+            job = {
+                "attnkit": __version__,
+                "recipe": {**inspection.recipe, "data": data},
+                "seeds": seeds,
+                "test": study.metric.startswith("test/"),
+            }
+            key = key_of(job)
+            names = (*runs[key].variants, variant.name) if key in runs else (variant.name,)
+            runs[key] = Run(key=key, variants=names, seed=seed, job=job)
+    return tuple(runs.values())
+
+
+def derived_seed(kind: str, seed: int) -> int:
+    """Return a seed for one purpose: unrelated between purposes and seeds, and the same for all variants.
+
+    Example:
+        >>> derived_seed("data", 0) == derived_seed("data", 0), derived_seed("data", 0) == derived_seed("dropout", 0)
+        (True, False)
+    """
+    return int.from_bytes(hashlib.sha256(f"{kind}:{seed}".encode()).digest()[:4]) >> 1
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by dotted path.
+
+    Example:
+        >>> flat({"stack": {"name": "encoder", "d_model": 8}})
+        {'stack.name': 'encoder', 'stack.d_model': 8}
+    """
+    if not isinstance(value, Mapping):
+        return {path: value}
+    return {k: v for key, item in value.items() for k, v in flat(item, f"{path}.{key}".lstrip(".")).items()}
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return where two complete recipes differ: the values of both by dotted path; `...` stands for none."""
+    a, b = flat(ours), flat(theirs)
+    return {key: (a.get(key, ...), b.get(key, ...)) for key in [*a, *(k for k in b if k not in a)] if a.get(key, ...) != b.get(key, ...)}
+
+
+def side_effects(
+    variant: Variant, variants: Sequence[Variant], inspections: Mapping[str, Inspection], *, matched: str | None = None
+) -> tuple[str, ...]:
+    """Return what differs from the reference although no override of either says so.
+
+    That is an argument that both have with different values, and one that the recipe gives and the swap of its component dropped. What
+    only one of two components takes is not: it belongs to the swap.
+    """
+    reference = next((v for v in variants if v.name == variant.reference), None)
+    mine = inspections[variant.name]
+    if reference is None or mine.recipe is None:
+        return ()
+    theirs = inspections[reference.name]
+    given = {**reference.overrides, **variant.overrides} | ({matched: None} if matched else {})
+    asked = {f"{key}.{leaf}".rstrip(".") for key, value in given.items() for leaf in flat(value)}
+    asked |= {*given, *(f"{key}.name" for key in given)}
+    notes = []
+    for key, (a, b) in differences(mine.recipe, theirs.recipe or {}).items():
+        of_a_swap = ... in (a, b) and any(key.startswith(f"{swapped}.") for swapped in given)
+        if key not in asked and not of_a_swap:
+            notes.append(f"{key}: {_shown(b)} -> {_shown(a)}")
+    return (*notes, *(note for note in mine.notes if note not in theirs.notes))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is ... else str(value)

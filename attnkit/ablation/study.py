@@ -1,0 +1,229 @@
+"""The study file: which recipe, what is varied, how often it is run, and what counts as a difference. Reads without torch."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from attnkit.ablation.design import DESIGNS, Design, Factor, Variant, check_key, expand, label, read_factor
+from attnkit.recipe import STUDIES, find_recipe, read_yaml, recipe_folder
+from attnkit.registry import ConfigurationError, nearest
+
+if TYPE_CHECKING:
+    from attnkit.ablation.plan import Plan
+    from attnkit.ablation.results import Results
+
+FOLDERS = ("runs", "inspections", "reproduced")
+"""What else is beside the folders of studies."""
+
+SEED_KINDS = ("initialisation", "data", "dropout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """Variants get equal size: `adjust` is solved for, so that `on` is that of the baseline, up to `tolerance` (a share of it)."""
+
+    on: Literal["params", "flops"]
+    adjust: str
+    tolerance: float = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """An ablation study.
+
+    Args:
+        name: Names its folder of results.
+        recipe: The path of the recipe that it varies, or the short name of one that comes with attnkit.
+        metric: What decides, as it is logged: `val/loss`, `test/sequence_error_rate`. `test/...` is measured after the training.
+        better: Whether a lower or a higher metric is better.
+        factors: What is varied.
+        design: How factors are combined; see `attnkit.ablation.design.expand`.
+        variants: Those of the design `list`.
+        seeds: One run of each variant for each seed.
+        vary: Which of the seeds differ between runs: initialisation, data, dropout. The others are those of the first run.
+        min_effect: The smallest difference of the metric that matters.
+        alpha: The level of tests.
+        exclude: Combinations that are left out: levels by factor, and the reason.
+        set: Overrides of the recipe in all variants, by dotted key.
+        match: Equal sizes.
+        timeout: Seconds after which a run is ended.
+        retries: How often a run is begun again by itself, by kind of failure.
+        file: Where it was read.
+
+    Raises:
+        ConfigurationError: Something in it is wrong or is missing.
+    """
+
+    name: str
+    recipe: str
+    metric: str = "val/loss"
+    better: Literal["lower", "higher"] = "lower"
+    factors: tuple[Factor, ...] = ()
+    design: Design = "one_factor"
+    variants: tuple[Variant, ...] = ()
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    vary: tuple[str, ...] = SEED_KINDS
+    min_effect: float | None = None
+    alpha: float = 0.05
+    exclude: tuple[tuple[Mapping[str, str], str], ...] = ()
+    set: Mapping[str, Any] = field(default_factory=dict)
+    match: Match | None = None
+    timeout: float | None = None
+    retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 1})
+    file: str | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w.-]+", self.name) or self.name in FOLDERS:
+            raise ConfigurationError(
+                f"name: {self.name!r} cannot name a folder of results; use letters, digits, '-', '_' and '.', not {FOLDERS}"
+            )
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ConfigurationError(f"seeds: {list(self.seeds)} has one twice")
+        if len(self.seeds) < 2:
+            raise ConfigurationError(
+                f"seeds: a study needs at least 2, but has {len(self.seeds)}: without a second run nothing tells a difference from chance. "
+                f"5 show differences of 1.7 standard deviations or more, 10 those of 1.0."
+            )
+        if self.min_effect is not None and self.min_effect <= 0:
+            raise ConfigurationError(f"min_effect must be above 0, but is {self.min_effect}")
+        if not 0 < self.alpha < 1:
+            raise ConfigurationError(f"alpha must lie between 0 and 1, but is {self.alpha}")
+        for name, value, known in (("design", self.design, DESIGNS), ("better", self.better, ("lower", "higher"))):
+            if value not in known:
+                raise ConfigurationError(f"{name}: unknown {value!r}.{nearest(str(value), known)} One of: {', '.join(known)}.")
+        if unknown := [kind for kind in self.vary if kind not in SEED_KINDS]:
+            raise ConfigurationError(f"vary: unknown {unknown[0]!r}.{nearest(unknown[0], SEED_KINDS)} Of: {', '.join(SEED_KINDS)}.")
+        if not self.vary:
+            raise ConfigurationError("vary: at least one seed must differ between runs, or they are all the same")
+        if len({f.name for f in self.factors}) < len(self.factors):
+            raise ConfigurationError(
+                "factors: two keys end in the same word; give one of them a word as its name, and levels of dotted keys"
+            )
+        if not (self.variants if self.design == "list" else self.factors):
+            raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
+        for key in self.set:
+            check_key(key)
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        """Read a study file: a path, or the short name of one that comes with attnkit, such as `ablations/attention`."""
+        file = find_study(str(path))
+        return cls.from_dict(read_yaml(file.read_text(encoding="utf-8"), where=str(file)), file=file)
+
+    @classmethod
+    def from_dict(cls, content: Any, *, file: Path) -> Self:
+        """Return the study that a file says; `file` gives its name and where its recipe is."""
+        known = [f.name for f in fields(cls) if f.name != "file"]
+        if not isinstance(content, Mapping) or "recipe" not in content:
+            raise ConfigurationError(
+                f"{file} is no study: it needs the key recipe, and {', '.join(k for k in known if k != 'recipe')} may follow"
+            )
+        if unknown := [key for key in content if key not in known]:
+            raise ConfigurationError(f"{file}: unknown key {unknown[0]!r}.{nearest(str(unknown[0]), known)} Keys: {', '.join(known)}.")
+        given: dict[str, Any] = {"name": file.stem, **content, "file": str(file)}
+        beside = file.parent / str(given["recipe"])
+        given["recipe"] = str(beside if beside.is_file() else find_recipe(str(given["recipe"])))
+        for key, read in _READERS.items():
+            if key in given:
+                try:
+                    given[key] = read(given[key])
+                except (TypeError, AttributeError, KeyError) as error:
+                    raise ConfigurationError(f"{file}: {key} is not understood: {given[key]!r} ({error})") from error
+        return cls(**given)
+
+    def with_seeds(self, *seeds: int) -> Self:
+        """Return the study with more seeds; runs of the others stay as they are."""
+        return replace(self, seeds=(*self.seeds, *(s for s in seeds if s not in self.seeds)))
+
+    def expanded(self) -> list[Variant]:
+        """Return every variant of the design; those that `exclude` names say why they are left out."""
+        variants = expand(self.design, self.factors, self.variants)
+        known = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in self.factors}
+        for levels, _ in self.exclude:
+            for factor, level in levels.items():
+                if factor not in known:
+                    raise ConfigurationError(f"exclude: no factor {factor!r}.{nearest(factor, known)} Factors: {', '.join(known)}.")
+                if level not in known[factor]:
+                    raise ConfigurationError(
+                        f"exclude: factor {factor!r} has no level {level!r}.{nearest(level, known[factor])} "
+                        f"Levels: {', '.join(known[factor])}."
+                    )
+        return [replace(v, excluded=self._reason(dict(v.choices))) for v in variants]
+
+    def _reason(self, choices: Mapping[str, str]) -> str | None:
+        return next((why for levels, why in self.exclude if all(choices.get(f) == v for f, v in levels.items())), None)
+
+    def plan(self, folder: str | Path = "runs/ablations") -> "Plan":
+        """Return what there is to run; see `attnkit.ablation.plan`."""
+        from attnkit.ablation.plan import make_plan
+
+        return make_plan(self, Path(folder))
+
+    def run(self, folder: str | Path = "runs/ablations", *, jobs: int = 1, fail_fast: bool = False) -> "Results":
+        """Run what is not finished, and return the results; see `attnkit.ablation.engine`."""
+        from attnkit.ablation.engine import run_plan
+        from attnkit.ablation.results import Results
+
+        plan = self.plan(folder)
+        run_plan(plan, jobs=jobs, fail_fast=fail_fast)
+        return Results(plan)
+
+
+def find_study(name: str) -> Path:
+    """Return the file that a name means: an existing path, or a study that comes with attnkit.
+
+    Raises:
+        ConfigurationError: There is neither.
+    """
+    if (path := Path(name)).is_file():
+        return path
+    folder = recipe_folder() / STUDIES
+    known = sorted(p.stem for p in folder.glob("*.yaml"))
+    short = name.removesuffix(".yaml").removeprefix(f"{STUDIES}/")
+    if short in known:
+        return folder / f"{short}.yaml"
+    raise ConfigurationError(
+        f"no study {name!r}: there is no such file.{nearest(short, known)} Studies of attnkit: {', '.join(known) or 'none'}."
+    )
+
+
+def _seeds(given: Any) -> tuple[int, ...]:
+    seeds = tuple(range(given)) if isinstance(given, int) and not isinstance(given, bool) else tuple(given)
+    if wrong := [s for s in seeds if not isinstance(s, int) or isinstance(s, bool) or s < 0]:
+        raise ConfigurationError(f"seeds: a number of seeds, or a list of integers from 0; not {wrong[0]!r}")
+    return seeds
+
+
+def _excluded(given: Any) -> tuple[tuple[Mapping[str, str], str], ...]:
+    if without := [rule for rule in given if not rule.get("reason") or not rule.get("when")]:
+        raise ConfigurationError(f"exclude: each rule is {{when: {{FACTOR: LEVEL}}, reason: TEXT}}, but one is {without[0]!r}")
+    return tuple(({str(k).rpartition(".")[2]: label(v) for k, v in rule["when"].items()}, str(rule["reason"])) for rule in given)
+
+
+def _listed(given: Any) -> tuple[Variant, ...]:
+    if "baseline" in given:
+        raise ConfigurationError("variants: 'baseline' is the recipe itself; give the variant another name")
+    for overrides in given.values():
+        for key in overrides:
+            check_key(key)
+    return tuple(Variant(name=str(name), overrides=dict(o), reference="baseline") for name, o in given.items())
+
+
+def _match(given: Any) -> Match:
+    match = Match(**given)
+    if match.on not in ("params", "flops"):
+        raise ConfigurationError(f"match: on must be params or flops, but is {match.on!r}")
+    check_key(match.adjust)
+    return match
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "factors": lambda given: tuple(read_factor(str(name), value) for name, value in given.items()),
+    "variants": _listed,
+    "seeds": _seeds,
+    "vary": tuple,
+    "exclude": _excluded,
+    "match": _match,
+}

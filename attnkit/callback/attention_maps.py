@@ -1,0 +1,141 @@
+# https://arxiv.org/abs/2303.06296
+"""Attention during training: how spread each head is, and its maps."""
+
+import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
+from itertools import groupby
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from typing_extensions import override
+
+from attnkit.drawing import draw
+from attnkit.registry import ConfigurationError
+from attnkit.task import Task
+from attnkit.task.attending import Reading, read_batch
+from attnkit.tokenizer import Tokenizer
+
+
+class AttentionMaps(Callback):
+    r"""Logs the entropy of each attention head, and pictures of its weights, on the same few rows each time.
+
+    The scalars are `entropy/<module path>/head_<i>`, from 0 (all weight on one key) to 1 (the same weight on all keys). A head that stays
+    near 1 has learned no preference; very low entropy goes with unstable training. TensorBoard gets the maps of the first row too, if
+    matplotlib is installed.
+
+    The rows are read once more, without dropout and gradients: the training is the same, bit for bit. They are the first ones of the first
+    batch that the run sees in validation (its sanity check included), or in training if that comes before.
+
+    Equation:
+        $$e_h = \operatorname{mean}_q \frac{-\sum_k w_{hqk} \ln w_{hqk}}{\ln K_q}$$
+        over the real queries with two keys or more; $K_q$ is the number of keys that the masks leave to a query.
+
+    Paper: Zhai et al. 2023, https://arxiv.org/abs/2303.06296 (low attention entropy and instability)
+
+    Args:
+        every_n_steps: Optimizer steps between two logs (default: at the end of each validation).
+        rows: Rows of the batch that are read. Their weights are held at once: 4 bytes for each row, layer, head, query and key.
+        figures: Whether TensorBoard gets pictures.
+
+    Raises:
+        ConfigurationError: A number is not positive; in use, the task reads no tokens or its model has no attention.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[AttentionMaps(every_n_steps=500)], accelerator="cpu", logger=False)
+    """
+
+    def __init__(self, *, every_n_steps: int | None = None, rows: int = 4, figures: bool = True) -> None:
+        for name, value in (("every_n_steps", every_n_steps), ("rows", rows)):
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name} must be at least 1, but is {value}")
+        self.every_n_steps, self.rows, self.figures = every_n_steps, rows, figures
+        self._batch: dict[str, Tensor] | None = None
+        self._last = 0
+
+    @override
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._keep(batch)
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self.every_n_steps is not None:
+            self._keep(batch)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.every_n_steps is None and not trainer.sanity_checking:
+            self._log(trainer, pl_module)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step  # the same for all micro-batches of a step
+        if self.every_n_steps is not None and step != self._last and step % self.every_n_steps == 0:
+            self._last = step
+            self._log(trainer, pl_module)
+
+    def _keep(self, batch: Any) -> None:
+        if self._batch is None and isinstance(batch, Mapping):
+            self._batch = {k: v[: self.rows].clone() for k, v in batch.items() if isinstance(v, Tensor) and v.ndim}
+
+    def _log(self, trainer: Trainer, task: LightningModule) -> None:
+        if not trainer.loggers or self._batch is None:
+            return
+        if not isinstance(task, Task):
+            raise ConfigurationError(f"AttentionMaps needs a task of attnkit, but this is {type(task).__name__}")
+        with trainer.precision_plugin.forward_context():
+            reading = read_batch(task, self._batch, self.rows)
+            maps = reading.maps()  # on every rank: the weights may be shared out
+        if not trainer.is_global_zero:
+            return
+        scalars = {
+            f"entropy/{path}/head_{head}": value
+            for path, weights in maps.items()
+            for head, value in enumerate(entropy(weights, reading.queries(path) != Tokenizer.pad_id).tolist())
+        }
+        for logger in trainer.loggers:
+            logger.log_metrics(scalars, step=trainer.global_step)
+            if isinstance(logger, TensorBoardLogger) and self.figures and find_spec("matplotlib") is not None:
+                self._draw(logger, reading, maps, trainer.global_step)
+
+    def _draw(self, logger: TensorBoardLogger, reading: Reading, maps: dict[str, Tensor], step: int) -> None:
+        for name, group in groupby(reading.labelled(maps), key=lambda m: m.name):
+            try:
+                figure, _ = draw(list(group))
+            except ConfigurationError as error:  # too long for a figure
+                rank_zero_warn(f"AttentionMaps draws no figures: {error}")
+                self.figures = False
+                return
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Glyph .* missing from")
+                logger.experiment.add_figure(f"attention/{name}", figure, step)
+
+
+def entropy(weights: Tensor, real: Tensor) -> Tensor:
+    """Return the mean entropy of each head, over the greatest possible one.
+
+    Args:
+        weights: [B, H, Q, K].
+        real: [B, Q] bool, True = a query that counts.
+
+    Returns:
+        [H], from 0 to 1; 0 where no query has two keys.
+
+    Example:
+        >>> weights = torch.tensor([[[0.25, 0.25, 0.25, 0.25]], [[1.0, 0.0, 0.0, 0.0]]])[None]
+        >>> entropy(weights, torch.ones(1, 1, dtype=torch.bool))
+        tensor([1., 0.])
+    """
+    weights = weights.float()
+    keys = (weights > 0).any(1).sum(-1)  # [B, Q]; a key counts if any head gives it weight, since a weight may be too small for a number
+    nats = torch.special.entr(weights).sum(-1)  # [B, H, Q]
+    counts = real & (keys > 1)
+    relative = torch.where(counts[:, None], nats / keys.clamp(min=2).log()[:, None], 0.0)
+    return relative.sum((0, 2)) / counts.sum().clamp(min=1)

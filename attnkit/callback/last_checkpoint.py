@@ -1,0 +1,102 @@
+"""The checkpoint from which a run that was killed goes on."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from typing_extensions import override
+
+from attnkit.registry import ConfigurationError
+
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+
+
+class LastCheckpoint(Checkpoint):
+    """Keeps the newest state of a run as `checkpoints/last.ckpt`, and the one before it as `checkpoints/previous.ckpt`.
+
+    It is written between two optimizer steps, when all that belongs to the first one is done and logged: after each validation and each
+    epoch, every so many steps and minutes, at the end of the run, and when SIGTERM stops it.
+
+    Args:
+        every_n_steps: Optimizer steps between two checkpoints (default: steps do not matter).
+        every_n_minutes: Minutes between two checkpoints; None: time does not matter.
+
+    Raises:
+        ConfigurationError: A number is not positive.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[LastCheckpoint(every_n_steps=1000)], accelerator="cpu", logger=False)
+    """
+
+    def __init__(self, *, every_n_steps: int | None = None, every_n_minutes: float | None = 10) -> None:
+        for name, value in (("every_n_steps", every_n_steps), ("every_n_minutes", every_n_minutes)):
+            if value is not None and value <= 0:
+                raise ConfigurationError(f"{name} must be positive, but is {value}")
+        self.every_n_steps, self.every_n_minutes = every_n_steps, every_n_minutes
+        self.path = Path(LAST)
+        self._due = self._stopping = False
+        self._step = 0  # of the newest checkpoint, and its time
+        self._time = time.monotonic()
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.path = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints" / LAST
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._due = self._stopping = False
+        self._step, self._time = trainer.global_step, time.monotonic()
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx % trainer.accumulate_grad_batches == 0 and self._is_due(trainer):
+            self._save(trainer)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.world_size == 1 and (trainer.received_sigterm or self._stopping):  # Lightning stops after this batch
+            self._stopping = True
+            trainer._signal_connector.received_sigterm = not trainer.fit_loop._should_accumulate()
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._due |= not trainer.sanity_checking
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._due = True
+        epochs = trainer.max_epochs
+        if trainer.should_stop or trainer.global_step == trainer.max_steps or (epochs and 0 < epochs <= trainer.current_epoch + 1):
+            self._save(trainer)
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if isinstance(exception, SIGTERMException) and not trainer.fit_loop._should_accumulate():
+            self._save(trainer)
+            rank_zero_info(f"Stopped by SIGTERM after {trainer.global_step} steps, saved in {self.path}")
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        step = trainer.global_step
+        due = self._due or (self.every_n_steps is not None and step % self.every_n_steps == 0)
+        if self.every_n_minutes is not None and (trainer.world_size == 1 or step % 20 == 0):  # asking all processes takes a while
+            due |= bool(trainer.strategy.broadcast(time.monotonic() - self._time >= 60 * self.every_n_minutes))
+        return due
+
+    def _save(self, trainer: Trainer) -> None:
+        self._due = False
+        if trainer.global_step == self._step or getattr(trainer, "fast_dev_run", False):
+            return
+        if trainer.is_global_zero and self.path.exists():
+            previous = self.path.with_name(PREVIOUS)
+            if previous.is_dir():  # a sharded checkpoint
+                shutil.rmtree(previous)
+            self.path.replace(previous)
+        trainer.strategy.barrier()
+        trainer.save_checkpoint(self.path, weights_only=False)
+        self._step, self._time = trainer.global_step, time.monotonic()

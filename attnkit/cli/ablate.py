@@ -1,0 +1,218 @@
+"""`attnkit ablate`: plan, run, look at and report a study."""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+from attnkit.ablation import Study
+from attnkit.ablation.engine import WORKER, retry, run_plan
+from attnkit.ablation.plan import Plan, Run, differences
+from attnkit.ablation.store import read_json, status_of, write_json
+from attnkit.registry import ConfigurationError, nearest
+
+Options = argparse.Namespace
+EXTRA = ("jinja2", "matplotlib", "pandas", "scipy", "statsmodels")
+"""What the extra `ablate` installs, and statistics and reports need."""
+
+
+def plan(options: Options) -> int:
+    """Say what would be run; trains nothing."""
+    from attnkit.ablation.statistics import detectable
+
+    planned = _plan(options)
+    study = planned.study
+    print(f"{study.name}: {len(planned.variants)} variants x {len(study.seeds)} seeds = {len(planned.runs)} runs of {study.recipe}")
+    baseline = planned.inspections[planned.variants[0].name].parameters or 0
+    for variant in planned.variants:
+        inspection = planned.inspections[variant.name]
+        size = inspection.parameters or 0
+        gap = f" ({size / baseline - 1:+.1%})" if baseline and size != baseline else ""
+        adjusted = f", {study.match.adjust} = {inspection.adjusted}" if study.match and inspection.adjusted is not None else ""
+        flops = f", {inspection.flops:,} FLOPs" if inspection.flops is not None else ""
+        print(f"  {variant.name}: {size:,} parameters{gap}{flops}{adjusted}")
+        for effect in planned.side_effects[variant.name]:
+            print(f"      also: {effect}")
+    for variant, reason in planned.left_out:
+        print(f"  left out: {variant.name}: {reason}")
+    compared = sum(v.reference is not None for v in planned.variants)
+    if compared:
+        smallest = detectable(len(study.seeds), alpha=study.alpha / compared)
+        print(
+            f"With {len(study.seeds)} seeds and {compared} comparisons, differences of {smallest:.2f} standard deviations (of the paired "
+            f"differences) or more are found with a probability of 0.8."
+        )
+    states = [status_of(planned.run_folder(r.key))["status"] for r in planned.runs]
+    times = [s["wall_seconds"] for r in planned.runs if "wall_seconds" in (s := status_of(planned.run_folder(r.key)))]
+    if times:
+        todo = sum(s in ("pending", "interrupted") for s in states)
+        print(f"{todo} runs are to do, about {todo * sum(times) / len(times):.0f} s one after another, as the finished ones took.")
+    return 0
+
+
+def run(options: Options) -> int:
+    """Run what is not finished, then print the verdicts."""
+    planned = _plan(options)
+    gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
+    run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, say=lambda line: print(line, flush=True))
+    return _report(planned)
+
+
+def status(options: Options) -> int:
+    """Print the state of every run."""
+    planned = _plan(options)
+    for one in planned.runs:
+        state = status_of(planned.run_folder(one.key))
+        message = f"  {state['kind']}: {state['message']}" if state["status"] == "failed" else ""
+        print(f"{state['status']:<12} {one.key}  {', '.join(one.variants)}  seed {one.seed}{message}")
+    return 0
+
+
+def logs(options: Options) -> int:
+    """Print what a run wrote."""
+    planned = _plan(options)
+    folder = planned.run_folder(_find(planned, options.what).key)
+    for name in ("stdout.txt", "stderr.txt"):
+        if (folder / name).exists():
+            print(f"== {folder / name}\n{(folder / name).read_text(encoding='utf-8', errors='replace')}")
+    return 0
+
+
+def retry_failed(options: Options) -> int:
+    """Run again what failed."""
+    print(f"{retry(_plan(options))} failed runs are tried again")
+    return run(options)
+
+
+def report(options: Options) -> int:
+    """Write the report from what is stored."""
+    return _report(_plan(options))
+
+
+def compare(options: Options) -> int:
+    """Print the comparison of any two variants: one test, outside of the declared family."""
+    from attnkit.ablation.results import Results, sentence
+    from attnkit.ablation.statistics import compare as measure
+    from attnkit.ablation.statistics import judge
+
+    planned = _plan(options)
+    study, results = planned.study, Results(planned)
+    a, b = _variant(planned, options.a), _variant(planned, options.b)
+    measured = measure(
+        a,
+        results.values(a),
+        reference=b,
+        reference_runs=results.values(b),
+        better=study.better,
+        min_effect=study.min_effect,
+        alpha=study.alpha,
+    )
+    [judged] = judge([measured], better=study.better, min_effect=study.min_effect, alpha=study.alpha)
+    print(sentence(judged, study))
+    print("This comparison is none of the study's family: it has no correction for having been chosen afterwards.")
+    return 0
+
+
+def diff(options: Options) -> int:
+    """Print where the complete recipes of two variants differ."""
+    planned = _plan(options)
+    recipes = [planned.inspections[_variant(planned, name)].recipe or {} for name in (options.a, options.b)]
+    for key, values in differences(*recipes).items():
+        a, b = ("absent" if v is ... else json.dumps(v) for v in values)
+        print(f"{key}: {a} | {b}")
+    return 0
+
+
+def reproduce(options: Options) -> int:
+    """Train one run again, from its start, and compare the two results."""
+    planned = _plan(options)
+    key = _find(planned, options.what).key
+    folder, again = planned.run_folder(key), planned.folder / "reproduced" / key
+    stored = read_json(folder / "result.json")
+    if stored is None:
+        raise ConfigurationError(f"run {key} has no result to compare with; attnkit ablate run makes it")
+    shutil.rmtree(again, ignore_errors=True)
+    write_json(again / "job.json", read_json(folder / "job.json"))
+    if subprocess.run([sys.executable, "-m", WORKER, str(again)], check=False).returncode:
+        raise ConfigurationError(f"the run {again} failed; its message is above")
+    new = read_json(again / "result.json")
+    same = new["batch_hash"] == stored["batch_hash"]
+    print(f"batches: {'the same' if same else 'others'}")
+    for name, value in stored["metrics"].items():
+        print(f"{name}: {value} | {new['metrics'].get(name)}{'' if new['metrics'].get(name) == value else '  differs'}")
+    return 0 if new["metrics"] == stored["metrics"] else 1
+
+
+ACTIONS: Mapping[str, tuple[str, Callable[[Options], int], tuple[str, ...]]] = {
+    "plan": ("what would be run: variants, sizes, what is left out, the smallest difference that can be found", plan, ()),
+    "run": ("run what is not finished, and report", run, ()),
+    "status": ("the state of every run", status, ()),
+    "logs": ("what a run wrote", logs, ("what",)),
+    "retry": ("run again what failed", retry_failed, ()),
+    "report": ("write the report from stored results", report, ()),
+    "compare": ("compare any two variants", compare, ("a", "b")),
+    "diff": ("where the complete recipes of two variants differ", diff, ("a", "b")),
+    "reproduce": ("train one run again and compare", reproduce, ("what",)),
+}
+_MEANINGS = {"what": "the key of a run (or its beginning), or VARIANT:SEED", "a": "a variant", "b": "another"}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `attnkit ablate`."""
+    top = argparse.ArgumentParser(prog="attnkit ablate", description="ablation studies: from one file to verdicts", allow_abbrev=False)
+    actions = top.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, (summary, action, names) in ACTIONS.items():
+        sub = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        sub.add_argument("study", help="a study file, or the short name of one that comes with attnkit")
+        for argument in names:
+            sub.add_argument(argument, metavar=argument.upper(), help=_MEANINGS[argument])
+        sub.add_argument("--folder", default="runs/ablations", help="where results are (default: runs/ablations)")
+        sub.add_argument("--seeds", type=int, nargs="+", default=[], metavar="N", help="add these seeds; finished runs stay")
+        if name in ("run", "retry"):
+            sub.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+            sub.add_argument("--gpus", metavar="0,1", help="deal these GPUs out to the runs")
+            sub.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
+        sub.set_defaults(carry_out=action)
+    return top
+
+
+def ablate(arguments: list[str]) -> int:
+    """Carry out `attnkit ablate ...`; return the exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.carry_out(options))
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in EXTRA:
+            raise
+        raise ConfigurationError(f"attnkit ablate needs the package {error.name!r}: pip install attnkit[ablate]") from error
+
+
+def _plan(options: Options) -> Plan:
+    return Study.from_yaml(options.study).with_seeds(*options.seeds).plan(options.folder)
+
+
+def _report(planned: Plan) -> int:
+    from attnkit.ablation.results import Results
+
+    results = Results(planned)
+    print("\n".join(results.sentences()))
+    page = results.report()
+    print(f"Report: {page}")
+    return 0 if results.complete else 1
+
+
+def _variant(planned: Plan, name: str) -> str:
+    names = [v.name for v in planned.variants]
+    if name not in names:
+        raise ConfigurationError(f"no variant {name!r}.{nearest(name, names)} Variants: {'; '.join(names)}.")
+    return name
+
+
+def _find(planned: Plan, what: str) -> Run:
+    variant, _, seed = what.rpartition(":")
+    found = [r for r in planned.runs if r.key.startswith(what) or (variant in r.variants and str(r.seed) == seed)]
+    if len(found) != 1:
+        raise ConfigurationError(f"{what!r} is {'no run' if not found else 'the beginning of several'}; attnkit ablate status lists them")
+    return found[0]

@@ -1,0 +1,78 @@
+"""`attnkit attention`: what a checkpoint attends to, as a page or a figure."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnkit.drawing import AttentionMap, require_matplotlib, write_figure, write_page
+from attnkit.registry import ConfigurationError
+from attnkit.task import Task, load_exported
+from attnkit.task.attending import read_text
+
+
+def attention(
+    checkpoint: str,
+    text: str,
+    *,
+    out: str,
+    target: str | None = None,
+    kind: str = "all",
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    beam_size: int | None = None,
+) -> None:
+    """Draw the attention of a model that reads a text, and say which file has it.
+
+    Args:
+        checkpoint: A file of `attnkit fit` or of `attnkit export`.
+        text: What the model reads.
+        out: The file: `.html` (interactive), `.png` or `.svg` (these need matplotlib).
+        target: What an encoder-decoder writes (default: what it generates), or what follows the text of a language model.
+        kind: `self`, `cross` or `all`.
+        layers: Layers to draw, from 0 (default: all).
+        heads: Heads to draw, from 0 (default: all).
+        beam_size: Beams of the generation (default: the task's).
+
+    Raises:
+        ConfigurationError: The checkpoint cannot be used, the model has no attention, or nothing is left to draw.
+    """
+    suffix = Path(out).suffix
+    if suffix not in (".html", ".png", ".svg"):
+        raise ConfigurationError(f"--out must end in .html, .png or .svg, but is {out!r}")
+    if suffix != ".html":
+        require_matplotlib()
+    if beam_size is not None and beam_size < 1:
+        raise ConfigurationError(f"--beam_size must be at least 1, but is {beam_size}")
+    task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
+    reading = read_text(task, text, target, beam_size=beam_size)
+    maps = _choose(reading.labelled(reading.maps()), kind, layers, heads)
+    title = text if reading.output is None else f"{text} → {reading.output}"
+    notes: list[str] = []
+    if suffix == ".html":
+        write_page(maps, out, title=title)
+    else:
+        notes = write_figure(maps, out, title=title)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(title)
+    print(f"Wrote {out}: {sum(len(m.heads) for m in maps)} maps ({', '.join(dict.fromkeys(m.name for m in maps))})")
+
+
+def _choose(maps: list[AttentionMap], kind: str, layers: Sequence[int] | None, heads: Sequence[int] | None) -> list[AttentionMap]:
+    kinds = sorted({m.kind for m in maps})
+    maps = [m for m in maps if kind in ("all", m.kind)]
+    if not maps:
+        raise ConfigurationError(f"this model has no {kind}-attention, but {' and '.join(f'{k}-attention' for k in kinds)}")
+    if layers is not None:
+        _require(layers, {m.layer for m in maps}, "layer")
+        maps = [m for m in maps if m.layer in layers]
+    if heads is not None:
+        _require(heads, {h for m in maps for h in m.heads}, "head")
+        maps = [m.of_heads([h for h in m.heads if h in heads]) for m in maps if set(heads) & set(m.heads)]
+    return maps
+
+
+def _require(asked: Sequence[int], there: set[int], what: str) -> None:
+    if wrong := [number for number in asked if number not in there]:
+        listed = ", ".join(map(str, sorted(there)))
+        raise ConfigurationError(f"there is no {what} {wrong[0]}; counted from 0, there are: {listed}")

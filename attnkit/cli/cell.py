@@ -1,0 +1,223 @@
+"""One run of a study, in a process of its own: `python -m attnkit.cli.cell FOLDER` trains what FOLDER/job.json says.
+
+Initialisation, order of the data and dropout have a seed each, so that what one variant draws moves nothing in another. That all variants
+saw the same batches is not taken on trust: a hash of every batch is part of the result.
+"""
+
+import hashlib
+import math
+import os
+import platform
+import sys
+import time
+import traceback
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from filelock import FileLock, Timeout
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from typing_extensions import override
+
+from attnkit import __version__
+from attnkit.ablation.engine import BUSY
+from attnkit.ablation.store import read_json, write_json
+from attnkit.cli.recipe import Request
+from attnkit.cli.run import _NOISE, RunCLI, _one_message
+from attnkit.registry import ConfigurationError
+
+CHECK_EVERY = 20
+"""Steps between looks at the loss: on a GPU a look waits for it."""
+
+
+class Recorder(Callback):
+    """Seeds what is drawn, and keeps what is measured. Its state is in the checkpoints, so a run that goes on has all of it.
+
+    Args:
+        seeds: Of initialisation and dropout. Dropout is a function of its seed and the step, so a run that goes on draws the same.
+    """
+
+    state_key = "attnkit_ablation"
+
+    def __init__(self, seeds: dict[str, int]) -> None:
+        self.seeds = seeds
+        self.diverged = False
+        self.digest = ""
+        self.batches = self.tokens = 0
+        self.seconds = 0.0
+        self.curve: list[dict[str, float]] = []
+        self._clock: float | None = None
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            torch.manual_seed(self.seeds["initialisation"])  # the model is built next
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._clock = self._clock or time.perf_counter()
+        torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches)
+        tensors = [leaf.detach().cpu() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
+        digest = hashlib.sha256(self.digest.encode())
+        for tensor in tensors:
+            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
+            digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
+        self.digest = digest.hexdigest()
+        self.batches += 1
+        self.tokens += sum(int(t.count_nonzero()) for t in tensors if t.dtype == torch.int64)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+        if self.batches % CHECK_EVERY == 0 and isinstance(loss, Tensor) and not bool(loss.isfinite()):
+            self.diverged = True
+            trainer.should_stop = True
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
+        now = time.perf_counter()
+        self.seconds += now - (self._clock or now)
+        self._clock = None
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.curve.append({"step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3), **metrics})
+        if not math.isfinite(metrics.get("val/loss", 0.0)):
+            self.diverged = True
+            trainer.should_stop = True
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        kept = ("digest", "batches", "tokens", "seconds", "curve", "diverged")
+        return {name: getattr(self, name) for name in kept}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        vars(self).update(state_dict)
+
+
+class CellCLI(RunCLI):
+    """`attnkit fit` with a `Recorder`.
+
+    Args:
+        request: The arguments.
+        recorder: The callback.
+    """
+
+    def __init__(self, request: Request, recorder: Recorder) -> None:
+        self.recorder = recorder
+        super().__init__("fit", request)
+
+    @override
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        trainer = super().instantiate_trainer(**kwargs)
+        trainer.callbacks.insert(0, self.recorder)  # type: ignore[attr-defined]
+        return trainer
+
+
+def train(folder: Path) -> None:
+    """Carry out the job in a folder, going on from its last checkpoint if there is one, and write the result."""
+    job = read_json(folder / "job.json")
+    if not is_child():
+        write_json(folder / "environment.json", environment())
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
+    recorder, started = Recorder(job["seeds"]), time.time()
+    last = folder / "checkpoints" / "last.ckpt"
+    request = Request(
+        recipes=[str(folder / "recipe.yaml")],
+        others=[
+            f"--seed_everything={job['seeds']['initialisation']}",
+            f"--trainer.default_root_dir={folder}",
+            "--trainer.logger=false",
+            "--trainer.enable_progress_bar=false",
+        ],
+        ckpt_path=str(last) if last.exists() else None,
+    )
+    cli = CellCLI(request, recorder)
+    metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
+    metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
+    if job["test"] and not recorder.diverged:
+        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path="best", weights_only=True)
+        metrics |= dict(tested)
+    result = {
+        "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+        "curve": [{k: v if math.isfinite(v) else None for k, v in point.items()} for point in recorder.curve],
+        "batches": recorder.batches,
+        "batch_hash": recorder.digest,
+        "tokens": recorder.tokens,
+        "seconds": round(recorder.seconds, 3),
+        "parameters": sum(p.numel() for p in cli.model.parameters()),
+    }
+    if is_child():
+        return
+    write_json(folder / "result.json", result)
+    write_json(
+        folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
+    )
+
+
+def is_child() -> bool:
+    """Return whether Lightning began this process as another rank of a run: the first rank has the lock, and writes."""
+    return int(os.environ.get("LOCAL_RANK", "0")) > 0
+
+
+def environment() -> dict[str, Any]:
+    """Return what a result may depend on besides its job."""
+    return {
+        "attnkit": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "lightning": version("lightning"),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the kind of a failure, which decides whether it is tried again.
+
+    Example:
+        >>> kind_of(ConfigurationError("no such name")), kind_of(OSError(28, "No space left on device")), kind_of(ZeroDivisionError())
+        ('configuration', 'disk_full', 'error')
+    """
+    if isinstance(error, ConfigurationError):
+        return "configuration"
+    if isinstance(error, OSError) and error.errno in (28, 122):
+        return "disk_full"
+    return "out_of_memory" if isinstance(error, MemoryError | torch.OutOfMemoryError) else "error"
+
+
+def main(folder: Path) -> int:
+    """Train, and write down how it ended. Returns the exit status."""
+    if is_child():
+        train(folder)
+        return 0
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            if (folder / "status.json").exists():
+                return 0  # by another process, since this one was begun
+            try:
+                with warnings.catch_warnings(), _one_message():
+                    for message in (*_NOISE, r"Checkpoint directory .* exists and is not empty"):  # it goes on from one of these
+                        warnings.filterwarnings("ignore", message=message)
+                    train(folder)
+            except Exception as error:
+                traceback.print_exc()
+                first = f"{type(error).__name__}: {error}".splitlines()[0]
+                write_json(folder / "status.json", {"status": "failed", "kind": kind_of(error), "message": first})
+                return 1
+    except Timeout:
+        return BUSY
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,72 @@
+"""What a task takes from the data module, and what a run takes from the checkpoint that it starts from (`model.init_from`)."""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from attnkit.cli.composition import data_arguments
+from attnkit.cli.recipe import recipe_names
+from attnkit.registry import ConfigurationError, datasets, tasks, tokenizers
+from attnkit.task import CheckpointError, load_checkpoint
+
+INHERITED = ("stack", "embedding")
+"""The arguments of a task that `init_from` gives, unless the recipe does."""
+
+
+def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
+    """Return the arguments of a task that come from the data module.
+
+    Raises:
+        ConfigurationError: The data lack one; the message names data sets that have all.
+    """
+    wanted = data_arguments(tasks, task)
+    if lacking := [attribute for attribute in wanted.values() if not _has(module, attribute)]:
+        fitting = [name for name in datasets if _fits(name, wanted)]
+        raise ConfigurationError(
+            f"the task {task!r} needs data with {' and '.join(lacking)}, which {dataset!r} does not have. "
+            f"Data sets that suit it: {', '.join(fitting) or 'none'}."
+        )
+    return {argument: getattr(module, attribute) for argument, attribute in wanted.items()}
+
+
+def read_init_from(path: object) -> dict[str, Any] | None:
+    """Return the checkpoint that `model.init_from` names, or None if it is null.
+
+    Raises:
+        CheckpointError: It cannot be used; if it would be the result of a recipe, the message says how to make it.
+    """
+    if path is None or str(path) == "null":
+        return None
+    try:
+        return load_checkpoint(str(path))
+    except CheckpointError as error:
+        made = re.match(r"(?:.*/)?runs/(.+)/version_\d+/checkpoints/", str(path))
+        recipe = made[1] if made and made[1] in recipe_names() else None
+        hint = (
+            f"make it with: attnkit fit --config {recipe}" if recipe else "give a checkpoint of attnkit fit, or null to start from nothing"
+        )
+        raise CheckpointError(f"model.init_from: {error}. To have one, {hint}") from error
+
+
+def inherited_layer(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the layer of a recipe that lies below all others: the stack and the embedding of the checkpoint to start from."""
+    arguments = checkpoint["hyper_parameters"]
+    return {"model": {key: arguments[key] for key in INHERITED if key in arguments}}
+
+
+def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[str, Any]:
+    """Return the trained tokenizers of a checkpoint that a data set takes, by argument."""
+    accepted = [argument.name for argument in datasets.arguments(dataset) if argument.registry is tokenizers]
+    return {name: spec for name, spec in checkpoint["hyper_parameters"].items() if name in accepted and spec is not None}
+
+
+def _has(thing: object, attribute: str) -> bool:
+    """Return whether there is such an attribute, without computing a property."""
+    return hasattr(type(thing), attribute) or attribute in vars(thing)
+
+
+def _fits(dataset: str, wanted: Mapping[str, str]) -> bool:
+    with suppress(ConfigurationError):  # a broken plugin
+        return all(hasattr(datasets.get(dataset), attribute) for attribute in wanted.values())
+    return False

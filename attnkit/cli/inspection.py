@@ -1,0 +1,161 @@
+"""The second process of a study's plan: reads compositions as JSON from stdin, and answers each in a line of JSON on stdout."""
+
+import contextlib
+import inspect
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnkit.ablation.design import layer
+from attnkit.cli.composition import complete_recipe
+from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
+from attnkit.recipe import merge, read_recipe
+from attnkit.registry import ConfigurationError, datasets, nearest, tasks
+
+MOST_WIDTH = 1 << 16
+
+
+class Inspector:
+    """Builds compositions of one recipe without memory.
+
+    Args:
+        recipe: The file, or the short name.
+        match: The fields of `attnkit.ablation.study.Match`, or None.
+        baseline: The layers of the composition to whose size others are matched.
+    """
+
+    def __init__(self, recipe: str, *, match: Mapping[str, Any] | None, baseline: Sequence[Mapping[str, Any]]) -> None:
+        self.recipe = read_recipe(recipe)
+        self.match = match
+        self.batches: dict[Any, Any] = {}  # of data modules
+        self.modules: dict[str, Any] = {}  # data modules by their spec: reading data takes longer than building models
+        self.target = self.measure(self.completed(baseline)[0]) if match else 0
+
+    def answer(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the fields of an `attnkit.ablation.inspection.Inspection`."""
+        try:
+            recipe, notes = self.completed(layers)
+        except ConfigurationError as error:
+            return {"error": str(error), "kind": "mistake"}
+        try:
+            adjusted = None
+            if self.match and self.measure(recipe) != self.target:
+                adjusted = self.solved(layers)
+                recipe, notes = self.completed([*layers, *layer({self.match["adjust"]: adjusted})])
+                gap = self.measure(recipe) / self.target - 1
+                if abs(gap) > self.match["tolerance"]:
+                    message = f"match: {self.match['adjust']}={adjusted} comes nearest, but is {gap:+.1%} away in {self.match['on']}"
+                    return {"error": message, "kind": "illegal"}
+            sizes = {"parameters": self.parameters(recipe), "flops": self.flops(recipe) if self.counts_flops else None}
+        except ValueError as error:  # a ConfigurationError is one too
+            return {"error": str(error), "kind": "illegal"}
+        takes_seed = any(a.name == "seed" for a in datasets.arguments(recipe["data"]["name"]))
+        return {"recipe": recipe, "notes": notes, "adjusted": adjusted, "takes_seed": takes_seed, **sizes}
+
+    def completed(self, layers: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+        """Return the recipe under layers with all of `model` and `data` written out, and what was dropped on the way."""
+        notes: list[str] = []
+        recipe: Any = self.recipe
+        for over in layers:
+            recipe = merge(recipe, over, dropped=notes)
+        accepted = inspect.signature(Trainer).parameters
+        for key in recipe.get("trainer") or {}:
+            if key not in accepted:
+                raise ConfigurationError(f"trainer has no argument {key!r}.{nearest(key, accepted)}")
+        start = read_init_from((recipe.get("model") or {}).get("init_from"))
+        if start is not None:
+            recipe = merge(inherited_layer(start), recipe, dropped=notes)
+        specs = complete_recipe(recipe)
+        if start is not None:
+            specs["data"] |= inherited_tokenizers(start, specs["data"]["name"])
+        others = {k: v for k, v in recipe.items() if k not in (*specs, "seed_everything", "ckpt_path")}
+        return {**specs, **others}, notes
+
+    @property
+    def counts_flops(self) -> bool:
+        """Whether the study asks for FLOPs: they cost a pass through every model."""
+        return bool(self.match and self.match["on"] == "flops")
+
+    def measure(self, recipe: Mapping[str, Any]) -> int:
+        """Return what is matched."""
+        return self.flops(recipe) if self.counts_flops else self.parameters(recipe)
+
+    def parameters(self, recipe: Mapping[str, Any]) -> int:
+        """Return how many parameters the model has; shared ones count once."""
+        task, _ = self.built(recipe)
+        with torch.device("meta"):
+            built: nn.Module = task.build_model()
+        return sum(p.numel() for p in built.parameters())
+
+    def flops(self, recipe: Mapping[str, Any]) -> int:
+        """Return the floating-point operations of the products of matrices (as torch counts) in a pass through a batch of the data.
+
+        The batch is the first of the validation data, which are in the same order for all. Scores that are no product, such as the
+        additive one, have cheap operations that are not counted.
+        """
+        task, module = self.built(recipe)
+        if module not in self.batches:
+            module.prepare_data()
+            module.setup("fit")
+            self.batches[module] = next(iter(module.val_dataloader()))
+        task.configure_model()
+        with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # CPU's fused kernel is not counted
+            task.objective(self.batches[module])
+        return int(counter.get_total_flops())
+
+    def built(self, recipe: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the task, without a model yet, and the data module."""
+        model, data = recipe["model"], recipe["data"]
+        name = json.dumps(data, sort_keys=True)
+        if name not in self.modules:
+            self.modules[name] = datasets.build(data)
+        module = self.modules[name]
+        return tasks.build(model | values_from_data(model["name"], data["name"], module)), module
+
+    def solved(self, layers: Sequence[Mapping[str, Any]]) -> int:
+        """Return the width that comes nearest to the target: bisection, since what is matched grows with every width."""
+        assert self.match is not None
+        key = self.match["adjust"]
+
+        def size(width: int) -> int:
+            return self.measure(self.completed([*layers, *layer({key: width})])[0])
+
+        low, high = 1, 2
+        while size(high) < self.target:
+            low, high = high, 2 * high
+            if high > MOST_WIDTH:
+                raise ConfigurationError(
+                    f"match: {key} has no value up to {MOST_WIDTH} with which the model reaches the baseline's {self.match['on']}"
+                )
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if size(middle) < self.target else (low, middle)
+        return min((low, high), key=lambda width: abs(size(width) - self.target))
+
+
+def main() -> int:
+    """Answer the question on stdin."""
+    question = json.load(sys.stdin)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # what components print is no answer
+            inspector = Inspector(question["recipe"], match=question["match"], baseline=question["baseline"])
+        for layers in question["compositions"]:
+            with contextlib.redirect_stdout(io.StringIO()):
+                answer = inspector.answer(layers)
+            print(json.dumps(answer), flush=True)
+    except ConfigurationError as error:
+        print(f"attnkit: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Random changes of training images: shifts, mirror images, and transforms of torchvision."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnkit.registry import ConfigurationError, nearest
+
+
+class Augmentation:
+    """Changes images at random. What happens to an image is a pure function of seed, epoch and its index, on any process.
+
+    Args:
+        shift: Move by up to so many pixels in each direction; what comes in is black (a random crop of the padded image).
+        flip: Mirror every other image, left to right.
+        transforms: Transforms of `torchvision.transforms.v2` that come after these, in this order: names, or mappings with name and
+            arguments.
+        seed: At least 0.
+
+    Raises:
+        ConfigurationError: `shift` is negative, torchvision is not installed, or it has no such transform.
+
+    Example:
+        >>> images = torch.arange(1, 10, dtype=torch.uint8).view(1, 1, 3, 3)
+        >>> Augmentation(shift=1, seed=4)(images, torch.tensor([0]), epoch=0)[0, 0]
+        tensor([[0, 0, 0],
+                [0, 1, 2],
+                [0, 4, 5]], dtype=torch.uint8)
+    """
+
+    def __init__(self, *, shift: int = 0, flip: bool = False, transforms: Sequence[str | Mapping[str, Any]] = (), seed: int = 0) -> None:
+        if shift < 0:
+            raise ConfigurationError(f"shift must be at least 0 pixels, but is {shift}")
+        self.shift, self.flip, self.seed = shift, flip, seed
+        self.transforms = [_transform(spec) for spec in transforms]
+        self._drawn: tuple[tuple[int, int], Tensor, Tensor] | None = None  # for the latest epoch
+
+    def __call__(self, images: Tensor, indices: Tensor, *, epoch: int) -> Tensor:
+        """Return the changed `images[indices]`, [B, C, H, W], of all `images` [N, C, H, W] uint8."""
+        height, width = images.shape[2:]
+        moves, flips = self._draw(len(images), epoch)
+        down, right = moves[indices].unbind(1)  # [B]
+        rows = torch.arange(height) - down[:, None]  # [B, H], where each row comes from
+        columns = torch.arange(width) - right[:, None]  # [B, W]
+        columns = torch.where(flips[indices][:, None], width - 1 - columns, columns)
+        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None]  # [B, H, W]
+        rows, columns = rows.clamp(0, height - 1)[:, None, :, None], columns.clamp(0, width - 1)[:, None, None]
+        channels = torch.arange(images.shape[1])[:, None, None]
+        changed = images[indices[:, None, None, None], channels, rows, columns] * inside[:, None]
+        if not self.transforms:
+            return changed
+        return torch.stack([self._transformed(image, i, epoch) for image, i in zip(changed, indices.tolist(), strict=True)])
+
+    def _draw(self, count: int, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return the moves [N, 2] and the flips [N] of an epoch."""
+        if self._drawn is None or self._drawn[0] != (count, epoch):
+            rng = np.random.default_rng([self.seed, epoch])
+            moves = torch.from_numpy(rng.integers(-self.shift, self.shift, size=(count, 2), endpoint=True))
+            self._drawn = ((count, epoch), moves, torch.from_numpy((rng.random(count) < 0.5) & self.flip))
+        return self._drawn[1:]
+
+    def _transformed(self, image: Tensor, index: int, epoch: int) -> Tensor:
+        with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global state
+            torch.manual_seed(int(np.random.SeedSequence([self.seed, epoch, index]).generate_state(1)[0]))
+            for transform in self.transforms:
+                image = transform(image)
+        return image
+
+
+def _transform(spec: str | Mapping[str, Any]) -> Any:
+    name, arguments = (spec, {}) if isinstance(spec, str) else (spec.get("name"), {k: v for k, v in spec.items() if k != "name"})
+    try:
+        library = import_module("torchvision.transforms.v2")
+    except ImportError as error:
+        raise ConfigurationError(
+            f"augmentation {name!r} needs the library torchvision: pip install torchvision. Without it there are shift and flip"
+        ) from error
+    names = [n for n in dir(library) if n[0].isupper()]
+    if name not in names:
+        raise ConfigurationError(f"torchvision.transforms.v2 has no {name!r}.{nearest(str(name), names)}")
+    try:
+        return getattr(library, name)(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"augmentation {name}: {error}") from error

@@ -1,0 +1,116 @@
+"""What is computed from texts once and then kept on disk, under a name that is a hash of all that it depends on.
+
+The folder is `${ATTNKIT_CACHE:-~/.cache/attnkit}`. It may be deleted at any time.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attnkit import __version__
+from attnkit.registry import ConfigurationError, tokenizers
+from attnkit.tokenizer import SymbolTokenizer, Tokenizer
+
+T = TypeVar("T")
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache; it need not exist."""
+    return Path(os.environ.get("ATTNKIT_CACHE") or "~/.cache/attnkit").expanduser()
+
+
+def fingerprint(texts: Iterable[str]) -> str:
+    """Return a hash of texts: of what each one is, of where it ends, and of their order.
+
+    Example:
+        >>> fingerprint(["ab", "c"]) == fingerprint(iter(["ab", "c"]))
+        True
+        >>> fingerprint(["ab", "c"]) == fingerprint(["a", "bc"])
+        False
+    """
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
+    """Return what `read` finds in the cache, after `write` has put it there if need be.
+
+    An entry is a folder that gets its name when it is complete, so a half-written one is never read, and processes that write the same
+    one at the same time do not meet. An entry that `read` refuses is made anew, with a warning.
+
+    Args:
+        kind: What sort of thing it is: a folder in the cache.
+        depends_on: Plain data that says all on which the result depends. The versions of attnkit and `tokenizers` are added.
+        write: Puts the files of a new entry into an empty folder.
+        read: Returns the result from the folder of an entry; raises ValueError or OSError if it is damaged.
+
+    Raises:
+        ConfigurationError: The cache folder cannot be written to.
+    """
+    named = json.dumps([__version__, version("tokenizers"), depends_on], sort_keys=True)
+    folder = cache_folder() / kind / hashlib.sha256(named.encode()).hexdigest()
+    if folder.exists():
+        try:
+            return read(folder)
+        except (ValueError, OSError) as error:
+            warnings.warn(f"the cache entry {folder} is damaged ({error}); it is made anew", stacklevel=2)
+            shutil.rmtree(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name[:8]}.", dir=folder.parent))
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write to the cache folder {folder.parent} ({error.strerror}): set ATTNKIT_CACHE to a folder that can be written to"
+        ) from error
+    try:
+        write(draft)
+        try:
+            draft.rename(folder)
+        except OSError:
+            if not folder.exists():  # otherwise another process was faster, and its entry is as good
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return read(folder)
+
+
+def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+    """Return the tokenizer trained on `texts`, from the cache if it was trained with the same settings on the same texts before.
+
+    Tokenizers that only count symbols are not cached: their training costs no more than the hash of the texts.
+
+    Args:
+        tokenizer: One that is trained already is returned as it is.
+        texts: Returns the texts; called for the hash, and once more if the tokenizer must be trained.
+
+    Example:
+        >>> import attnkit
+        >>> len(trained(attnkit.tokenizers.build("character"), lambda: ["banana"]))
+        7
+    """
+    if tokenizer.trained:
+        return tokenizer
+    if isinstance(tokenizer, SymbolTokenizer):
+        return tokenizer.train(texts())
+
+    def write(folder: Path) -> None:
+        (folder / "spec.json").write_text(json.dumps(tokenizer.train(texts()).spec), encoding="utf-8")
+
+    def read(folder: Path) -> Tokenizer:
+        found: Tokenizer = tokenizers.build(json.loads((folder / "spec.json").read_text(encoding="utf-8")))
+        if not found.trained:
+            raise ValueError("it holds no trained tokenizer")
+        return found
+
+    return cached("tokenizers", [tokenizer.spec, fingerprint(texts())], write=write, read=read)

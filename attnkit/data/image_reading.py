@@ -1,0 +1,187 @@
+"""Images from arrays, from folders of files, and from the hub."""
+
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnkit.data.images import Images
+from attnkit.data.reading import HUB, load_hub
+from attnkit.registry import ConfigurationError, nearest
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+CHANNELS = (1, 3)
+
+Location = str | list[str]
+
+
+def read_images(
+    location: Location, *, labelled: bool, shape: Sequence[int] | None = None, columns: tuple[str, str] = ("image", "label")
+) -> Images:
+    """Read images.
+
+    - `.npz`: the array `images`, and with labels the array `labels`.
+    - `[images.npy, labels.npy]`, or without labels `images.npy`.
+    - A folder: with labels a sub-folder for each class, which holds image files; without, the image files in it. In alphabetical order.
+    - An image file (without labels).
+    - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: by the `datasets` library.
+
+    Arrays are uint8: [N, H, W] (grey), [N, H, W, C] or [N, C, H, W] with 1 or 3 channels. Labels are integers from 0. Image files and
+    the hub's images are read by pillow.
+
+    Args:
+        location: Where they are.
+        labelled: Whether there are labels.
+        shape: What image files are made to: 1 (grey) or 3 (colour) channels, and resized to height and width (default: as the first
+            one is, and all others must be). Arrays are never changed.
+        columns: Of image and label on the hub.
+
+    Raises:
+        ConfigurationError: Something is missing, damaged or of another form, or a library is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "digits.npz")
+        >>> np.savez(path, images=np.zeros((5, 8, 8), np.uint8), labels=np.arange(5))
+        >>> read_images(str(path), labelled=True).pixels.shape
+        torch.Size([5, 1, 8, 8])
+    """
+    if isinstance(location, str) and location.startswith(HUB):
+        return _from_hub(location, labelled, shape, columns)
+    paths = [Path(part) for part in ([location] if isinstance(location, str) else location)]
+    if not paths:
+        raise ConfigurationError("the list of image files is empty")
+    for path in paths:
+        if not path.exists():
+            beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise ConfigurationError(f"there are no images {str(path)!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
+    path, suffixes = paths[0], [path.suffix.lower() for path in paths]
+    if len(paths) == 1 and path.is_dir():
+        return _from_folder(path, labelled, shape)
+    if suffixes == [".npz"]:
+        return _from_arrays(str(path), *_from_archive(path, labelled))
+    if suffixes == [".npy", ".npy"] and labelled:
+        return _from_arrays(str(path), _load(path), _load(paths[1]))
+    if suffixes == [".npy"] and not labelled:
+        return _from_arrays(str(path), _load(path), None)
+    if len(paths) == 1 and suffixes[0] in SUFFIXES and not labelled:
+        return _from_files(paths, None, shape)
+    forms = "a folder with a sub-folder for each class, a .npz file, or [images.npy, labels.npy]" if labelled else "a folder, file or array"
+    raise ConfigurationError(f"{location!r} are no {'labelled ' if labelled else ''}images: give {forms}")
+
+
+def _from_arrays(where: str, images: Any, labels: Any) -> Images:
+    if images.dtype != np.uint8:
+        raise ConfigurationError(f"{where}: images must be uint8 (from 0 to 255), but are {images.dtype}; convert them before saving")
+    pixels = torch.from_numpy(np.ascontiguousarray(images))
+    if pixels.ndim == 3:
+        pixels = pixels[:, None]
+    elif pixels.ndim == 4 and pixels.shape[1] not in CHANNELS:
+        pixels = pixels.permute(0, 3, 1, 2).contiguous()
+    if pixels.ndim != 4 or pixels.shape[1] not in CHANNELS or pixels.numel() == 0:
+        raise ConfigurationError(f"{where}: images must have shape [N, H, W], [N, H, W, C] or [N, C, H, W], but have {list(images.shape)}")
+    if labels is None:
+        return Images(pixels, None, [str(i) for i in range(len(pixels))])
+    if labels.shape != (len(pixels),) or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+        raise ConfigurationError(
+            f"{where}: labels must be {len(pixels)} integers from 0, one for each image, "
+            f"but are {labels.dtype} of shape {list(labels.shape)}"
+        )
+    return Images(pixels, labels.tolist(), [str(i) for i in range(len(pixels))])
+
+
+def _from_archive(path: Path, labelled: bool) -> tuple[Any, Any]:
+    arrays = _load(path)
+    needed = ("images", "labels") if labelled else ("images",)
+    if missing := [name for name in needed if name not in arrays]:
+        raise ConfigurationError(f"{path} has no array {missing[0]!r}; it has {', '.join(arrays) or 'none'}")
+    return arrays["images"], arrays["labels"] if labelled else None
+
+
+def _load(path: Path) -> Any:
+    """Return the array of a .npy file, or those of a .npz file by their names."""
+    try:
+        with path.open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            return dict(loaded) if path.suffix.lower() == ".npz" else loaded
+    except Exception as error:  # zipfile and zlib have errors of their own
+        raise ConfigurationError(f"{path} is cut off, damaged or no {path.suffix} file ({error})") from error
+
+
+def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> Images:
+    if not labelled:
+        files = [f for f in sorted(folder.rglob("*")) if f.suffix.lower() in SUFFIXES]
+        if not files:
+            raise ConfigurationError(f"{folder} has no image files ({', '.join(SUFFIXES)})")
+        return _from_files(files, None, shape)
+    classes = [f for f in sorted(folder.iterdir()) if f.is_dir()]
+    pairs = [(f, c.name) for c in classes for f in sorted(c.rglob("*")) if f.suffix.lower() in SUFFIXES]
+    if empty := [c.name for c in classes if c.name not in {label for _, label in pairs}]:
+        raise ConfigurationError(f"{folder}: the folder of the class {empty[0]!r} has no image files ({', '.join(SUFFIXES)})")
+    if not pairs:
+        raise ConfigurationError(f"{folder} has no sub-folders: it needs one for each class, with its images in it")
+    return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape)
+
+
+def _from_files(files: Sequence[Path], labels: Sequence[str] | None, shape: Sequence[int] | None) -> Images:
+    pillow = _pillow(str(files[0]))
+
+    def read(file: Path) -> Callable[[], Any]:
+        return lambda: pillow.open(file)
+
+    return Images(_pixels([(str(file), read(file)) for file in files], shape), labels, [str(file) for file in files])
+
+
+def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, columns: tuple[str, str]) -> Images:
+    data = load_hub(location)
+    _pillow(location)
+    for column in columns if labelled else columns[:1]:
+        if column not in data.column_names:
+            raise ConfigurationError(
+                f"{location}: no column {column!r}.{nearest(column, data.column_names)} Columns found: {', '.join(data.column_names)}"
+            )
+    names = [f"{location}, row {i}" for i in range(len(data))]
+
+    def read(index: int) -> Callable[[], Any]:
+        return lambda: data[index][columns[0]]
+
+    pixels = _pixels([(name, read(i)) for i, name in enumerate(names)], shape)
+    if not labelled:
+        return Images(pixels, None, names)
+    labels = list(data[columns[1]])
+    class_names = getattr(data.features[columns[1]], "names", None)
+    return Images(pixels, [class_names[i] for i in labels] if class_names else labels, names)
+
+
+def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int] | None) -> Tensor:
+    """Read pillow's images into one tensor [N, C, H, W] uint8."""
+    found = []
+    resizes = shape is not None
+    for name, read in images:
+        try:
+            image = read()
+            if shape is None:
+                shape = [1 if image.mode in ("1", "L", "LA", "I", "I;16", "F") else 3, image.height, image.width]
+            image = image.convert("L" if shape[0] == 1 else "RGB")
+        except (OSError, ValueError, AttributeError) as error:
+            raise ConfigurationError(f"{name} is no image, or damaged ({error})") from error
+        if (image.height, image.width) != tuple(shape[1:]):
+            if not resizes:
+                raise ConfigurationError(
+                    f"{name} has {image.height} x {image.width} pixels, the first image {shape[1]} x {shape[2]}; "
+                    f"to resize all, set image_shape: [{shape[0]}, HEIGHT, WIDTH]"
+                )
+            image = image.resize((shape[2], shape[1]), resample=2)  # bilinear
+        found.append(torch.from_numpy(np.array(image, np.uint8)).view(shape[1], shape[2], shape[0]).permute(2, 0, 1))
+    return torch.stack(found)
+
+
+def _pillow(where: str) -> Any:
+    try:
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise ConfigurationError(f"{where}: image files need the library pillow: pip install pillow. Arrays (.npz) need nothing") from error

@@ -1,0 +1,115 @@
+"""Sentences of movie reviews with the sentiment that people found in them."""
+
+import hashlib
+import io
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from typing_extensions import override
+
+from attnkit.data.labelled import Labelled, LabelledTextData, Labels
+from attnkit.data.reading import read_columns
+from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
+
+ARCHIVE = "vaderSentiment-0.5.zip"
+INNER = "vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz"
+FILE = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
+
+_CLASSES = ["negative", "neutral", "positive"]
+_BPE: TokenizerSpec = {"name": "bpe", "vocab_size": 4000, "lowercase": True}
+
+
+@datasets.register("movie_snippets")
+class MovieSnippets(LabelledTextData):
+    """10,605 sentences of movie reviews, each rated by 20 people from -4 (most negative) to 4 (most positive).
+
+    The label is the mean rating, or one of three classes: as in the paper, the rating is divided by 4, and below -0.05 is `negative`,
+    above 0.05 `positive`, between `neutral` (5,252, 186 and 5,167 sentences; the paper takes its borders with the outer classes).
+
+    The parts are ours, as the paper names none: a hash of the text decides, so that they are mixed (the file is in order), are always the
+    same, and a sentence that comes twice is in one part only. A tenth is for validation, a tenth for test.
+
+    Data: Hutto and Gilbert 2014, https://doi.org/10.1609/icwsm.v8i1.14550, from the sdist of the PyPI package `vaderSentiment` 0.5.
+
+    Args:
+        labels: `class`, or `number`: the mean rating, from -4 to 4, for the task `regression`.
+        predict: A file with texts to predict labels for: `.txt` with one per line, or a table with a column `text`. Their order is kept.
+        folder: Where the sdist lies.
+        tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
+        batch_tokens: The budget of positions in a batch, padding included.
+        max_length: Longer texts are cut to so many tokens, bos and eos included, in every part; it is said how many.
+        seed: Of the order of the data.
+        num_workers: Processes that prepare batches (0: the main process does).
+
+    Raises:
+        ConfigurationError: The sdist is not there (the message says how to get it) or is another one, or `predict` cannot be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        labels: Labels = "class",
+        predict: str | None = None,
+        folder: str = "data",
+        tokenizer: TokenizerSpec = _BPE,
+        batch_tokens: int = 4096,
+        max_length: int = 128,
+        seed: int = 0,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(
+            labels=labels,
+            classes=_CLASSES,
+            tokenizer=tokenizer,
+            batch_tokens=batch_tokens,
+            max_length=max_length,
+            seed=seed,
+            num_workers=num_workers,
+        )
+        self.predict, self.folder = predict, folder
+
+    @override
+    def labelled(self, part: Literal["train", "validation", "test"]) -> Sequence[Labelled]:
+        return [
+            (text, rating if self.labels == "number" else _class_of(float(rating))) for text, rating in self._rated if _part(text) == part
+        ]
+
+    @override
+    def prediction_texts(self) -> Sequence[str]:
+        if self.predict is None:
+            raise ConfigurationError("movie_snippets has no texts to predict for: set predict to a .txt file with one text per line")
+        return [text for (text,) in read_columns(self.predict, ["text"])]
+
+    @cached_property
+    def _rated(self) -> list[tuple[str, str]]:
+        """Each sentence and its mean rating, in the order of the file."""
+        path = Path(self.folder) / ARCHIVE
+        if not path.is_file():
+            raise ConfigurationError(
+                f"movie_snippets needs {ARCHIVE}, which is not in {path.parent.resolve()}: "
+                f"pip download vaderSentiment==0.5 --no-deps --no-binary :all: -d {self.folder}"
+            )
+        try:
+            with zipfile.ZipFile(path) as outer, tarfile.open(fileobj=io.BytesIO(outer.read(INNER))) as inner:
+                file = inner.extractfile(FILE)
+                assert file is not None
+                lines = file.read().decode("utf-8").splitlines()
+        except (zipfile.BadZipFile, tarfile.TarError, KeyError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"{path} is damaged, or is not the sdist of vaderSentiment 0.5 ({error}): download it again"
+            ) from error
+        return [(text, rating) for _, rating, text in (line.split("\t") for line in lines)]
+
+
+def _class_of(rating: float) -> str:
+    sentiment = rating / 4
+    return "negative" if sentiment <= -0.05 else "positive" if sentiment >= 0.05 else "neutral"
+
+
+def _part(text: str) -> Literal["train", "validation", "test"]:
+    tenth = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 10
+    return "validation" if tenth == 0 else "test" if tenth == 1 else "train"

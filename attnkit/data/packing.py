@@ -1,0 +1,237 @@
+"""Documents packed into one long row of token ids, and the windows of it that a language model reads."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Self, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils.data import Dataset
+from typing_extensions import override
+
+from attnkit.data.loading import BatchSampler
+from attnkit.registry import ConfigurationError
+from attnkit.tokenizer import Tokenizer
+
+Integers = npt.NDArray[np.int64]
+
+PIECE = 8192  # characters of a document that are encoded at once, at the most
+_IDS, _MARKS = "ids.bin", "marks.npy"
+_BEFORE_SPACE = re.compile(r".*\S(?=\s)", re.DOTALL)
+
+
+class LanguageModelBatch(TypedDict, total=False):
+    """What a language model is trained and evaluated on; in prediction there are `tokens` and `text` only."""
+
+    tokens: Tensor  # [B, T] int64: inputs; where a document begins, bos
+    targets: Tensor  # [B, T] int64: the token after each input, eos at the end of a document; padding where nothing is scored
+    documents: Tensor  # [B, T] int64: which document of the row each input belongs to; only if asked for
+    characters: Tensor  # int64 scalar, in evaluation: the characters that the scored targets stand for
+    text: list[str]  # in prediction
+
+
+class Piece(NamedTuple):
+    """A part of a document, and whether the document ends with it."""
+
+    text: str
+    ends: bool
+
+
+def pieces(chunks: Iterable[str]) -> Iterator[Piece]:
+    """Cut a document, which comes in chunks of any size, into pieces of at most `PIECE` characters.
+
+    Cuts are before white space wherever there is some, so that the tokens of the pieces are those of the whole. A document of nothing
+    but white space has no pieces.
+
+    Example:
+        >>> [len(piece.text) for piece in pieces(["word " * 2000, "end"])]
+        [8189, 1814]
+    """
+    buffer = ""
+    begun = False
+    for chunk in chunks:
+        buffer += chunk
+        start = 0
+        while len(buffer) - start > PIECE:
+            space = _BEFORE_SPACE.match(buffer, start, start + PIECE)
+            end = space.end() if space else start + PIECE
+            yield Piece(buffer[start:end], ends=False)
+            start, begun = end, True
+        buffer = buffer[start:]
+    if begun or buffer.strip():
+        yield Piece(buffer, ends=True)
+
+
+class PackedText:
+    """A text as token ids on disk, read where they are needed.
+
+    Args:
+        folder: Where `write` has put the files.
+        vocab_size: Ids of the tokenizer.
+
+    Attributes:
+        ids: [N + 1] unsigned integers: eos, then the documents, with eos after each.
+        marks: [M, 2] int64: at some places, how many tokens and how many characters there are up to there; the last is the end.
+
+    Raises:
+        ValueError: A file is damaged.
+        OSError: A file cannot be read.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        self._arguments = (folder, vocab_size)
+        self.marks: Integers = np.load(folder / _MARKS)
+        self.ids = np.memmap(folder / _IDS, dtype=_dtype(vocab_size), mode="r")
+        if len(self.ids) != self.marks[-1, 0] + 1:
+            raise ValueError(f"{len(self.ids)} ids in place of {self.marks[-1, 0] + 1}")
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Path, int]]:
+        """Processes that prepare batches open the files themselves."""
+        return type(self), self._arguments
+
+    def __len__(self) -> int:
+        """Return the number of targets N: all tokens, and an eos for each document."""
+        return len(self.ids) - 1
+
+    def characters_before(self, targets: Integers) -> Integers:
+        """Return how many characters the first `targets` tokens stand for: exact at 0 and N, and between them as near as `marks` are."""
+        return np.rint(np.interp(targets, self.marks[:, 0], self.marks[:, 1])).astype(np.int64)
+
+    @staticmethod
+    def write(folder: Path, parts: Iterable[Piece], tokenizer: Tokenizer) -> None:
+        """Encode `parts` into files in `folder`, one part at a time: memory does not grow with the text."""
+        dtype = _dtype(len(tokenizer))
+        marks = [(0, 0)]
+        tokens = characters = 0
+        ended = True
+        with (folder / _IDS).open("wb") as file:
+            file.write(np.array([Tokenizer.eos_id], dtype=dtype).tobytes())
+            for text, ended in parts:
+                ids = [*tokenizer.encode(text), *([Tokenizer.eos_id] if ended else [])]
+                file.write(np.array(ids, dtype=dtype).tobytes())
+                tokens, characters = tokens + len(ids), characters + len(text)
+                if characters - marks[-1][1] >= PIECE // 2 and tokens > marks[-1][0]:
+                    marks.append((tokens, characters))
+            if not ended:  # the text was cut inside a document
+                file.write(np.array([Tokenizer.eos_id], dtype=dtype).tobytes())
+                tokens += 1
+        if tokens > marks[-1][0]:
+            marks.append((tokens, characters))
+        np.save(folder / _MARKS, np.array(marks, dtype=np.int64))
+
+
+class Windows(Dataset[LanguageModelBatch]):
+    """Windows of a packed text; an item is a batch, and its index an array [B, 2]: where each begins, and how many targets are not scored.
+
+    Args:
+        text: The text.
+        context: Tokens in a window T; a shorter text is one window.
+        documents: Whether batches say which document each token belongs to.
+        counts: Whether batches say how many characters they stand for.
+    """
+
+    def __init__(self, text: PackedText, *, context: int, documents: bool, counts: bool) -> None:
+        self.text = text
+        self.context = min(context, len(text))
+        self.documents = documents
+        self.counts = counts
+
+    def __len__(self) -> int:
+        """Return how many windows do not overlap."""
+        return len(self.text) // self.context
+
+    def __getitem__(self, windows: Integers) -> LanguageModelBatch:
+        starts, unscored = windows[:, :1], windows[:, 1:]
+        columns = np.arange(self.context + 1)
+        places = (starts + columns) % len(self.text)  # a ring: the end of the last document is the start of the first
+        rows = torch.from_numpy(self.text.ids[places].astype(np.int64))  # [B, T + 1]
+        tokens = rows[:, :-1].masked_fill(rows[:, :-1] == Tokenizer.eos_id, Tokenizer.bos_id)
+        targets = rows[:, 1:].masked_fill(torch.from_numpy(columns[:-1] < unscored), Tokenizer.pad_id)
+        batch: LanguageModelBatch = {"tokens": tokens, "targets": targets}
+        if self.documents:
+            batch["documents"] = (tokens == Tokenizer.bos_id).cumsum(1)
+        if self.counts:
+            ends = self.text.characters_before(starts + self.context)
+            batch["characters"] = torch.tensor(int((ends - self.text.characters_before(starts + unscored)).sum()))
+        return batch
+
+
+class WindowSampler(BatchSampler):
+    """Yields the windows of one batch after another, equally many batches in every epoch and every process.
+
+    In training the text is a ring that is cut into blocks without overlap, at other places and in another order in each epoch; what does
+    not fill a block, less than one, is left out of the epoch. The order is a pure function of seed and epoch, and global random states
+    play no part.
+
+    In evaluation every target is scored exactly once. A window begins `stride` tokens after the one before it, and scores what that one
+    did not; the last one ends with the text. Batches come in a mixed order that is always the same, so that the first few of them are
+    a fair sample.
+
+    Use it as `DataLoader(windows, sampler=..., batch_size=None)`.
+
+    Args:
+        windows: What to sample from.
+        batch_size: Windows in a batch, at the most.
+        stride: In evaluation, tokens between the starts of windows; None for training.
+        seed: Of the order, at least 0.
+        num_replicas: How many processes share the windows (default: as `torch.distributed` says, if it is initialised, else 1).
+        rank: Which of them this one is (default: likewise, else 0).
+
+    Raises:
+        ConfigurationError: There are fewer windows than processes.
+    """
+
+    def __init__(
+        self,
+        windows: Windows,
+        *,
+        batch_size: int,
+        stride: int | None,
+        seed: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+    ) -> None:
+        distributed = dist.is_available() and dist.is_initialized()
+        if num_replicas is None:
+            num_replicas = dist.get_world_size() if distributed else 1
+        if rank is None:
+            rank = dist.get_rank() if distributed else 0
+        super().__init__(windows, num_replicas=num_replicas, rank=rank, shuffle=stride is None, seed=seed)
+        self._length, self._context = len(windows.text), windows.context
+        self._stride = stride
+        count = len(windows) if stride is None else 1 + math.ceil((self._length - self._context) / stride)
+        self._num_batches = math.ceil(math.ceil(count / batch_size) / num_replicas) * num_replicas
+        if self._num_batches > count:
+            raise ConfigurationError(
+                f"a text of {self._length} tokens makes {count} windows of context={self._context}, too few for {num_replicas} processes: "
+                f"use fewer processes, or a smaller context"
+            )
+
+    @override
+    def __len__(self) -> int:
+        return self._num_batches // self.num_replicas
+
+    @override
+    def batches(self) -> Iterator[Integers]:
+        rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
+        windows = rng.permutation(self._blocks(rng) if self._stride is None else self._overlapping(self._stride))
+        yield from np.array_split(windows, self._num_batches)[self.rank :: self.num_replicas]
+
+    def _blocks(self, rng: np.random.Generator) -> Integers:
+        starts = int(rng.integers(self._length)) + self._context * np.arange(self._length // self._context)
+        return np.stack([starts % self._length, np.zeros_like(starts)], axis=1)
+
+    def _overlapping(self, stride: int) -> Integers:
+        last = self._length - self._context
+        starts = np.append(np.arange(0, last, stride), last)  # [W]
+        scored = np.append(0, starts[:-1] + self._context)  # up to where the windows before it have scored
+        return np.stack([starts, scored - starts], axis=1)
+
+
+def _dtype(vocab_size: int) -> type[np.unsignedinteger]:
+    return np.uint16 if vocab_size <= 2**16 else np.uint32

@@ -1,0 +1,115 @@
+"""What is asked of a generation: how long, by search or by chance, and how."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Self, TypedDict
+
+from attnkit.registry import ConfigurationError, nearest
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of every `generate`, `n_best` and `stream`; `Generation` says what each one means."""
+
+    max_length: int
+    min_length: int
+    beam_size: int
+    length_penalty: float
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    repetition_penalty: float
+    end_tokens: Sequence[int] | None
+    seed: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """The options of a generation, checked. `model.generate`, `n_best` and `stream` take them as keyword arguments.
+
+    The logits of a step pass through the repetition penalty, the minimum length, the temperature, top-k and top-p, in this order.
+
+    Args:
+        max_length: New tokens at the most, the end token included.
+        min_length: New tokens before the end token at the least.
+        beam_size: Continuations that a beam search keeps for each row; 1 is greedy.
+        length_penalty: Exponent of the length that divides a beam's log-probability; 0 favours short outputs.
+        temperature: Divides the logits before a token is drawn: 1 draws from the model's own distribution, less is more careful. None
+            (default): nothing is drawn, the most probable token is taken.
+        top_k: Draw from the k most probable tokens only.
+        top_p: Draw from the most probable tokens that together have this probability, above 0 and up to 1.
+        repetition_penalty: Makes tokens that a decoder's prompt or the new tokens contain less probable; 1 does nothing, 1.2 is usual.
+        end_tokens: Each of these ends a row; an empty list: none does (default: the model's `eos_id`, which a list replaces).
+        seed: Row i of a batch draws from its own stream of random numbers, that of seed + i, so that a row's tokens do not depend on
+            the batch (default: a seed from torch's global random numbers).
+
+    Raises:
+        ConfigurationError: A number is out of range, or two options exclude each other.
+
+    Example:
+        >>> Generation(max_length=20, temperature=0.8, top_p=0.95, seed=3).samples
+        True
+    """
+
+    max_length: int = 64
+    min_length: int = 0
+    beam_size: int = 1
+    length_penalty: float = 1.0
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float = 1.0
+    end_tokens: Sequence[int] | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_length", 1), ("min_length", 0), ("beam_size", 1), ("top_k", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigurationError(f"{name} must be at least {least}, but is {value}")
+        if self.min_length > self.max_length:
+            raise ConfigurationError(f"min_length ({self.min_length}) must not be above max_length ({self.max_length})")
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise ConfigurationError(
+                f"temperature must be above 0 and finite, but is {self.temperature}; leave it out for the most probable token"
+            )
+        if not 0 < self.repetition_penalty < math.inf:
+            raise ConfigurationError(f"repetition_penalty must be above 0 and finite, but is {self.repetition_penalty}")
+        if not math.isfinite(self.length_penalty):
+            raise ConfigurationError(f"length_penalty must be finite, but is {self.length_penalty}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ConfigurationError(f"top_p must be above 0 and at most 1, but is {self.top_p}")
+        if self.end_tokens is not None and any(token < 0 for token in self.end_tokens):
+            raise ConfigurationError(f"end_tokens must be token ids, which are not negative, but are {list(self.end_tokens)}")
+        drawing = [name for name in ("top_k", "top_p", "seed") if getattr(self, name) is not None]
+        if drawing and not self.samples:
+            raise ConfigurationError(
+                f"{' and '.join(drawing)} have no effect without a temperature, since nothing is drawn; "
+                f"add temperature=1.0 to draw from the model's own distribution"
+            )
+        if self.samples and self.beam_size > 1:
+            raise ConfigurationError(
+                f"temperature={self.temperature} and beam_size={self.beam_size} exclude each other: a beam search looks for the most "
+                f"probable output, sampling draws one by chance; leave one of them out"
+            )
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """Return the generation with these options.
+
+        Raises:
+            ConfigurationError: There is no such option, or a value is wrong.
+
+        Example:
+            >>> Generation.of({"beam_size": 4}).max_length
+            64
+        """
+        names = [field.name for field in fields(cls)]
+        if unknown := [option for option in options if option not in names]:
+            raise ConfigurationError(f"generation has no option {unknown[0]!r}.{nearest(unknown[0], names)} Options: {', '.join(names)}.")
+        return cls(**options)
+
+    @property
+    def samples(self) -> bool:
+        """Whether tokens are drawn by chance."""
+        return self.temperature is not None

@@ -1,0 +1,74 @@
+# https://arxiv.org/abs/1909.05858
+"""What changes the logits of a step before a token is chosen. Every function takes logits [N, V] and returns new ones."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+NEVER = float("-inf")
+
+
+def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    r"""Make tokens that were seen less probable: divide their positive logits, multiply their negative ones.
+
+    (The paper divides all of them, which would make a token with a negative logit more probable.)
+
+    Equation:
+        $$z_i' = \begin{cases} z_i / \theta & z_i > 0 \\ z_i \theta & z_i \le 0 \end{cases} \quad \text{for the tokens } i \text{ seen}$$
+
+    Paper: Keskar et al. 2019, https://arxiv.org/abs/1909.05858
+
+    Args:
+        logits: [N, V].
+        seen: [N, V] bool, True = the row has this token.
+        penalty: Theta; 1 changes nothing, less than 1 favours repetition.
+
+    Example:
+        >>> penalise_repetition(torch.tensor([[3.0, -1.0, 3.0]]), torch.tensor([[True, True, False]]), 1.5)
+        tensor([[ 2.0000, -1.5000,  3.0000]])
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def forbid(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Make `tokens` impossible, as the end tokens are before the minimum length.
+
+    Example:
+        >>> forbid(torch.tensor([[3.0, -1.0, 2.0]]), [0, 2])
+        tensor([[-inf, -1., -inf]])
+    """
+    return logits.index_fill(-1, torch.tensor(tokens, dtype=torch.long, device=logits.device), NEVER)
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Make all but the `k` most probable tokens impossible.
+
+    Paper: Fan et al. 2018, https://arxiv.org/abs/1805.04833
+
+    Example:
+        >>> keep_top_k(torch.tensor([[1.0, 3.0, 2.0]]), 2)
+        tensor([[-inf, 3., 2.]])
+    """
+    best = logits.topk(min(k, logits.shape[-1]), dim=-1)
+    return torch.full_like(logits, NEVER).scatter(-1, best.indices, best.values)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    r"""Make all tokens impossible but the most probable ones that together have the probability `p`: the fewest that reach it.
+
+    Equation:
+        $$\text{keep } i \iff \sum_{j: p_j > p_i} p_j < p$$
+
+    Paper: Holtzman et al. 2020, https://arxiv.org/abs/1904.09751
+
+    Example:
+        >>> keep_top_p(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.7).exp()
+        tensor([[0.5000, 0.3000, 0.0000]])
+    """
+    if p == 1:
+        return logits
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    probabilities = ordered.softmax(-1)
+    before = probabilities.cumsum(-1) - probabilities  # of the tokens that are more probable
+    return torch.empty_like(logits).scatter(-1, order, ordered.masked_fill(before >= p, NEVER))

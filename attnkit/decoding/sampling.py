@@ -1,0 +1,78 @@
+# https://arxiv.org/abs/1904.09751
+"""One token after the other: the most probable one, or one drawn by chance."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from attnkit.decoding.base import Start, Step
+from attnkit.decoding.generation import Generation
+from attnkit.decoding.logits import keep_top_k, keep_top_p
+from attnkit.decoding.rules import Rules, end_tokens
+from attnkit.registry import ConfigurationError
+
+
+def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Iterator[Tensor]:
+    r"""Choose each next token: the most probable one (greedy), or with a temperature one that is drawn.
+
+    Equation:
+        $$y_t = \arg\max_y p(y \mid y_{<t}) \qquad \text{or} \qquad y_t \sim \mathrm{softmax}(z_t / \tau)$$
+
+    Args:
+        step: The model.
+        start: What the model reads first, and knows before it.
+        generation: The options; with `end_tokens` None no row ends before `max_length`.
+        pad_id: Fills rows that ended.
+
+    Returns:
+        An iterator over the new tokens [B] of each step, end tokens included, until every row has ended; at most `max_length` of them.
+
+    Raises:
+        ConfigurationError: The options ask for beams; and from the iterator, an end token is not in the vocabulary.
+    """
+    if generation.beam_size > 1:
+        raise ConfigurationError(
+            f"with beam_size={generation.beam_size} there is no stream: a beam search knows its tokens only at the end; leave it out"
+        )
+    return _tokens(step, start, generation, pad_id)
+
+
+def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> Iterator[Tensor]:
+    tokens, state = start.tokens, start.state
+    precision = torch.float32 if tokens.device.type == "mps" else torch.float64
+    chances = _chances(generation, len(tokens)).to(tokens.device, precision)  # [B, max_length], or [B, 0] if nothing is drawn
+    ends = end_tokens(generation, tokens.device)
+    ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
+    rules: Rules | None = None
+    for length in range(generation.max_length):
+        logits, state = step(tokens, state)
+        rules = Rules.begin(generation, start.prompt, logits) if rules is None else rules
+        logits = rules.apply(logits)
+        token = _draw(logits, generation, chances[:, length]) if generation.samples else logits.argmax(-1)  # [B]
+        token = token.masked_fill(ended, pad_id)
+        rules, ended, tokens = rules.after(token), ended | (token[..., None] == ends).any(-1), token[:, None]
+        yield token
+        if ended.all():
+            return
+
+
+def _draw(logits: Tensor, generation: Generation, chance: Tensor) -> Tensor:
+    """Return the token [N] at which the cumulative probability passes `chance` [N], which is in [0, 1)."""
+    assert generation.temperature is not None
+    logits = logits.to(chance.dtype) / generation.temperature
+    logits = logits if generation.top_k is None else keep_top_k(logits, generation.top_k)
+    logits = logits if generation.top_p is None else keep_top_p(logits, generation.top_p)
+    cumulative = logits.softmax(-1).cumsum(-1)
+    total = cumulative[:, -1:]
+    below = (cumulative <= chance[:, None] * total).sum(-1)
+    return below.minimum((cumulative < total).sum(-1))  # where chance * total is rounded to the total
+
+
+def _chances(generation: Generation, rows: int) -> Tensor:
+    """Return a random number for each row and step; those of a row are the stream of seed + row, drawn on the CPU for every device."""
+    if not generation.samples:
+        return torch.empty(rows, 0)
+    seed = int(torch.randint(2**62, ())) if generation.seed is None else generation.seed
+    streams = [torch.Generator().manual_seed(seed + row) for row in range(rows)]
+    return torch.stack([torch.rand(generation.max_length, generator=stream, dtype=torch.float64) for stream in streams])

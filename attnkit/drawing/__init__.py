@@ -1,0 +1,7 @@
+"""Pictures of attention: an interactive page, or a figure of matplotlib."""
+
+from attnkit.drawing.base import AttentionMap
+from attnkit.drawing.figure import draw, require_matplotlib, write_figure
+from attnkit.drawing.page import write_page
+
+__all__ = ["AttentionMap", "draw", "require_matplotlib", "write_figure", "write_page"]

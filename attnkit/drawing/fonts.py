@@ -1,0 +1,53 @@
+"""Fonts for the characters of any language."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.ft2font import FT2Font
+
+DEFAULT = "DejaVu Sans"  # comes with matplotlib
+
+
+def families(characters: Iterable[str]) -> tuple[list[str], str]:
+    """Choose fonts that have the characters, as a list for matplotlib, which takes each character from the first font that has it.
+
+    Fonts that were installed after matplotlib made its list of fonts are found too.
+
+    Returns:
+        The families, and the characters that no installed font has.
+
+    Example:
+        >>> families("abc")
+        (['DejaVu Sans'], '')
+    """
+    from matplotlib import font_manager
+    from matplotlib.ft2font import FT2Font
+
+    chosen = [DEFAULT]
+    missing = {c for c in characters if c.isprintable()}
+    missing -= _covered(FT2Font(font_manager.findfont(DEFAULT)), missing)
+    # plain faces before bold and italic ones, which have longer names
+    files = sorted(font_manager.findSystemFonts(), key=lambda f: (len(Path(f).stem), f)) if missing else []
+    best: tuple[set[str], str] | None = None
+    for file in files:
+        try:
+            found = _covered(FT2Font(file), missing)
+        except (OSError, RuntimeError):  # no font that FreeType can scale
+            continue
+        if found and (best is None or len(found) > len(best[0])):
+            best = (found, file)
+        if best is not None and len(best[0]) == len(missing):
+            break
+    if best is not None:
+        found, file = best
+        font_manager.fontManager.addfont(file)
+        chosen.append(FT2Font(file).family_name)
+        missing -= found
+    return chosen, "".join(sorted(missing))
+
+
+def _covered(font: "FT2Font", characters: set[str]) -> set[str]:
+    charmap = font.get_charmap()  # from code point to glyph
+    return {c for c in characters if ord(c) in charmap}

@@ -1,0 +1,54 @@
+"""An interactive page of attention: one file, without network."""
+
+import base64
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnkit.drawing.base import AttentionMap, written
+from attnkit.registry import ConfigurationError
+
+LARGEST = 8_000_000  # weights of a page, which then has 22 MB
+STEPS = 65_535  # a weight is kept as an integer of 16 bits
+
+
+def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> None:
+    """Write maps as one HTML file: map, layer and head can be chosen, and pointing at a cell shows its weight.
+
+    Weights are rounded to 1 / 65,535. Each kind of attention has one colour scale, from 0 to its largest weight.
+
+    Args:
+        maps: What to show.
+        path: The file.
+        title: What was read, and what was made of it.
+
+    Raises:
+        ConfigurationError: There are too many weights for a page.
+    """
+    size = sum(m.weights.numel() for m in maps)
+    if size > LARGEST:
+        raise ConfigurationError(
+            f"{size:,} weights are too many for one page (at most {LARGEST:,}): choose with --kind, --layer and --head, or shorten the text"
+        )
+    data = json.dumps({"title": title, "maps": [_plain(m) for m in maps]}, ensure_ascii=False).replace("<", "\\u003c")
+    template = files("attnkit.drawing").joinpath("page.html").read_text(encoding="utf-8")
+    with written(path) as file:
+        file.write_text(template.replace("{{data}}", data), encoding="utf-8")
+
+
+def _plain(m: AttentionMap) -> dict[str, Any]:
+    steps = (m.weights.detach().double().cpu() * STEPS).round().to(torch.int64)
+    return {
+        "name": m.name,
+        "layer": m.layer,
+        "heads": list(m.heads),
+        "queries": m.shown(m.queries),
+        "keys": m.shown(m.keys),
+        "rows": m.rows,
+        "columns": m.columns,
+        "weights": base64.b64encode(steps.numpy().astype("<u2").tobytes()).decode("ascii"),
+    }

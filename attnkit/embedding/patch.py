@@ -1,0 +1,79 @@
+# https://arxiv.org/abs/2010.11929
+"""Patch embeddings of images."""
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from attnkit.embedding.base import Embedding, refuse_segments
+from attnkit.linear import Linear
+from attnkit.registry import ConfigurationError, embeddings
+
+
+@embeddings.register("patch")
+class Patch(Embedding):
+    r"""An image as a sequence: it is cut into square patches, and one linear map makes a vector of each (ViT).
+
+    Equation:
+        $$x_0 = c, \quad x_t = W \, \mathrm{vec}(\mathrm{patch}_t) + b, \quad t = 1 \ldots \frac{H}{p} \cdot \frac{W}{p}$$
+
+    Paper: Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929
+
+    Patches are read row by row, and the elements of a patch channel by channel, so it is the convolution of stride p with the same weight.
+    Positions belong to the stack: `position: {name: learned, max_length: T}` for T patches and the class token.
+
+    Initialisation: the map as every linear map, the class token zero, as in the paper's code.
+
+    Args:
+        d_model: Width D.
+        image_shape: Channels, height and width of the images [C, H, W].
+        patch_size: Height and width p of a patch.
+        class_token: Whether a trained vector comes before the patches, so that the output at its place can stand for the image.
+
+    Raises:
+        ConfigurationError: There is no image shape (the data are no images), or `patch_size` does not divide height and width.
+        ValueError: `patch_size` is not positive.
+
+    Example:
+        >>> Patch(d_model=8, image_shape=[1, 28, 28], patch_size=4)(torch.rand(2, 1, 28, 28)).shape
+        torch.Size([2, 50, 8])
+    """
+
+    reads: ClassVar[Literal["tokens", "image"]] = "image"
+
+    def __init__(self, *, d_model: int, image_shape: Sequence[int] | None = None, patch_size: int = 16, class_token: bool = True) -> None:
+        super().__init__()
+        if patch_size < 1:
+            raise ValueError(f"patch_size must be positive, but is {patch_size}")
+        if image_shape is None:
+            raise ConfigurationError("embedding 'patch' reads images, but no image_shape is given; for texts use embedding 'token'")
+        channels, height, width = image_shape
+        if height % patch_size or width % patch_size:
+            fits = [p for p in range(1, min(height, width) + 1) if height % p == 0 and width % p == 0]
+            raise ConfigurationError(
+                f"patch_size {patch_size} does not divide images of {height} x {width}; use one of {', '.join(map(str, fits))}, "
+                f"or resize the images"
+            )
+        self.image_shape, self.patch_size, self.has_class_token = (channels, height, width), patch_size, class_token
+        self.projection = Linear(channels * patch_size**2, d_model)
+        self.class_token = nn.Parameter(torch.empty(d_model)) if class_token else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the class token to zero. (The map initialises itself.)"""
+        if self.class_token is not None:
+            nn.init.zeros_(self.class_token)
+
+    def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Embed the images `inputs` [B, C, H, W], giving [B, T, D] with T = (H / p) (W / p), and one more with a class token."""
+        refuse_segments(segments)
+        if inputs.shape[1:] != self.image_shape:
+            raise ConfigurationError(f"images of {list(inputs.shape[1:])} were given to a model of images of {list(self.image_shape)}")
+        p = self.patch_size
+        x: Tensor = self.projection(rearrange(inputs, "b c (h p) (w q) -> b (h w) (c p q)", p=p, q=p))  # [B, T, D]
+        if self.class_token is None:
+            return x
+        return torch.cat([self.class_token.to(x.dtype).expand(len(x), 1, -1), x], 1)

@@ -1,0 +1,180 @@
+"""Files of word vectors."""
+
+import gzip
+import zlib
+from collections.abc import Container, Iterable, Iterator
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from attnkit.registry import ConfigurationError, nearest
+
+Vector = npt.NDArray[np.float32]
+Entry = tuple[str, bytes, Vector]  # where it stands, for messages; the word; its numbers
+
+CHUNK = 1 << 20
+
+
+def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vector]:
+    """Read the vectors of some words. The rest of the file is passed over, so that memory holds the vocabulary alone.
+
+    - `.txt`, `.vec`, any other suffix: a word and its numbers a line, between spaces, with word2vec's first line `COUNT DIM` or without
+      it (GloVe).
+    - `.bin`: word2vec's binary format.
+    - `.npy`: a matrix with a row for each word. The words are in the file of the same name with the suffix `.txt` (one a line) or
+      `.parquet` (one column of text), or else in the only such file beside it.
+
+    The first two may be compressed (`.gz`).
+
+    Args:
+        path: The file.
+        words: The words.
+        dim: Numbers of each vector.
+
+    Returns:
+        The vectors [dim] of those words that the file has.
+
+    Raises:
+        ConfigurationError: The file is missing, cut off or damaged, its vectors have another width, a vector is not finite, or one of
+            `words` is there twice.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "vectors.txt")
+        >>> _ = path.write_text("the 0.5 1\\ncat -2 3\\n")
+        >>> read_vectors(str(path), ["cat", "dog"], dim=2)
+        {'cat': array([-2.,  3.], dtype=float32)}
+    """
+    file = Path(path)
+    if not file.is_file():
+        beside = [f.name for f in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise ConfigurationError(f"there is no file of vectors {path!r} (looked in {file.parent.resolve()}).{nearest(file.name, beside)}")
+    wanted = {word.encode(): word for word in words}
+    found: dict[str, Vector] = {}
+    places: dict[bytes, str] = {}
+    try:
+        for where, key, vector in _entries(file, wanted, dim):
+            if key in places:
+                raise ConfigurationError(f"{where}: the word {wanted[key]!r} is there twice, first at {places[key]}; leave one out")
+            if not np.isfinite(vector).all():
+                raise ConfigurationError(f"{where}: the vector of {wanted[key]!r} has a number that is not finite")
+            places[key], found[wanted[key]] = where, vector
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ConfigurationError(f"{path} is cut off or damaged ({error}); get it again") from error
+    return found
+
+
+def _entries(file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
+    if file.suffix == ".npy":
+        yield from _matrix(file, wanted, dim)
+        return
+    is_packed = file.suffix == ".gz"
+    with cast(BinaryIO, gzip.open(file) if is_packed else file.open("rb")) as stream:
+        kind = file.with_suffix("").suffix if is_packed else file.suffix
+        yield from (_binary if kind == ".bin" else _text)(stream, file, wanted, dim)
+
+
+def _text(stream: BinaryIO, file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
+    first = stream.readline()
+    if not first.strip():
+        raise ConfigurationError(f"{file} is empty")
+    count = _header(first, file, dim)
+    lines = enumerate(stream, start=2) if count is not None else enumerate(chain([first], stream), start=1)
+    number = 0
+    for number, line in lines:
+        line = line.rstrip()
+        spaces = line.count(b" ")  # more than dim where the word itself has some, as in GloVe 840B
+        if spaces < dim or (spaces > dim and number == 1 and _is_number(line.split(b" ")[-dim - 1])):
+            raise ConfigurationError(f"{file}:{number}: {spaces} numbers after the word, but dim is {dim}: a cut line, or another dim")
+        word = line[: line.index(b" ")] if spaces == dim else line.rsplit(b" ", dim)[0]
+        if word in wanted:
+            numbers = line[len(word) + 1 :].split(b" ")
+            if not all(map(_is_number, numbers)):
+                raise ConfigurationError(f"{file}:{number}: {b' '.join(numbers)[:40].decode(errors='replace')!r} is not a row of numbers")
+            yield f"{file}:{number}", word, np.array([float(n) for n in numbers], np.float32)
+    if count is not None and number - 1 != count:
+        raise ConfigurationError(f"{file} is cut off or damaged: its first line says {count} words, but {max(number - 1, 0)} lines follow")
+
+
+def _binary(stream: BinaryIO, file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
+    count = _header(stream.readline(), file, dim)
+    if count is None:
+        raise ConfigurationError(f"{file}: not in word2vec's binary format, which begins with the line 'COUNT DIM'")
+    size, start, buffer = 4 * dim, 0, b""
+    for number in range(1, count + 1):
+        while (space := buffer.find(b" ", start)) < 0 or len(buffer) < space + 1 + size:
+            if not (more := stream.read(CHUNK)):
+                raise ConfigurationError(f"{file} is cut off: its first line says {count} words, but it ends in the {number}th")
+            buffer, start = buffer[start:] + more, 0
+        word = buffer[start:space].lstrip(b"\n")  # some writers end an entry with a line break, some do not
+        start = space + 1 + size
+        if word in wanted:
+            yield f"{file}, word {number}", word, np.frombuffer(buffer, "<f4", dim, space + 1).astype(np.float32)
+    if (buffer[start:] + stream.read(CHUNK)).strip():
+        raise ConfigurationError(f"{file} is damaged: its first line says {count} words of {dim} numbers, but it goes on after them")
+
+
+def _matrix(file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
+    try:
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError) as error:
+        raise ConfigurationError(f"{file} is cut off, damaged or no .npy file ({error})") from error
+    if rows.ndim != 2 or rows.shape[1] != dim or not np.issubdtype(rows.dtype, np.floating):
+        raise ConfigurationError(f"{file} must be a matrix of floats with dim={dim} columns, but has shape {rows.shape} and {rows.dtype}")
+    list_file = _word_list(file)
+    words = _words(list_file)
+    if len(words) != len(rows):
+        raise ConfigurationError(f"{file} has {len(rows)} rows, but {list_file} has {len(words)} words")
+    for i, word in enumerate(words):
+        if word in wanted:
+            yield f"{file}, row {i}", word, np.array(rows[i], np.float32)
+
+
+def _word_list(file: Path) -> Path:
+    same_name = [file.with_suffix(suffix) for suffix in (".txt", ".parquet")]
+    beside = [f for f in sorted(file.parent.iterdir()) if f.suffix in (".txt", ".parquet")]
+    found = [f for f in same_name if f.is_file()] or beside
+    if len(found) != 1:
+        has = f"there are {', '.join(f.name for f in found)}" if found else "there is none"
+        raise ConfigurationError(f"{file} needs one file with its words beside it, {same_name[0].name} or {same_name[1].name}: {has}")
+    return found[0]
+
+
+def _words(file: Path) -> list[bytes]:
+    if file.suffix == ".txt":
+        return file.read_bytes().removesuffix(b"\n").split(b"\n")
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ConfigurationError(f"{file} needs the library 'pyarrow': pip install 'attnkit[data]'") from error
+    try:
+        table = parquet.read_table(file)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{file} is no parquet file ({error})") from error
+    words: list[Any] = table.column(0).to_pylist() if table.num_columns == 1 else [None]
+    if not all(isinstance(word, str) for word in words):
+        raise ConfigurationError(f"{file} must have one column, of text, but has {', '.join(map(str, table.schema.names)) or 'none'}")
+    return [word.encode() for word in words]
+
+
+def _header(line: bytes, file: Path, dim: int) -> int | None:
+    """Return the number of words in word2vec's first line, or None if `line` is not such a one."""
+    parts = line.split()
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        return None
+    count, width = map(int, parts)
+    if width != dim:
+        raise ConfigurationError(f"{file} has vectors of {width} numbers, but dim is {dim}; set dim: {width}")
+    return count
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,91 @@
+"""The model of classes, or of numbers: one output for a whole sequence or image."""
+
+from torch import Tensor
+
+from attnkit.embedding import Embedding
+from attnkit.models.base import Model
+from attnkit.models.head import Head, Pooler
+from attnkit.models.pooling import Pooling, pool
+from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
+from attnkit.stack import DecoderStack, EncoderStack
+
+
+class ClassifierModel(Model):
+    """Embedding, encoder or decoder stack, pooling and head.
+
+    Args:
+        stack: An encoder or a decoder stack.
+        num_classes: Outputs C.
+        vocab_size: Tokens, for an embedding that reads tokens.
+        image_shape: Channels, height and width, for an embedding that reads images.
+        pooling: Which vector speaks for the sequence: `class_token`, the first one (bos of a text, as BERT's [CLS], or an embedding's own
+            class token; not for a decoder, whose first token sees no other), `mean` over all real tokens, or `last`, the last real one.
+        pooler: Whether BERT's dense layer with tanh stands between pooling and head.
+        embedding: The embedding.
+        pad_id: Fills the rows of a batch.
+        bos_id: Starts a sequence.
+        eos_id: Ends a sequence, or None.
+
+    Raises:
+        ConfigurationError: The pooling does not suit the stack or the embedding, or there is not the size that the embedding needs.
+
+    Example:
+        >>> import torch
+        >>> import attnkit
+        >>> model = attnkit.compose(stack="encoder", d_model=16, num_layers=2, num_heads=2, vocab_size=20, num_classes=3)
+        >>> model(torch.randint(20, (2, 5))).shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        *,
+        stack: StackSpec,
+        num_classes: int,
+        vocab_size: int | None = None,
+        image_shape: list[int] | None = None,
+        pooling: Pooling = "mean",
+        pooler: bool = False,
+        embedding: EmbeddingSpec = "token",
+        pad_id: int = 0,
+        bos_id: int = 1,
+        eos_id: int | None = 2,
+    ) -> None:
+        super().__init__(pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        name, _ = embeddings.split(embedding)
+        reads_tokens = embeddings.get(name).reads == "tokens"
+        if (vocab_size is not None, image_shape is not None) != (reads_tokens, not reads_tokens):
+            needed, other = ("vocab_size", "image_shape") if reads_tokens else ("image_shape", "vocab_size")
+            raise ConfigurationError(
+                f"embedding {name!r} reads {'tokens' if reads_tokens else 'images'}: the model needs {needed}, and takes no {other}"
+            )
+        self.stack: EncoderStack | DecoderStack = stacks.build(stack)
+        d_model = self.stack.d_model
+        sizes = {"vocab_size": vocab_size} if reads_tokens else {"image_shape": image_shape}
+        self.embedding: Embedding = embeddings.build(embedding, **sizes, d_model=d_model)
+        if pooling == "class_token" and isinstance(self.stack, DecoderStack):
+            raise ConfigurationError(
+                f"pooling 'class_token' takes the first token, which sees no other in the stack {stacks.split(stack)[0]!r}: "
+                f"use pooling last or mean, or an encoder"
+            )
+        if pooling == "class_token" and not (reads_tokens or self.embedding.has_class_token):
+            raise ConfigurationError(f"embedding {name!r} has no class token here: use pooling mean, or give the embedding one")
+        self.pooling: Pooling = pooling
+        self.pooler = Pooler(d_model=d_model) if pooler else None
+        self.head = Head(d_model=d_model, outputs=num_classes, bias=True)
+
+    def forward(self, inputs: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
+        """Return the logits of the classes.
+
+        Args:
+            inputs: What the embedding reads: tokens [B, T], or images [B, C, H, W].
+            key_mask: [B, T] bool, True = real token (default: all).
+            segments: [B, T], the segment that each token belongs to, for an embedding that has some (default: the first).
+
+        Returns:
+            [B, C].
+        """
+        x = self.stack(self.embedding(inputs, segments), key_mask=key_mask)  # [B, T, D], and a decoder's state
+        pooled = pool(x[0] if isinstance(x, tuple) else x, key_mask, self.pooling)
+        logits: Tensor = self.head(pooled if self.pooler is None else self.pooler(pooled))
+        return logits

@@ -1,0 +1,35 @@
+"""From the vectors of a sequence to one vector."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Pooling = Literal["class_token", "mean", "last"]
+
+
+def pool(x: Tensor, key_mask: Tensor | None, pooling: Pooling) -> Tensor:
+    """Return one vector for each sequence; padding, on whatever side, has no part in it.
+
+    Args:
+        x: [B, T, D].
+        key_mask: [B, T] bool, True = real token (default: all).
+        pooling: `class_token` is the first real position, `last` the last one, `mean` their mean.
+
+    Returns:
+        [B, D]. The mean of a sequence without real tokens is zero.
+
+    Example:
+        >>> x = torch.tensor([[[1.0], [2.0], [6.0]]])
+        >>> mask = torch.tensor([[True, True, False]])
+        >>> [pool(x, mask, kind).item() for kind in ("class_token", "mean", "last")]
+        [1.0, 1.5, 2.0]
+    """
+    if key_mask is None:
+        return x.mean(1) if pooling == "mean" else x[:, 0 if pooling == "class_token" else -1]
+    if pooling == "mean":
+        real = key_mask.unsqueeze(-1)  # [B, T, 1]
+        return x.where(real, 0).sum(1) / real.sum(1).clamp(min=1)
+    order = torch.arange(x.shape[1], device=x.device)
+    place = (order if pooling == "last" else -order).masked_fill(~key_mask, -x.shape[1]).argmax(1)  # [B]
+    return x[torch.arange(len(x), device=x.device), place]

@@ -1,0 +1,204 @@
+"""What a task's model attended to, in its own words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from attnkit.drawing import AttentionMap
+from attnkit.models import EncoderDecoderModel, Model
+from attnkit.models.base import generating
+from attnkit.recording import attention_maps, record_attention
+from attnkit.registry import ConfigurationError
+from attnkit.task.base import Task
+from attnkit.task.generating import UNFINISHED, TextGenerator
+from attnkit.tokenizer import Tokenizer
+
+LONGEST = 8  # tokens that make whole characters together
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Tokens that a task's model reads, and how they are called.
+
+    Attributes:
+        task: The task.
+        inputs: The source, or the only sequence [B, S].
+        tokenizer: Its tokenizer.
+        target: bos, tokens, eos, padding [B, T] of an encoder-decoder, or None.
+        target_tokenizer: Its tokenizer.
+        documents: The document [B, S] of each token of a language model, if attention stays inside.
+    """
+
+    task: Task
+    inputs: Tensor
+    tokenizer: Tokenizer
+    target: Tensor | None = None
+    target_tokenizer: Tokenizer | None = None
+    documents: Tensor | None = None
+
+    @property
+    def output(self) -> str | None:
+        """The first target as a text, or None."""
+        return None if self.target is None or self.target_tokenizer is None else self.target_tokenizer.decode(self.target[0].tolist())
+
+    def maps(self) -> dict[str, Tensor]:
+        """Return the weights [B, H, Q, K] by module path, without dropout.
+
+        Raises:
+            ConfigurationError: The model has no attention.
+        """
+        model = cast(Model, self.task.model)
+        if self.documents is None:
+            output = None if self.target is None else self.target[:, 1:]
+            maps = attention_maps(model, self.inputs, output, mask=self.inputs != Tokenizer.pad_id)
+        else:
+            with generating(self.task), record_attention(model) as maps:
+                self.task(self.inputs, self.documents)
+        if not maps:
+            raise ConfigurationError(
+                f"this model has no attention to show: its stack is {model.spec['stack']!r}, with attention {model.spec.get('attention')!r}"
+            )
+        return maps
+
+    def queries(self, path: str) -> Tensor:
+        """Return the token of each row of the weights of `path` [B, Q]; of cross-attention the one that is written there."""
+        part, kind, _ = place(path)
+        if self.target is None or part == "encoder":
+            return self.inputs
+        read, written = self.target[:, :-1], self.target[:, 1:]
+        return written if kind == "cross" else read.masked_fill(written == Tokenizer.pad_id, Tokenizer.pad_id)
+
+    def labelled(self, maps: Mapping[str, Tensor], row: int = 0) -> list[AttentionMap]:
+        """Return the maps of one row of the batch, without padding: encoder, decoder, cross-attention, and by layer."""
+        found = []
+        for path, weights in maps.items():
+            part, kind, layer = place(path)
+            decodes = self.target is not None and part == "decoder"
+            queries = self.queries(path)[row]
+            keys = queries if kind == "self" else self.inputs[row]
+            real_queries, real_keys = queries != Tokenizer.pad_id, keys != Tokenizer.pad_id
+            query_tokenizer = self.target_tokenizer if decodes and self.target_tokenizer is not None else self.tokenizer
+            key_tokenizer = query_tokenizer if kind == "self" else self.tokenizer
+            read = "tokens read" if self.target is None else "target tokens read" if decodes else "source tokens"
+            found.append(
+                AttentionMap(
+                    part=part,
+                    kind=kind,
+                    layer=layer,
+                    weights=weights[row][:, real_queries][:, :, real_keys].float().cpu(),
+                    queries=token_labels(query_tokenizer, queries[real_queries].tolist()),
+                    keys=token_labels(key_tokenizer, keys[real_keys].tolist()),
+                    rows="target token that is written" if kind == "cross" else read,
+                    columns="source tokens" if kind == "cross" else read,
+                )
+            )
+        return sorted(found, key=lambda m: (m.kind == "cross", m.part != "encoder", m.layer))
+
+
+def place(path: str) -> tuple[str, Any, int]:
+    """Return the part (encoder or decoder), the kind (self or cross) and the layer of an attention, from its module path.
+
+    Example:
+        >>> place("stack.decoder.layers.2.cross_attention")
+        ('decoder', 'cross', 2)
+        >>> place("stack.decoder.attention")  # of a recurrent decoder
+        ('decoder', 'cross', 0)
+    """
+    names = path.split(".")
+    layer = next((int(name) for name in names if name.isdigit()), 0)
+    return "encoder" if "encoder" in names else "decoder", "self" if names[-1] == "self_attention" else "cross", layer
+
+
+def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """Return a label for each token. Tokens that are bytes of one character together are called by it, with a number.
+
+    Example:
+        >>> import attnkit
+        >>> tokenizer = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 260}).train(["a"])
+        >>> token_labels(tokenizer, tokenizer.encode("a가"))
+        ['a', '가₁', '가₂', '가₃']
+    """
+    labels = tokenizer.tokens(ids)
+    start = 0
+    while start < len(ids):
+        stop = start + 1
+        if UNFINISHED in labels[start]:
+            for end in range(start + 2, min(start + LONGEST, len(ids)) + 1):
+                joined = tokenizer.decode(ids[start:end])
+                if UNFINISHED not in joined and ids[end - 1] >= len(Tokenizer.special_tokens):
+                    labels[start:end] = [f"{joined}{chr(ord('₁') + i)}" for i in range(end - start)]
+                    stop = end
+                    break
+        start = stop
+    return labels
+
+
+def read_text(task: Task, text: str, target: str | None = None, *, beam_size: int | None = None) -> Reading:
+    """Return how a task's model reads a text, and what it writes: a given target, or what it generates.
+
+    Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`), and for those with one `tokenizer`. These read the text,
+    with bos and eos around it unless their `input_ids` says otherwise; a language model reads a target after it.
+
+    Args:
+        task: The task.
+        text: What is read.
+        target: What the decoder writes (default: what it generates from the text; a language model, nothing).
+        beam_size: Beams of the generation (default: the task's).
+
+    Raises:
+        ConfigurationError: The task reads no text, or has no target.
+    """
+    task.configure_model()
+    model: Any = task.model
+    device = task.device
+    if isinstance(model, EncoderDecoderModel) and isinstance(task, TextGenerator):
+        src = torch.tensor([task.input_ids(text)], device=device)
+        if target is None:
+            output = model.generate(
+                src,
+                src != Tokenizer.pad_id,
+                max_length=task.max_length,
+                beam_size=task.beam_size if beam_size is None else beam_size,
+                length_penalty=task.length_penalty,
+            )
+        else:
+            output = torch.tensor([[*task.output_tokenizer.encode(target), Tokenizer.eos_id]], device=device)
+        start = src.new_full((1, 1), Tokenizer.bos_id)
+        return Reading(task, src, _tokenizer(task, "src_tokenizer"), torch.cat([start, output], 1), task.output_tokenizer)
+    tokenizer = _tokenizer(task, "tokenizer")
+    if isinstance(task, TextGenerator):
+        ids = [*task.input_ids(text), *tokenizer.encode(target or "")]
+    else:
+        ids = [Tokenizer.bos_id, *tokenizer.encode(text), Tokenizer.eos_id]
+        if target is not None:
+            raise ConfigurationError(f"the task {task.registered_name!r} reads a text and writes none: leave --target out")
+    if beam_size is not None:
+        raise ConfigurationError(f"the task {task.registered_name!r} generates nothing here, it reads: leave --beam_size out")
+    return Reading(task, torch.tensor([ids], device=device), tokenizer)
+
+
+def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
+    """Return how a task's model reads the first rows of a batch: `src` and `tgt`, or `tokens`.
+
+    Raises:
+        ConfigurationError: The batch has neither, or the task no tokenizer.
+    """
+    if "src" in batch and "tgt" in batch:
+        source, written = _tokenizer(task, "src_tokenizer"), _tokenizer(task, "tgt_tokenizer")
+        return Reading(task, batch["src"][:rows], source, batch["tgt"][:rows], written)
+    if "tokens" in batch:
+        documents = batch.get("documents")
+        return Reading(
+            task, batch["tokens"][:rows], _tokenizer(task, "tokenizer"), documents=None if documents is None else documents[:rows]
+        )
+    raise ConfigurationError(f"attention maps need a batch with src and tgt, or with tokens, but this one has {', '.join(batch)}")
+
+
+def _tokenizer(task: Task, name: str) -> Tokenizer:
+    tokenizer = getattr(task, name, None)
+    if not isinstance(tokenizer, Tokenizer):
+        raise ConfigurationError(f"the task {task.registered_name!r} has no {name}, so there is no text whose attention could be shown")
+    return tokenizer

@@ -1,0 +1,225 @@
+"""The task of continuing a text."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+from torch import Tensor, nn
+from torchmetrics import Metric
+from typing_extensions import override
+
+import attnkit
+from attnkit import masks
+from attnkit.models import DecoderModel
+from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
+from attnkit.stack.recurrent_decoder import RecurrentDecoder
+from attnkit.strategy import ActivationCheckpointing
+from attnkit.task.generating import TextGenerator
+from attnkit.task.loss import Sums, cross_entropy
+from attnkit.task.metrics import Mean, Perplexity
+from attnkit.tokenizer import Tokenizer
+
+
+class Continuation(NamedTuple):
+    """A prompt and what the model makes of it. As a string: both on one line, with a tab between, and line ends written as `\\n`."""
+
+    prompt: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.prompt}\t{self.text}".replace("\n", "\\n")
+
+
+@tasks.register("causal_lm")
+class CausalLM(TextGenerator):
+    r"""A language model: each token from those before it (GPT, Llama, or an LSTM).
+
+    A batch is a mapping of `tokens` [B, T], the inputs, and `targets` [B, T], the token after each of them, padding where nothing is
+    scored. Without `targets`, a token's target is the next one of its row. In evaluation there may be `characters`, how many characters
+    the scored targets stand for.
+
+    With `documents` [B, T] in a batch (`data.document_mask`), attention stays inside the document of a token. Positions do not begin
+    anew with a document: this is the same for kinds that see distances only (rotary, alibi, relative), but learned and sinusoidal
+    positions count from the start of the window. A recurrent stack has no attention to restrict, and refuses `documents`.
+
+    Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy` and
+    `bits_per_character`. Loss is the negative log-likelihood per token in nats, without label smoothing. Bits per character are comparable
+    between tokenizers: all bits, those of the ends of documents included, over the characters of the text.
+
+    Equation:
+        $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$
+
+    Args:
+        stack: A decoder stack.
+        tokenizer: Spec of the trained tokenizer (a tokenizer's `.spec`).
+        embedding: The embedding.
+        tie: `output`: embedding and output share a table; `none`: they do not.
+        label_smoothing: Mass of the target distribution that is spread over all tokens but padding, from 0 to below 1.
+        optimizer: The optimizer.
+        schedule: The learning rate over the optimizer's steps.
+        beam_size: Beams of generation; 1 is greedy.
+        max_length: Most tokens that are generated, the end included.
+        length_penalty: Exponent of the length that a beam's log-probability is divided by.
+        prompts: Texts of which a continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a
+            document.
+        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+
+    Raises:
+        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
+
+    Example:
+        >>> import attnkit
+        >>> tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec
+        >>> task = CausalLM(stack={"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}, tokenizer=tokenizer, max_length=5)
+        >>> len(task.generate(["atten", "ten"], temperature=1.0, seed=1))
+        2
+    """
+
+    from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
+    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val/loss", "min")
+
+    def __init__(
+        self,
+        *,
+        stack: StackSpec,
+        tokenizer: TokenizerSpec,
+        embedding: EmbeddingSpec = "token",
+        tie: Literal["none", "output"] = "output",
+        label_smoothing: float = 0.0,
+        optimizer: OptimizerSpec = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1},  # noqa: B006
+        schedule: ScheduleSpec = {"name": "cosine", "warmup_steps": 0.05},  # noqa: B006
+        beam_size: int = 1,
+        max_length: int = 64,
+        length_penalty: float = 1.0,
+        prompts: Sequence[str] = ("",),
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
+    ) -> None:
+        super().__init__(
+            optimizer=optimizer,
+            schedule=schedule,
+            beam_size=beam_size,
+            max_length=max_length,
+            length_penalty=length_penalty,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
+        )
+        self.store_arguments(locals())
+        if not 0 <= label_smoothing < 1:
+            raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
+        if isinstance(prompts, str):
+            raise ConfigurationError(f"prompts must be a list of texts, as in [{prompts!r}], but is the string {prompts!r}")
+        self.stack, self.embedding, self.tie = stack, embedding, tie
+        self.tokenizer: Tokenizer = tokenizers.build(tokenizer)
+        if not self.tokenizer.trained:
+            raise ConfigurationError("tokenizer is not trained; pass the .spec of a trained one, such as data.tokenizer_spec")
+        self.label_smoothing = label_smoothing
+        self.prompts = tuple(prompts)
+        self.evaluation = nn.ModuleDict({"val": _metrics(), "test": _metrics()})
+        self.require_buildable()
+
+    @property
+    @override
+    def output_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+    @override
+    def input_ids(self, text: str) -> list[int]:
+        return [Tokenizer.bos_id, *self.tokenizer.encode(text)]
+
+    @override
+    def build_model(self) -> nn.Module:
+        model = attnkit.compose(
+            stack=self.stack,
+            vocab_size=len(self.tokenizer),
+            embedding=self.embedding,
+            tie=self.tie,
+            pad_id=Tokenizer.pad_id,
+            bos_id=Tokenizer.bos_id,
+            eos_id=Tokenizer.eos_id,
+        )
+        if not isinstance(model, DecoderModel):
+            raise ConfigurationError(
+                f"causal_lm needs a decoder stack, in which no token sees later ones, such as decoder or recurrent_decoder; "
+                f"{model.spec['stack']!r} is none"
+            )
+        return model
+
+    @override
+    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
+        """Return the logits [B, T, V] of the token after each of `tokens` [B, T], which sees its own document only, if any are given."""
+        # padding is on the right, where no real token sees it
+        if documents is None:
+            logits: Tensor = self.model(tokens)
+            return logits
+        model = cast(DecoderModel, self.model)
+        if isinstance(model.stack, RecurrentDecoder):
+            raise ConfigurationError(
+                "a recurrent stack carries its state from one document into the next, and has no attention that a mask could keep "
+                "apart: set data.document_mask to false, or use a stack that attends"
+            )
+        logits = model.head(model.stack(model.embedding(tokens), attn_mask=masks.document(documents, documents))[0])
+        return logits
+
+    @override
+    def objective(self, batch: dict[str, Any]) -> Sums:
+        tokens, targets, documents = _read(batch)
+        return cross_entropy(self(tokens, documents), targets, label_smoothing=self.label_smoothing, pad_id=Tokenizer.pad_id)
+
+    @override
+    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
+        return {"loss": nll, "perplexity": nll.exp()}
+
+    @override
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self._evaluate(batch, "val")
+
+    @override
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self._evaluate(batch, "test")
+
+    @override
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Continuation]:
+        return [Continuation(prompt, text) for prompt, text in zip(batch["text"], self.generate(batch["text"]), strict=True)]
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        """Print the metrics, and the continuations of the prompts."""
+        if self.trainer.sanity_checking:
+            return
+        metrics = {name: cast(Metric, metric) for name, metric in cast(nn.ModuleDict, self.evaluation["val"]).items()}
+        values = {name: metric.compute() for name, metric in metrics.items() if metric.update_called}  # on every rank: it is reduced
+        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
+        lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
+        continuations = self.generate(self.prompts, temperature=0.8, beam_size=1, seed=0)
+        lines += [f"  {prompt}|{text}".replace("\n", "\n    ") for prompt, text in zip(self.prompts, continuations, strict=True)]
+        self.print("\n".join(lines))
+
+    def _evaluate(self, batch: dict[str, Any], stage: str) -> None:
+        """Update and log the metrics of a stage."""
+        tokens, targets, documents = _read(batch)
+        logits = self(tokens, documents)
+        sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
+        right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
+        updates = {"loss": (sums.nll, sums.targets), "perplexity": (sums.nll, sums.targets), "token_accuracy": (right, sums.targets)}
+        if "characters" in batch:
+            updates["bits_per_character"] = (sums.nll / math.log(2), batch["characters"])
+        metrics = cast(nn.ModuleDict, self.evaluation[stage])
+        for name, (total, count) in updates.items():
+            metric = cast(Metric, metrics[name])
+            metric.update(total, count)
+            self.log(f"{stage}/{name}", metric, batch_size=len(tokens), prog_bar=name in ("loss", "bits_per_character"))
+
+
+def _metrics() -> nn.ModuleDict:
+    return nn.ModuleDict({"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean(), "bits_per_character": Mean()})
+
+
+def _read(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the inputs, the targets and, if there are some, the documents of a batch."""
+    tokens = batch["tokens"]
+    if "targets" in batch:
+        return tokens, batch["targets"], batch.get("documents")
+    return tokens[:, :-1], tokens[:, 1:], None

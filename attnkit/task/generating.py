@@ -1,0 +1,197 @@
+"""What tasks that turn text into text share: batches of texts, n-best lists and streams around a model that generates tokens."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, Unpack, cast
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from attnkit.decoding import Generation, Options
+from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec
+from attnkit.strategy import ActivationCheckpointing
+from attnkit.task.base import Task
+from attnkit.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+BATCH = 64  # texts that are generated from at once
+UNFINISHED = "\ufffd"  # what bytes that are not yet a character are decoded to
+
+
+class Hypothesis(NamedTuple):
+    """One of the outputs for a text, and its score: the log-probability in nats over length ** length_penalty."""
+
+    text: str
+    score: float
+
+
+class TextGenerator(Task):
+    """A task whose model generates text from text: a translator, a language model.
+
+    A subclass calls `super().__init__` with the arguments below (they are its own too, kept by `store_arguments`), and writes
+    `input_ids` and `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, and `decode` for batches of token ids, as in
+    its validation. The model is one of `attnkit.compose` that generates: an encoder-decoder reads the input as its source, a decoder as
+    its prompt; outputs are what is new.
+
+    Args:
+        optimizer: The optimizer.
+        schedule: The learning rate over the optimizer's steps.
+        beam_size: Beams of generation; 1 is greedy.
+        max_length: Most tokens that are generated, the end included.
+        length_penalty: Exponent of the length that a beam's log-probability is divided by.
+        activation_checkpointing: What the backward pass computes again; see `Task`.
+        compile: Whether layers are compiled for training.
+
+    Raises:
+        ConfigurationError: A number is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        optimizer: OptimizerSpec,
+        schedule: ScheduleSpec,
+        beam_size: int,
+        max_length: int,
+        length_penalty: float,
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
+    ) -> None:
+        super().__init__(optimizer=optimizer, schedule=schedule, activation_checkpointing=activation_checkpointing, compile=compile)
+        Generation(beam_size=beam_size, max_length=max_length, length_penalty=length_penalty)  # checks them
+        self.beam_size, self.max_length, self.length_penalty = beam_size, max_length, length_penalty
+
+    @property
+    @abstractmethod
+    def output_tokenizer(self) -> Tokenizer:
+        """The tokenizer of what is generated."""
+
+    @abstractmethod
+    def input_ids(self, text: str) -> list[int]:
+        """Return the ids that the model reads for a text, special tokens included; at least one, none of them padding."""
+
+    def generate(self, texts: Sequence[str], **options: Unpack[Options]) -> list[str]:
+        """Return the model's output for each text. Batches change nothing in the outputs.
+
+        Args:
+            texts: The inputs.
+            **options: The fields of `attnkit.decoding.Generation`, such as `beam_size=4` or `temperature=0.8` (defaults: the task's
+                own `beam_size`, `max_length` and `length_penalty`). With a seed, text i is drawn with seed + i.
+
+        Raises:
+            ConfigurationError: An option is wrong.
+            TypeError: `texts` is a single string.
+
+        Example:
+            >>> import attnkit
+            >>> tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec
+            >>> task = attnkit.tasks.build({"name": "seq2seq", "src_tokenizer": tokenizer, "tgt_tokenizer": tokenizer, "max_length": 5,
+            ...     "stack": {"name": "encoder_decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}})
+            >>> task.generate(["net", "ten"], temperature=0.9, seed=1) == task.generate(["net", "ten"], temperature=0.9, seed=1)
+            True
+        """
+        return self._in_batches(texts, self.decode, self._completed(options))
+
+    def n_best(self, texts: Sequence[str], n: int, **options: Unpack[Options]) -> list[list[Hypothesis]]:
+        """Return the `n` best outputs that a beam search finds for each text, best first.
+
+        Args:
+            texts: The inputs.
+            n: Outputs for each text; fewer only where no more are possible. They may share their text, if their tokens differ.
+            **options: As in `generate`; `beam_size` is at least `n` (default: the task's, or `n` if that is larger).
+
+        Raises:
+            ConfigurationError: An option is wrong, or `n` is not from 1 to `beam_size`.
+            TypeError: `texts` is a single string.
+        """
+        options = {"beam_size": max(n, self.beam_size), **options}
+        if not 1 <= n <= options["beam_size"]:
+            raise ConfigurationError(f"n_best must be from 1 to beam_size ({options['beam_size']}), but is {n}")
+
+        def search(inputs: Tensor, **options: Unpack[Options]) -> list[list[Hypothesis]]:
+            found = cast(Any, self.model).n_best(inputs, inputs != Tokenizer.pad_id, **options)
+            return [
+                [
+                    Hypothesis(self.output_tokenizer.decode(tokens), score)
+                    for tokens, score in zip(row[:n], scores, strict=False)
+                    if score > float("-inf")
+                ]
+                for row, scores in zip(found.tokens.tolist(), found.scores.tolist(), strict=True)
+            ]
+
+        return self._in_batches(texts, search, self._completed(options))
+
+    def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
+        """Return the pieces of the output for one text, each as soon as it is known; joined, they are what `generate` returns.
+
+        A character whose bytes are not all known yet is held back. There are no beams: they know their output only at the end.
+
+        Args:
+            text: The input.
+            **options: As in `generate`; `beam_size` is 1.
+
+        Raises:
+            ConfigurationError: An option is wrong.
+        """
+        completed = self._completed({"beam_size": 1, **options})
+        self.configure_model()
+        inputs = torch.tensor([self.input_ids(text)], device=self.device)
+        tokens = cast(Any, self.model).stream(inputs, **completed)
+        return text_pieces((int(token) for token in tokens), self.output_tokenizer)
+
+    def decode(self, inputs: Tensor, **options: Unpack[Options]) -> list[str]:
+        """Return the output for each row of `inputs` [B, T] (token ids, padding on either side); options as in `generate`."""
+        completed = self._completed(options)
+        generated = cast(Any, self.model).generate(inputs, inputs != Tokenizer.pad_id, **completed)
+        return [self.output_tokenizer.decode(row) for row in generated.tolist()]
+
+    def _completed(self, options: Options) -> Options:
+        """Return `options` with the task's own where none are given; sampling has no beams."""
+        samples = options.get("temperature") is not None
+        return {
+            "beam_size": 1 if samples else self.beam_size,
+            "max_length": self.max_length,
+            "length_penalty": self.length_penalty,
+            **options,
+        }
+
+    def _in_batches(self, texts: Sequence[str], answer: Callable[..., list[T]], options: Options) -> list[T]:
+        """Return `answer(inputs, **options)` for all texts, in their order."""
+        if isinstance(texts, str):
+            raise TypeError(f"this takes a list of texts, as in [{texts!r}]")
+        generation = Generation.of(options)
+        self.configure_model()
+        ids = [torch.tensor(self.input_ids(text)) for text in texts]
+        order = list(range(len(ids)))
+        if not generation.samples:  # which draws row i of a batch with seed + i, so that its batches are in the order of the texts
+            order.sort(key=lambda i: len(ids[i]))  # like lengths together: less padding
+        outputs: dict[int, T] = {}
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
+            inputs = pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id).to(self.device)
+            here: Options = options if generation.seed is None else {**options, "seed": generation.seed + start}
+            outputs.update(zip(rows, answer(inputs, **here), strict=True))
+        return [outputs[i] for i in range(len(texts))]
+
+
+def text_pieces(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield the text of `tokens` piece by piece, each as soon as later tokens cannot change it.
+
+    Example:
+        >>> import attnkit
+        >>> tokenizer = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 260}).train(["a"])
+        >>> list(text_pieces(tokenizer.encode("a\u00e9"), tokenizer))  # two bytes are one character
+        ['a', 'é']
+    """
+    ids: list[int] = []
+    written = 0
+    for token in tokens:
+        ids.append(token)
+        text = tokenizer.decode(ids).rstrip(UNFINISHED)
+        if len(text) > written:
+            yield text[written:]
+            written = len(text)
+    if rest := tokenizer.decode(ids)[written:]:
+        yield rest

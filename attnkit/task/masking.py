@@ -1,0 +1,69 @@
+# https://arxiv.org/abs/1810.04805
+"""Which tokens of a text are hidden from a masked language model, and behind what."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MASKED, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
+
+
+class Masked(NamedTuple):
+    """A batch with hidden tokens.
+
+    Attributes:
+        tokens: [B, T] int64, what the model reads.
+        chosen: [B, T] bool, the tokens that it is asked for; some of them are still in `tokens`.
+    """
+
+    tokens: Tensor
+    chosen: Tensor
+
+
+def mask_tokens(
+    tokens: Tensor,
+    *,
+    probability: float,
+    mask_id: int,
+    first_id: int,
+    vocab_size: int,
+    begins_word: Tensor | None,
+    rng: np.random.Generator,
+) -> Masked:
+    """Choose tokens, and hide most of them: 80 % become `<mask>`, 10 % a random token, 10 % stay as they are.
+
+    Each token is chosen with the same probability, independently of the others; of whole words, each word. (BERT takes a fixed number of
+    each text.) What becomes of a token is drawn for each token, in a whole word too, as in BERT's code.
+
+    Paper: Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805
+
+    Args:
+        tokens: [B, T] int64.
+        probability: Of a token, or word, to be chosen.
+        mask_id: The id of `<mask>`.
+        first_id: Ids below this are never chosen, and never stand in for another: special, unknown and extra tokens.
+        vocab_size: Ids V; random tokens are from `first_id` to V - 1, all equally likely.
+        begins_word: [V] bool, the ids that begin a word, to choose whole words; None: single tokens.
+        rng: Where the random numbers come from; how many are drawn depends on the shape of `tokens` alone.
+
+    Example:
+        >>> tokens = torch.tensor([[1, 7, 8, 9, 7, 2, 0]])
+        >>> ids = {"mask_id": 4, "first_id": 5, "vocab_size": 10, "begins_word": None}
+        >>> masked = mask_tokens(tokens, probability=0.5, **ids, rng=np.random.default_rng(0))
+        >>> masked.chosen
+        tensor([[False, False, False,  True,  True, False, False]])
+        >>> masked.tokens
+        tensor([[1, 7, 8, 4, 7, 2, 0]])
+    """
+    drawn = *rng.random((2, *tokens.shape), dtype=np.float32), rng.integers(first_id, vocab_size, size=tokens.shape)
+    draws, fates, others = (torch.from_numpy(numbers).to(tokens.device) for numbers in drawn)  # [B, T] each
+    ordinary = tokens >= first_id
+    if begins_word is not None:
+        follows = torch.nn.functional.pad(ordinary[:, :-1], (1, 0))  # [B, T]
+        word = (begins_word[tokens] | ~follows).cumsum(1) - 1  # [B, T], the number of the word in its row
+        draws = draws.gather(1, word)  # one draw for all tokens of a word
+    chosen = ordinary & (draws < probability)
+    hidden = torch.where(fates < MASKED, mask_id, torch.where(fates < MASKED + REPLACED, others, tokens))
+    return Masked(torch.where(chosen, hidden, tokens), chosen)

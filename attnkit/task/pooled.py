@@ -1,0 +1,247 @@
+"""What tasks with one answer for a whole text or image share: the model, evaluation, predictions and their samples."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+from torchmetrics import Metric
+from typing_extensions import override
+
+import attnkit
+from attnkit.models.base import generating
+from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, nearest, tokenizers
+from attnkit.strategy import ActivationCheckpointing
+from attnkit.task.base import Task
+from attnkit.task.loss import Sums
+from attnkit.task.metrics import Mean
+from attnkit.tokenizer import Tokenizer
+
+BATCH = 64  # texts that `predict_texts` reads at once
+
+Direction = Literal["min", "max"]
+
+
+class PooledTask(Task):
+    """A task with one answer for a whole text or image.
+
+    A subclass declares its arguments, and says in `outputs` how many numbers the model gives, in `sums` what the loss is, in `metric`
+    and `metric_directions` which metrics there are, in `answer` what a prediction is, and in `sample_line` how one is shown.
+
+    A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B], and for evaluation and
+    prediction `text`, what the inputs are called.
+
+    Args:
+        stack: An encoder or a decoder stack.
+        tokenizer: Spec of the trained tokenizer of texts, or None.
+        image_shape: Shape of images [C, H, W], or None.
+        embedding: The embedding, of texts or of images.
+        pooling: Which vector speaks for the whole; see `attnkit.models.ClassifierModel`.
+        pooler: Whether BERT's dense layer with tanh comes before the output map.
+        optimizer: The optimizer.
+        schedule: The learning rate over the optimizer's steps.
+        metrics: Names of metrics, at least one; the first picks the best checkpoint.
+        init_from: A checkpoint to start from; see `Task.initialise`.
+        samples: Predictions printed after a validation.
+        activation_checkpointing: What the backward pass computes again; see `Task`.
+        compile: Whether layers are compiled for training.
+
+    Raises:
+        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
+    """
+
+    metric_directions: ClassVar[Mapping[str, Direction]]
+
+    def __init__(
+        self,
+        *,
+        stack: StackSpec,
+        tokenizer: TokenizerSpec | None,
+        image_shape: list[int] | None,
+        embedding: EmbeddingSpec,
+        pooling: Literal["class_token", "mean", "last"],
+        pooler: bool,
+        optimizer: OptimizerSpec,
+        schedule: ScheduleSpec,
+        metrics: Sequence[str],
+        init_from: str | None,
+        samples: int,
+        activation_checkpointing: ActivationCheckpointing,
+        compile: bool,
+    ) -> None:
+        super().__init__(
+            optimizer=optimizer,
+            schedule=schedule,
+            init_from=init_from,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
+        )
+        if isinstance(metrics, str) or not metrics:
+            raise ConfigurationError(f"metrics must be a list of names, as in [{metrics or next(iter(self.metric_directions))}]")
+        for name in metrics:
+            if name not in self.metric_directions:
+                known = ", ".join(self.metric_directions)
+                raise ConfigurationError(f"unknown metric {name!r}.{nearest(name, self.metric_directions)} Names: {known}.")
+        if samples < 0:
+            raise ConfigurationError(f"samples must be at least 0, but is {samples}")
+        self.stack, self.embedding, self.pooling, self.pooler = stack, embedding, pooling, pooler
+        self.tokenizer: Tokenizer | None = None if tokenizer is None else tokenizers.build(tokenizer)
+        if self.tokenizer is not None and not self.tokenizer.trained:
+            raise ConfigurationError("tokenizer is not trained; pass the .spec of a trained one, such as data.tokenizer_spec")
+        self.image_shape = image_shape
+        self.metric_names, self.samples = tuple(metrics), samples
+        self._shown: list[tuple[Any, Any]] = []
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """How many numbers the model gives for an input."""
+
+    @abstractmethod
+    def sums(self, outputs: Tensor, label: Tensor, *, smooth: bool) -> Sums:
+        """Return the loss sums of what the task gives for a batch, for its labels [B]; `smooth` in training."""
+
+    @abstractmethod
+    def metric(self, name: str) -> Metric:
+        """Return the metric of a name; it is updated with what the task gives for a batch, and labels [B]."""
+
+    @abstractmethod
+    def answer(self, text: str, outputs: Tensor) -> Any:
+        """Return the prediction for an input of that name from its row of what the task gives for a batch, on the CPU."""
+
+    @abstractmethod
+    def sample_line(self, prediction: Any, label: Any) -> str:
+        """Return a line that shows a prediction beside the true label."""
+
+    @property
+    def monitor(self) -> tuple[str, Direction]:
+        """What tells the best checkpoint, and whether it is the smallest or the largest."""
+        return f"val/{self.metric_names[0]}", self.metric_directions[self.metric_names[0]]
+
+    def evaluation_metrics(self) -> nn.ModuleDict:
+        """Return the metrics of validation and test. A subclass keeps them as `evaluation`."""
+        return nn.ModuleDict(
+            {stage: nn.ModuleDict({"loss": Mean(), **{name: self.metric(name) for name in self.metric_names}}) for stage in ("val", "test")}
+        )
+
+    @override
+    def build_model(self) -> nn.Module:
+        model = attnkit.compose(
+            stack=self.stack,
+            vocab_size=None if self.tokenizer is None else len(self.tokenizer),
+            image_shape=self.image_shape,
+            num_classes=self.outputs,
+            pooling=self.pooling,
+            pooler=self.pooler,
+            embedding=self.embedding,
+            pad_id=Tokenizer.pad_id,
+            bos_id=Tokenizer.bos_id,
+            eos_id=Tokenizer.eos_id,
+        )
+        assert isinstance(model, nn.Module)
+        return model
+
+    @override
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the outputs [B, C] for tokens [B, T], padded with `pad_id`, or images [B, C, H, W]."""
+        outputs: Tensor = self.model(inputs, None if self.tokenizer is None else inputs != Tokenizer.pad_id)
+        return outputs
+
+    @override
+    def objective(self, batch: dict[str, Any]) -> Sums:
+        return self.sums(self(self._inputs(batch)), batch["label"], smooth=True)
+
+    @override
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        outputs = self._evaluate(batch, "val")
+        rows = zip(batch["text"], outputs.float().cpu(), batch["label"].tolist(), strict=True)
+        self._shown += [(self.answer(text, row), label) for text, row, label in list(rows)[: self.samples]]
+
+    @override
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        self._evaluate(batch, "test")
+
+    @override
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Any]:
+        outputs = self(self._inputs(batch)).float().cpu()
+        return [self.answer(text, row) for text, row in zip(batch["text"], outputs, strict=True)]
+
+    @override
+    def on_validation_epoch_start(self) -> None:
+        self._shown = []
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        """Print the metrics, and a few predictions, spread over the validation set."""
+        if self.trainer.sanity_checking:
+            return
+        metrics = cast(nn.ModuleDict, cast(nn.ModuleDict, self.evaluation)["val"])
+        values = {name: cast(Metric, metrics[name]).compute() for name in self.metric_names}  # on every rank: it is reduced over them
+        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
+        lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
+        if self._shown:
+            chosen = self._shown[:: -(-len(self._shown) // self.samples)]
+            lines += [f"  {self.sample_line(prediction, label)}" for prediction, label in chosen]
+        self.print("\n".join(lines))
+
+    def predict_texts(self, texts: Sequence[str]) -> list[Any]:
+        """Return the prediction for each text. Batches change nothing in them.
+
+        Raises:
+            TypeError: `texts` is a single string.
+            ConfigurationError: The model reads images.
+        """
+        if isinstance(texts, str):
+            raise TypeError(f"predict_texts takes a list of texts, as in predict_texts([{texts!r}])")
+        if self.tokenizer is None:
+            raise ConfigurationError("this model reads images: call the task with a batch of them, or use `attnkit predict`")
+        self.configure_model()
+        ids = [torch.tensor([Tokenizer.bos_id, *self.tokenizer.encode(text), Tokenizer.eos_id]) for text in texts]
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # like lengths together: less padding
+        found: dict[int, Any] = {}
+        with generating(self):
+            for start in range(0, len(order), BATCH):
+                rows = order[start : start + BATCH]
+                tokens = pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id)
+                outputs = self(tokens.to(self.device)).float().cpu()
+                found.update((i, self.answer(texts[i], row)) for i, row in zip(rows, outputs, strict=True))
+        return [found[i] for i in range(len(texts))]
+
+    def _inputs(self, batch: dict[str, Any]) -> Tensor:
+        return cast(Tensor, batch["image" if self.tokenizer is None else "tokens"])
+
+    def _evaluate(self, batch: dict[str, Any], stage: str) -> Tensor:
+        """Update and log the metrics of a stage; return the model's outputs [B, C]."""
+        outputs: Tensor = self(self._inputs(batch))
+        label = batch["label"]
+        sums = self.sums(outputs, label, smooth=False)
+        for name, metric in cast(nn.ModuleDict, cast(nn.ModuleDict, self.evaluation)[stage]).items():
+            if name == "loss":
+                cast(Metric, metric).update(sums.nll, sums.targets)
+            else:
+                cast(Metric, metric).update(outputs.float(), label)
+            self.log(f"{stage}/{name}", cast(Metric, metric), batch_size=len(label), prog_bar=name == self.metric_names[0])
+        return outputs
+
+
+def one_line(text: str) -> str:
+    """Return a text without tabs and line breaks, so that a prediction is one line of a table.
+
+    Example:
+        >>> one_line("so\\tgood,\\nreally")
+        'so good, really'
+    """
+    return " ".join(text.split()) if any(c in text for c in "\t\r\n") else text
+
+
+def shortened(text: str, *, width: int = 60) -> str:
+    """Return the beginning of a text, as wide as `width` at most.
+
+    Example:
+        >>> shortened("a long story", width=8)
+        'a long …'
+    """
+    text = one_line(text)
+    return text if len(text) <= width else f"{text[: width - 1]}…"

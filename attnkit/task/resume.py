@@ -1,0 +1,116 @@
+"""What makes a resumed run equal to the uninterrupted one: where it stood, and its random states.
+
+Lightning saves at several moments of a step (before and after validation, before and after the end of an epoch), and on resuming guesses
+from its counters which one it was. Here a checkpoint of any moment says the same: so many batches of an epoch are done, or none.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+RANDOM = "random_states"  # in a checkpoint: one for each process
+
+
+def settle(fit_loop: Mapping[str, Any], *, steps: int) -> None:
+    """Rewrite the saved state of Lightning's fit loop as it is between two batches, or before an epoch.
+
+    Args:
+        fit_loop: The state.
+        steps: How many optimizer steps were made.
+    """
+    epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
+    done = ("ready", "started", "completed")
+    if epoch["current"]["processed"] == epoch["current"]["ready"] or batch["current"]["processed"] == 0:  # no epoch has begun
+        for counts in (epoch["total"], epoch["current"]):
+            counts |= dict.fromkeys(done, counts["processed"])
+        batch["current"] |= dict.fromkeys(batch["current"], 0)
+        batch["is_last_batch"] = False
+    for counts in (batch["total"], batch["current"]):  # the next one may have been fetched, and this one's hooks may have begun
+        counts |= dict.fromkeys(done, counts["processed"])
+    fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
+
+
+def random_states(trainer: Trainer) -> list[dict[str, Any]]:
+    """Return the states of the global generators of each process, as plain data and tensors; to be called by all processes."""
+    numbers = np.random.get_state(legacy=False)
+    version, integers, gauss = random.getstate()
+    state = {
+        "torch": torch.get_rng_state(),
+        "numpy": {**numbers, "state": {**numbers["state"], "key": torch.from_numpy(numbers["state"]["key"].astype(np.int64))}},
+        "python": [version, torch.tensor(integers), gauss],
+    }
+    if trainer.strategy.root_device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(trainer.strategy.root_device)
+    states: list[Any] = [state] * trainer.world_size
+    if trainer.world_size > 1 and dist.is_initialized():
+        dist.all_gather_object(states, state)
+    return states
+
+
+def go_on(trainer: Trainer, states: Sequence[Mapping[str, Any]] | None) -> None:
+    """Take a resumed run up where it stood, or seed a new one's dropout; to be called when the training starts.
+
+    Args:
+        trainer: The trainer; the checkpoint that it has loaded is settled.
+        states: The random states in the checkpoint.
+    """
+    if trainer.fit_loop.is_resuming:
+        _take_up(trainer)
+    if trainer.fit_loop.is_resuming and states is not None and len(states) == trainer.world_size:
+        _restore(trainer, states[trainer.global_rank])
+        return
+    if trainer.fit_loop.is_resuming:
+        rank_zero_warn(f"The checkpoint has no random states of {trainer.world_size} processes: from here on, dropout is another one.")
+    _seed_dropout(trainer)
+
+
+def _take_up(trainer: Trainer) -> None:
+    fit_loop, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    loader, fetcher = fit_loop._combined_loader, fit_loop._data_fetcher
+    assert loader is not None
+    assert fetcher is not None
+    done = loop.batch_progress.current.completed
+    samplers: list[Any] = [getattr(one, "sampler", None) for one in loader.flattened]
+    for sampler in samplers:
+        if hasattr(sampler, "start"):  # attnkit's own
+            sampler.start = done if loop.restarting else 0
+            sampler.set_epoch(trainer.current_epoch)
+    iter(fetcher)  # workers ask for batches at once, and Lightning began before it had read the checkpoint
+    if not loop.restarting:
+        return
+    if done == 0:
+        loop.restarting = False  # with max_steps, Lightning takes every run for one that stopped within an epoch
+        return
+    if done >= trainer.num_training_batches:
+        fetcher.done = True  # nothing is left of the epoch but its end
+    if loop._should_accumulate():
+        rank_zero_warn("The checkpoint is from between two micro-batches of a step, and lacks the gradients of the first ones.")
+    elif loop._should_check_val_fx(fetcher):
+        loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation that was before the checkpoint
+
+
+def _restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
+    torch.set_rng_state(state["torch"])
+    numbers = state["numpy"]
+    np.random.set_state({**numbers, "state": {**numbers["state"], "key": numbers["state"]["key"].numpy().astype(np.uint32)}})
+    version, integers, gauss = state["python"]
+    random.setstate((version, tuple(integers.tolist()), gauss))
+    if "cuda" in state and trainer.strategy.root_device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], trainer.strategy.root_device)
+
+
+def _seed_dropout(trainer: Trainer) -> None:
+    """Give torch's global generators a seed of their own for the training, so that the model's initialisation does not move dropout.
+
+    It follows from the seed of `seed_everything` and from the share of the data that this process has; processes that work on the same
+    examples (tensor parallelism) draw the same.
+    """
+    share = (trainer.distributed_sampler_kwargs or {}).get("rank", 0)
+    words = np.random.SeedSequence([torch.initial_seed(), share]).generate_state(2, np.uint64)
+    torch.manual_seed(int(words[0] >> np.uint64(1)))  # of CUDA too

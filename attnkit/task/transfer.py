@@ -1,0 +1,90 @@
+"""The weights that a new task takes over from the checkpoint of another one."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from attnkit.registry import tokenizers
+from attnkit.task.checkpoint import ARGUMENTS
+from attnkit.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from attnkit.task.base import Task
+
+_NO_WEIGHTS = ("dropout", "attention_dropout", "backend")  # arguments of a stack that change no weight
+_PREFIX = "model."
+
+
+def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tuple[set[str], str]:
+    """Copy the stack and the embeddings of a checkpoint into the model of a task, each if it is the same composition.
+
+    Args:
+        task: A task with its model.
+        checkpoint: A loaded checkpoint, of any task.
+        source: What to call the checkpoint in the message.
+
+    Returns:
+        The modules that were taken, as paths in the model such as `embedding` and `stack`; and a message that says which these are, and
+        why the others are new.
+    """
+    old, new = checkpoint[ARGUMENTS], dict(task.hparams)
+    own = task.state_dict()
+    found = {name: weight for name, weight in checkpoint["state_dict"].items() if name in own and own[name].shape == weight.shape}
+    modules = [name for name, _ in task.model.named_children()]
+    reasons: dict[str, str] = {}
+    taken: dict[str, dict[str, Tensor]] = {}
+    for module in modules:
+        prefix = f"{_PREFIX}{module}."
+        reason = _difference(module, old, new)
+        names = [name for name in own if name.startswith(prefix)]
+        if reason is None and (lacking := [name for name in names if name not in found]):
+            reason = f"the checkpoint has no {lacking[0].removeprefix(_PREFIX)} of this shape"
+        if not names:
+            continue
+        if reason is None:
+            taken[module] = {name: found[name] for name in names}
+        else:
+            reasons[module] = reason
+    task.load_state_dict({**own, **{name: weight for weights in taken.values() for name, weight in weights.items()}})
+    counts = ", ".join(f"{m} ({sum(w.numel() for w in weights.values()):,} parameters)" for m, weights in taken.items())
+    lines = [f"Weights of {source} (task {checkpoint['attnkit']['task']}): {f'taken for {counts}' if taken else 'NONE are taken'}."]
+    lines += [f"note: {module} starts anew: {reason}" for module, reason in reasons.items()]
+    paths = {name for m in taken for name in (m, *(f"{m}.{child}" for child, _ in task.model.get_submodule(m).named_children()))}
+    return paths, "\n".join(lines)
+
+
+def words_of(arguments: Mapping[str, Any], embedding: str) -> list[str]:
+    """Return the words of a model's embedding in the order of their ids.
+
+    Args:
+        arguments: The task's.
+        embedding: Its path in the model: `embedding`, or `embeddings.src`, `embeddings.tgt`, `embeddings.shared`.
+    """
+    side = {"src": "src_", "tgt": "tgt_", "shared": "tgt_"}.get(embedding.rpartition(".")[2], "")
+    tokenizer: Tokenizer = tokenizers.build(arguments[f"{side}tokenizer"])
+    return tokenizer.tokens(range(len(tokenizer)))
+
+
+def _difference(module: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Return why a module cannot be taken, or None if it can."""
+    if module == "stack":
+        return _changes("stack", _weighty(old.get("stack")), _weighty(new["stack"]))
+    if module in ("embedding", "embeddings"):
+        changed = _changes("embedding", old.get("embedding"), new["embedding"])
+        vocabularies = [a for a in new if a.endswith("tokenizer")] + ["image_shape"]
+        return changed or next((f"the checkpoint has another {a}" for a in vocabularies if old.get(a) != new.get(a)), None)
+    return "it belongs to the task"
+
+
+def _changes(what: str, old: Any, new: Any) -> str | None:
+    if old == new:
+        return None
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping) or old["name"] != new["name"]:
+        return f"the checkpoint has {what} {old['name'] if isinstance(old, Mapping) else old!r}, not {new['name']!r}"
+    changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+    return f"its {what} differs in {', '.join(changed)}"
+
+
+def _weighty(spec: Any) -> Any:
+    return {k: v for k, v in spec.items() if k not in _NO_WEIGHTS} if isinstance(spec, Mapping) else spec

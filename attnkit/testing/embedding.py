@@ -1,0 +1,31 @@
+"""Rules of embeddings alone: what a tied output may use, and checkpoints that need no other file."""
+
+import torch
+
+from attnkit.registry import Registry, Spec
+from attnkit.testing.attention import assert_close
+from attnkit.testing.component import D_MODEL, VOCAB_SIZE, build
+from attnkit.testing.tokenwise import draw_input, make
+
+
+def offers_a_table_to_tie_or_none(registry: Registry, spec: Spec) -> None:
+    """`weight` is a parameter [V, D], or None."""
+    embedding = build(registry, spec)
+    assert hasattr(embedding, "weight"), "there is no attribute `weight`: call super().__init__(), which sets it to None"
+    if embedding.weight is not None:
+        assert isinstance(embedding.weight, torch.nn.Parameter), f"`weight` is a {type(embedding.weight).__name__}"
+        assert embedding.weight.shape == (VOCAB_SIZE, D_MODEL), f"`weight` has shape {tuple(embedding.weight.shape)}"
+
+
+def is_restored_by_its_state_dict_alone(registry: Registry, spec: Spec) -> None:
+    """A new one with the state dict of another gives the same vectors, with no other file loaded."""
+    first, second = make(registry, spec), build(registry, spec)
+    second.load_state_dict(first.state_dict())
+    x = draw_input(first).to(torch.get_default_dtype() if first.reads == "image" else torch.long)
+    assert_close(second(x), first(x), 0.0, "after load_state_dict")
+
+
+RULES = (
+    offers_a_table_to_tie_or_none,
+    is_restored_by_its_state_dict_alone,
+)

@@ -1,0 +1,29 @@
+"""Bits per character of compressors on the King James Bible: `python docs/_tools/kjv_compression.py [FOLDER]` prints a Markdown table."""
+
+import bz2
+import lzma
+import sys
+from collections.abc import Callable
+
+import attnkit
+
+data = attnkit.datasets.build({"name": "kjv", "folder": sys.argv[1] if len(sys.argv) > 1 else "data"})
+text = {part: "".join(piece.text for piece in data.pieces(part)) for part in ("train", "validation", "test")}
+compressors: dict[str, Callable[[bytes], bytes]] = {
+    "xz -9e": lambda raw: lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME),
+    "bz2": lambda raw: bz2.compress(raw, 9),
+}
+
+
+def bits(compress: Callable[[bytes], bytes], written: str) -> int:
+    """Return the compressed size of a text in bits."""
+    return 8 * len(compress(written.encode()))
+
+
+print("| compressor | whole text | test alone | test after train |\n|---|---|---|---|")
+for name, compress in compressors.items():
+    whole = "".join(text.values())
+    alone, train = bits(compress, text["test"]), bits(compress, text["train"])
+    after = bits(compress, text["train"] + text["test"]) - train
+    columns = (bits(compress, whole) / len(whole), alone / len(text["test"]), after / len(text["test"]))
+    print(f"| {name} | " + " | ".join(f"{value:.3f}" for value in columns) + " |")

@@ -1,0 +1,87 @@
+"""A very small recipe and studies of it, and an engine whose workers are a few lines of Python instead of trainings."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from attnkit.ablation import Study, engine
+from attnkit.ablation.inspection import Inspection
+
+RECIPE: dict[str, Any] = {
+    "model": {
+        "name": "seq2seq",
+        "stack": {
+            "name": "encoder_decoder",
+            "d_model": 8,
+            "num_layers": 1,
+            "num_heads": 2,
+            "attention": {"name": "additive", "hidden_dim": 4},
+            "dropout": 0.1,
+        },
+        "metrics": [],
+        "optimizer": {"name": "adamw", "lr": 5e-3},
+        "schedule": "constant",
+        "max_length": 6,
+    },
+    "data": {"name": "text_pairs", "train": "words.tsv", "validation": "words.tsv", "test": "words.tsv", "batch_tokens": 64},
+    "trainer": {"max_epochs": 2, "accelerator": "cpu"},
+}
+STUDY: dict[str, Any] = {"recipe": "tiny.yaml", "seeds": 3, "factors": {"model.stack.position": ["none", "learned"]}}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder with a recipe and its data."""
+    monkeypatch.chdir(tmp_path)
+    words = "".join(f"{a}{b}{c}\t{c} {b} {a}\n" for a in "abcd" for b in "abcd" for c in "ab")
+    (tmp_path / "words.tsv").write_text(f"source\ttarget\n{words}", encoding="utf-8")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    return tmp_path
+
+
+def study(**changes: Any) -> Study:
+    """Return the study with other settings; those that are None are left out."""
+    content = {k: v for k, v in {**STUDY, "name": "s", **changes}.items() if v is not None}
+    return Study.from_dict(content, file=Path("s.yaml"))
+
+
+@pytest.fixture
+def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inspections that import nothing: a recipe is what the layers say."""
+
+    def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
+        return [Inspection(recipe={"model": layers, "data": {"name": "d"}}, parameters=10, takes_seed=True) for layers in compositions]
+
+    monkeypatch.setattr("attnkit.ablation.plan.inspect", inspect)
+
+
+WORKER = """
+import json, os, pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+job = json.loads((folder / "job.json").read_text())
+def write(name, content):
+    (folder / (name + ".part")).write_text(json.dumps(content)); os.replace(folder / (name + ".part"), folder / name)
+with open("ran.txt", "a") as file:
+    file.write(folder.name + chr(10))
+value = job["seeds"]["data"] % 97 + len(json.dumps(job["recipe"]["model"]))
+BODY
+write("result.json", {"metrics": {"val/loss": value}, "curve": [], "batch_hash": str(job["seeds"]["data"])})
+write("status.json", {"status": "ok", "wall_seconds": 1.0})
+with open("ended.txt", "a") as file:
+    file.write(folder.name + chr(10))
+"""
+
+
+@pytest.fixture
+def worker(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Callable[[str], None]:
+    """Set what a run does before it writes its result; by default nothing."""
+
+    def use(body: str = "") -> None:
+        (folder / "fake_worker.py").write_text(WORKER.replace("BODY", body), encoding="utf-8")
+        monkeypatch.setattr(engine, "WORKER", "fake_worker")
+
+    use()
+    return use

@@ -1,0 +1,141 @@
+"""Study files and designs: what they come to, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from attnkit.ablation import Study
+from attnkit.ablation.design import label, layer
+from attnkit.recipe import recipe_folder, recipe_names
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import STUDY, study
+
+TWO = {"model.stack.norm": ["rms_norm"], "model.stack.position": {"levels": ["none"], "baseline": "learned"}}
+
+
+def names(**changes: Any) -> list[str]:
+    return [v.name for v in study(**changes).expanded()]
+
+
+def test_one_factor_changes_one_thing_at_a_time() -> None:
+    assert names(factors=TWO) == ["baseline", "norm=rms_norm", "position=none"]
+    baseline, norm, position = study(factors=TWO).expanded()
+    assert baseline.overrides == {"model.stack.position": "learned"}
+    assert norm.overrides == {"model.stack.norm": "rms_norm", "model.stack.position": "learned"}
+    assert position.overrides == {"model.stack.position": "none"}
+    assert [v.reference for v in (baseline, norm, position)] == [None, "baseline", "baseline"]
+
+
+def test_a_full_design_has_every_combination() -> None:
+    factors = {"model.stack.norm": ["rms_norm"], "model.stack.num_layers": [2, 3]}
+    assert len(names(factors=factors, design="full")) == 6
+    assert names(factors=factors, design="full")[:2] == ["baseline", "num_layers=2"]
+    assert "norm=rms_norm, num_layers=3" in names(factors=factors, design="full")
+
+
+def test_cumulative_compares_each_step_with_the_one_before() -> None:
+    variants = study(factors=TWO, design="cumulative").expanded()
+    assert [(v.name, v.reference) for v in variants] == [
+        ("baseline", None),
+        ("+ norm=rms_norm", "baseline"),
+        ("+ position=none", "+ norm=rms_norm"),
+    ]
+    assert variants[2].overrides == {"model.stack.norm": "rms_norm", "model.stack.position": "none"}
+
+
+def test_minus_one_takes_one_factor_back() -> None:
+    variants = study(factors=TWO, design="minus_one").expanded()
+    assert [(v.name, v.reference) for v in variants] == [("all", None), ("all - norm", "all"), ("all - position", "all")]
+    assert variants[1].overrides == {"model.stack.position": "none"}
+
+
+def test_a_list_is_as_the_file_says() -> None:
+    listed = {"one head": {"model.stack.num_heads": 1}, "deep": {"model.stack.num_layers": 4, "model.optimizer.lr": 1e-3}}
+    variants = study(design="list", variants=listed, factors=None).expanded()
+    assert [v.name for v in variants] == ["baseline", "one head", "deep"]
+    assert layer(variants[2].overrides)[1] == {"model": {"optimizer": {"lr": 1e-3}}}
+
+
+def test_a_level_may_set_several_things() -> None:
+    factors = {"size": {"levels": {"small": {"model.stack.d_model": 4, "model.stack.num_heads": 1}}}}
+    assert study(factors=factors).expanded()[1].overrides == {"model.stack.d_model": 4, "model.stack.num_heads": 1}
+    assert names(factors=factors) == ["baseline", "size=small"]
+
+
+def test_labels_are_short() -> None:
+    assert label({"name": "mlp", "ffn_dim": 4, "bias": False}) == "mlp(ffn_dim=4, bias=false)"
+    assert label([1, None]) == "[1, none]"
+
+
+def test_exclusions_have_a_reason() -> None:
+    rule = {"when": {"norm": "rms_norm", "position": "none"}, "reason": "known not to train"}
+    variants = study(factors=TWO, design="full", exclude=[rule]).expanded()
+    assert [v.excluded for v in variants if v.excluded] == ["known not to train"]
+    assert [v.name for v in variants if v.excluded] == ["norm=rms_norm, position=none"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": 1}, r"seeds: a study needs at least 2, but has 1: without a second run nothing tells a difference from chance"),
+        ({"seeds": 0}, r"at least 2, but has 0"),
+        ({"name": "runs"}, r"'runs' cannot name a folder of results"),
+        ({"name": "../s"}, r"'../s' cannot name a folder of results"),
+        ({"design": "list", "variants": {"baseline": {}}}, r"variants: 'baseline' is the recipe itself"),
+        ({"seeds": [1, 1]}, r"has one twice"),
+        ({"seeds": [1, -1]}, r"integers from 0; not -1"),
+        ({"seeds": "many"}, r"integers from 0; not 'm'"),
+        ({"factor": {}}, r"unknown key 'factor'. Did you mean 'factors'\?"),
+        ({"factors": None}, r"the design one_factor needs factors"),
+        ({"factors": {"modle.stack.norm": ["rms_norm"]}}, r"unknown key 'modle.stack.norm'. Did you mean 'model'\?"),
+        ({"factors": {"norm": ["rms_norm"]}}, r"factor 'norm' is no dotted key"),
+        ({"factors": {"model.stack.norm": {"level": ["a"], "levels": ["b"]}}}, r"has no key 'level'. Did you mean 'levels'\?"),
+        ({"factors": {"model.stack.norm": []}}, r"factor 'model.stack.norm' needs levels"),
+        ({"factors": {"model.stack.norm": ["a", "a"]}}, r"has the level 'a' twice"),
+        ({"factors": {"model.norm": ["a"], "data.norm": ["b"]}}, r"two keys end in the same word"),
+        ({"design": "ful"}, r"design: unknown 'ful'. Did you mean 'full'\?"),
+        ({"design": "cumulative"}, r"cumulative takes one level for each factor, but 'position' has several"),
+        ({"better": "low"}, r"better: unknown 'low'. Did you mean 'lower'\?"),
+        ({"min_effect": -1}, r"min_effect must be above 0"),
+        ({"alpha": 5}, r"alpha must lie between 0 and 1"),
+        ({"vary": ["initialization"]}, r"vary: unknown 'initialization'. Did you mean 'initialisation'\?"),
+        ({"vary": []}, r"at least one seed must differ"),
+        ({"exclude": [{"when": {"position": "none"}}]}, r"exclude: each rule is"),
+        ({"exclude": [{"when": {"positon": "none"}, "reason": "x"}]}, r"no factor 'positon'. Did you mean 'position'\?"),
+        ({"exclude": [{"when": {"position": "learnd"}, "reason": "x"}]}, r"no level 'learnd'. Did you mean 'learned'\?"),
+        ({"match": {"on": "params"}}, r"match is not understood"),
+        ({"match": {"on": "size", "adjust": "model.stack.d_model"}}, r"match: on must be params or flops"),
+        ({"recipe": "tinny.yaml"}, r"no recipe 'tinny.yaml'"),
+    ],
+)
+def test_a_wrong_study_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        study(**changes).expanded()
+
+
+def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "elsewhere").mkdir()
+    (folder / "position.yaml").write_text(yaml.safe_dump(STUDY), encoding="utf-8")
+    monkeypatch.chdir(folder / "elsewhere")
+    read = Study.from_yaml("../position.yaml")
+    assert (read.name, read.seeds) == ("position", (0, 1, 2))
+    assert Path(read.recipe).samefile(folder / "tiny.yaml")
+    with pytest.raises(ConfigurationError, match="no study 'positio'"):
+        Study.from_yaml("positio")
+    with pytest.raises(ConfigurationError, match=r"tiny.yaml is no study: it needs the key recipe"):
+        Study.from_yaml("../tiny.yaml")
+
+
+def test_seeds_are_added_once() -> None:
+    assert study().with_seeds(2, 7).seeds == (0, 1, 2, 7)
+
+
+def test_the_studies_that_come_with_attnkit_say_how_they_are_run() -> None:
+    files = sorted((recipe_folder() / "ablations").glob("*.yaml"))
+    assert {f.stem for f in files} >= {"attention", "position"}
+    for file in files:
+        assert file.read_text(encoding="utf-8").splitlines()[0] == f"# attnkit ablate run ablations/{file.stem}"
+        assert len(Study.from_yaml(f"ablations/{file.stem}").expanded()) > 1
+        assert f"ablations/{file.stem}" not in recipe_names()

@@ -1,0 +1,199 @@
+"""The engine: nothing finished is repeated or lost, wherever it is killed; failures are told apart."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.report import markdown, page
+from attnkit.ablation.results import Results
+from attnkit.ablation.store import status_of, write_json
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import study
+
+Use = Callable[[str], None]
+
+
+def make(**changes: object) -> Plan:
+    return study(**changes).plan(Path("runs"))
+
+
+def lines(name: str) -> Counter[str]:
+    return Counter(Path(name).read_text().split()) if Path(name).exists() else Counter()
+
+
+def states(plan: Plan) -> Counter[str]:
+    return Counter(str(status_of(plan.run_folder(r.key)).get("kind", status_of(plan.run_folder(r.key))["status"])) for r in plan.runs)
+
+
+def test_all_run_once_and_running_again_repeats_nothing(worker: Use) -> None:
+    said: list[str] = []
+    plan = make()
+    run_plan(plan, jobs=2, say=said.append)
+    run_plan(make(), say=said.append)
+    assert states(plan) == {"ok": 9}
+    assert set(lines("ran.txt").values()) == {1}
+    assert said[0].startswith("[1/9] ok       baseline seed 0  val/loss ")
+    assert said[-1] == "9 of 9 runs are finished already"
+
+
+def test_from_python_a_study_runs_and_reports_in_one_line(worker: Use) -> None:
+    written = study().run("runs", jobs=2).report()
+    assert written == Path("runs/s/report.html")
+    assert "Not every run" not in written.read_text(encoding="utf-8")
+    assert len(study().run("runs").frame()) == 9
+
+
+def test_identical_compositions_are_run_once(worker: Use) -> None:
+    factors = {"model.stack.position": {"baseline": "none", "levels": {"also none": "none", "other": "learned"}}}
+    plan = make(factors=factors)
+    assert len(plan.runs) == 6
+    assert plan.runs[0].variants == ("baseline", "position=also none")
+    run_plan(plan)
+    results = Results(plan)
+    assert results.values("baseline") == results.values("position=also none")
+    assert [c.variant for c in results.comparisons] == ["position=other"]  # what is the same is no hypothesis: it costs no correction
+    assert results.sentences()[1] == "position=also none is the same composition as baseline"
+    assert "| position=also none |" in markdown(results)
+    assert "the same as baseline" in page(results)
+
+
+def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
+    run_plan(make())
+    more = study().with_seeds(3).plan(Path("runs"))
+    run_plan(more)
+    assert sum(lines("ran.txt").values()) == 12
+    assert (False, "the number of seeds was decided before the results, but [3] were added: p-values are too small") in Results(
+        more
+    ).checklist()
+
+
+def test_another_question_under_the_same_name_is_refused(worker: Use) -> None:
+    run_plan(make())
+    with pytest.raises(ConfigurationError, match=r"runs/s has results of another study: min_effect changed since"):
+        run_plan(make(min_effect=0.5))
+    run_plan(make(min_effect=0.5, name="t"))
+    assert sum(lines("ran.txt").values()) == 9
+
+
+def test_failures_are_told_apart_and_tried_again_on_demand(worker: Use) -> None:
+    worker("sys.exit(3)")
+    plan = make()
+    run_plan(plan)
+    assert states(plan) == {"error": 9}
+    assert [c.verdict for c in Results(plan).comparisons] == ["inconclusive", "inconclusive"]
+    worker("")
+    run_plan(plan)
+    assert states(plan) == {"error": 9}
+    assert retry(plan) == 9
+    run_plan(plan)
+    assert states(plan) == {"ok": 9}
+
+
+def test_a_killed_run_is_tried_once_more(worker: Use) -> None:
+    worker("if not (folder / 'second').exists(): (folder / 'second').touch(); os.kill(os.getpid(), signal.SIGKILL)")
+    plan = make(seeds=2)
+    run_plan(plan)
+    assert states(plan) == {"ok": 6}
+    worker("os.kill(os.getpid(), signal.SIGKILL)")
+    plan = make(seeds=2, name="t", set={"model.optimizer.lr": 1e-3})
+    run_plan(plan)
+    assert states(plan) == {"killed": 6}
+    assert set(lines("ran.txt").values()) == {2}
+
+
+def test_a_run_that_takes_too_long_is_ended(worker: Use) -> None:
+    worker("time.sleep(600)")
+    plan = make(timeout=0.5, seeds=2, factors={"model.stack.position": ["none"]})
+    run_plan(plan, jobs=4)
+    assert states(plan) == {"timeout": 4}
+
+
+def test_fail_fast_stops_at_the_first_failure(worker: Use) -> None:
+    worker("sys.exit(3)")
+    with pytest.raises(ConfigurationError, match=r"baseline seed 0 failed \(error\): exit status 3; attnkit ablate logs"):
+        run_plan(make(), fail_fast=True)
+    assert sum(lines("ran.txt").values()) == 1
+
+
+def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
+    with pytest.raises(ConfigurationError, match=r"'val/los' is never logged. Did you mean 'val/loss'\? Logged: val/loss"):
+        run_plan(make(metric="val/los"))
+    assert sum(lines("ran.txt").values()) == 1
+
+
+def test_a_full_disk_stops_the_study(worker: Use) -> None:
+    worker("write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'}); sys.exit(1)")
+    with pytest.raises(ConfigurationError, match=r"failed \(disk_full\): No space left on device"):
+        run_plan(make())
+
+
+def test_a_run_is_running_while_a_process_has_its_lock(worker: Use) -> None:
+    plan = make()
+    run = plan.run_folder(plan.runs[0].key)
+    assert status_of(run)["status"] == "pending"
+    run.mkdir(parents=True)
+    (run / "stderr.txt").touch()
+    with FileLock(run / ".lock"):
+        assert status_of(run)["status"] == "running"
+    assert status_of(run)["status"] == "interrupted"
+
+
+def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "status.json", {"status": "ok", "bad": object()})
+    assert list(tmp_path.glob("*status*")) == []
+
+
+ENGINE = """
+import pathlib, sys
+from attnkit.ablation import engine
+from attnkit.ablation.inspection import Inspection
+import attnkit.ablation.plan as planning
+planning.inspect = lambda recipe, compositions, **_: [
+    Inspection(recipe={"model": layers, "data": {"name": "d"}}, parameters=10, takes_seed=True) for layers in compositions]
+engine.WORKER = "fake_worker"
+from tests.ablation.conftest import study
+engine.run_plan(study(seeds=10).plan(pathlib.Path("runs")), jobs=2)
+"""
+
+
+def test_killed_at_any_point_a_study_goes_on(worker: Use, seed: int) -> None:
+    """Thirty runs; five times the engine is killed, in turn alone and with its children."""
+    worker("time.sleep(0.05)")
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
+    for attempt in range(5):
+        process = subprocess.Popen([sys.executable, "-c", ENGINE], env=environment, stdout=subprocess.DEVNULL)
+        deadline, before = time.monotonic() + 60, sum(lines("ran.txt").values())
+        while sum(lines("ran.txt").values()) < before + 1 + (seed + attempt) % 3 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split() if process.poll() is None else []
+        process.kill()
+        process.wait()
+        if attempt % 2:
+            for child in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+        done = set(lines("ended.txt"))
+        assert all(json.loads((Path("runs/runs") / key / "status.json").read_text())["status"] == "ok" for key in done)
+    time.sleep(0.5)  # children that outlived their parents end
+    finished = lines("ended.txt")
+    plan = make(seeds=10)
+    assert len(plan.runs) == 30
+    run_plan(plan, jobs=2)
+    assert states(plan) == {"ok": 30}
+    for key, count in finished.items():
+        assert lines("ended.txt")[key] == count  # what was finished was not begun again
+    assert Results(plan).complete
+    assert not Results(plan).unpaired()

@@ -1,0 +1,117 @@
+"""Plans: quick, without torch, with the registry's reasons, and plain about what differs."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from attnkit.ablation.inspection import Inspection
+from attnkit.ablation.plan import Plan, derived_seed, differences
+from attnkit.ablation.study import SEED_KINDS
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import STUDY, study
+
+Answers = dict[str, dict[str, Any]]
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, answers: Answers, **changes: Any) -> Plan:
+    """Return a plan with these answers, by the position that a variant has."""
+
+    def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
+        found = []
+        for layers in compositions:
+            position = next((layer["model"]["stack"]["position"] for layer in layers if "position" in layer["model"]["stack"]), "baseline")
+            resolved = {"model": {"stack": {"position": {"name": position}}}, "data": {"name": "d"}}
+            found.append(Inspection(**({"recipe": resolved, "takes_seed": True} | answers.get(position, {}))))
+        return found
+
+    monkeypatch.setattr("attnkit.ablation.plan.inspect", inspect)
+    return study(**changes).plan(Path("runs"))
+
+
+def test_seeds_are_separate_and_paired(guessed: None) -> None:
+    plan = study().plan(Path("runs"))
+    for seed in (0, 1, 2):
+        seeds = [run.job["seeds"] for run in plan.runs if run.seed == seed]
+        assert len(seeds) == 3
+        assert all(s == seeds[0] for s in seeds)
+        assert len(set(seeds[0].values())) == 3
+        assert all(run.job["recipe"]["data"]["seed"] == run.job["seeds"]["data"] for run in plan.runs)
+
+
+def test_only_the_seeds_that_vary_do(guessed: None) -> None:
+    plan = study(vary=["data"]).plan(Path("runs"))
+    assert len({run.job["seeds"]["data"] for run in plan.runs}) == 3
+    assert {run.job["seeds"]["dropout"] for run in plan.runs} == {derived_seed("dropout", 0)}
+    assert set(SEED_KINDS) == set(plan.runs[0].job["seeds"])
+
+
+def test_what_cannot_be_is_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, {"none": {"recipe": None, "error": "no such thing", "kind": "illegal"}})
+    assert [v.name for v in plan.variants] == ["baseline", "position=learned"]
+    assert [(v.name, reason) for v, reason in plan.left_out] == [("position=none", "no such thing")]
+
+
+def test_a_level_that_is_wrong_everywhere_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="position=none: unknown name"):
+        planned(monkeypatch, {"none": {"recipe": None, "error": "unknown name", "kind": "mistake"}})
+
+
+def test_a_baseline_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="the reference 'baseline' cannot be: no such thing"):
+        planned(monkeypatch, {"baseline": {"recipe": None, "error": "no such thing", "kind": "illegal"}})
+
+
+def test_a_step_of_which_the_one_before_is_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    factors = {"model.stack.position": ["none"], "more": {"levels": [{"model.stack.position": "learned"}]}}
+    with pytest.raises(ConfigurationError, match=r"is compared with '\+ position=none', which is left out"):
+        planned(monkeypatch, {"none": {"recipe": None, "error": "x", "kind": "illegal"}}, factors=factors, design="cumulative")
+
+
+def test_what_a_swap_changes_besides_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = {"model": {"stack": {"position": {"name": "none"}}}, "data": {"name": "d"}}
+    loud = {"model": {"stack": {"position": {"name": "learned", "max_length": 9}}, "lr": 1}, "data": {"name": "d"}}
+    base = {"model": {"stack": {"position": {"name": "sinusoidal", "base": 2}}, "lr": 2}, "data": {"name": "d"}}
+    note = "position: learned replaces sinusoidal, so base=2 no longer applies"
+    plan = planned(
+        monkeypatch,
+        {
+            "baseline": {"recipe": base},
+            "none": {"recipe": quiet | {"model": {**quiet["model"], "lr": 2}}},
+            "learned": {"recipe": loud, "notes": [note]},
+        },
+    )
+    assert plan.side_effects == {"baseline": (), "position=none": (), "position=learned": ("model.lr: 2 -> 1", note)}
+
+
+def test_differences_are_by_dotted_path() -> None:
+    assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a.b": (1, 3), "a.c": (2, ...)}
+
+
+PROGRAM = """
+import sys, time
+from attnkit.ablation import Study
+start = time.process_time()
+plan = Study.from_yaml("s.yaml").plan("runs")
+assert len(plan.runs) == 1000, len(plan.runs)
+assert not {"torch", "lightning", "scipy", "matplotlib", "pandas"} & set(sys.modules)
+print(time.process_time() - start)
+"""
+
+
+def test_a_thousand_runs_are_planned_in_no_time_and_without_torch() -> None:
+    """Processor time, for the machine may be busy. The first plan of a study asks a second process, whose answers are kept."""
+    factors = {
+        "model.stack.position": ["none", "learned", "alibi"],
+        "model.stack.num_heads": [1],
+        "model.label_smoothing": [0.0, 0.2, 0.3, 0.4],
+    }
+    content = STUDY | {"factors": factors, "design": "full", "seeds": 25}  # 4 x 2 x 5 x 25
+    Path("s.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    first = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    second = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert first.returncode == 0, first.stderr
+    assert float(second.stdout) < 2

@@ -1,0 +1,101 @@
+import csv
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from attnkit.callback import AttentionMaps
+from attnkit.callback.attention_maps import entropy
+from attnkit.drawing import figure as figures
+from attnkit.registry import ConfigurationError
+from attnkit.task.attending import read_text
+
+pytestmark = pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
+STACK = {"name": "encoder_decoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.3, "attention_dropout": 0.2}
+
+
+def entropies(folder: Path) -> dict[int, dict[str, float]]:
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    found: dict[int, dict[str, float]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith("entropy/") and value:
+                found.setdefault(int(row["step"]), {})[name] = float(value)
+    return found
+
+
+def test_training_with_it_is_bit_for_bit_the_same(words, make_batch, make_task, fit, tmp_path):
+    batches, val = [make_batch(words(6)) for _ in range(4)], [make_batch(words(5))]
+    states = []
+    for number, callbacks in enumerate(([], [AttentionMaps(every_n_steps=1)], [AttentionMaps()])):
+        torch.manual_seed(7)
+        task = make_task(stack=STACK)
+        fit(task, batches, val=val, callbacks=callbacks, logger=CSVLogger(tmp_path, version=number), max_epochs=2, num_sanity_val_steps=1)
+        states.append((task.state_dict(), torch.get_rng_state()))
+    for state, rng_state in states[1:]:
+        assert torch.equal(rng_state, states[0][1])
+        assert all(torch.equal(state[name], states[0][0][name]) for name in states[0][0])
+    logs = [
+        entropies(tmp_path / f"lightning_logs/version_{n}")
+        for n in range(3)
+        if (tmp_path / f"lightning_logs/version_{n}/metrics.csv").exists()
+    ]
+    assert [sorted(log) for log in logs] == [[], [1, 2, 3, 4, 5, 6, 7, 8], [4, 8]]
+    assert logs[1][8] == logs[2][8]  # the same rows at the same step
+    assert all(0 <= value <= 1 for log in logs for scalars in log.values() for value in scalars.values())
+    assert sorted(logs[2][4]) == [
+        f"entropy/stack.{path}/head_{head}"
+        for path in ("decoder.layers.0.cross_attention", "decoder.layers.0.self_attention", "encoder.layers.0.self_attention")
+        for head in (0, 1)
+    ]
+
+
+def test_the_entropies_are_those_of_the_rows_without_padding(words, make_batch, make_task, fit, tmp_path):
+    asked = words(3)
+    task = make_task(stack=STACK)
+    fit(task, [make_batch(words(6))], val=[make_batch(asked)], callbacks=[AttentionMaps(rows=2)], logger=CSVLogger(tmp_path, version=0))
+    (logged,) = entropies(tmp_path / "lightning_logs/version_0").values()
+    for part, kind in (("encoder", "self"), ("decoder", "self"), ("decoder", "cross")):
+        values = []
+        for word in asked[:2]:
+            reading = read_text(task, word, word[::-1])
+            (m,) = [m for m in reading.labelled(reading.maps()) if (m.part, m.kind) == (part, kind)]
+            for q, row in enumerate(m.weights[1].tolist()):
+                keys = q + 1 if (part, kind) == ("decoder", "self") else len(row)
+                if keys > 1:
+                    values.append(-sum(w * math.log(w) for w in row if w > 0) / math.log(keys))
+        assert logged[f"entropy/stack.{part}.layers.0.{kind}_attention/head_1"] == pytest.approx(sum(values) / len(values), abs=1e-4)
+
+
+def test_tensorboard_gets_figures(words, make_batch, make_task, fit, tmp_path):
+    logger = TensorBoardLogger(tmp_path, version=0)
+    fit(make_task(), [make_batch(words(4))], val=[make_batch(words(4))], callbacks=[AttentionMaps()], logger=logger)
+    events = EventAccumulator(logger.log_dir)
+    events.Reload()
+    names = ("encoder self-attention", "decoder self-attention", "cross-attention")
+    assert sorted(events.Tags()["images"]) == sorted(f"attention/{name}" for name in names)
+    assert "entropy/stack.encoder.layers.0.self_attention/head_0" in events.Tags()["scalars"]
+
+
+def test_a_text_too_long_for_a_figure_stops_no_training(words, make_batch, make_task, fit, tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "LARGEST", 1.0)
+    callback = AttentionMaps()
+    with pytest.warns(UserWarning, match="AttentionMaps draws no figures"):
+        fit(make_task(), [make_batch(words(4))], val=[make_batch(words(4))], callbacks=[callback], logger=TensorBoardLogger(tmp_path))
+    assert not callback.figures
+
+
+@pytest.mark.parametrize("arguments", [{"every_n_steps": 0}, {"rows": 0}])
+def test_numbers_out_of_range_are_refused(arguments):
+    with pytest.raises(ConfigurationError, match=f"{next(iter(arguments))} must be at least 1, but is 0"):
+        AttentionMaps(**arguments)
+
+
+def test_a_query_with_one_key_does_not_count(rng):
+    weights = torch.tensor([[[1.0, 0, 0], [0.5, 0.5, 0], [0, 0.5, 0.5]]])[None]
+    assert entropy(weights, torch.tensor([[True, True, False]])).tolist() == pytest.approx([1.0])
+    assert entropy(weights[:, :, :1], torch.tensor([[True]])).tolist() == [0.0]

@@ -1,0 +1,116 @@
+"""`attnkit generate` and the file of `attnkit predict`."""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit.cli import main
+from attnkit.decoding import Generation
+from attnkit.task import Task
+from attnkit.task.generating import TextGenerator
+
+Command = Callable[..., Any]
+SAMPLING = ["--temperature", 1.5, "--top_k", 6, "--top_p", 0.9, "--min_length", 2, "--repetition_penalty", 1.2]
+
+
+def loaded(trained: Path) -> TextGenerator:
+    task = Task.load(trained)
+    assert isinstance(task, TextGenerator)
+    return task
+
+
+def test_every_option_is_an_option_of_generation_and_there_are_all_but_ids() -> None:
+    options = {name for name, *_ in main.GENERATION}
+    assert options == set(Generation.__dataclass_fields__) - {"end_tokens"}
+
+
+def test_a_seed_gives_the_same_texts_in_whatever_way(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    texts = ["abc", "ba", "cab", "a"]
+    outcome = attnkit("generate", trained, *texts, *SAMPLING, "--seed", seed)
+    assert (outcome.status, outcome.err) == (0, "")
+    options = {"temperature": 1.5, "top_k": 6, "top_p": 0.9, "min_length": 2, "repetition_penalty": 1.2}
+    assert outcome.out.splitlines() == loaded(trained).generate(texts, seed=seed, **options)
+    for flags in ([], ["--stream"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{text}\n" for text in texts)))
+        assert attnkit("generate", trained, *SAMPLING, "--seed", seed, *flags).out == outcome.out  # text by text
+    assert attnkit("generate", trained, *texts, *SAMPLING, "--seed", seed, "--stream").out == outcome.out
+    assert attnkit("generate", trained, *texts, *SAMPLING, "--seed", seed + 9).out != outcome.out
+
+
+def test_without_a_seed_texts_differ_and_the_seed_is_told(attnkit: Command, trained: Path) -> None:
+    command = ["generate", trained, *["abc"] * 20, "--temperature", 2.0]
+    first, second = attnkit(*command), attnkit(*command)
+    assert first.out != second.out
+    seed = first.err.split("--seed ")[1].split()[0]
+    assert attnkit(*command, "--seed", seed).out == first.out
+
+
+def test_n_best_prints_scores_and_texts(attnkit: Command, trained: Path) -> None:
+    outcome = attnkit("generate", trained, "abc", "ba", "--n_best", 3, "--length_penalty", 0.5)
+    assert outcome.status == 0
+    expected = loaded(trained).n_best(["abc", "ba"], 3, length_penalty=0.5)
+    assert [line.split("\t") for line in outcome.out.splitlines()] == [[f"{h.score:.4f}", h.text] for row in expected for h in row]
+
+
+def test_a_file_appears_whole_or_not_at_all(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = attnkit("generate", trained, "abc", "ba").out
+    assert attnkit("generate", trained, "abc", "ba", "--out", "made/it.txt").out == "Wrote made/it.txt\n"
+    assert Path("made/it.txt").read_text(encoding="utf-8") == expected
+    monkeypatch.setattr(sys, "stdin", io.StringIO("abc\nba\n"))
+    assert attnkit("generate", trained, "--out", "made/it.txt").status == 0
+    assert Path("made/it.txt").read_text(encoding="utf-8") == expected
+
+    def fails(self: Any, texts: Any, **options: Any) -> Any:
+        yield "half"
+        raise OSError(28, "No space left on device", "disk")
+
+    monkeypatch.setattr(TextGenerator, "generate", fails)
+    outcome = attnkit("generate", trained, "abc", "ba", "--out", "made/it.txt")
+    assert (outcome.status, outcome.err) == (1, "attnkit: error: disk: No space left on device\n")
+    assert Path("made/it.txt").read_text(encoding="utf-8") == expected
+    assert os.listdir("made") == ["it.txt"]
+    outcome = attnkit("generate", trained, "abc", "--out", "made")
+    assert (outcome.status, "--out made is a folder" in outcome.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--top_p", 0.5], "top_p have no effect without a temperature"),
+        (["--temperature", 0], "temperature must be above 0"),
+        (["--temperature", 1, "--beam_size", 3], "exclude each other"),
+        (["--temperature", 1, "--n_best", 3], "exclude each other"),
+        (["--n_best", 3, "--beam_size", 2], "n_best must be from 1 to beam_size (2), but is 3"),
+        (["--stream", "--n_best", 3], "--stream prints an output while it grows, but --n_best ranks whole outputs"),
+        (["--stream", "--out", "x"], "--stream prints an output while it grows, but the file of --out appears when it is whole"),
+        (["--stream", "--beam_size", 3], "there is no stream"),
+        (["--min_length", 9, "--max_length", 3], "min_length (9) must not be above max_length (3)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(attnkit: Command, trained: Path, arguments: list[Any], message: str) -> None:
+    outcome = attnkit("generate", trained, "abc", *arguments)
+    assert outcome.status == 2
+    assert message in outcome.err
+    assert outcome.out == ""
+
+
+def test_predictions_go_to_a_file_that_appears_whole(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(trained.parents[4])
+    expected = attnkit("predict", "--ckpt_path", trained).out
+    outcome = attnkit("predict", "--ckpt_path", trained, "--out", "predicted/words.tsv")
+    assert (outcome.status, outcome.out) == (0, "Wrote predicted/words.tsv\n")
+    assert Path("predicted/words.tsv").read_text(encoding="utf-8") == expected
+    assert os.listdir("predicted") == ["words.tsv"]
+
+
+def test_a_file_is_for_predictions_alone(attnkit: Command, trained: Path) -> None:
+    outcome = attnkit("test", "--ckpt_path", trained, "--out", "x")
+    assert outcome.status == 2
+    assert "--out is for the predictions of attnkit predict; attnkit test writes no such file" in outcome.err
+    assert "--out needs a value, as in --out PATH" in attnkit("predict", "--ckpt_path", trained, "--out").err
+    assert "--out FILE" in attnkit("predict", "--help").out

@@ -1,0 +1,98 @@
+"""A fit that starts from the checkpoint of another, by the command line; and tasks that meet data that do not suit them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from attnkit.task import Task
+
+Command = Callable[..., Any]
+STACK = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+TRAINER = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False, "log_every_n_steps": 1}
+START = "runs/start/version_0/checkpoints/best.ckpt"
+
+
+@pytest.fixture
+def recipes(attnkit: Command, tmp_path: Path) -> None:
+    """Two recipes, `start` and `next`, of which the first was run."""
+    (tmp_path / "mine.tsv").write_text("so good\tpraise\nso bad\tblame\nno\tblame\nyes\tpraise\n")
+    (tmp_path / "mine.txt").write_text("so\nno\n")
+    data = {"name": "labelled_text", "train": "mine.tsv", "validation": "mine.tsv", "test": "mine.tsv"}
+    model = {"name": "classification", "stack": STACK, "embedding": {"name": "token", "scale": False}}
+    start = {"model": model, "data": {**data, "tokenizer": "word"}, "trainer": TRAINER}
+    follower = {"model": {"name": "classification", "init_from": START, "pooler": True}, "data": data, "trainer": TRAINER}
+    for name, recipe in (("start", start), ("next", follower)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
+    outcome = attnkit("fit", "--config", "start.yaml")
+    assert outcome.status == 0, outcome.err
+
+
+def test_sizes_tokenizer_and_weights_come_from_the_checkpoint(attnkit: Command, recipes: None) -> None:
+    outcome = attnkit("fit", "--config", "next.yaml")
+    assert outcome.status == 0, outcome.err
+    assert "  stack: encoder (d_model=8, num_layers=1, num_heads=2)\n" in outcome.out
+    assert f"note: data.tokenizer is that of {START}" in outcome.err
+    assert "taken for stack" in outcome.out
+    assert "embedding (" in outcome.out
+    start, follower = Task.load(START), Task.load("runs/next/version_0/checkpoints/best.ckpt")
+    for argument in ("stack", "embedding", "tokenizer"):
+        assert start.hparams[argument] == follower.hparams[argument]
+
+
+def test_its_own_checkpoint_is_all_that_it_needs_later(attnkit: Command, recipes: None) -> None:
+    attnkit("fit", "--config", "next.yaml")
+    Path(START).unlink()
+    Path("runs/next/version_0/config.yaml").unlink()
+    own = "runs/next/version_0/checkpoints/last.ckpt"
+    for command in (["test"], ["fit", "--trainer.max_epochs=2"], ["predict", "--data.predict=mine.txt"]):
+        outcome = attnkit(*command, "--ckpt_path", own)
+        assert outcome.status == 0, outcome.err
+    lines = outcome.out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["so", "no"]
+    assert all(line.split("\t")[1] in ("praise", "blame") and 0.5 <= float(line.split("\t")[2]) <= 1 for line in lines)
+
+
+def test_another_stack_starts_anew_and_it_is_said(attnkit: Command, recipes: None) -> None:
+    outcome = attnkit("fit", "--config", "next.yaml", "--model.stack=recurrent_encoder")
+    assert outcome.status == 0, outcome.err
+    assert "stack: recurrent_encoder (d_model=8, num_layers=1)" in outcome.out
+    assert "note: stack starts anew" in outcome.out
+
+
+def test_a_missing_start_says_how_to_make_it(attnkit: Command, recipes: None) -> None:
+    made = "runs/g2p/transformer/version_0/checkpoints/best.ckpt"
+    outcome = attnkit("fit", "--config", "next.yaml", f"--model.init_from={made}")
+    assert outcome.status == 2
+    assert f"model.init_from: no checkpoint at {made}" in outcome.err
+    assert "make it with: attnkit fit --config g2p/transformer" in outcome.err
+    foreign = attnkit("fit", "--config", "next.yaml", "--model.init_from=mine.tsv")
+    assert foreign.status == 2
+    assert "model.init_from: mine.tsv is not an attnkit checkpoint" in foreign.err
+
+
+def test_after_a_fit_the_next_command_suits_the_task(attnkit: Command, recipes: None) -> None:
+    outcome = attnkit("fit", "--config", "start.yaml")
+    path = "runs/start/version_1/checkpoints/best.ckpt"
+    assert f"  attnkit test --ckpt_path {path}\n  attnkit predict --ckpt_path {path} --data.predict FILE.txt\n" in outcome.out
+    assert "attnkit generate" not in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data=cmudict"], "the task 'classification' needs data with tokenizer_spec and image_shape and classes, which 'cmudict' does"),
+        (["--data=cmudict"], "labelled_text, movie_snippets"),
+        (
+            ["--model=seq2seq", "--model.stack={name: encoder_decoder, d_model: 8, num_layers: 1, num_heads: 2}"],
+            "'labelled_text' does not have. Data sets that suit it: cmudict",
+        ),
+    ],
+)
+def test_data_that_do_not_suit_the_task_get_one_error(attnkit: Command, recipes: None, arguments: list[str], message: str) -> None:
+    outcome = attnkit("fit", "--config", "start.yaml", *arguments)
+    assert outcome.status == 2
+    assert message in outcome.err, outcome.err
+    assert "Traceback" not in outcome.err

@@ -1,0 +1,167 @@
+"""`attnkit fit --resume`: real kills of real commands."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from attnkit.cli.logs import cut_back, read_rows
+from attnkit.task.seq2seq import Seq2Seq
+from tests.cli.conftest import TINY
+
+Command = Callable[..., Any]
+EXECUTABLE = Path(sys.executable).with_name("attnkit")
+RUN = Path("runs/tiny/version_0")
+SAVED = RUN / "checkpoints"
+
+
+@pytest.fixture
+def rng() -> Random:
+    seed = time.time_ns() % 2**31
+    print(f"seed {seed}")
+    return Random(seed)
+
+
+def write_recipe(folder: Path, rng: Random) -> None:
+    """Write a tiny recipe with dropout, averaged weights, several validations in an epoch and accumulated gradients."""
+    folder.mkdir(exist_ok=True)
+    words = ["".join(rng.choices("abcdef", k=rng.randint(1, 6))) for _ in range(100)]
+    pairs = "".join(f"{word}\t{word[::-1].upper()}\n" for word in words)
+    (folder / "words.tsv").write_text(f"source\ttarget\n{pairs}", encoding="utf-8")
+    recipe: dict[str, Any] = yaml.safe_load(yaml.safe_dump(TINY))
+    recipe["model"]["stack"]["dropout"] = 0.2
+    recipe["data"]["batch_tokens"] = 64
+    average = {"class_path": "lightning.pytorch.callbacks.EMAWeightAveraging", "init_args": {"decay": 0.9}}
+    save = {"class_path": "attnkit.callback.LastCheckpoint", "init_args": {"every_n_steps": 3}}
+    best = {"class_path": "ModelCheckpoint", "init_args": {"filename": "best", "monitor": "val/loss"}}
+    recipe["trainer"] |= {"max_epochs": 3, "val_check_interval": 0.5, "limit_val_batches": 2, "accumulate_grad_batches": 2}
+    recipe["trainer"]["callbacks"] = [average, best, save]
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+
+
+def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return all that TensorBoard reads in a run's folder."""
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0}, purge_orphaned_data=False)
+    events.Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def assert_equal_runs(first: Path, second: Path) -> None:
+    assert read_rows(first / RUN / "metrics.csv") == read_rows(second / RUN / "metrics.csv")
+    assert scalars(first / RUN) == scalars(second / RUN)
+    for name in ("last.ckpt", "best.ckpt"):
+        one, other = (torch.load(folder / SAVED / name, weights_only=True) for folder in (first, second))
+        assert one["global_step"] == other["global_step"]
+        for key in ("state_dict", "current_model_state"):
+            assert all(torch.equal(one[key][weight], value) for weight, value in other[key].items())
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_as_if_nothing_had_been(attnkit: Command, tmp_path: Path, rng: Random) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        write_recipe(folder, Random(0))
+    fit = [str(EXECUTABLE), "fit", "--config", "tiny.yaml", "--resume"]
+    assert subprocess.run(fit, cwd=whole, capture_output=True, check=False, timeout=300).returncode == 0
+    size = (whole / RUN / "metrics.csv").stat().st_size
+    points = sorted(rng.randrange(size) for _ in range(2))
+    print(f"kills at {points} of {size} bytes of metrics.csv")
+    for point in points:
+        with subprocess.Popen(fit, cwd=killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            metrics = killed / RUN / "metrics.csv"
+            until = time.monotonic() + 120
+            while process.poll() is None and time.monotonic() < until and (not metrics.exists() or metrics.stat().st_size < point):
+                time.sleep(0.002)
+            time.sleep(rng.random() / 50)
+            process.kill()
+    assert subprocess.run(fit, cwd=killed, capture_output=True, check=False, timeout=300).returncode == 0
+    assert [path.name for path in (killed / "runs/tiny").iterdir()] == ["version_0"]
+    assert_equal_runs(whole, killed)
+
+
+def test_sigterm_saves_first(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: Random) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for folder in (whole, stopped):
+        write_recipe(folder, Random(0))
+    monkeypatch.chdir(whole)
+    assert attnkit("fit", "--config", "tiny.yaml").status == 0
+    monkeypatch.chdir(stopped)
+    batch = rng.randrange(2, 20)
+    batches = iter(range(100))
+    step = Seq2Seq.objective
+
+    def objective(self: Seq2Seq, batch_: Any) -> Any:
+        if next(batches) == batch:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch_)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Seq2Seq, "objective", objective)
+        outcome = attnkit("fit", "--config", "tiny.yaml")
+    assert outcome.status == 143
+    assert torch.load(SAVED / "last.ckpt", weights_only=True)["global_step"] > batch // 2  # when the step was complete
+    assert "note: stopped by SIGTERM; --resume goes on" in outcome.err
+    assert attnkit("fit", "--config", "tiny.yaml", "--resume").status == 0
+    assert_equal_runs(whole, stopped)
+
+
+def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(attnkit: Command, tmp_path: Path, monkeypatch: Any) -> None:
+    write_recipe(tmp_path, Random(0))
+    assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_epochs", 2).status == 0
+    content = bytearray((SAVED / "last.ckpt").read_bytes())
+    (SAVED / "best.ckpt").write_bytes(content[: len(content) // 2])
+    with zipfile.ZipFile(SAVED / "last.ckpt") as archive:
+        tensor = archive.read(max(archive.infolist(), key=lambda entry: entry.file_size))
+    content[content.index(tensor) + len(tensor) // 2] ^= 1  # nothing but its checksum tells
+    (SAVED / "last.ckpt").write_bytes(content)
+    outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 2)
+    assert outcome.status == 0
+    assert outcome.err.count("warning: ") == 2
+    assert "is cut short or damaged" in outcome.err
+    assert "going on from runs/tiny/version_0/checkpoints/previous.ckpt" in outcome.err
+    assert {path.name for path in SAVED.glob("*.damaged")} == {"last.ckpt.damaged", "best.ckpt.damaged"}
+    assert (SAVED / "last.ckpt").exists()
+
+
+def test_without_a_checkpoint_the_run_starts_anew(attnkit: Command, tmp_path: Path) -> None:
+    write_recipe(tmp_path, Random(0))
+    outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 1)
+    assert outcome.status == 0
+    assert "--resume found no checkpoint of this recipe, so the run starts anew" in outcome.err
+    again = attnkit("fit", "--config", "tiny.yaml", "--ckpt_path", "last", "--trainer.max_epochs", 1)  # nothing is left to do
+    assert again.status == 0
+    assert "going on from runs/tiny/version_0/checkpoints/last.ckpt" in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["test", "--resume", "--ckpt_path", "x.ckpt"], "--resume is for attnkit fit"),
+        (["fit", "--resume", "--config", "tiny.yaml", "--ckpt_path", "x.ckpt"], "leave out one of both"),
+        (["fit", "--resume", "--model", "seq2seq"], "add --config RECIPE"),
+    ],
+)
+def test_resume_is_refused_where_it_means_nothing(attnkit: Command, tiny: str, arguments: list[str], message: str) -> None:
+    outcome = attnkit(*arguments)
+    assert outcome.status == 2
+    assert message in outcome.err
+
+
+def test_logs_are_cut_back_to_what_a_checkpoint_knows(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,loss\n0,3\n1,2\n2,")
+    for name in ("events.out.tfevents.1", "events.out.tfevents.2"):
+        (tmp_path / name).write_bytes(b"12345")
+    cut_back(tmp_path, {"rows": 1, "events": {"events.out.tfevents.1": 3}})
+    assert read_rows(tmp_path / "metrics.csv") == (["step", "loss"], [{"step": "0", "loss": "3"}])
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("events*")} == {"events.out.tfevents.1": b"123"}

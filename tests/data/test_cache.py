@@ -1,0 +1,149 @@
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnkit import ConfigurationError, tokenizers
+from attnkit.data.cache import cache_folder, cached, fingerprint, trained
+from attnkit.data.text_pairs import TextPairs
+from attnkit.tokenizer import Tokenizer
+
+BPE = {"name": "bpe", "vocab_size": 270}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/*"))
+
+
+class Counted:
+    """Texts, and how often they were read."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+        self.count = 0
+
+    def __call__(self) -> Iterator[str]:
+        self.count += 1
+        return iter(self.texts)
+
+
+def random_text(rng: np.random.Generator) -> str:
+    return " ".join("".join(rng.choice(list("abcde"), size=rng.integers(1, 6))) for _ in range(60))
+
+
+def test_a_tokenizer_is_trained_once_for_the_same_texts_and_settings(rng: np.random.Generator, own_cache: Path) -> None:
+    text = random_text(rng)
+    first, again = Counted(text), Counted(text)
+    made, found = (trained(tokenizers.build(BPE), texts) for texts in (first, again))
+    assert (first.count, again.count) == (2, 1)  # for the hash, and to train
+    assert made.spec == found.spec == tokenizers.build(BPE).train([text]).spec
+    assert len(entries(own_cache)) == 1
+
+
+def test_other_texts_or_settings_train_another_tokenizer(rng: np.random.Generator, own_cache: Path) -> None:
+    text = random_text(rng)
+    specs = [
+        trained(tokenizers.build(spec), Counted(*texts)).spec
+        for spec, texts in ((BPE, [text]), (BPE, [text, "x"]), (BPE, [text[:9], text[9:]]), ({**BPE, "vocab_size": 271}, [text]))
+    ]
+    assert len(entries(own_cache)) == 4
+    assert specs[0] != specs[3]
+
+
+def test_tokenizers_that_only_count_are_not_cached_and_trained_ones_are_not_trained(own_cache: Path) -> None:
+    texts = Counted("a b")
+    assert len(trained(tokenizers.build("word"), texts)) == 6
+    assert texts.count == 1
+    tokenizer = tokenizers.build(BPE).train(["ab"])
+    assert trained(tokenizer, texts) is tokenizer
+    assert not own_cache.exists()
+
+
+def test_the_tokenizers_of_pairs_are_cached(tmp_path: Path, own_cache: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("ab\tAB\nabc\tABC\n")
+    specs = [TextPairs(train=str(path), src_tokenizer=BPE, tgt_tokenizer=None).src_tokenizer_spec for _ in range(2)]
+    assert specs[0] == specs[1] == tokenizers.build(BPE).train(["ab", "AB", "abc", "ABC"]).spec
+    assert len(entries(own_cache)) == 1
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"name": "bpe"}', '{"name": "bpe", "model": "x"}'])
+def test_a_damaged_entry_is_made_anew_with_a_warning(content: str, own_cache: Path) -> None:
+    spec = trained(tokenizers.build(BPE), Counted("abab")).spec
+    (entry,) = entries(own_cache)
+    (entry / "spec.json").write_text(content)
+    with pytest.warns(UserWarning, match="is damaged .* made anew"):
+        assert trained(tokenizers.build(BPE), Counted("abab")).spec == spec
+    assert json.loads((entry / "spec.json").read_text()) == spec
+
+
+def test_a_half_written_entry_is_never_read(own_cache: Path) -> None:
+    def stop(folder: Path) -> None:
+        (folder / "half").write_text("a")
+        raise KeyboardInterrupt
+
+    def read(folder: Path) -> str:
+        return (folder / "whole").read_text()
+
+    with pytest.raises(KeyboardInterrupt):
+        cached("things", [1], write=stop, read=read)
+    assert entries(own_cache) == []
+    assert cached("things", [1], write=lambda folder: write_whole(folder, "a"), read=read) == "a"
+    assert cached("things", [1], write=stop, read=read) == "a"
+
+
+def write_whole(folder: Path, text: str) -> None:
+    (folder / "whole").write_text(text)
+
+
+def test_the_entry_of_a_faster_process_is_as_good(own_cache: Path) -> None:
+    def read(folder: Path) -> str:
+        return (folder / "whole").read_text()
+
+    def slow(folder: Path) -> None:
+        cached("things", 1, write=lambda other: write_whole(other, "fast"), read=read)
+        write_whole(folder, "slow")
+
+    assert cached("things", 1, write=slow, read=read) == "fast"
+    assert len(list((own_cache / "things").iterdir())) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_that_cannot_be_written_is_refused_with_what_to_do(own_cache: Path) -> None:
+    own_cache.mkdir()
+    own_cache.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a folder"):
+        trained(tokenizers.build(BPE), Counted("a"))
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_with_what_to_do(own_cache: Path) -> None:
+    own_cache.write_text("")
+    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a folder"):
+        trained(tokenizers.build(BPE), Counted("a"))
+
+
+def test_the_folder_is_in_the_home_of_the_user_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ATTNKIT_CACHE")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache_folder() == Path("/home/someone/.cache/attnkit")
+
+
+def test_a_fingerprint_depends_on_order_and_borders() -> None:
+    assert len({fingerprint(texts) for texts in ([], [""], ["ab"], ["a", "b"], ["b", "a"], ["", "ab"])}) == 6
+
+
+def test_a_cached_tokenizer_is_the_same_as_a_fresh_one(rng: np.random.Generator) -> None:
+    text = random_text(rng)
+    fresh: Tokenizer = tokenizers.build(BPE).train([text])
+    found = [trained(tokenizers.build(BPE), Counted(text)) for _ in range(2)][1]
+    assert found.encode(text) == fresh.encode(text)

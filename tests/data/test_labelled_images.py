@@ -1,0 +1,258 @@
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attnkit import ConfigurationError
+from attnkit.data.image_reading import read_images
+from attnkit.data.images import ImageBatchSampler
+from attnkit.data.labelled_images import LabelledImages
+
+
+@pytest.fixture
+def arrays(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    return rng.integers(256, size=(23, 6, 5, 3), dtype=np.uint8), rng.permutation(23) % 4
+
+
+@pytest.fixture
+def path(tmp_path: Path, arrays: tuple[np.ndarray, np.ndarray]) -> str:
+    np.savez(tmp_path / "a.npz", images=arrays[0], labels=arrays[1])
+    return str(tmp_path / "a.npz")
+
+
+def write_folder(folder: Path, images: dict[str, np.ndarray]) -> Path:
+    pillow = pytest.importorskip("PIL.Image")
+    for name, image in images.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pillow.fromarray(image).save(folder / name)
+    return folder
+
+
+def epoch(data: LabelledImages, number: int = 0) -> dict[str, torch.Tensor]:
+    """Return all batches of an epoch of training as one."""
+    loader = data.train_dataloader()
+    loader.sampler.set_epoch(number)  # type: ignore[union-attr]
+    batches: list[Any] = list(loader)
+    return {key: torch.cat([batch[key] for batch in batches]) for key in batches[0]}
+
+
+def test_channels_are_normalised_by_the_training_images(path: str, arrays: tuple[np.ndarray, np.ndarray]) -> None:
+    data = LabelledImages(train=path, test=path, batch_size=5)
+    assert data.image_shape == [3, 6, 5]
+    assert data.classes == ["0", "1", "2", "3"]
+    training = epoch(data)
+    torch.testing.assert_close(training["image"].mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(training["image"].std((0, 2, 3), correction=0), torch.ones(3))
+    np.testing.assert_allclose(data.normalisation, [f(arrays[0] / 255, (0, 1, 2)) for f in (np.mean, np.std)])
+    test = list(data.test_dataloader())
+    names = [int(name) for batch in test for name in batch["text"]]
+    assert sorted(names) == list(range(23))
+    images = torch.cat([batch["image"] for batch in test])
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in data.normalisation)
+    expected = torch.from_numpy(arrays[0][names]).permute(0, 3, 1, 2)
+    torch.testing.assert_close((images * std + mean) * 255, expected.float(), atol=1e-3, rtol=0)
+    assert torch.cat([batch["label"] for batch in test]).tolist() == arrays[1][names].tolist()
+
+
+def test_training_order_is_a_function_of_seed_and_epoch(path: str) -> None:
+    first, again = epoch(LabelledImages(train=path, shift=1, flip=True)), epoch(LabelledImages(train=path, shift=1, flip=True))
+    assert torch.equal(first["image"], again["image"])
+    for other in (epoch(LabelledImages(train=path, shift=1, flip=True), 1), epoch(LabelledImages(train=path, seed=1, shift=1, flip=True))):
+        assert not torch.equal(first["image"], other["image"])
+    assert set(first) == {"image", "label"}
+
+
+def test_evaluation_is_not_augmented_and_its_order_is_fixed(path: str) -> None:
+    plain, augmented = LabelledImages(train=path, test=path), LabelledImages(train=path, test=path, shift=2, flip=True)
+    (expected,), (batch,) = plain.test_dataloader(), augmented.test_dataloader()
+    assert torch.equal(batch["image"], expected["image"])
+    assert batch["text"] == expected["text"] != [str(i) for i in range(23)]
+
+
+@pytest.mark.parametrize("order", ["shuffled", "fixed", "given"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_processes_share_every_image_once_in_equally_many_batches(order: Any, ranks: int, rng: np.random.Generator) -> None:
+    count, size = int(rng.integers(20, 60)), int(rng.integers(2, 7))
+    samplers = [ImageBatchSampler(range(count), batch_size=size, order=order, seed=3, num_replicas=ranks, rank=r) for r in range(ranks)]
+    batches = [list(sampler) for sampler in samplers]
+    assert {len(own) for own in batches} == {len(samplers[0])}
+    lengths = {len(indices) for own in batches for indices, _ in own}
+    assert max(lengths) <= size
+    assert max(lengths) - min(lengths) <= 1
+    assert sorted(i for own in batches for indices, _ in own for i in indices) == list(range(count))
+
+
+def test_too_many_processes_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="3 images in batches of batch_size=2 cannot be dealt out evenly to 4 processes"):
+        ImageBatchSampler(range(3), batch_size=2, order="fixed", num_replicas=4)
+
+
+def test_a_checkpoint_restores_classes_shape_and_normalisation(path: str, tmp_path: Path) -> None:
+    state = LabelledImages(train=path, classes=["a", "b", "c", "d"]).state_dict()
+    np.save(tmp_path / "new.npy", np.full((2, 3, 6, 5), 7, np.uint8))
+    data = LabelledImages(predict=str(tmp_path / "new.npy"))  # no training data
+    data.load_state_dict(state)
+    assert (data.classes, data.image_shape) == (["a", "b", "c", "d"], [3, 6, 5])
+    (batch,) = data.predict_dataloader()
+    mean, std = data.normalisation
+    torch.testing.assert_close(batch["image"][1, :, 2, 3], (7 / 255 - torch.tensor(mean)) / torch.tensor(std))
+    assert batch["text"] == ["0", "1"]
+    assert "label" not in batch
+
+
+def test_given_mean_and_std_are_used(path: str) -> None:
+    given = LabelledImages(train=path, mean=[0.5, 0.5, 0.5], std=[0.5, 0.25, 0.5])
+    image = epoch(given)["image"]
+    assert image.abs().amax((0, 2, 3))[0] <= 1
+    assert image.abs().amax((0, 2, 3))[1] > 1
+    given.load_state_dict(LabelledImages(train=path).state_dict())
+    assert given.normalisation == ([0.5, 0.5, 0.5], [0.5, 0.25, 0.5])
+
+
+def test_a_constant_channel_becomes_zero(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.full((4, 2, 2), 9, np.uint8), labels=np.arange(4))
+    assert epoch(LabelledImages(train=str(tmp_path / "a.npz")))["image"].abs().max() < 1e-6
+
+
+def test_validation_is_a_part_of_the_training_images_set_aside(path: str) -> None:
+    data = LabelledImages(train=path, validation_fraction=0.2, batch_size=4)
+    held = [name for batch in data.val_dataloader() for name in batch["text"]]
+    assert len(held) == 5
+    assert len(epoch(data)["label"]) == 18
+    assert LabelledImages(train=path).val_dataloader() == []
+    everything = read_images(path, labelled=True)
+    kept = data.images("train")
+    assert kept is not None
+    assert sorted([*held, *kept.names]) == sorted(everything.names)
+
+
+@pytest.mark.parametrize("layout", ["NHW", "NHWC", "NCHW"])
+def test_arrays_of_every_layout(layout: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    images = rng.integers(256, size=(5, 3, 7, 6), dtype=np.uint8)
+    stored = {"NHW": images[:, 0], "NHWC": images.transpose(0, 2, 3, 1), "NCHW": images}[layout]
+    np.save(tmp_path / "x.npy", stored)
+    np.save(tmp_path / "y.npy", np.arange(5))
+    read = read_images([str(tmp_path / "x.npy"), str(tmp_path / "y.npy")], labelled=True)
+    np.testing.assert_array_equal(read.pixels, images[:, :1] if layout == "NHW" else images)
+    assert read.labels == [0, 1, 2, 3, 4]
+
+
+def test_folders_name_the_classes_and_files_are_made_to_one_shape(tmp_path: Path, rng: np.random.Generator) -> None:
+    grey, colour = rng.integers(256, size=(8, 6), dtype=np.uint8), rng.integers(256, size=(8, 6, 3), dtype=np.uint8)
+    folder = write_folder(tmp_path / "train", {"dog/1.png": grey, "cat/2.png": grey, "cat/deep/3.PNG": colour})
+    (folder / "dog" / "notes.txt").write_text("no image")
+    data = LabelledImages(train=str(folder), test=str(folder), predict=str(folder / "cat"))
+    assert (data.classes, data.image_shape) == (["cat", "dog"], [1, 8, 6])
+    images = data.images("train")
+    assert images is not None
+    np.testing.assert_array_equal(images.pixels[0, 0], grey)
+    assert [Path(name).name for name in images.names] == ["2.png", "3.PNG", "1.png"]
+    (batch,) = data.predict_dataloader()
+    assert [Path(name).name for name in batch["text"]] == ["2.png", "3.PNG"]
+    resized = LabelledImages(train=str(folder), image_shape=[3, 4, 4])
+    assert epoch(resized)["image"].shape == (3, 3, 4, 4)
+    single = read_images(str(folder / "cat" / "2.png"), labelled=False)
+    assert single.pixels.shape == (1, 1, 8, 6)
+
+
+def test_files_of_different_sizes_and_damaged_ones_are_named(tmp_path: Path, rng: np.random.Generator) -> None:
+    folder = write_folder(tmp_path, {"a/1.png": np.zeros((4, 4), np.uint8), "a/2.png": np.zeros((4, 5), np.uint8)})
+    with pytest.raises(ConfigurationError, match=r"2.png has 4 x 5 pixels, the first image 4 x 4; to resize all, set image_shape: \[1"):
+        read_images(str(folder), labelled=True)
+    (folder / "a" / "2.png").write_bytes(b"\x89PNG nothing")
+    with pytest.raises(ConfigurationError, match=r"2.png is no image, or damaged"):
+        read_images(str(folder), labelled=True)
+    (folder / "b").mkdir()
+    with pytest.raises(ConfigurationError, match="folder of the class 'b' has no image files"):
+        read_images(str(folder), labelled=True)
+
+
+def test_a_class_that_training_lacks_is_named(tmp_path: Path) -> None:
+    image = np.zeros((4, 4), np.uint8)
+    train = write_folder(tmp_path / "train", {"cat/1.png": image, "dog/1.png": image})
+    test = write_folder(tmp_path / "test", {"cats/1.png": image})
+    with pytest.raises(ConfigurationError, match=r"has the class 'cats', which is none of the training's. Did you mean 'cat'"):
+        LabelledImages(train=str(train), test=str(test)).test_dataloader()
+
+
+def test_hub_images_have_the_names_of_their_classes(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    pixels = rng.integers(256, size=(3, 4, 5), dtype=np.uint8)
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})
+    stored = datasets.Dataset.from_dict({"image": [pillow.fromarray(p) for p in pixels], "label": [0, 1, 0]}, features=features)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: stored)
+    data = LabelledImages(train="hub:animals:train")
+    assert (data.classes, data.image_shape) == (["ape", "zebra"], [1, 4, 5])
+    images = data.images("train")
+    assert images is not None
+    np.testing.assert_array_equal(images.pixels[:, 0], pixels)
+    assert images.labels == ["zebra", "ape", "zebra"]
+    with pytest.raises(ConfigurationError, match=r"no column 'lable'. Did you mean 'label'"):
+        LabelledImages(train="hub:animals:train", label_column="lable").images("train")
+
+
+def test_without_pillow_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(ConfigurationError, match="image files need the library pillow: pip install pillow"):
+        read_images(str(tmp_path), labelled=True)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (np.zeros((2, 4, 4), np.float32), np.zeros(2, int), "images must be uint8 .* but are float32"),
+        (np.zeros((2, 4, 4, 5), np.uint8), np.zeros(2, int), r"must have shape \[N, H, W\].* but have \[2, 4, 4, 5\]"),
+        (np.zeros((2, 4, 4), np.uint8), np.zeros(3, int), "labels must be 2 integers from 0"),
+        (np.zeros((2, 4, 4), np.uint8), np.zeros(2), "labels must be 2 integers from 0"),
+        (np.zeros((2, 4, 4), np.uint8), np.array([0, -1]), "labels must be 2 integers from 0"),
+        (np.zeros((0, 4, 4), np.uint8), np.zeros(0, int), "must have shape"),
+    ],
+)
+def test_arrays_of_another_form_are_refused(images: np.ndarray, labels: np.ndarray, message: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=images, labels=labels)
+    with pytest.raises(ConfigurationError, match=message):
+        read_images(str(tmp_path / "a.npz"), labelled=True)
+
+
+def test_files_that_are_missing_damaged_or_of_no_known_form_are_refused(path: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"there are no images .*b.npz.* Did you mean 'a.npz'"):
+        read_images(str(tmp_path / "b.npz"), labelled=True)
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content[:-100])
+    with pytest.raises(ConfigurationError, match=r"cut off, damaged or no .npz file"):
+        read_images(path, labelled=True)
+    np.savez(tmp_path / "x.npz", images=np.zeros((1, 2, 2), np.uint8))
+    with pytest.raises(ConfigurationError, match="has no array 'labels'; it has images"):
+        read_images(str(tmp_path / "x.npz"), labelled=True)
+    (tmp_path / "x.csv").write_text("")
+    with pytest.raises(ConfigurationError, match="are no labelled images: give a folder"):
+        read_images(str(tmp_path / "x.csv"), labelled=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"image_shape": [2, 4, 4]}, "1 or 3 channels"),
+        ({"mean": [0.5]}, "mean and std belong together"),
+        ({"mean": [0.5], "std": [0.0]}, "std must be positive"),
+        ({"classes": ["a", "a"]}, "'a' is listed twice"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be at least 0 and below 1"),
+        ({"validation": "x", "validation_fraction": 0.5}, "exclude each other"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        LabelledImages(train="x", **arguments)
+
+
+def test_without_a_location_the_message_says_what_to_set(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="labelled_images has no train data: set train to a file, a folder or a hub data set"):
+        LabelledImages(test=path).image_shape  # noqa: B018
+    with pytest.raises(ConfigurationError, match="mean and std need one number for each of 3 channels"):
+        LabelledImages(train=path, mean=[0.5], std=[0.5]).train_dataloader()

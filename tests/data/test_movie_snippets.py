@@ -1,0 +1,63 @@
+"""The movie snippets, in the format of the real archive."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from samples import movie_snippets
+
+import attnkit
+from attnkit import ConfigurationError
+
+
+def make(folder: Path, **arguments: Any) -> Any:
+    return attnkit.datasets.build({"name": "movie_snippets", "folder": str(folder), "tokenizer": "word", **arguments})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    movie_snippets.write(tmp_path)
+    return tmp_path
+
+
+def test_every_sentence_is_in_one_part_and_each_part_is_mixed(folder: Path) -> None:
+    parts = {part: make(folder).labelled(part) for part in ("train", "validation", "test")}
+    texts = [text for part in parts.values() for text, _ in part]
+    assert sorted(texts) == sorted(text for _, text in movie_snippets.rated())
+    assert {label for _, label in parts["train"]} == {"negative", "neutral", "positive"}
+    assert all(parts.values())
+    assert parts == {part: make(folder, seed=9).labelled(part) for part in parts}
+
+
+def test_classes_have_the_borders_of_the_paper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {-4.0: "negative", -0.2: "negative", -0.19: "neutral", 0.0: "neutral", 0.19: "neutral", 0.2: "positive", 4.0: "positive"}
+    monkeypatch.setattr(movie_snippets, "rated", lambda: [(rating, f"text {i}") for i, rating in enumerate(wanted)])
+    movie_snippets.write(folder)
+    data = make(folder)
+    found = dict(pair for part in ("train", "validation", "test") for pair in data.labelled(part))
+    assert found == {f"text {i}": label for i, label in enumerate(wanted.values())}
+
+
+def test_numbers_are_the_mean_ratings(folder: Path) -> None:
+    data = make(folder, labels="number")
+    ratings = {text: rating for rating, text in movie_snippets.rated()}
+    for batch in data.test_dataloader():
+        torch.testing.assert_close(batch["label"], torch.tensor([ratings[text] for text in batch["text"]]))
+
+
+def test_what_is_missing_is_said(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"pip download vaderSentiment==0.5 --no-deps --no-binary :all: -d .*/nowhere"):
+        make(tmp_path / "nowhere").labelled("train")
+    with pytest.raises(ConfigurationError, match=r"set predict to a .txt file"):
+        make(folder).predict_dataloader()
+    (folder / "vaderSentiment-0.5.zip").write_bytes(b"PK no archive")
+    with pytest.raises(ConfigurationError, match=r"is damaged, or is not the sdist of vaderSentiment 0.5"):
+        make(folder).labelled("train")
+
+
+def test_texts_to_predict_come_from_a_file(folder: Path) -> None:
+    (folder / "mine.txt").write_text("a joy\na bore\n")
+    (batch,) = list(make(folder, predict=str(folder / "mine.txt")).predict_dataloader())
+    assert batch["text"] == ["a joy", "a bore"]
+    assert set(batch) == {"tokens", "text"}

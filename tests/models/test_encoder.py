@@ -1,0 +1,31 @@
+"""The encoder's token logits, with BERT's head."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import attnkit
+
+SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "vocab_size": 9}
+
+
+@pytest.mark.parametrize("tie", ["none", "output"])
+@pytest.mark.parametrize("stack", ["encoder", "recurrent_encoder"])
+def test_the_head_transform_is_dense_gelu_norm_map_and_bias(stack: str, tie: Any, seed: int) -> None:
+    heads = {"num_heads": 2, "norm": "rms_norm"} if stack == "encoder" else {}
+    model = attnkit.compose(stack=stack, **SIZES, **heads, tie=tie, head_transform=True)
+    tokens = torch.randint(3, 9, (2, 5))
+    bias = model.head.bias if tie == "output" else model.head.projection.bias
+    nn.init.normal_(bias)
+    assert type(model.transform.norm).__name__ == ("RMSNorm" if stack == "encoder" else "LayerNorm")
+    x = model.stack(model.embedding(tokens))
+    x = model.transform.norm(nn.functional.gelu(x @ model.transform.dense.weight.T + model.transform.dense.bias))
+    table = model.embedding.weight if tie == "output" else model.head.projection.weight
+    torch.testing.assert_close(model(tokens), x @ table.T + bias)
+    model(tokens).logsumexp(-1).sum().backward()
+    assert not [name for name, p in model.named_parameters() if p.grad is None]
+    rebuilt = attnkit.compose(**model.spec)
+    rebuilt.load_state_dict(model.state_dict())
+    assert torch.equal(rebuilt(tokens), model(tokens))

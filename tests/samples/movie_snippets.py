@@ -1,0 +1,32 @@
+"""A small sdist like that of vaderSentiment 0.5: the same archives inside of each other, with sentences of our own."""
+
+import io
+import tarfile
+import zipfile
+from itertools import product
+from pathlib import Path
+
+PRAISE = ("a joy from start to end", "warm and very funny", "the best work of its director")
+BLAME = ("a bore from start to end", "cold and never funny", "the worst work of its director")
+SHRUG = ("shown in two parts", "a film about a town", "it lasts an hour")
+WHOLE = ("this film is", "the story is", "what we see is", "to me it was", "again it is", "they say it is")
+
+
+def rated() -> list[tuple[float, str]]:
+    """Return 54 sentences with their mean ratings, in order, as the real file is."""
+    groups = ((2.5, PRAISE), (-2.25, BLAME), (0.1, SHRUG))
+    return [(rating + i / 100, f"{start} {end}") for rating, ends in groups for i, (start, end) in enumerate(product(WHOLE, ends))]
+
+
+def write(folder: Path) -> None:
+    """Write the archive into `folder`."""
+    lines = [f"{i}\t{rating}\t{text}\r\n" for i, (rating, text) in enumerate(rated(), start=1)]
+    content = "".join(lines).encode()
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w:gz") as inner:
+        entry = tarfile.TarInfo("hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt")
+        entry.size = len(content)
+        inner.addfile(entry, io.BytesIO(content))
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / "vaderSentiment-0.5.zip", "w") as outer:
+        outer.writestr("vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz", tar.getvalue())

@@ -1,0 +1,116 @@
+import pytest
+import torch
+
+import attnkit
+from attnkit.registry import ConfigurationError
+from attnkit.task.attending import place, read_batch, read_text, token_labels
+from attnkit.tokenizer import Tokenizer
+from tests.task.conftest import TOKENIZER
+
+RECURRENT = {"name": "recurrent_encoder_decoder", "d_model": 16, "num_layers": 1}
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_text_is_read_and_what_is_generated_is_written(rng, make_task, beam_size):
+    task = make_task(max_length=5).double()
+    reading = read_text(task, "fab", beam_size=beam_size)
+    encoder, decoder, cross = reading.labelled(reading.maps())
+    assert [m.name for m in (encoder, decoder, cross)] == ["encoder self-attention", "decoder self-attention", "cross-attention"]
+    assert encoder.queries == encoder.keys == cross.keys == ["f", "a", "b", "<eos>"]
+    assert reading.output == task.generate(["fab"], beam_size=beam_size)[0]
+    written = TOKENIZER.tokens(reading.target[0, 1:].tolist())
+    assert cross.queries == written
+    assert decoder.queries == decoder.keys == ["<bos>", *written[:-1]]
+    for m in (encoder, decoder, cross):
+        torch.testing.assert_close(m.weights.sum(-1), torch.ones(m.weights.shape[:-1]))
+
+
+def test_a_given_target_is_written(rng, make_task):
+    reading = read_text(make_task(), "fab", "cde")
+    cross = reading.labelled(reading.maps())[-1]
+    assert cross.queries == ["c", "d", "e", "<eos>"]
+    assert reading.output == "cde"
+
+
+def test_recurrent_attention_gives_one_map(rng, make_task):
+    for placement in ("before", "after"):
+        task = make_task(stack={**RECURRENT, "attention": "additive", "placement": placement})
+        (only,) = (reading := read_text(task, "fab", "cd")).labelled(reading.maps())
+        assert (only.name, only.layer, tuple(only.weights.shape)) == ("cross-attention", 0, (1, 3, 4))
+
+
+def test_a_model_without_attention_is_refused(rng, make_task):
+    task = make_task(stack={**RECURRENT, "attention": None})
+    with pytest.raises(ConfigurationError, match="this model has no attention to show: its stack is 'recurrent_encoder_decoder'"):
+        read_text(task, "fab").maps()
+
+
+def test_a_row_of_a_batch_is_shown_without_its_padding_and_as_it_is_alone(rng, make_task, make_batch):
+    task = make_task().double()
+    task.configure_model()
+    batch = make_batch(["abcdef", "fa", "c"])
+    reading = read_batch(task, batch, 2)
+    maps = reading.maps()
+    assert all(len(weights) == 2 for weights in maps.values())
+    for path in maps:
+        assert (reading.queries(path) != Tokenizer.pad_id).sum(1).tolist() == [7, 3]
+    alone = read_text(task, "fa", "af")
+    for mine, other in zip(reading.labelled(maps, 1), alone.labelled(alone.maps()), strict=True):
+        assert (mine.queries, mine.keys, mine.name) == (other.queries, other.keys, other.name)
+        torch.testing.assert_close(mine.weights, other.weights)
+
+
+def test_a_batch_without_tokens_is_refused(rng, make_task):
+    task = make_task()
+    task.configure_model()
+    with pytest.raises(ConfigurationError, match="need a batch with src and tgt, or with tokens, but this one has image, label"):
+        read_batch(task, {"image": torch.zeros(1), "label": torch.zeros(1)}, 2)
+
+
+def test_a_task_of_one_text_reads_it_between_bos_and_eos(rng):
+    tokenizer = attnkit.tokenizers.build({"name": "character", "extra_tokens": ["<mask>"]}).train(["abc"])
+    stack = {"name": "encoder", "d_model": 16, "num_layers": 2, "num_heads": 2}
+    task = attnkit.tasks.build({"name": "masked_lm", "stack": stack, "tokenizer": tokenizer.spec})
+    reading = read_text(task, "a<mask>c")
+    maps = reading.labelled(reading.maps())
+    assert [(m.name, m.layer, m.queries) for m in maps] == [
+        ("encoder self-attention", layer, ["<bos>", "a", "<mask>", "c", "<eos>"]) for layer in (0, 1)
+    ]
+    assert reading.output is None
+    for arguments, message in (({"target": "b"}, "leave --target out"), ({"beam_size": 2}, "leave --beam_size out")):
+        with pytest.raises(ConfigurationError, match=message):
+            read_text(task, "a", **arguments)
+
+
+def test_places_are_read_from_paths():
+    assert place("model.stack.encoder.layers.11.self_attention") == ("encoder", "self", 11)
+    assert place("stack.decoder.attention") == ("decoder", "cross", 0)
+
+
+def test_bytes_of_one_character_are_called_by_it():
+    tokenizer = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 260}).train(["a"])
+    ids = tokenizer.encode("가 나")
+    assert token_labels(tokenizer, [1, *ids, 2]) == ["<bos>", "가₁", "가₂", "가₃", " ", "나₁", "나₂", "나₃", "<eos>"]
+    assert token_labels(tokenizer, [*ids[:2], 2]) == ["\ufffd", "\ufffd", "<eos>"]  # never finished
+
+
+def test_a_language_model_reads_the_text_and_a_target_after_it(rng):
+    tokenizer = attnkit.tokenizers.build("character").train(["abc"])
+    stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
+    task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer.spec})
+    (only,) = (reading := read_text(task, "ab", "c")).labelled(reading.maps())
+    assert (only.name, only.queries) == ("decoder self-attention", ["<bos>", "a", "b", "c"])
+    batch = {"tokens": torch.tensor([[1, 4, 5, 1, 6, 0]]), "documents": torch.tensor([[0, 0, 0, 1, 1, 1]])}
+    (apart,) = (reading := read_batch(task, batch, 1)).labelled(reading.maps())
+    assert (apart.weights[:, 3:, :3] == 0).all()
+    assert len(apart.queries) == 5
+    torch.testing.assert_close(apart.weights[..., 4, :].sum(-1), torch.ones(2))
+
+
+def test_a_classifier_reads_its_text(rng):
+    tokenizer = attnkit.tokenizers.build("character").train(["abc"])
+    for name, part in (("encoder", "encoder"), ("decoder", "decoder")):
+        stack = {"name": name, "d_model": 16, "num_layers": 1, "num_heads": 2}
+        task = attnkit.tasks.build({"name": "classification", "stack": stack, "classes": ["x", "y"], "tokenizer": tokenizer.spec})
+        (only,) = (reading := read_text(task, "ab")).labelled(reading.maps())
+        assert (only.name, only.queries) == (f"{part} self-attention", ["<bos>", "a", "b", "<eos>"])

@@ -1,0 +1,190 @@
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import attnkit
+from attnkit.registry import ConfigurationError
+from attnkit.task import Task
+from attnkit.task.causal_lm import CausalLM, Continuation
+
+# Lightning 2.6 on torch 2.13, and its hints on small runs
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+]
+TOKENIZER = attnkit.tokenizers.build("character").train(["abcdef\n"])
+STACKS = {
+    "decoder": {"name": "decoder", "d_model": 32, "num_layers": 2, "num_heads": 2, "position": "rotary"},
+    "recurrent_decoder": {"name": "recurrent_decoder", "d_model": 32, "num_layers": 1, "cell": "gru"},
+}
+CIRCLE = "abcdef" * 4 + "\n"
+
+
+@pytest.fixture
+def make_task():
+    def make(**arguments):
+        settings = {
+            "stack": STACKS["decoder"],
+            "tokenizer": TOKENIZER.spec,
+            "optimizer": {"name": "adam", "lr": 0.01},
+            "schedule": {"name": "constant", "warmup_steps": 2},
+            "max_length": 8,
+        }
+        return CausalLM(**(settings | arguments))
+
+    return make
+
+
+@pytest.fixture
+def make_batch(rng):
+    def make(rows=8, length=20, **extra):
+        """Windows of a text that goes round in a circle, so that all but the first token is known."""
+        ids = TOKENIZER.encode(CIRCLE * 4)
+        starts = [rng.randrange(len(CIRCLE)) for _ in range(rows)]
+        windows = torch.tensor([ids[start : start + length + 1] for start in starts])
+        return {"tokens": windows[:, :-1], "targets": windows[:, 1:], **extra}
+
+    return make
+
+
+def loader(batches):
+    return DataLoader(batches, batch_size=None)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_learns_to_go_on(make_batch, make_task, fit, capsys, stack, tmp_path):
+    task = make_task(stack=STACKS[stack], prompts=["abc", ""])
+    held_out = make_batch(characters=torch.tensor(160))
+    trainer = fit(task, [make_batch() for _ in range(60)], val=[held_out])
+    logged = {k: v.item() for k, v in trainer.callback_metrics.items()}
+    print(logged)
+    assert logged["val/token_accuracy"] > 0.8
+    assert logged["val/perplexity"] == pytest.approx(math.exp(logged["val/loss"]), rel=1e-4)
+    assert logged["val/bits_per_character"] == pytest.approx(logged["val/loss"] / math.log(2), rel=1e-4)  # a token is a character
+    assert logged["train/perplexity"] == pytest.approx(math.exp(logged["train/loss"]), rel=1e-4)
+    shown = capsys.readouterr().out
+    assert "Step 60: loss " in shown
+    assert "\n  abc|" in shown
+    assert task.generate(["bcdefabc", "efabcdefab"], max_length=3) == ["def", "cde"]
+    tested = trainer.test(task, loader([held_out]), verbose=False)[0]
+    assert tested == {k.replace("val", "test"): pytest.approx(v) for k, v in logged.items() if k.startswith("val")}
+    trainer.save_checkpoint(tmp_path / "a.ckpt")
+    loaded = Task.load(tmp_path / "a.ckpt")
+    assert loaded.generate(["bcdefabc"], max_length=3) == ["def"]
+    (predicted,) = trainer.predict(task, loader([{"tokens": torch.ones(1, 1), "text": ["bcdefabc"]}]))
+    assert predicted == [Continuation("bcdefabc", task.generate(["bcdefabc"])[0])]
+    assert str(Continuation("a", "b\nc")) == "a\tb\\nc"
+
+
+def test_bits_per_character_are_all_bits_over_all_characters(make_batch, make_task, fit, rng):
+    task = make_task(prompts=[])
+    batches = [make_batch(rows, characters=torch.tensor(rng.randint(30, 300))) for rows in (1, 5, 3)]
+    trainer = fit(task, [make_batch()], val=batches)
+    with torch.no_grad():
+        bits = [-task(b["tokens"]).log_softmax(-1).gather(-1, b["targets"][..., None]).sum() / math.log(2) for b in batches]
+    expected = sum(bits) / sum(b["characters"] for b in batches)
+    assert trainer.callback_metrics["val/bits_per_character"] == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_unscored_targets_count_for_nothing(make_batch, make_task):
+    task = make_task()
+    task.configure_model()
+    batch = make_batch()
+    unscored = {**batch, "targets": batch["targets"].clone()}
+    unscored["targets"][:, :7] = 0
+    sums, whole = task.objective(unscored), task.objective(batch)
+    assert sums.targets == 8 * 13
+    assert whole.targets == 8 * 20
+    logits = task(batch["tokens"])[:, 7:]
+    expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch["targets"][:, 7:], reduction="sum")
+    assert sums.loss.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_a_batch_of_texts_without_targets_is_shifted(make_batch, make_task, fit):
+    task = make_task(prompts=[])
+    task.configure_model()
+    tokens = torch.tensor([[1, 4, 5, 6, 2], [1, 4, 2, 0, 0]])
+    shifted = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:]}
+    assert task.objective({"tokens": tokens}).loss == task.objective(shifted).loss
+    assert task.objective({"tokens": tokens}).targets == 6
+    trainer = fit(task, [{"tokens": tokens}], val=[{"tokens": tokens, "label": torch.tensor([0, 1])}])
+    assert "val/bits_per_character" not in trainer.callback_metrics
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi", "relative", "none"])
+def test_with_documents_a_row_is_as_each_document_alone(make_task, seed, position):
+    task = make_task(stack={**STACKS["decoder"], "position": position}).double()
+    task.configure_model()
+    task.double()
+    lengths = [random.randint(1, 6) for _ in range(4)]
+    tokens = torch.randint(4, 10, (2, sum(lengths)))
+    documents = torch.tensor([i for i, n in enumerate(lengths) for _ in range(n)]).expand(2, -1)
+    packed = task(tokens, documents)
+    alone = [task(part) for part in tokens.split(lengths, 1)]
+    # rotary's tables are float32, also here: a turn by the difference of two places is right to some 1e-7
+    assert torch.allclose(packed, torch.cat(alone, 1), atol=1e-5 if position == "rotary" else 1e-9)
+    assert not torch.allclose(packed, task(tokens), atol=1e-3)
+
+
+def test_documents_are_used_in_training_and_in_evaluation(make_batch, make_task, fit):
+    task = make_task(prompts=[])
+    batch = make_batch()
+    documents = {**batch, "documents": (torch.arange(20) // 5).expand(8, -1)}
+    task.configure_model()
+    assert task.objective(documents).loss != task.objective(batch).loss
+    fit(task, [documents], val=[documents])
+
+
+def test_a_recurrent_stack_refuses_documents(make_batch, make_task):
+    task = make_task(stack=STACKS["recurrent_decoder"])
+    task.configure_model()
+    with pytest.raises(ConfigurationError, match=r"carries its state from one document into the next.*document_mask to false"):
+        task.objective(make_batch(documents=torch.zeros(8, 20, dtype=torch.long)))
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_generation_in_batches_equals_one_by_one(make_batch, make_task, fit, words, stack):
+    task = make_task(stack=STACKS[stack], prompts=[])
+    fit(task, [make_batch() for _ in range(5)])
+    task.double()
+    prompts = [*words(20), ""]
+    for options in ({}, {"beam_size": 3}, {"repetition_penalty": 1.3, "min_length": 2}):
+        assert task.generate(prompts, **options) == [task.generate([prompt], **options)[0] for prompt in prompts]
+    drawn = task.generate(prompts, temperature=0.9, top_p=0.9, seed=5)
+    assert drawn == [task.generate([prompt], temperature=0.9, top_p=0.9, seed=5 + i)[0] for i, prompt in enumerate(prompts)]
+    assert "".join(task.stream("ab", max_length=6)) == task.generate(["ab"], max_length=6)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"label_smoothing": -0.1}, "label_smoothing must be at least 0"),
+        ({"beam_size": 0}, "beam_size must be at least 1"),
+        ({"prompts": "ab"}, r"prompts must be a list of texts, as in \['ab'\]"),
+        ({"tokenizer": "character"}, "tokenizer is not trained"),
+        ({"tie": "all"}, "tie must be"),
+        ({"stack": {**STACKS["decoder"], "name": "encoder"}}, "needs a decoder stack.*'encoder' is none"),
+        ({"stack": {**STACKS["decoder"], "name": "encoder_decoder"}}, "src_vocab_size"),
+        ({"stack": {**STACKS["decoder"], "attention": "aditive"}}, "Did you mean 'additive'"),
+    ],
+)
+def test_misuse_is_refused_when_the_task_is_made(make_task, arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make_task(**arguments)
+
+
+def test_arguments_are_kept_as_complete_plain_data(make_task):
+    kept = dict(make_task().hparams)
+    plain = (type(None), bool, int, float, str)
+
+    def leaves(value):
+        if isinstance(value, dict | list):
+            return itertools.chain(*map(leaves, value.values() if isinstance(value, dict) else value))
+        return [value]
+
+    assert all(type(leaf) in plain for leaf in leaves(kept))
+    assert dict(attnkit.tasks.build({"name": "causal_lm", **kept}).hparams) == kept
