@@ -96,6 +96,7 @@ class LastCheckpoint(Checkpoint):
             previous = self.path.with_name(PREVIOUS)
             if previous.is_dir():  # a sharded checkpoint
                 shutil.rmtree(previous)
+            previous.unlink(missing_ok=True)
             self.path.replace(previous)
         trainer.strategy.barrier()
         trainer.save_checkpoint(self.path, weights_only=False)

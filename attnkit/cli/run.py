@@ -184,7 +184,7 @@ class RunCLI(LightningCLI):
         if self.ckpt_path in ("best", "hpc") and command == "fit":
             return None  # Lightning finds it
         if self.ckpt_path is not None:
-            return load_checkpoint(self.ckpt_path)
+            return load_checkpoint(self.ckpt_path, parts="description")
         if command != "fit":
             raise ConfigurationError(f"attnkit {command} needs a trained model: add --ckpt_path PATH")
         return None

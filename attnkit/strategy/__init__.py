@@ -8,7 +8,7 @@ from attnkit.strategy.preparation import (
     parallelize,
     prepare,
 )
-from attnkit.strategy.shards import is_sharded_checkpoint, read_sharded
+from attnkit.strategy.shards import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 
 register()
 
@@ -20,5 +20,7 @@ __all__ = [
     "is_sharded_checkpoint",
     "parallelize",
     "prepare",
+    "read_rest",
     "read_sharded",
+    "require_whole",
 ]

@@ -7,6 +7,7 @@ of the optimizer). The last two are written at the end.
 import io
 import pickle
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,40 @@ def require_complete(path: Path) -> Metadata:
     return index
 
 
+def require_whole(path: Path) -> None:
+    """Read all of a sharded checkpoint, one tensor after another, and compare the checksums.
+
+    Raises:
+        ConfigurationError: Something is missing, cut short or damaged.
+    """
+    index = require_complete(path)
+    pieces = [(piece.relative_path, piece.offset, piece.length) for piece in index.storage_data.values()]
+    for name, start, length in [*pieces, (REST, 0, (path / REST).stat().st_size)]:
+        with (path / name).open("rb") as file:
+            file.seek(start)
+            piece = io.BytesIO(file.read(length))
+        try:
+            with zipfile.ZipFile(piece) as archive:  # as torch.save writes everything
+                damaged = archive.testzip()
+        except zipfile.BadZipFile:
+            damaged = "zip file"
+        if damaged is not None:
+            raise ConfigurationError(f"{path} is damaged: the checksum of a {damaged} in {name} is wrong; use an earlier checkpoint")
+
+
+def read_rest(path: Path) -> dict[str, Any]:
+    """Return what a sharded checkpoint holds beside weights and the states of optimizers.
+
+    Raises:
+        ConfigurationError: It is not complete, or holds more than tensors and plain data.
+    """
+    require_complete(path)
+    try:
+        return dict(torch.load(path / REST, map_location="cpu", weights_only=True))
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise _damaged(path, error) from error
+
+
 def read_sharded(path: Path) -> dict[str, Any]:
     """Return a sharded checkpoint as the dictionary that a plain one holds: all weights, and the states of the optimizers.
 
@@ -73,16 +108,15 @@ def read_sharded(path: Path) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what `no_dist` asks for
             load(content, storage_reader=_Reader(path, index), planner=_Planner(), no_dist=True)
-        checkpoint = dict(torch.load(path / REST, map_location="cpu", weights_only=True))
     except (CheckpointException, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ConfigurationError(f"{path} is damaged, or holds more than tensors and plain data ({error})") from error
+        raise _damaged(path, error) from error
     nested = _nest({tuple(index.planner_data[key]): value for key, value in content.items()})
     optimizers: list[dict[str, Any]] = []
     while (key := f"optimizer_{len(optimizers)}") in nested:
         groups = nested[key]["param_groups"]
         state = {"state": nested[key].get("state", {}), "param_groups": [groups[i] for i in range(len(groups))]}
         optimizers.append(number_parameters(state))
-    return {**checkpoint, "state_dict": nested["state_dict"], "optimizer_states": optimizers}
+    return {**read_rest(path), "state_dict": nested["state_dict"], "optimizer_states": optimizers}
 
 
 def number_parameters(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,6 +144,10 @@ def name_parameters(state: Mapping[str, Any], names: list[str]) -> dict[str, Any
 def _rename(state: Mapping[str, Any], new: Mapping[Any, Any]) -> dict[str, Any]:
     groups = [{**group, "params": [new[old] for old in group["params"]]} for group in state["param_groups"]]
     return {"state": {new[old]: value for old, value in state["state"].items()}, "param_groups": groups}
+
+
+def _damaged(path: Path, error: Exception) -> ConfigurationError:
+    return ConfigurationError(f"{path} is damaged, or holds more than tensors and plain data ({error})")
 
 
 def _nest(flat: Mapping[tuple[Any, ...], Any]) -> dict[str, Any]:

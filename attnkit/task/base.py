@@ -93,6 +93,11 @@ class Task(LightningModule, ABC):
     def objective(self, batch: Any) -> Sums:
         """Return the sums of a batch."""
 
+    @property
+    def data_rank(self) -> int:
+        """Which share of the data this process has: its rank, but processes of a tensor-parallel group have the same."""
+        return 0 if self._trainer is None else int((self.trainer.distributed_sampler_kwargs or {"rank": 0})["rank"])
+
     def training_log(self, nll: Tensor) -> dict[str, Tensor]:
         """Return what is logged as `train/...` at each optimizer step, from its negative log-likelihood per target."""
         return {"loss": nll}
@@ -146,13 +151,17 @@ class Task(LightningModule, ABC):
             self.model = self.build_model()
             prepare(self.model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
         if self.device_mesh is not None:
+            self._begin()  # while the weights are whole
             parallelize(self.model, self.device_mesh)
 
     @override
     def on_fit_start(self) -> None:
-        if self.is_new:
+        self._begin()
+
+    def _begin(self) -> None:
+        if self.is_new and not self.trainer.ckpt_path:
             self.initialise()
-            self.is_new = False
+        self.is_new = False
 
     def initialise(self) -> None:
         """Fill a new model, at the start of its first fit, with what is known before: weights of `init_from`, and vectors of words.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from lightning.pytorch.plugins import TorchCheckpointIO
@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.registry import ConfigurationError, Registry, Spec, nearest, tasks
-from attnkit.strategy import is_sharded_checkpoint, read_sharded
+from attnkit.strategy import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 
 if TYPE_CHECKING:
     from attnkit.task.base import Task
@@ -37,8 +37,12 @@ class CheckpointError(ConfigurationError):
     """A checkpoint that cannot be used: the message says what is wrong with it and what to do."""
 
 
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
+def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = "all") -> dict[str, Any]:
     """Read a checkpoint on the CPU, with `weights_only=True`: a file, or the folder of a sharded one, whose parts are put together.
+
+    Args:
+        path: The file or folder.
+        parts: `description`: weights and optimizers are not needed, and are left out of a sharded one, which may not fit into memory.
 
     Raises:
         CheckpointError: It is missing, cut short or damaged, not attnkit's, or written by a newer attnkit; or a component in it
@@ -47,7 +51,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if is_sharded_checkpoint(path):
         try:
-            sharded = read_sharded(path)
+            sharded = (read_sharded if parts == "all" else read_rest)(path)
         except ConfigurationError as error:
             raise CheckpointError(str(error)) from error
         require_readable(sharded, path)
@@ -68,6 +72,25 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged, or is no checkpoint ({str(error).splitlines()[0]})") from error
     require_readable(checkpoint, path)
     return dict(checkpoint)
+
+
+def require_undamaged(path: str | Path) -> None:
+    """Read all of a checkpoint and compare its checksums, which torch does not when it reads tensors.
+
+    Raises:
+        CheckpointError: It is cut short or damaged, or cannot be used for another reason.
+    """
+    path = Path(path)
+    load_checkpoint(path, parts="description")
+    try:
+        if is_sharded_checkpoint(path):
+            require_whole(path)
+            return
+    except ConfigurationError as error:
+        raise CheckpointError(str(error)) from error
+    with zipfile.ZipFile(path) as archive:
+        if (damaged := archive.testzip()) is not None:
+            raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")
 
 
 def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> "Task":

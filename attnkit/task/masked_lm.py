@@ -68,8 +68,8 @@ class MaskedLM(Task):
 
     Of the tokens 15 % are chosen anew at each step; 80 % of these are hidden behind `<mask>`, 10 % behind a random token, and 10 % are
     left as they are. The loss is over the chosen tokens only. Special, unknown and extra tokens are never chosen. What is chosen depends
-    on the seed, the epoch, the batch and the process alone; in validation and test on the batch and the process, so that losses can be
-    compared between epochs and between models.
+    on the seed, the epoch, the batch and the share of the data alone; in validation and test on the batch and the share, so that losses can
+    be compared between epochs and between models.
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 
@@ -187,7 +187,7 @@ class MaskedLM(Task):
     def hide(self, tokens: Tensor, stage: Literal["fit", "evaluation"], batch_idx: int) -> Masked:
         """Choose tokens of a batch [B, T] and hide them, as in that batch of the epoch (`fit`), or of any validation or test."""
         seeds = [self.seed, self.current_epoch] if stage == "fit" else []
-        rng = np.random.default_rng([["evaluation", "fit"].index(stage), self.global_rank, batch_idx, *seeds])
+        rng = np.random.default_rng([["evaluation", "fit"].index(stage), self.data_rank, batch_idx, *seeds])
         return mask_tokens(
             tokens,
             probability=self.mask_probability,

@@ -79,9 +79,3 @@ def test_sharded(two: dict[str, Any], stack: str) -> None:
 @pytest.mark.parametrize("stack", SPLIT)
 def test_split(two: dict[str, Any], stack: str) -> None:
     check(two[f"split {stack}"], smaller=0.85)  # learned positions are kept whole
-
-
-def test_a_mesh_of_two_by_two(run_processes: Callable[..., dict[str, Any]]) -> None:
-    stack = "encoder_decoder"
-    given = {"model": model(stack, **SPLIT[stack]), "inputs": inputs(stack, 2), "tensor_parallel": 2}
-    check(run_processes(4, {"mesh": ("gradients", given)})["mesh"], smaller=0.35)
