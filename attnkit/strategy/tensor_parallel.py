@@ -119,7 +119,8 @@ def _distribute(module: nn.Module, mesh: DeviceMesh, placement: Placement, share
 def _local(name: str) -> property:
     def local(module: nn.Module) -> Tensor | None:
         parameter = module._parameters[name]
-        return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        # what FSDP2 has sharded lies on two axes of the mesh; nobody computes with it, and FSDP2 looks for it here as it is
+        return parameter.to_local() if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1 else parameter
 
     return property(local)
 

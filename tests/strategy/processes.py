@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import newton_schulz
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
@@ -45,9 +46,12 @@ def fit(
     save: str | None = None,
     load: str | None = None,
     predict: bool = False,
+    exact_muon: bool = False,
     trainer: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train on this process's part of the batches (`train[i]` is that of data-parallel rank i)."""
+    if exact_muon:
+        newton_schulz.use_float64()
     module = attnkit.tasks.build(task)
     module.configure_model()
     module.double()  # before Lightning restores a checkpoint
