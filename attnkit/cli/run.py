@@ -73,8 +73,9 @@ def run(command: str, arguments: list[str]) -> None:
             try:
                 RunCLI(command, request)
             except SIGTERMException:
-                say("note: stopped by SIGTERM; --resume goes on from the newest checkpoint")
-                raise SystemExit(TERMINATED) from None
+                rank_zero_only(say)("note: stopped by SIGTERM; --resume goes on from the newest checkpoint")
+                # the first process's status is the command's; Lightning kills it while it ends if another one's is not 0
+                raise SystemExit(0 if rank_zero_only.rank else TERMINATED) from None
 
 
 @contextmanager

@@ -69,8 +69,8 @@ def make_batch(words: list[str]) -> dict[str, Any]:
 
 
 def make_task(**arguments: Any) -> Task:
-    """Return the task in float64, with its model."""
-    task: Task = attnkit.tasks.build(TASK | arguments)
+    """Return the task in float64, with its model; with a `name`, another task."""
+    task: Task = attnkit.tasks.build(arguments if "name" in arguments else TASK | arguments)
     task.configure_model()
     return task.double()
 
