@@ -75,7 +75,7 @@ class Plan:
         """
         file = self.study_folder / "study.json"
         asked = read_json(file)
-        question = asdict(self.study) | {"seeds": None, "timeout": None, "retries": None, "recipe": None, "file": None}
+        question = asdict(self.study) | dict.fromkeys(("seeds", "timeout", "retries", "engine", "recipe", "file"))
         question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
         question = _plain(question)
         if asked is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from attnkit.ablation.design import DESIGNS, Design, Factor, Variant, check_key, expand, label, read_factor
+from attnkit.ablation.launch import read_engine
 from attnkit.recipe import STUDIES, find_recipe, read_yaml, recipe_folder
 from attnkit.registry import ConfigurationError, nearest
 
@@ -50,6 +51,7 @@ class Study:
         match: Equal sizes.
         timeout: Seconds after which a run is ended.
         retries: How often a run is begun again by itself, by kind of failure.
+        engine: Where runs are carried out; see `attnkit.ablation.launch.read_engine`.
         file: Where it was read.
 
     Raises:
@@ -72,6 +74,7 @@ class Study:
     match: Match | None = None
     timeout: float | None = None
     retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 1})
+    engine: Mapping[str, Any] = field(default_factory=lambda: {"name": "local"})
     file: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -105,6 +108,7 @@ class Study:
             raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
         for key in self.set:
             check_key(key)
+        read_engine(self.engine)
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
@@ -161,8 +165,8 @@ class Study:
 
         return make_plan(self, Path(folder))
 
-    def run(self, folder: str | Path = "runs/ablations", *, jobs: int = 1, fail_fast: bool = False) -> "Results":
-        """Run what is not finished, and return the results; see `attnkit.ablation.engine`."""
+    def run(self, folder: str | Path = "runs/ablations", *, jobs: int | None = None, fail_fast: bool = False) -> "Results":
+        """Run what is not finished, and return the results; see `attnkit.ablation.engine.run_plan`."""
         from attnkit.ablation.engine import run_plan
         from attnkit.ablation.results import Results
 
@@ -226,4 +230,5 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "vary": tuple,
     "exclude": _excluded,
     "match": _match,
+    "engine": read_engine,
 }

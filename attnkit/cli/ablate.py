@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Mapping
 
 from attnkit.ablation import Study
-from attnkit.ablation.engine import WORKER, retry, run_plan
+from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
 from attnkit.ablation.plan import Plan, Run, differences
+from attnkit.ablation.progress import Progress, shown
 from attnkit.ablation.store import read_json, status_of, write_json
+from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
 
 Options = argparse.Namespace
@@ -56,7 +59,10 @@ def run(options: Options) -> int:
     """Run what is not finished, then print the verdicts."""
     planned = _plan(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
-    run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, say=lambda line: print(line, flush=True))
+    engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
+    progress = Progress()
+    with shown(progress) as say:
+        run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
     return _report(planned)
 
 
@@ -171,7 +177,8 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--folder", default="runs/ablations", help="where results are (default: runs/ablations)")
         sub.add_argument("--seeds", type=int, nargs="+", default=[], metavar="N", help="add these seeds; finished runs stay")
         if name in ("run", "retry"):
-            sub.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+            sub.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; with slurm and ray as many as have room)")
+            sub.add_argument("--engine", help=f"{', '.join(LAUNCHERS)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
             sub.add_argument("--gpus", metavar="0,1", help="deal these GPUs out to the runs")
             sub.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
         sub.set_defaults(carry_out=action)

@@ -20,6 +20,7 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
@@ -27,6 +28,7 @@ from typing_extensions import override
 from attnkit import __version__
 from attnkit.ablation.engine import BUSY
 from attnkit.ablation.store import read_json, write_json
+from attnkit.callback.last_checkpoint import LAST, PREVIOUS
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
@@ -62,6 +64,10 @@ class Recorder(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._clock = self._clock or time.perf_counter()
         torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # a checkpoint is written before a step begins: what is kept of a step is added when it has ended
         tensors = [leaf.detach().cpu() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         digest = hashlib.sha256(self.digest.encode())
         for tensor in tensors:
@@ -70,9 +76,6 @@ class Recorder(Callback):
         self.digest = digest.hexdigest()
         self.batches += 1
         self.tokens += sum(int(t.count_nonzero()) for t in tensors if t.dtype == torch.int64)
-
-    @override
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs["loss"] if isinstance(outputs, dict) else outputs
         if self.batches % CHECK_EVERY == 0 and isinstance(loss, Tensor) and not bool(loss.isfinite()):
             self.diverged = True
@@ -127,7 +130,7 @@ def train(folder: Path) -> None:
         write_json(folder / "environment.json", environment())
         (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
     recorder, started = Recorder(job["seeds"]), time.time()
-    last = folder / "checkpoints" / "last.ckpt"
+    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # the second alone if it was killed between the two
     request = Request(
         recipes=[str(folder / "recipe.yaml")],
         others=[
@@ -136,13 +139,13 @@ def train(folder: Path) -> None:
             "--trainer.logger=false",
             "--trainer.enable_progress_bar=false",
         ],
-        ckpt_path=str(last) if last.exists() else None,
+        ckpt_path=next((str(path) for path in saved if path.exists()), None),
     )
     cli = CellCLI(request, recorder)
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
     metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
     if job["test"] and not recorder.diverged:
-        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path="best", weights_only=True)
+        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True)
         metrics |= dict(tested)
     result = {
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
@@ -159,6 +162,18 @@ def train(folder: Path) -> None:
     write_json(
         folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
     )
+
+
+def best_checkpoint(trainer: Trainer) -> str:
+    """Return the path of the best checkpoint of a run, by the metric that its recipe monitors.
+
+    Raises:
+        ConfigurationError: It keeps none.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
+            return callback.best_model_path
+    raise ConfigurationError("test: true needs the best checkpoint, but the recipe keeps none: let it validate, and keep checkpoints on")
 
 
 def is_child() -> bool:

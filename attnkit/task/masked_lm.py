@@ -3,9 +3,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from heapq import nlargest
 from itertools import islice
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from attnkit.registry import (
 from attnkit.stack import EncoderStack
 from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.base import Task
+from attnkit.task.filling import Candidate, Filled, best_fillings
 from attnkit.task.generating import Hypothesis
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.masking import Masked, mask_tokens
@@ -39,27 +39,6 @@ from attnkit.tokenizer import Tokenizer
 
 MASK = "<mask>"
 BATCH = 64  # texts that are filled at once
-
-
-class Candidate(NamedTuple):
-    """A token that may stand in the place of a mask, and its probability."""
-
-    token: str
-    probability: float
-
-
-class Filled(NamedTuple):
-    """A text, the same with its masks filled, and the probability of what was filled in. As a string: the latter two, with a tab between.
-
-    With several masks the probability is the product of theirs: the model tells each hidden token without knowing the others.
-    """
-
-    text: str
-    filled: str
-    probability: float
-
-    def __str__(self) -> str:
-        return f"{self.filled}\t{self.probability:.4f}"
 
 
 @tasks.register("masked_lm")
@@ -296,13 +275,9 @@ class MaskedLM(Task):
 
     def _filled(self, tokens: Tensor, *, n: int) -> list[list[tuple[str, float]]]:
         """Return the `n` most probable fillings of each row of `tokens` [B, T], with their log-probabilities."""
-        found = []
-        for row, masks in zip(tokens.tolist(), self._candidates(tokens, top=n), strict=True):
-            best: list[tuple[float, list[int]]] = [(0.0, [])]
-            for candidates in masks:  # the best of all are among the best of each mask
-                best = nlargest(n, [(so_far + score, [*ids, i]) for so_far, ids in best for i, score in candidates])
-            found.append([(self.tokenizer.decode(_replaced(row, self.mask_id, ids)), score) for score, ids in best])
-        return found
+        rows = zip(tokens.tolist(), self._candidates(tokens, top=n), strict=True)
+        fillings = [best_fillings(row, masks, n=n, mask_id=self.mask_id) for row, masks in rows]
+        return [[(self.tokenizer.decode(ids), score) for ids, score in best] for best in fillings]
 
     def _candidates(self, tokens: Tensor, *, top: int) -> list[list[list[tuple[int, float]]]]:
         """Return, for each row of `tokens` [B, T], for each mask in it, the best ids and their log-probabilities."""
@@ -326,14 +301,3 @@ class MaskedLM(Task):
 
 def _metrics() -> nn.ModuleDict:
     return nn.ModuleDict({"loss": Mean(), "perplexity": Perplexity(), "masked_accuracy": Mean()})
-
-
-def _replaced(row: Sequence[int], mask_id: int, ids: Sequence[int]) -> list[int]:
-    """Return `row` with `ids` in the places of its masks, in turn.
-
-    Example:
-        >>> _replaced([1, 4, 7, 4, 2], 4, [8, 9])
-        [1, 8, 7, 9, 2]
-    """
-    rest = iter(ids)
-    return [next(rest) if i == mask_id else i for i in row]

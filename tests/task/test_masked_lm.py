@@ -8,7 +8,8 @@ from torch.utils.data import DataLoader
 import attnkit
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
-from attnkit.task.masked_lm import Filled, MaskedLM
+from attnkit.task.filling import Filled
+from attnkit.task.masked_lm import MaskedLM
 from attnkit.task.masking import mask_tokens
 
 pytestmark = [
