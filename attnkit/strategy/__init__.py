@@ -3,7 +3,7 @@
 from attnkit.strategy.fsdp2 import FSDP2, register
 from attnkit.strategy.preparation import (
     ActivationCheckpointing,
-    check_activation_checkpointing,
+    check_preparation,
     gathered,
     parallelize,
     prepare,
@@ -15,7 +15,7 @@ register()
 __all__ = [
     "FSDP2",
     "ActivationCheckpointing",
-    "check_activation_checkpointing",
+    "check_preparation",
     "gathered",
     "is_sharded_checkpoint",
     "parallelize",

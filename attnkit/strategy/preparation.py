@@ -52,16 +52,22 @@ def layers(model: nn.Module) -> Iterator[nn.Module]:
             yield from layers(child)
 
 
-def check_activation_checkpointing(policy: ActivationCheckpointing, model: nn.Module) -> None:
-    """Raise unless the model has what a policy recomputes.
+def check_preparation(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
+    """Raise unless a model can be prepared so.
 
     Raises:
-        ConfigurationError: It has not.
+        ConfigurationError: It has nothing that the policy recomputes, or the policy is for parts of layers that are compiled.
     """
+    policy = activation_checkpointing
     if policy != "none" and not any(isinstance(module, _RECOMPUTED[policy]) for module in model.modules()):
         raise ConfigurationError(
             f"activation_checkpointing {policy!r} has nothing to recompute: the model has no {policy.replace('_', '-')}. "
             f"Choose 'layer', or 'none'."
+        )
+    if compile and policy not in ("none", "layer"):
+        raise ConfigurationError(
+            f"compile does not take activation_checkpointing {policy!r}: each layer would have a graph of its own, and beyond eight torch "
+            f"compiles no more. Choose 'layer' or 'none', or set compile to false."
         )
 
 
@@ -76,7 +82,7 @@ def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) ->
     Raises:
         ConfigurationError: There is nothing to recompute.
     """
-    check_activation_checkpointing(policy, model)
+    check_preparation(model, activation_checkpointing=policy, compile=False)
     for module in model.modules():
         if isinstance(module, _RECOMPUTED[policy]):
             module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # hooks and names stay as they are
@@ -108,7 +114,12 @@ def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def prepare(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
-    """Let modules forget their activations, and compile the layers."""
+    """Let modules forget their activations, and compile the layers.
+
+    Raises:
+        ConfigurationError: `check_preparation` does.
+    """
+    check_preparation(model, activation_checkpointing=activation_checkpointing, compile=compile)
     checkpoint_activations(model, activation_checkpointing)
     if compile:
         compile_layers(model, recompute=activation_checkpointing == "layer")
@@ -127,8 +138,8 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     Raises:
         ConfigurationError: A layer cannot be split, or is compiled.
     """
-    if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        return
+    if isinstance(model, FSDPModule) or any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        return  # parameters of the former are plain tensors while they are gathered
     data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]
     for weights in (*model.parameters(), *model.buffers()):
         here = weights.detach().to(mesh.device_type)

@@ -22,7 +22,7 @@ from attnkit.embedding import Embedding
 from attnkit.models.head import Head
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
-from attnkit.strategy import ActivationCheckpointing, check_activation_checkpointing, parallelize, prepare
+from attnkit.strategy import ActivationCheckpointing, check_preparation, parallelize, prepare
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
 from attnkit.task.resume import RANDOM, go_on, random_states, settle
@@ -127,7 +127,8 @@ class Task(LightningModule, ABC):
             ValueError: A width or a count is out of range.
         """
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            check_activation_checkpointing(self.activation_checkpointing, self.build_model())
+            model = self.build_model()
+            check_preparation(model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 import attnkit
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import preparation
-from attnkit.strategy.preparation import checkpoint_activations, compile_layers, layers, prepare
+from attnkit.strategy.preparation import checkpoint_activations, layers, prepare
 from tests.strategy.conftest import TASK
 
 pytestmark = [  # by torch's own compiler
@@ -91,10 +91,12 @@ def test_what_cannot_be_is_refused_when_a_task_is_made() -> None:
     recurrent = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1}
     with pytest.raises(ConfigurationError, match="'feed_forward' has nothing to recompute"):
         attnkit.tasks.build(TASK | {"stack": recurrent, "activation_checkpointing": "feed_forward"})
+    with pytest.raises(ConfigurationError, match="compile does not take activation_checkpointing 'attention'"):
+        attnkit.tasks.build(TASK | {"activation_checkpointing": "attention", "compile": True})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["none", "layer", "attention"])
+@pytest.mark.parametrize("policy", ["none", "layer"])
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "encoder_decoder"])
 def test_layers_share_graphs_that_take_every_length(monkeypatch: pytest.MonkeyPatch, stack: str, policy: Any, seed: int) -> None:
     torch._dynamo.reset()
@@ -122,9 +124,7 @@ def test_layers_share_graphs_that_take_every_length(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_copy_has_weights_of_its_own(compiled: bool) -> None:
     model = make("encoder", dropout=0.0)
-    checkpoint_activations(model, "attention")
-    if compiled:
-        compile_layers(model)
+    prepare(model, activation_checkpointing="layer" if compiled else "attention", compile=compiled)
     other = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in model.parameters():
