@@ -122,6 +122,29 @@ def test_sigterm_saves_first(attnkit: Command, tmp_path: Path, monkeypatch: pyte
     assert_equal_runs(whole, stopped)
 
 
+@pytest.mark.slow
+def test_sigterm_saves_first_in_two_processes(tmp_path: Path, rng: Random) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    for folder in (whole, stopped):
+        write_recipe(folder, Random(0))
+    fit = [str(EXECUTABLE), "fit", "--config", "tiny.yaml", "--resume", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    finished = subprocess.run(fit, cwd=whole, capture_output=True, check=False, timeout=600)
+    assert finished.returncode == 0, finished.stderr.decode()
+    point = rng.randrange((whole / RUN / "metrics.csv").stat().st_size // 2)
+    with subprocess.Popen(fit, cwd=stopped, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        metrics = stopped / RUN / "metrics.csv"
+        until = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < until and (not metrics.exists() or metrics.stat().st_size < point):
+            time.sleep(0.002)
+        process.terminate()  # the first process; the other one is not told
+        _, messages = process.communicate(timeout=300)
+    assert process.returncode == 143, messages
+    assert messages.count("note: stopped by SIGTERM") == 1
+    assert torch.load(stopped / SAVED / "last.ckpt", weights_only=True)["global_step"] > 0
+    assert subprocess.run(fit, cwd=stopped, capture_output=True, check=False, timeout=600).returncode == 0
+    assert_equal_runs(whole, stopped)
+
+
 def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(attnkit: Command, tmp_path: Path, monkeypatch: Any) -> None:
     write_recipe(tmp_path, Random(0))
     assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_epochs", 2).status == 0
