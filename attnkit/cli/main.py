@@ -125,6 +125,12 @@ def _ablate(arguments: Arguments) -> int:
     return ablate(arguments)
 
 
+def _plan(arguments: Arguments) -> int:
+    from attnkit.cli.plan import plan
+
+    return plan(arguments)
+
+
 def _schema(arguments: Arguments) -> int:
     _parser("schema").parse_args(arguments)
     from attnkit.cli.schema import recipe_schema
@@ -140,6 +146,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "predict": ("print a checkpoint's predictions for the data to predict", _run("predict")),
     "generate": ("text in, text out, from a checkpoint alone", _generate),
     "attention": ("draw what a checkpoint attends to when it reads a text", _attention),
+    "plan": ("memory, communication and share of the data of each process, for a recipe on many GPUs", _plan),
     "ablate": ("ablation studies: plan, run and report what is better, worse or equivalent", _ablate),
     "list": ("the names of all components, or of one family", _list),
     "describe": ("equation, arguments, paper and source of a component", _describe),

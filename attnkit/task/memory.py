@@ -1,0 +1,216 @@
+"""The bytes that a training step holds, found by a step of a copy without memory."""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from attnkit.registry import ConfigurationError, nearest, optimizers
+from attnkit.strategy.preparation import layers
+from attnkit.task.base import Task, parameter_groups
+from attnkit.task.masked_lm import MaskedLM
+
+PRECISIONS: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
+    "32-true": (torch.float32, None),
+    "bf16-mixed": (torch.float32, torch.bfloat16),
+    "16-mixed": (torch.float32, torch.float16),
+    "bf16-true": (torch.bfloat16, None),
+    "16-true": (torch.float16, None),
+}
+"""Of parameters, and that of products in autocast."""
+
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMemory:
+    """Bytes of a training step on one device that has all to itself.
+
+    Attributes:
+        parameters: The parameters; shared ones count once.
+        layers: Of these, those of each layer; the others are embeddings, head and final norms.
+        buffers: Tables and other tensors that are not trained.
+        gradients: As many as parameters that are trained.
+        optimizer: Its state.
+        forward: The most that the forward pass holds beside all these: what is kept for the backward pass, and what is used in passing.
+        backward: The same of the backward pass, without the gradients of parameters.
+        backward_all: The most of the backward pass with the gradients that are there already.
+        update: What the optimizer needs in passing.
+    """
+
+    parameters: int
+    layers: Sequence[int]
+    buffers: int
+    gradients: int
+    optimizer: int
+    forward: int
+    backward: int
+    backward_all: int
+    update: int
+
+    @property
+    def peak(self) -> int:
+        """The most at any moment, from the second step on: Lightning frees the old gradients after the forward pass."""
+        moments = (self.gradients + self.forward, self.backward_all, self.gradients + self.update)
+        return self.parameters + self.buffers + self.optimizer + max(moments)
+
+
+def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-true", foreach: bool = False) -> StepMemory:
+    """Return what a training step holds, from shapes alone: nothing of the model is allocated, and nothing is computed.
+
+    A forward and a backward pass run on tensors without memory, as they would on a CPU; each tensor counts from its making until Python and
+    autograd have dropped it. What kernels use inside, and what an allocator rounds up, is not seen.
+
+    Args:
+        task: A new task, which has no model yet; it cannot be used after that.
+        batch: A batch of the data.
+        precision: One of `PRECISIONS`.
+        foreach: Whether the optimizer takes all parameters at once, as torch does on GPUs.
+
+    Raises:
+        ConfigurationError: An unknown precision.
+    """
+    if precision not in PRECISIONS:
+        known = ", ".join(PRECISIONS)
+        raise ConfigurationError(f"there is no estimate for the precision {precision!r}.{nearest(precision, PRECISIONS)} Known: {known}.")
+    dtype, autocast = PRECISIONS[precision]
+    rows = 0
+    if isinstance(task, MaskedLM):
+        masked = task.hide(batch["tokens"], "fit", 0)
+        batch, rows = {"tokens": batch["tokens"], "masked": masked}, int(masked.chosen.sum())
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.random.fork_rng(devices=[]):
+            task.configure_model()
+            task.train()
+            shapes = tree_map(lambda x: _as(fake.from_tensor(x), dtype) if isinstance(x, Tensor) else x, dict(batch))
+            return _run(task, shapes, autocast, chosen=rows, foreach=foreach)
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, foreach: bool) -> StepMemory:
+    parameters = {id(p): p for p in task.parameters()}
+    trained = [p for p in parameters.values() if p.requires_grad]
+    live = _Live([*parameters.values(), *task.buffers(), *(x for x in tree_leaves(batch) if isinstance(x, Tensor))], chosen=chosen)
+    for parameter in trained:
+        parameter.register_post_accumulate_grad_hook(live.keep_gradient)  # type: ignore[no-untyped-call]
+    with live:
+        with torch.autocast("cpu", dtype=autocast) if autocast is not None else nullcontext():
+            loss = task.objective(batch).loss
+        forward, live.peak, live.peak_without = live.peak, 0, 0
+        loss.backward()  # type: ignore[no-untyped-call]
+    state, largest = optimizer_bytes(task)
+    gradients = sum(map(_bytes, trained))
+    return StepMemory(
+        parameters=sum(map(_bytes, parameters.values())),
+        layers=[sum(_bytes(p) for p in layer.parameters()) for layer in layers(task.model)],
+        buffers=sum(map(_bytes, task.buffers())),
+        gradients=gradients,
+        optimizer=state,
+        forward=forward,
+        backward=live.peak_without,
+        backward_all=live.peak,
+        update=gradients if foreach else largest,
+    )
+
+
+def optimizer_bytes(task: Task) -> tuple[int, int]:
+    """Return the bytes of the optimizer's state, and those of the largest parameter.
+
+    The optimizer makes a real step on a small parameter in the place of each; the state that it keeps for it is scaled up.
+    """
+    total, largest = 0, 0
+    shares: dict[Any, float] = {}
+    for group in parameter_groups(task):
+        for parameter in group["params"]:
+            kind = (group["matrices"], parameter.ndim, parameter.dtype)
+            if kind not in shares:
+                shares[kind] = _state_share(task, group, parameter.ndim, parameter.dtype)
+            total += round(shares[kind] * _bytes(parameter))
+            largest = max(largest, _bytes(parameter))
+    return total, largest
+
+
+def _state_share(task: Task, group: Mapping[str, Any], ndim: int, dtype: torch.dtype) -> float:
+    """Return the bytes of the state that an optimizer keeps for each byte of a parameter; its scalars are left out."""
+    with unset_fake_temporarily():
+        parameter = nn.Parameter(torch.zeros([4] * ndim, dtype=dtype))
+        parameter.grad = torch.ones_like(parameter)
+        optimizer: Optimizer = optimizers.build(task.optimizer, params=[{**group, "params": [parameter]}])
+        optimizer.step()
+        kept = [x for x in tree_leaves(dict(optimizer.state)) if isinstance(x, Tensor) and x.ndim > 0]
+    return sum(map(_bytes, kept)) / _bytes(parameter)
+
+
+def _bytes(x: Tensor) -> int:
+    return x.numel() * x.element_size()
+
+
+class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the bytes of all tensors that are made in the `with` block and still there.
+
+    Args:
+        known: Tensors that do not count.
+        chosen: How many True there are in a mask that picks rows, whose number no shape tells.
+    """
+
+    def __init__(self, known: Sequence[Tensor], *, chosen: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.chosen = chosen
+        self.now = self.peak = self.gradients = self.peak_without = 0
+        self._storages = {x.untyped_storage()._cdata for x in known}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        picks = func.overloadpacket in (aten.index, aten.index_put, aten._index_put_impl_)  # type: ignore[attr-defined]
+        made = func(*(self._counted(args) if picks else args), **(kwargs or {}))
+        for x in tree_leaves(made):
+            if isinstance(x, Tensor):
+                self._add(x.untyped_storage())
+        return made
+
+    def _counted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Replace masks that pick rows by so many row numbers."""
+        return tuple(self._numbers(x) if isinstance(x, list | tuple) else x for x in args)
+
+    def _numbers(self, indices: Sequence[Any]) -> list[Any]:
+        found: list[Any] = []
+        for index in indices:
+            is_mask = isinstance(index, Tensor) and index.dtype == torch.bool
+            found += [index.new_zeros(self.chosen, dtype=torch.long) for _ in range(index.ndim)] if is_mask else [index]
+        return found
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._storages:
+            return
+        self._storages.add(key)
+        weakref.finalize(storage, self._drop, key, size)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        self.peak_without = max(self.peak_without, self.now - self.gradients)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._storages.discard(key)
+        self.now -= size
+
+    def keep_gradient(self, parameter: Tensor) -> None:
+        """Count the gradient of a parameter apart."""
+        assert parameter.grad is not None
+        self.gradients += _bytes(parameter.grad)
