@@ -94,9 +94,8 @@ class Plan:
         """
         file = self.study_folder / "study.json"
         asked = read_json(file)
-        question = {key: value for key, value in asdict(self.study).items() if key not in NO_QUESTION}
+        question = question_of(self.study)
         question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
-        question = _plain(question)
         if asked is None:
             asked = question | {"seeds_at_start": list(self.study.seeds)}
             write_json(file, asked)
@@ -114,13 +113,20 @@ class Plan:
         write_json(self.study_folder / "plan.json", _plain({name: getattr(self, name) for name in STORED}))
 
 
+def question_of(study: Study) -> dict[str, Any]:
+    """Return what a study asks, as plain data: what must not change when there are results."""
+    return {key: _plain(value) for key, value in asdict(study).items() if key not in NO_QUESTION}
+
+
 def stored_plan(study: Study, folder: Path) -> Plan | None:
-    """Return the plan as it was when its runs were begun, from its file alone; None if there is none, or if it has other seeds.
+    """Return the plan as it was when its runs were begun, from its file alone; None if there is none for this question and these seeds.
 
     So a report does not depend on what the code makes of the study now.
     """
-    stored = read_json(folder / study.name / "plan.json")
-    if stored is None or {run["seed"] for run in stored["runs"]} != set(study.seeds):
+    asked, stored = (read_json(folder / study.name / name) for name in ("study.json", "plan.json"))
+    if asked is None or stored is None or {run["seed"] for run in stored["runs"]} != set(study.seeds):
+        return None
+    if any(asked.get(key) != value for key, value in question_of(study).items()):
         return None
     excluded = [(Variant(**variant), reason) for variant, reason in stored["left_out"]]
     return Plan(

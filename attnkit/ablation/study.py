@@ -103,7 +103,7 @@ class Study:
         engine: Where runs are carried out; see `attnkit.ablation.launch.read_engine`.
         lengths: Of which side, `source` or `target`, the report shows the metric by length.
         published: A table of a paper, to compare with.
-        file: Where it was read.
+        file: Where it was read, in the words of who asked for it.
 
     Raises:
         ConfigurationError: Something in it is wrong or is missing.
@@ -175,7 +175,7 @@ class Study:
     def from_yaml(cls, path: str | Path) -> Self:
         """Read a study file: a path, or the short name of one that comes with attnkit, such as `ablations/attention`."""
         file = find_study(str(path))
-        return cls.from_dict(read_yaml(file.read_text(encoding="utf-8"), where=str(file)), file=file)
+        return replace(cls.from_dict(read_yaml(file.read_text(encoding="utf-8"), where=str(file)), file=file), file=str(path))
 
     @classmethod
     def from_dict(cls, content: Any, *, file: Path) -> Self:
@@ -316,11 +316,15 @@ def _tune(given: Any) -> Tune:
 
 
 def _published(given: Any) -> Published:
-    rows = {str(variant): next(iter(row.items())) for variant, row in given["rows"].items()}
-    better = given["better"]
-    if better not in ("lower", "higher"):
-        raise ConfigurationError(f"published: better must be lower or higher, but is {better!r}")
-    return Published(source=str(given["source"]), better=better, rows={v: (str(name), float(n)) for v, (name, n) in rows.items()})
+    if given["better"] not in ("lower", "higher"):
+        raise ConfigurationError(f"published: better must be lower or higher, but is {given['better']!r}")
+    rows: dict[str, tuple[str, float]] = {}
+    for variant, row in given["rows"].items():
+        if len(row) != 1 or not all(isinstance(number, int | float) for number in row.values()):
+            raise ConfigurationError(f"published: a row is VARIANT: {{NAME THERE: NUMBER}}, but that of {variant!r} is {row!r}")
+        [(name, number)] = row.items()
+        rows[str(variant)] = (str(name), float(number))
+    return Published(source=str(given["source"]), better=given["better"], rows=rows)
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from attnkit.ablation import Study
 from attnkit.ablation.engine import edges, retry, run_plan
 from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
-from attnkit.ablation.plan import Plan, Run, add_seeds, differences
+from attnkit.ablation.plan import Plan, Run, add_seeds, differences, stored_plan
 from attnkit.ablation.progress import Progress, shown
 from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.recipe import read_yaml
@@ -112,7 +112,8 @@ def seeds(options: Options) -> int:
 
 def report(options: Options) -> int:
     """Write the report from what is stored."""
-    return _report(_plan(options))
+    study = Study.from_yaml(options.study).with_added_seeds(Path(options.folder))
+    return _report(stored_plan(study, Path(options.folder)) or study.plan(options.folder))
 
 
 def compare(options: Options) -> int:

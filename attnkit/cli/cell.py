@@ -266,7 +266,7 @@ def main(folder: Path) -> int:
                 return 0  # by another process, since this one was begun
             try:
                 with warnings.catch_warnings(), _one_message():
-                    for message in (*_NOISE, r"Checkpoint directory .* exists and is not empty"):  # it goes on from one of these
+                    for message in (*_NOISE, r".*configured with multiple `ModelCheckpoint`"):  # the first is `best`
                         warnings.filterwarnings("ignore", message=message)
                     train(folder)
             except Exception as error:

@@ -23,7 +23,7 @@ Labels = Literal["class", "number"]
 
 
 class LabelledBatch(TypedDict, total=False):
-    """A batch of texts, with labels but for prediction, and with the texts themselves but for training."""
+    """A batch of texts, with labels if all texts of the part have some, and with the texts themselves but for training."""
 
     tokens: Tensor  # [B, T] int64: bos, tokens, eos, padding
     label: Tensor  # [B]: int64, the class, or float32, a number
@@ -35,7 +35,7 @@ class LabelledExamples(BatchedExamples):
 
     Args:
         tokens: The texts.
-        labels: The label of each: int64 classes, or float32 numbers [N]; `None` in prediction.
+        labels: The label of each: int64 classes, or float32 numbers [N]; `None`: there are none.
         texts: The text of each example; `None` in training, where batches are tensors only.
 
     Example:
@@ -116,6 +116,10 @@ class LabelledTextData(LightningDataModule, ABC):
     def labelled(self, part: Literal["train", "validation", "test"]) -> Sequence[Labelled]:
         """Return the texts of a part and their labels. An empty validation part is skipped."""
 
+    def unlabelled(self) -> Sequence[str]:
+        """Return texts without labels that are trained on besides, in a task that needs no labels. Tokenizers do not see them."""
+        return []
+
     @abstractmethod
     def prediction_texts(self) -> Sequence[str]:
         """Return the texts to predict labels for."""
@@ -150,7 +154,7 @@ class LabelledTextData(LightningDataModule, ABC):
 
     @override
     def train_dataloader(self) -> DataLoader[LabelledBatch]:
-        return self._loader("training", self._training, order="shuffled")
+        return self._loader("training", [*self._training, *((text, None) for text in self.unlabelled())], order="shuffled")
 
     @override
     def val_dataloader(self) -> DataLoader[LabelledBatch] | list[Any]:
@@ -173,13 +177,14 @@ class LabelledTextData(LightningDataModule, ABC):
         self, part: str, examples: Sequence[tuple[str, str | None]], *, order: Literal["shuffled", "fixed", "given"]
     ) -> DataLoader[LabelledBatch]:
         encoded = [self.tokenizer.encode(text) for text, _ in examples]
+        labelled = all(label is not None for _, label in examples)
         room = self.max_length - 2
         if cut := sum(len(ids) > room for ids in encoded):
             rank_zero_info(f"Cut {cut} of {len(encoded)} {part} texts: longer than max_length={self.max_length} tokens.")
         return batch_loader(
             LabelledExamples(
                 tokens=Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
-                labels=None if part == "prediction" else self._label_tensor(part, [str(label) for _, label in examples]),
+                labels=self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None,
                 texts=None if part == "training" else [text for text, _ in examples],
             ),
             trainer=self.trainer,

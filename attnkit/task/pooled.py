@@ -140,6 +140,8 @@ class PooledTask(Task):
 
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
+        if "label" not in batch:
+            raise ConfigurationError("there are training texts without labels, which only masked_lm can use: leave data.unlabelled out")
         return self.sums(self(self._inputs(batch)), batch["label"], smooth=True)
 
     @override

@@ -8,9 +8,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from attnkit.ablation import Study
@@ -95,6 +97,46 @@ def test_test_metrics_are_those_of_the_best_checkpoint() -> None:
     assert "test/loss" in run("tested", test=True)["metrics"]
 
 
+@pytest.mark.parametrize("test", [False, True])
+def test_metrics_by_length_add_up_to_the_metrics_of_all(test: bool) -> None:
+    result = run("lengths", {"model": {"metrics": ["sequence_error_rate", "token_error_rate"]}}, test=test)
+    for side, length in (("source", 3), ("target", 5)):  # characters
+        table = result["lengths"][side]
+        assert [row["length"] for row in table] == [length]
+        assert sum(row["count"] for row in table) == 32
+        for name in ("sequence_error_rate", "token_error_rate"):
+            assert table[0][name] == pytest.approx(result["metrics"][f"{'test' if test else 'val'}/{name}"])
+
+
+def test_a_result_says_what_the_run_cost() -> None:
+    result = run("one")
+    assert result["tokens_per_second"] == pytest.approx(result["tokens"] / result["seconds"], rel=0.01)
+    assert result["memory"] > 1e7
+    assert result["clock"] in ("processor", "wall")
+    wide = run("wide", {"model": {"stack": {"d_model": 16}}})
+    assert 2 < wide["flops_per_token"] / result["flops_per_token"] < 4  # most products grow with the square of the width
+    assert "lengths" in result
+
+
+def test_validation_takes_no_time_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(cell, "now", lambda: clock[0])
+    recorder, batch = cell.Recorder(SEEDS), {"src": torch.tensor([[5, 2]])}
+    trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={}, global_step=1)
+    task: Any = None
+    for training, validation in ((5.0, 60.0), (7.0, 80.0)):
+        recorder.on_train_batch_start(trainer, task, batch, 0)
+        clock[0] += training
+        recorder.on_validation_start(trainer, task)
+        clock[0] += validation
+        recorder.on_validation_end(trainer, task)
+    recorder.on_train_batch_start(trainer, task, batch, 0)
+    clock[0] += 1.0
+    recorder.on_train_end(trainer, task)
+    assert [point["seconds"] for point in recorder.curve] == [5.0, 12.0]
+    assert recorder.seconds == 13.0
+
+
 def test_a_wrong_recipe_is_a_failed_run_with_its_message() -> None:
     run("wrong", {"model": {"stack": {"num_heads": 3}}})
     status = status_of(Path("wrong"))
@@ -164,9 +206,9 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     assert ran.status == 0, ran.err
     assert "position=none cannot be told from baseline: val/loss " in ran.out
     page = Path("runs/ablations/s/report.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 5
     assert "http" not in page.replace("http://www.w3.org", "")  # which names SVG, and is not asked for anything
-    assert "✓ all variants saw the same batches in the same order" in page
+    assert "✓</b>all variants saw the same batches in the same order" in page
     key = next(Path("runs/ablations/runs").iterdir()).name
     assert attnkit("ablate", "reproduce", "s.yaml", key).status == 0
     assert "model.stack.position.name" in attnkit("ablate", "diff", "s.yaml", "baseline", "position=none").out

@@ -1,5 +1,6 @@
 """The movie snippets, in the format of the real archive."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,46 @@ def test_numbers_are_the_mean_ratings(folder: Path) -> None:
         torch.testing.assert_close(batch["label"], torch.tensor([ratings[text] for text in batch["text"]]))
 
 
+def test_texts_without_labels_are_trained_on_besides(folder: Path) -> None:
+    unrated = movie_snippets.unrated()
+    sources = random.sample(sorted(unrated), 2)
+    plain, data = make(folder), make(folder, unlabelled=sources)
+    assert data.unlabelled() == [text for source in sources for text in unrated[source]]
+    assert data.tokenizer_spec == plain.tokenizer_spec
+    counts = [sum(len(batch["tokens"]) for batch in d.train_dataloader()) for d in (plain, data)]
+    assert counts[1] == counts[0] + len(data.unlabelled())
+    assert all("label" not in batch for batch in data.train_dataloader())
+    for part in ("val_dataloader", "test_dataloader"):
+        assert [b["text"] for b in getattr(data, part)()] == [b["text"] for b in getattr(plain, part)()]
+
+
+def test_no_sentence_that_is_held_out_is_trained_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held_out = [text for part in ("validation", "test") for text, _ in make(folder).labelled(part)]
+    monkeypatch.setattr(
+        movie_snippets, "unrated", lambda: {name: [*held_out, "another one"] for name in ("amazon", "editorials", "tweets")}
+    )
+    movie_snippets.write(folder)
+    assert make(folder, unlabelled=["tweets"]).unlabelled() == ["another one"]
+
+
+def test_a_task_that_needs_labels_refuses_texts_without(folder: Path) -> None:
+    data = make(folder, unlabelled=["editorials"])
+    stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+    task = attnkit.tasks.build({"name": "classification", "stack": stack, "tokenizer": data.tokenizer_spec, "classes": data.classes})
+    task.configure_model()
+    with pytest.raises(ConfigurationError, match=r"leave data.unlabelled out"):
+        task.objective(next(iter(data.train_dataloader())))
+
+
 def test_what_is_missing_is_said(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"pip download vaderSentiment==0.5 --no-deps --no-binary :all: -d .*/nowhere"):
         make(tmp_path / "nowhere").labelled("train")
     with pytest.raises(ConfigurationError, match=r"set predict to a .txt file"):
         make(folder).predict_dataloader()
+    with pytest.raises(ConfigurationError, match=r"unknown source 'tweet'. Did you mean 'tweets'"):
+        make(folder, unlabelled=["tweet"])
+    with pytest.raises(ConfigurationError, match=r"must be a list, as in \[tweets\]"):
+        make(folder, unlabelled="tweets")
     (folder / "vaderSentiment-0.5.zip").write_bytes(b"PK no archive")
     with pytest.raises(ConfigurationError, match=r"is damaged, or is not the sdist of vaderSentiment 0.5"):
         make(folder).labelled("train")

@@ -18,15 +18,26 @@ def rated() -> list[tuple[float, str]]:
     return [(rating + i / 100, f"{start} {end}") for rating, ends in groups for i, (start, end) in enumerate(product(WHOLE, ends))]
 
 
+def unrated() -> dict[str, list[str]]:
+    """Return the texts of each source without labels, in order."""
+    return {name: [f"{name} {end}" for end in (*PRAISE, *BLAME)] for name in ("amazon", "editorials", "tweets")}
+
+
 def write(folder: Path) -> None:
     """Write the archive into `folder`."""
-    lines = [f"{i}\t{rating}\t{text}\r\n" for i, (rating, text) in enumerate(rated(), start=1)]
-    content = "".join(lines).encode()
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w:gz") as inner:
-        entry = tarfile.TarInfo("hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt")
-        entry.size = len(content)
-        inner.addfile(entry, io.BytesIO(content))
+        _add(inner, "movieReviewSnippets", rated())
+        for name, source in (("amazonReviewSnippets", "amazon"), ("nytEditorialSnippets", "editorials"), ("tweets", "tweets")):
+            _add(inner, name, [(-0.5, text) for text in unrated()[source]])
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(folder / "vaderSentiment-0.5.zip", "w") as outer:
         outer.writestr("vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz", tar.getvalue())
+
+
+def _add(archive: tarfile.TarFile, name: str, rows: list[tuple[float, str]]) -> None:
+    """Add a file of ratings and texts to the archive."""
+    content = "".join(f"{i}\t{rating}\t{text}\r\n" for i, (rating, text) in enumerate(rows, start=1)).encode()
+    entry = tarfile.TarInfo(f"hutto_ICWSM_2014/{name}_GroundTruth.txt")
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))

@@ -1,0 +1,95 @@
+"""Compare fine-tuning with training from nothing, with several seeds: `python docs/_tools/movie_snippets.py [--seeds 5] [FLAG ...]`.
+
+`attnkit fit --config masked_lm/bert` comes first. Runs lie under runs/movie_snippets: finished ones are skipped. Prints a Markdown table
+of means and standard deviations over seeds, and what pretraining gains: its 95 % interval over seeds (Student's t of the paired
+differences), and over sentences (a bootstrap of the mean over seeds). Other flags go to `attnkit fit`, as in `--data.folder data`.
+"""
+
+import argparse
+import subprocess
+from pathlib import Path
+
+import torch
+from scipy import stats
+from torch import Tensor
+from torchmetrics.functional.classification import multiclass_f1_score
+
+import attnkit
+from attnkit.task import Task
+
+RECIPES = ("bert_finetuned", "bert_scratch")
+DRAWS = 2000
+
+
+def train(recipe: str, seed: int, folder: Path, flags: list[str]) -> Path:
+    """Train unless it is done; return the checkpoint that is best on validation."""
+    done = folder / "done"
+    if not done.exists():
+        command = ["attnkit", "fit", "--config", f"classification/{recipe}", "--seed_everything", str(seed), "--data.seed", str(seed)]
+        command += ["--trainer.default_root_dir", str(folder), *flags]
+        print("$", *command, flush=True)
+        subprocess.run(command, check=True)
+        done.touch()
+    return max(folder.rglob("best.ckpt"), key=lambda path: path.stat().st_mtime)
+
+
+def predictions(checkpoint: Path, texts: list[str]) -> Tensor:
+    """Return the id of the class that a model gives each text [N]."""
+    task = Task.load(checkpoint)
+    return torch.tensor([task.classes.index(p.label) for p in task.predict_texts(texts)])
+
+
+def f1(output: Tensor, truth: Tensor, average: str = "weighted") -> float:
+    """Return an F1 over the three classes."""
+    return float(multiclass_f1_score(output, truth, num_classes=3, average=average))
+
+
+def main() -> None:
+    """Train what is not done yet, and print the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--runs", type=Path, default=Path("runs/movie_snippets"), help="where the runs lie")
+    parser.add_argument("--folder", default="data", help="where the sdist lies")
+    options, flags = parser.parse_known_args()
+    flags += ["--data.folder", options.folder]
+    seeds = range(1, options.seeds + 1)
+    best = {(recipe, s): train(recipe, s, options.runs / recipe / f"seed_{s}", flags) for recipe in RECIPES for s in seeds}
+
+    data = attnkit.datasets.build({"name": "movie_snippets", "folder": options.folder})
+    found: dict[tuple[str, str], list[Tensor]] = {}
+    truth: dict[str, Tensor] = {}
+    for part in ("validation", "test"):
+        texts, labels = map(list, zip(*data.labelled(part), strict=True))
+        truth[part] = torch.tensor([data.classes.index(label) for label in labels])
+        for recipe in RECIPES:
+            found[recipe, part] = [predictions(best[recipe, s], texts) for s in seeds]
+
+    def cell(recipe: str, part: str, average: str) -> str:
+        values = torch.tensor([f1(output, truth[part], average) for output in found[recipe, part]])
+        return f"{values.mean():.3f} ± {values.std():.3f}"
+
+    print("| model | validation weighted F1 | test weighted F1 | test accuracy | test macro F1 |\n|---|---|---|---|---|")
+    for recipe in RECIPES:
+        columns = (("validation", "weighted"), ("test", "weighted"), ("test", "micro"), ("test", "macro"))
+        print(f"| `classification/{recipe}` | " + " | ".join(cell(recipe, *column) for column in columns) + " |")
+    for part in truth:
+        print(f"\n{part}, weighted F1 of bert_finetuned less that of bert_scratch: {gain(found, truth[part], part)}")
+
+
+def gain(found: dict[tuple[str, str], list[Tensor]], truth: Tensor, part: str) -> str:
+    """Return what pretraining gains, seed by seed, and the intervals of the mean."""
+    pairs = list(zip(found["bert_finetuned", part], found["bert_scratch", part], strict=True))
+    gains = torch.tensor([f1(a, truth) - f1(b, truth) for a, b in pairs])
+    half = stats.t.ppf(0.975, len(gains) - 1) * float(gains.std()) / len(gains) ** 0.5
+    generator, means = torch.Generator().manual_seed(0), []
+    for _ in range(DRAWS):
+        rows = torch.randint(len(truth), (len(truth),), generator=generator)
+        means.append(sum(f1(a[rows], truth[rows]) - f1(b[rows], truth[rows]) for a, b in pairs) / len(pairs))
+    low, high = torch.tensor(means).quantile(torch.tensor([0.025, 0.975])).tolist()
+    mean = float(gains.mean())
+    each = ", ".join(f"{value:+.3f}" for value in gains.tolist())
+    return f"{mean:+.3f} ({each}); 95 % over seeds {mean - half:+.3f} to {mean + half:+.3f}, over sentences {low:+.3f} to {high:+.3f}"
+
+
+if __name__ == "__main__":
+    main()
