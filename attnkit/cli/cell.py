@@ -31,16 +31,15 @@ from attnkit import __version__
 from attnkit.ablation.engine import BUSY
 from attnkit.ablation.store import read_json, write_json
 from attnkit.ablation.study import Budget
+from attnkit.callback import UnhealthyError
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
 from attnkit.cli.budget import Limit
 from attnkit.cli.flops import training_flops_per_token
 from attnkit.cli.lengths import Lengths
+from attnkit.cli.output import say
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
-
-CHECK_EVERY = 20
-"""Steps between looks at the loss: on a GPU a look waits for it."""
 
 
 class Recorder(Callback):
@@ -82,10 +81,6 @@ class Recorder(Callback):
         self.digest = digest.hexdigest()
         self.batches += 1
         self.tokens += sum(int(t.count_nonzero()) for t in tensors if t.dtype == torch.int64)
-        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-        if self.batches % CHECK_EVERY == 0 and isinstance(loss, Tensor) and not bool(loss.isfinite()):
-            self.diverged = True
-            trainer.should_stop = True
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -95,6 +90,10 @@ class Recorder(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop_clock()
         self.memory = max(self.memory, peak_memory())
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.on_train_end(trainer, pl_module)
 
     def elapsed(self) -> float:
         """Return the seconds of training: validations do not count."""
@@ -125,22 +124,31 @@ class Recorder(Callback):
 
 
 class CellCLI(RunCLI):
-    """`attnkit fit` with a `Recorder`.
+    """`attnkit fit` with a `Recorder`, to which a training that is not healthy has diverged.
 
     Args:
         request: The arguments.
-        first: The callbacks that go first.
+        recorder: Goes before all other callbacks.
+        others: Go after it.
     """
 
-    def __init__(self, request: Request, first: Sequence[Callback]) -> None:
-        self.first = first
+    def __init__(self, request: Request, recorder: Recorder, others: Sequence[Callback]) -> None:
+        self.recorder, self.others = recorder, others
         super().__init__("fit", request)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
-        trainer.callbacks[:0] = self.first  # type: ignore[attr-defined]
+        trainer.callbacks[:0] = [self.recorder, *self.others]  # type: ignore[attr-defined]
         return trainer
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except UnhealthyError as error:  # an outcome, not a failure
+            say(str(error))
+            self.recorder.diverged = True
 
 
 def train(folder: Path) -> None:
@@ -162,7 +170,7 @@ def train(folder: Path) -> None:
         ckpt_path=next((str(path) for path in saved if path.exists()), None),
     )
     limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
-    cli = CellCLI(request, [recorder, lengths, *([limit] if limit else [])])
+    cli = CellCLI(request, recorder, [lengths, *([limit] if limit else [])])
     if limit is not None and not recorder.diverged:
         limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}

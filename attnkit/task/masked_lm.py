@@ -28,6 +28,7 @@ from attnkit.registry import (
     tokenizers,
 )
 from attnkit.stack import EncoderStack
+from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.base import Task
 from attnkit.task.filling import Candidate, Filled, best_fillings
 from attnkit.task.generating import Hypothesis
@@ -46,8 +47,8 @@ class MaskedLM(Task):
 
     Of the tokens 15 % are chosen anew at each step; 80 % of these are hidden behind `<mask>`, 10 % behind a random token, and 10 % are
     left as they are. The loss is over the chosen tokens only. Special, unknown and extra tokens are never chosen. What is chosen depends
-    on the seed, the epoch, the batch and the process alone; in validation and test on the batch and the process, so that losses can be
-    compared between epochs and between models.
+    on the seed, the epoch, the batch and the share of the data alone; in validation and test on the batch and the share, so that losses can
+    be compared between epochs and between models.
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 
@@ -68,6 +69,9 @@ class MaskedLM(Task):
         init_from: A checkpoint whose embedding and stack a fit starts from, if they are the same composition (default: none).
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
+        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained or has no `<mask>`.
@@ -98,8 +102,16 @@ class MaskedLM(Task):
         init_from: str | None = None,
         optimizer: OptimizerSpec = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.98], "weight_decay": 0.01},  # noqa: B006
         schedule: ScheduleSpec = {"name": "linear", "warmup_steps": 0.05},  # noqa: B006
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
     ) -> None:
-        super().__init__(optimizer=optimizer, schedule=schedule, init_from=init_from)
+        super().__init__(
+            optimizer=optimizer,
+            schedule=schedule,
+            init_from=init_from,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
+        )
         self.store_arguments(locals())
         if not 0 < mask_probability < 1:
             raise ConfigurationError(f"mask_probability must be above 0 and below 1, but is {mask_probability}")
@@ -154,7 +166,7 @@ class MaskedLM(Task):
     def hide(self, tokens: Tensor, stage: Literal["fit", "evaluation"], batch_idx: int) -> Masked:
         """Choose tokens of a batch [B, T] and hide them, as in that batch of the epoch (`fit`), or of any validation or test."""
         seeds = [self.seed, self.current_epoch] if stage == "fit" else []
-        rng = np.random.default_rng([["evaluation", "fit"].index(stage), self.global_rank, batch_idx, *seeds])
+        rng = np.random.default_rng([["evaluation", "fit"].index(stage), self.data_rank, batch_idx, *seeds])
         return mask_tokens(
             tokens,
             probability=self.mask_probability,

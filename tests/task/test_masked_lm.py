@@ -103,7 +103,7 @@ def test_training_hides_other_tokens_in_each_batch_epoch_process_and_seed_and_th
     def hidden(stage, batch, *, epoch=0, rank=0, **arguments):
         task = MaskedLM(**TINY, **arguments)
         monkeypatch.setattr(MaskedLM, "current_epoch", epoch)
-        monkeypatch.setattr(MaskedLM, "global_rank", rank)
+        monkeypatch.setattr(MaskedLM, "data_rank", rank)
         torch.manual_seed(batch)
         return task.hide(tokens.clamp(max=len(TOKENIZER) - 1), stage, batch).chosen
 
