@@ -16,7 +16,7 @@ from attnkit.models.encoder_decoder import EncoderDecoderModel
 
 
 @contextmanager
-def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict[str, Tensor]]:
     """Record the attention weights of every forward pass inside the `with` block.
 
     The weights are computed again from the inputs of each attention, in addition to the output: neither outputs, gradients nor the
@@ -26,10 +26,11 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
 
     Args:
         model: Any module that contains attnkit attention.
+        logits: Record what the softmax reads, -inf at masked keys, in the place of the weights.
 
     Yields:
-        A mapping from module path to weights [B, H, Q, K], detached; a later call of the same module replaces the earlier. The calls of a
-        recurrent decoder that attends token by token are one: its queries are joined.
+        A mapping from module path to weights (or logits) [B, H, Q, K], detached; a later call of the same module replaces the earlier. The
+        calls of a recurrent decoder that attends token by token are one: its queries are joined.
 
     Example:
         >>> import attnkit
@@ -47,7 +48,7 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             joined.add(key := f"{path}.attention".removeprefix("."))
             handles.append(module.register_forward_pre_hook(partial(_forget, maps, key)))
         elif isinstance(module, Attention):
-            handles.append(module.register_forward_hook(partial(_record, maps, key, key in joined), with_kwargs=True))
+            handles.append(module.register_forward_hook(partial(_record, maps, key, key in joined, logits), with_kwargs=True))
     try:
         yield maps
     finally:
@@ -110,6 +111,7 @@ def _record(
     maps: dict[str, Tensor],
     key: str,
     is_joined: bool,
+    logits: bool,
     module: Attention,
     args: tuple[Tensor, ...],
     kwargs: dict[str, Any],
@@ -117,5 +119,7 @@ def _record(
 ) -> None:
     given = dict(zip(("query", "key", "value"), args, strict=False), **kwargs)
     with torch.no_grad():
-        weights = module.weights(**{name: given[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in given})
+        weights = (module.logits if logits else module.weights)(
+            **{name: given[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in given}
+        )
         maps[key] = torch.cat([maps[key], weights], -2) if is_joined and key in maps else weights

@@ -8,6 +8,6 @@ Example:
     attnkit.registry.errors.ConfigurationError: seeds: a study needs at least 2, but has 1: ...
 """
 
-from attnkit.ablation.study import Match, Study
+from attnkit.ablation.study import Match, Published, Study
 
-__all__ = ["Match", "Study"]
+__all__ = ["Match", "Published", "Study"]

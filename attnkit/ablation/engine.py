@@ -4,148 +4,202 @@ Nothing but the files of the runs says what is done: this process may be killed 
 another one goes on from there. A run whose process lives on without its parent holds a lock, and is waited for.
 """
 
-import os
+import errno
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from attnkit.ablation.plan import Plan, Run
+from attnkit.ablation.launch import POLL, WORKER, Handle, Job, Launcher, launcher
+from attnkit.ablation.plan import Plan, Run, make_plan
+from attnkit.ablation.progress import Progress, Say
 from attnkit.ablation.store import FINAL, read_json, status_of, write_json
 from attnkit.registry import ConfigurationError, nearest
 
-WORKER = "attnkit.cli.cell"
 BUSY = 75
 """Exit status of a run that another process is at (EX_TEMPFAIL of sysexits.h)."""
-POLL = 0.1
 
-Say = Callable[[str], None]
+CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
+"""Kinds of failure after which a run goes on from its checkpoint. After others, such as an error of the code, it begins anew."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
-class _Process:
+class _Active:
     run: Run
-    folder: Path
-    popen: subprocess.Popen[bytes]
-    started: float
+    job: Job
+    handle: Handle
+    began: float
     slot: int
-    files: tuple[IO[bytes], ...]
 
 
-def run_plan(plan: Plan, *, jobs: int = 1, fail_fast: bool = False, gpus: Sequence[int] = (), say: Say = print) -> None:
-    """Run what is not finished.
+def run_plan(
+    plan: Plan,
+    *,
+    jobs: int | None = None,
+    fail_fast: bool = False,
+    gpus: Sequence[int] = (),
+    engine: Mapping[str, Any] | None = None,
+    say: Say = print,
+    progress: Progress | None = None,
+) -> Plan:
+    """Run what is not finished; if the study tunes, the trials first. Returns the plan of the result, with what was tuned.
 
     Args:
         plan: The plan.
-        jobs: How many at once.
+        jobs: How many at once (default: one by local processes; by other engines, as many as they have room for).
         fail_fast: Stop at the first failure.
-        gpus: Numbers of the GPUs that are dealt out to the processes (default: every process sees all).
+        gpus: Numbers of the GPUs that are dealt out to local processes (default: every process sees all).
+        engine: Where runs are carried out (default: as the study says); see `attnkit.ablation.launch`.
         say: Is told each line of progress.
+        progress: Is kept up to date.
 
     Raises:
-        ConfigurationError: The study of this name was another one, the metric is never logged, or with `fail_fast` a run failed.
+        ConfigurationError: The study of this name was another one, the metric is never logged, the disk is full, the engine's package is
+            missing, or with `fail_fast` a run failed.
     """
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise ConfigurationError(f"jobs must be at least 1, but is {jobs}")
-    plan.lock()
-    Engine(plan, fail_fast=fail_fast, gpus=gpus, say=say).work(jobs)
+    spec = engine or plan.study.engine
+    progress = progress or Progress()
+    if plan.trials is not None and not plan.tuned:
+        say(f"tuning {plan.study.tune.key if plan.study.tune else ''}: {len(plan.trials.runs)} trials")
+        run_plan(plan.trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+        plan = make_plan(plan.study, plan.folder)
+        if not plan.tuned:
+            raise ConfigurationError("a trial of the tuning failed: attnkit ablate status says which, and retry runs it again")
+        progress.ended.clear()
+    for line in edges(plan):
+        say(line)
+    if gpus and spec["name"] != "local":
+        raise ConfigurationError(f"--gpus deals out GPUs of this machine; with the engine {spec['name']} say how many: its argument gpus")
+    try:
+        plan.lock()
+        Engine(plan, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise ConfigurationError(
+            f"the disk of {plan.folder} is full; make room, and run it again: what is finished is kept, the others go on"
+        ) from error
+    return plan
+
+
+def edges(plan: Plan) -> list[str]:
+    """Return a warning for each variant whose best value is the first or the last of the tuning's."""
+    return [f"warning: {name}: the best of tuning, {t.value}, is at the edge of the values" for name, t in plan.tuned.items() if t.edge]
 
 
 class Engine:
-    """The processes of one `attnkit ablate run`.
+    """The scheduling of one `attnkit ablate run`.
 
     Args:
         plan: The plan.
         fail_fast: Stop at the first failure.
         gpus: See `run_plan`.
         say: See `run_plan`.
+        progress: See `run_plan`.
     """
 
-    def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Say) -> None:
-        self.plan, self.fail_fast, self.gpus, self.say = plan, fail_fast, gpus, say
-        self.queue = [r for r in plan.runs if status_of(plan.run_folder(r.key))["status"] not in FINAL]
-        self.active: list[_Process] = []
+    def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Say, progress: Progress) -> None:
+        self.plan, self.fail_fast, self.gpus, self.say, self.progress = plan, fail_fast, gpus, say, progress
+        self.queue: list[Run] = []
+        self.active: list[_Active] = []
         self.tries: dict[str, int] = {}
-        self.ended = len(plan.runs) - len(self.queue)
-        self.durations: list[float] = []
+        progress.total = len(plan.runs)
+        for run in plan.runs:
+            status = status_of(plan.run_folder(run.key))["status"]
+            if status in FINAL:
+                progress.ended[status] += 1
+            else:
+                self.queue.append(run)
 
-    def work(self, jobs: int) -> None:
+    def work(self, spec: Mapping[str, Any], jobs: int | None) -> None:
         """Run all; at an error or Ctrl-C, end the processes first."""
-        if self.ended:
-            self.say(f"{self.ended} of {len(self.plan.runs)} runs are finished already")
+        if done := self.progress.ended.total():
+            self.say(f"{done} of {self.progress.total} runs are finished already")
+        if not self.queue:
+            return
+        self.progress.jobs = jobs or (1 if spec["name"] == "local" else len(self.queue))
+        where = launcher(spec)
         try:
             while self.queue or self.active:
-                while self.queue and len(self.active) < jobs:
-                    slot = min(set(range(jobs)) - {p.slot for p in self.active})
-                    self.active.append(self._start(self.queue.pop(0), slot))
+                while len(self.active) < self.progress.jobs and (run := self._next()) is not None:
+                    slot = min(set(range(self.progress.jobs)) - {a.slot for a in self.active})
+                    self.active.append(self._start(where, run, slot))
+                    self.progress.active = {_name(a.run): a.began for a in self.active}
                 time.sleep(POLL)
-                for process in list(self.active):
-                    self._look_at(process, jobs)
+                for active in [a for a in self.active if a.handle.done()]:
+                    self.active.remove(active)
+                    self.progress.active = {_name(a.run): a.began for a in self.active}
+                    self._look_at(active)
         finally:
-            for process in self.active:
-                _kill(process.popen)
+            where.close()
 
-    def _start(self, run: Run, slot: int) -> _Process:
+    def _next(self) -> Run | None:
+        """Return a run that no process is at: one may have outlived an engine that was killed, and may have finished since."""
+        for run in list(self.queue):
+            state = status_of(self.plan.run_folder(run.key))
+            if state["status"] != "running":
+                self.queue.remove(run)
+                if state["status"] not in FINAL:
+                    return run
+                self._end(run, None)
+        return None
+
+    def _start(self, where: Launcher, run: Run, slot: int) -> _Active:
         folder = self.plan.run_folder(run.key)
         if not (folder / "job.json").exists():
             write_json(folder / "job.json", run.job)
-        environment = dict(os.environ)
-        if self.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = str(self.gpus[slot % len(self.gpus)])
-        files = (folder / "stdout.txt").open("ab"), (folder / "stderr.txt").open("ab")
-        command = [sys.executable, "-m", WORKER, str(folder)]
-        popen = subprocess.Popen(command, stdout=files[0], stderr=files[1], env=environment, start_new_session=True)
-        return _Process(run, folder, popen, time.monotonic(), slot, files)
+        gpu = self.gpus[slot % len(self.gpus)] if self.gpus else None
+        job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=self.plan.study.timeout, worker=WORKER)
+        return _Active(run, job, where.submit(job), time.monotonic(), slot)
 
-    def _look_at(self, process: _Process, jobs: int) -> None:
-        code = process.popen.poll()
-        elapsed = time.monotonic() - process.started
-        limit = self.plan.study.timeout
-        if code is None and (limit is None or elapsed < limit):
-            return
-        self.active.remove(process)
-        for file in process.files:
-            file.close()
-        if code is None:
-            _kill(process.popen)
-            write_json(process.folder / "status.json", {"status": "failed", "kind": "timeout", "message": f"took more than {limit:g} s"})
-        elif code == BUSY:
-            time.sleep(1)  # its process outlived an engine that was killed
-            self.queue.append(process.run)
-            return
-        elif status_of(process.folder)["status"] not in FINAL:
-            write_json(process.folder / "status.json", _died(code))
-        self._end(process, elapsed, jobs)
+    def _look_at(self, active: _Active) -> None:
+        try:
+            code = active.handle.result()
+        except OSError:
+            raise  # of this machine
+        except Exception as error:  # of the machine that it was on
+            active.job.note("killed", f"lost: {str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__}")
+        else:
+            if code == BUSY:
+                self.queue.append(active.run)
+                return
+            if code < 0:
+                active.job.note("killed", f"killed by {signal.Signals(-code).name}")
+            else:
+                active.job.note("error", f"exit status {code}")
+        self._end(active.run, time.monotonic() - active.began)
 
-    def _end(self, process: _Process, elapsed: float, jobs: int) -> None:
-        status = status_of(process.folder)
-        kind, key = status.get("kind"), process.run.key
-        name = f"{process.run.variants[0]} seed {process.run.seed}"
-        if status["status"] == "failed" and self.tries.get(key, 0) < self.plan.study.retries.get(str(kind), 0):
-            self.tries[key] = self.tries.get(key, 0) + 1
-            (process.folder / "status.json").unlink()
-            self.say(f"{name}: {kind} ({status['message']}); tried again, the {self.tries[key]}. time")
-            self.queue.append(process.run)
+    def _end(self, run: Run, elapsed: float | None) -> None:
+        folder = self.plan.run_folder(run.key)
+        status, progress = status_of(folder), self.progress
+        kind, name = str(status.get("kind")), _name(run)
+        if status["status"] == "failed" and self.tries.get(run.key, 0) < self.plan.study.retries.get(kind, 0):
+            self.tries[run.key] = self.tries.get(run.key, 0) + 1
+            forget(folder)
+            self.say(f"{name}: {kind} ({status['message']}); tried again, the {self.tries[run.key]}. time")
+            self.queue.append(run)
             return
-        self.ended += 1
-        self.durations.append(elapsed)
-        left = len(self.plan.runs) - self.ended
-        eta = left * sum(self.durations) / len(self.durations) / min(jobs, max(left, 1))
-        value = (read_json(process.folder / "result.json") or {}).get("metrics", {}).get(self.plan.study.metric)
+        progress.ended[status["status"]] += 1
+        if elapsed is not None:
+            progress.durations.append(elapsed)
+        value = (read_json(folder / "result.json") or {}).get("metrics", {}).get(self.plan.study.metric)
         shown = f"{self.plan.study.metric} {value:.5g}" if isinstance(value, float | int) else status.get("message", "")
-        self.say(
-            f"[{self.ended}/{len(self.plan.runs)}] {status['status']:<8} {name}  {shown}  {elapsed:.0f} s"
-            + (f", {_clock(eta)} to go" if left else "")
-        )
+        took = f"{elapsed:.0f} s" if elapsed is not None else "by another process"
+        to_go = f", {progress.to_go()}" if progress.to_go() else ""
+        self.say(f"[{progress.ended.total()}/{progress.total}] {status['status']:<8} {name}  {shown}  {took}{to_go}")
         if status["status"] == "ok":
-            check_metric(self.plan, process.folder)
-        elif status["status"] == "failed" and (self.fail_fast or kind == "disk_full"):
+            check_metric(self.plan, folder)
+        elif kind == "disk_full":
+            forget(folder)
+            raise OSError(errno.ENOSPC, status.get("message"))
+        elif status["status"] == "failed" and self.fail_fast:
             raise ConfigurationError(f"{name} failed ({kind}): {status.get('message')}; attnkit ablate logs says more")
 
 
@@ -160,38 +214,19 @@ def check_metric(plan: Plan, folder: Path) -> None:
 
 
 def retry(plan: Plan) -> int:
-    """Forget how failed runs ended, so that they are run again from their start. Returns how many; a diverged run is no failure."""
-    count = 0
-    for run in plan.runs:
-        folder = plan.run_folder(run.key)
-        if status_of(folder)["status"] == "failed":
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-            (folder / "status.json").unlink()
-            count += 1
-    return count
+    """Forget how failed runs ended, so that they are run again. Returns how many; a diverged run is no failure."""
+    failed = [f for run in plan.all_runs if status_of(f := plan.run_folder(run.key))["status"] == "failed"]
+    for folder in failed:
+        forget(folder)
+    return len(failed)
 
 
-def _died(code: int) -> dict[str, Any]:
-    if code < 0:
-        return {"status": "failed", "kind": "killed", "message": f"killed by {signal.Signals(-code).name}"}
-    return {"status": "failed", "kind": "error", "message": f"exit status {code}"}
+def forget(folder: Path) -> None:
+    """Forget how a run ended: it goes on from its checkpoint, or begins anew, by the kind of its failure."""
+    if status_of(folder).get("kind") not in CONTINUED:
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    (folder / "status.json").unlink()
 
 
-def _kill(popen: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(popen.pid, signal.SIGTERM)
-    try:
-        popen.wait(5)
-    except subprocess.TimeoutExpired:
-        os.killpg(popen.pid, signal.SIGKILL)
-        popen.wait()
-
-
-def _clock(seconds: float) -> str:
-    """Return a duration in words.
-
-    Example:
-        >>> _clock(40), _clock(150), _clock(9000)
-        ('40 s', '2 min', '2.5 h')
-    """
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def _name(run: Run) -> str:
+    return f"{run.variants[0]} seed {run.seed}"

@@ -4,10 +4,12 @@ import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as MatplotlibFigure
+from matplotlib.ticker import EngFormatter, NullFormatter
 
 if TYPE_CHECKING:
     from attnkit.ablation.results import Results
@@ -17,17 +19,33 @@ VERDICT_MARKERS = {"better": "^", "worse": "v", "equivalent": "s", "inconclusive
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 WIDTH = 4.8
 """Inches: narrow, so that its 8 and 10 points are still read on a phone, where a figure is as wide as the screen."""
-STYLES = ("-", "--", "-.", ":")
+STYLES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
-Titled = tuple[str, str | None]
+SPECIAL = {"source": 1, "target": 2}
+"""Tokens that `data.max_length` counts and that are no text: the end, and the beginning of targets."""
 
 
-def forest(results: "Results") -> Titled:
+class Figure(NamedTuple):
+    """A figure: what its file is called, its title, and its SVG; None if there is nothing to draw."""
+
+    name: str
+    title: str
+    svg: str | None
+
+
+def figures(results: "Results") -> list[Figure]:
+    """Return all figures of a report that have something to show, in its order."""
+    found = [forest(results), paired(results), *curves(results), cost_quality(results), lengths(results), *interaction_plots(results)]
+    return [figure for figure in found if figure.svg is not None]
+
+
+def forest(results: "Results") -> Figure:
     """Return the differences with their intervals; beyond 0 or within the margin of equivalence."""
     shown = [c for c in results.comparisons if c.mean is not None and not any(c.diverged)]
     if not shown:
-        return "Differences", None
-    with _figure("forest", height=1.0 + 0.36 * len(shown)) as (axes, svg):
+        return Figure("forest", "Differences", None)
+    with _canvas("forest", height=1.0 + 0.36 * len(shown)) as (axes, svg):
         if results.study.min_effect is not None:
             axes.axvspan(-results.study.min_effect, results.study.min_effect, color="#009E73", alpha=0.12, lw=0)
         axes.axvline(0, color="#444444", lw=0.8)
@@ -38,17 +56,18 @@ def forest(results: "Results") -> Titled:
             axes.plot([c.mean], [i], color=colour, marker=VERDICT_MARKERS[c.verdict], markersize=7)
         axes.set_yticks(range(len(shown)), [f"{_short(c.variant)}\nvs {_short(c.reference)}" for c in reversed(shown)], fontsize=8)
         axes.set_ylim(-0.6, len(shown) - 0.4)
-        axes.set_xlabel(f"difference of {results.study.metric} ({results.study.better} is better)")
-    return "Differences and their intervals" + (" (shaded: too small to matter)" if results.study.min_effect else ""), svg.getvalue()
+        axes.set_xlabel(f"difference of {results.study.metric}\n({results.study.better} is better)", loc="right")
+    title = "Differences and their intervals" + (" (shaded: too small to matter)" if results.study.min_effect else "")
+    return Figure("forest", title, svg.getvalue())
 
 
-def paired(results: "Results") -> Titled:
+def paired(results: "Results") -> Figure:
     """Return every run as a dot; runs of one seed are joined."""
     names = [v.name for v in results.plan.variants]
     values = {name: results.values(name) for name in names}
     if not any(_is_number(v) for runs in values.values() for v in runs.values()):
-        return "Runs", None
-    with _figure("paired", height=1.0 + 0.36 * len(names)) as (axes, svg):
+        return Figure("paired", "Runs", None)
+    with _canvas("paired", height=1.0 + 0.36 * len(names)) as (axes, svg):
         for i, seed in enumerate(results.study.seeds):
             points = [(values[n][seed], len(names) - 1 - row) for row, n in enumerate(names) if _is_number(values[n][seed])]
             if points:
@@ -61,27 +80,31 @@ def paired(results: "Results") -> Titled:
         axes.set_yticks(range(len(names)), [_short(n) for n in reversed(names)], fontsize=8)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_xlabel(results.study.metric)
-    return "Every run; lines join those of one seed", svg.getvalue()
+    return Figure("paired", "Every run; lines join those of one seed", svg.getvalue())
 
 
-def curves(results: "Results") -> Iterator[Titled]:
+def curves(results: "Results") -> Iterator[Figure]:
     """Yield the learning curves by tokens and by time: a line for each variant, its mean over seeds."""
-    metric = results.study.metric if results.study.metric.startswith("val/") else "val/loss"
-    for axis, title in (("tokens", "training tokens (no padding)"), ("seconds", "seconds of training")):
-        drawn = 0
-        with _figure(axis, height=2.8 + 0.09 * len(results.plan.variants)) as (axes, svg):
-            for i, variant in enumerate(results.plan.variants):
-                points = _mean_curve(results, variant.name, axis, metric)
-                if len(points) < 2:
-                    continue
-                colour, style = COLOURS[i % len(COLOURS)], STYLES[(i // len(COLOURS)) % len(STYLES)]
-                axes.plot(*zip(*points, strict=True), color=colour, ls=style, marker=".", label=_short(variant.name))
-                drawn += 1
+    metric = results.study.metric if results.study.metric.startswith("val/") else _logged(results)
+    seconds = "seconds of training, by the processor" if results.clocks() == {"processor"} else "seconds of training"
+    for axis, title in (("tokens", "training tokens (no padding)"), ("seconds", seconds)):
+        with _canvas(f"curves_{axis}", height=2.6 + _legend_height(results)) as (axes, svg):
+            for variant, look in _looks(results):
+                points = _mean_curve(results, variant, axis, metric)
+                if len(points) >= 2:
+                    axes.plot(*zip(*points, strict=True), label=_short(variant), **look)
             axes.set_xlabel(title)
+            axes.xaxis.set_major_formatter(EngFormatter())
             axes.set_ylabel(metric)
-            if drawn:
-                axes.figure.legend(loc="outside lower center", ncols=2 if drawn <= 12 else 3, frameon=False, fontsize=8)
-        yield f"Learning curves by {axis}", svg.getvalue() if drawn else None
+            _legend(axes)
+        yield Figure(f"curves_{axis}", f"Learning curves by {'time' if axis == 'seconds' else axis}", _if_drawn(axes, svg))
+
+
+def _logged(results: "Results") -> str:
+    """Return the metric of validation that is the study's metric of the test, or else the loss."""
+    wanted = results.study.metric.replace("test/", "val/")
+    points = [point for result in results.result.values() for point in result.get("curve", [])]
+    return wanted if any(_is_number(point.get(wanted)) for point in points) else "val/loss"
 
 
 def _mean_curve(results: "Results", variant: str, axis: str, metric: str) -> list[tuple[float, float]]:
@@ -93,6 +116,114 @@ def _mean_curve(results: "Results", variant: str, axis: str, metric: str) -> lis
     ]
 
 
+def cost_quality(results: "Results") -> Figure:
+    """Return the metric over what training cost: the operations of all steps, or the parameters where these were not counted."""
+    names = [v.name for v in results.plan.variants]
+    label = "FLOPs of training"
+    costs = {name: cost for name in names if (cost := results.mean_cost(name, "flops"))}
+    if not costs:
+        label = "parameters"
+        costs = {name: float(size) for name in names if (size := results.plan.inspections[name].parameters)}
+    with _canvas("cost_quality", height=2.8 + _legend_height(results)) as (axes, svg):
+        for variant, look in _looks(results):
+            values = [v for v in results.values(variant).values() if v is not None and math.isfinite(v)]
+            if values and variant in costs:
+                axes.plot([costs[variant]] * 2, [min(values), max(values)], color=look["color"], lw=1)
+                axes.plot([costs[variant]], [sum(values) / len(values)], **look | {"ls": "", "markersize": 7}, label=_short(variant))
+        if costs and max(costs.values()) > 10 * min(costs.values()):  # a log axis of less than a decade has few ticks or none
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.set_xlabel(label)
+        axes.set_ylabel(results.study.metric)
+        _legend(axes)
+    return Figure("cost_quality", "Cost and quality; bars from the best seed to the worst", _if_drawn(axes, svg))
+
+
+def lengths(results: "Results") -> Figure:
+    """Return the metric by length of the source or the target, where the study asks for it."""
+    side = results.study.lengths
+    title = f"By length of the {side}"
+    if side is None:
+        return Figure("lengths", title, None)
+    with _canvas("lengths", height=2.6 + _legend_height(results)) as (axes, svg):
+        name = ""
+        for variant, look in _looks(results):
+            name, points = results.by_length(variant, side)
+            if points:
+                axes.plot(*zip(*points, strict=True), label=_short(variant), **look)
+        data = (results.plan.inspections[results.plan.variants[0].name].recipe or {}).get("data", {})
+        if longest := data.get("max_length"):
+            axes.axvline(longest - SPECIAL[side] + 0.5, color="#444444", lw=0.8, ls="--")
+            title += " (dashed: the longest in training)"
+        axes.set_xlabel(f"tokens of the {side}")
+        axes.set_ylabel(name)
+        _legend(axes)
+    return Figure("lengths", title, _if_drawn(axes, svg))
+
+
+def interaction_plots(results: "Results") -> Iterator[Figure]:
+    """Yield a figure for each two factors of a full design: means over seeds and over the levels of all other factors."""
+    if not results.interactions:
+        return
+    levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in results.study.factors}
+    for pair in combinations(levels, 2):
+        across, lines = sorted(pair, key=lambda factor: -len(levels[factor]))
+        with _canvas(f"interaction_{across}_{lines}", height=3.0) as (axes, svg):
+            for i, level in enumerate(levels[lines]):
+                means = [results.mean_of({across: x, lines: level}) for x in levels[across]]
+                points = [(x, mean) for x, mean in enumerate(means) if mean is not None]
+                if points:
+                    axes.plot(*zip(*points, strict=True), label=f"{lines} {level}", **_look(i, i, i))
+            axes.set_xticks(range(len(levels[across])), levels[across], fontsize=8, rotation=20, ha="right")
+            axes.set_xlabel(across)
+            axes.set_ylabel(results.study.metric)
+            _legend(axes)
+        yield Figure(f"interaction_{across}_{lines}", f"{across} and {lines}: lines that are not parallel interact", _if_drawn(axes, svg))
+
+
+def _looks(results: "Results") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each variant, and how it is drawn: in a full design, colours, lines and markers are the levels of its first three factors."""
+    factors = results.study.factors if results.study.design == "full" else ()
+    levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in factors}
+    for i, variant in enumerate(results.plan.variants):
+        places = [levels[factor].index(level) for factor, level in variant.choices if factor in levels]
+        if len(places) >= 2:
+            yield variant.name, _look(places[0], places[1], places[2] if len(places) > 2 else places[1])
+        else:
+            yield variant.name, _look(i, i // len(COLOURS), i)
+
+
+def _look(colour: int, style: int, marker: int) -> dict[str, Any]:
+    return {
+        "color": COLOURS[colour % len(COLOURS)],
+        "ls": STYLES[style % len(STYLES)],
+        "marker": MARKERS[marker % len(MARKERS)],
+        "markersize": 4,
+        "lw": 1.2,
+    }
+
+
+def _legend_height(results: "Results") -> float:
+    """Return the inches that a legend of all variants takes."""
+    return 0.2 * math.ceil(len(results.plan.variants) / _columns(results)) + 0.1
+
+
+def _columns(results: "Results") -> int:
+    return 1 if max(len(_short(v.name)) for v in results.plan.variants) > 26 else 2
+
+
+def _legend(axes: Any) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        columns = 1 if max(map(len, labels)) > 26 else 2
+        axes.figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8, handlelength=3)
+
+
+def _if_drawn(axes: Any, svg: io.StringIO) -> str | None:
+    return svg.getvalue() if axes.get_legend_handles_labels()[0] else None
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
@@ -102,19 +233,19 @@ def _short(name: str) -> str:
 
 
 @contextmanager
-def _figure(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
+def _canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
     """Yield the axes of a figure, and the buffer that has the SVG afterwards. Text stays text: small, and readable aloud.
 
     Ids inside the SVG are hashed from `name`: figures of one page must not share them.
     """
     svg = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = MatplotlibFigure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots()
         axes.grid(axis="x", alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         yield axes, svg
         drawing = io.StringIO()
-        figure.savefig(drawing, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        figure.savefig(drawing, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         text = drawing.getvalue()
         svg.write(text[text.index("<svg") :])

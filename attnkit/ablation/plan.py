@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,15 @@ from attnkit.ablation.design import Variant, layer
 from attnkit.ablation.inspection import Inspection, as_plain, inspect
 from attnkit.ablation.store import key_of, read_json, write_json
 from attnkit.ablation.study import SEED_KINDS, Study
+from attnkit.ablation.tuning import Tuned, best_of, trials_of
 from attnkit.registry import ConfigurationError
+
+NO_QUESTION = ("seeds", "timeout", "retries", "engine", "recipe", "file", "lengths", "published")
+"""What of a study may change when there are results: how it is run, and what its report shows."""
+
+
+STORED = ("variants", "left_out", "inspections", "runs", "side_effects")
+"""What of a plan is kept for its report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +51,8 @@ class Plan:
         inspections: What each variant is, by name.
         runs: In the order in which they are begun: seed by seed, so that a study that is stopped early is still paired.
         side_effects: What differs from the reference beyond what was asked for, by variant.
+        trials: The plan of what must be run before, if the study tunes.
+        tuned: What those trials found, by variant; empty if they are not all run. Until then the runs are those of untuned variants.
     """
 
     study: Study
@@ -52,11 +62,20 @@ class Plan:
     inspections: Mapping[str, Inspection]
     runs: tuple[Run, ...]
     side_effects: Mapping[str, tuple[str, ...]]
+    trials: "Plan | None" = None
+    tuned: Mapping[str, Tuned] = field(default_factory=dict)
 
     @property
     def study_folder(self) -> Path:
         """Where the report is."""
         return self.folder / self.study.name
+
+    @property
+    def all_runs(self) -> tuple[Run, ...]:
+        """The runs of tuning, and those of the result when it is known what they are."""
+        if self.trials is None:
+            return self.runs
+        return (*self.trials.runs, *(self.runs if self.tuned else ()))
 
     def run_folder(self, key: str) -> Path:
         """Return where a run's files are."""
@@ -75,18 +94,68 @@ class Plan:
         """
         file = self.study_folder / "study.json"
         asked = read_json(file)
-        question = asdict(self.study) | {"seeds": None, "timeout": None, "retries": None, "recipe": None, "file": None}
+        question = question_of(self.study)
         question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
-        question = _plain(question)
         if asked is None:
-            write_json(file, question | {"seeds_at_start": list(self.study.seeds)})
-            return
+            asked = question | {"seeds_at_start": list(self.study.seeds)}
+            write_json(file, asked)
         if changed := [k for k in question if asked.get(k) != question[k]]:
             raise ConfigurationError(
                 f"{self.study_folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the "
                 f"answer is known makes p-values void; give the study another name (runs that are the same are used again), "
                 f"or undo the change"
             )
+        added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
+        if added != asked.get("seeds_added", []):
+            write_json(file, asked | {"seeds_added": added})
+        if self.tuned:
+            write_json(self.study_folder / "tuning.json", {name: asdict(tuned) for name, tuned in self.tuned.items()})
+        write_json(self.study_folder / "plan.json", _plain({name: getattr(self, name) for name in STORED}))
+
+
+def question_of(study: Study) -> dict[str, Any]:
+    """Return what a study asks, as plain data: what must not change when there are results."""
+    return {key: _plain(value) for key, value in asdict(study).items() if key not in NO_QUESTION}
+
+
+def stored_plan(study: Study, folder: Path) -> Plan | None:
+    """Return the plan as it was when its runs were begun, from its file alone; None if there is none for this question and these seeds.
+
+    So a report does not depend on what the code makes of the study now.
+    """
+    asked, stored = (read_json(folder / study.name / name) for name in ("study.json", "plan.json"))
+    if asked is None or stored is None or {run["seed"] for run in stored["runs"]} != set(study.seeds):
+        return None
+    if any(asked.get(key) != value for key, value in question_of(study).items()):
+        return None
+    excluded = [(Variant(**variant), reason) for variant, reason in stored["left_out"]]
+    return Plan(
+        study=study,
+        folder=folder,
+        variants=tuple(Variant(**v | {"choices": tuple(map(tuple, v["choices"]))}) for v in stored["variants"]),
+        left_out=tuple(excluded),
+        inspections={name: Inspection(**i) for name, i in stored["inspections"].items()},
+        runs=tuple(Run(**run | {"variants": tuple(run["variants"])}) for run in stored["runs"]),
+        side_effects={name: tuple(notes) for name, notes in stored["side_effects"].items()},
+    )
+
+
+def add_seeds(study: Study, folder: Path, count: int) -> Study:
+    """Return a study with more seeds than when its results began, and keep them in its folder, where the report finds them.
+
+    Raises:
+        ConfigurationError: There are no results yet, or the number is not above 0.
+    """
+    file = folder / study.name / "study.json"
+    asked = read_json(file)
+    if asked is None:
+        raise ConfigurationError(f"{file.parent} has no results yet: set seeds in the study file, before there are any")
+    if count < 1:
+        raise ConfigurationError(f"--add must be at least 1, but is {count}")
+    study = study.with_added_seeds(folder)
+    more = study.with_seeds(*range(max(study.seeds) + 1, max(study.seeds) + 1 + count))
+    write_json(file, asked | {"seeds_added": [seed for seed in more.seeds if seed not in asked["seeds_at_start"]]})
+    return more
 
 
 def make_plan(study: Study, folder: Path) -> Plan:
@@ -95,11 +164,26 @@ def make_plan(study: Study, folder: Path) -> Plan:
     Raises:
         ConfigurationError: A key or a level is wrong, or the baseline cannot be.
     """
-    variants = study.expanded()
+    plan = _plan_of(study, study.expanded(), folder)
+    if study.tune is None:
+        return plan
+    tuning, grid = trials_of(study, plan.variants)
+    trials = _plan_of(tuning, grid, folder)
+    if trials.left_out:
+        raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be: {trials.left_out[0][1]}")
+    tuned = best_of(study, plan.variants, trials)
+    if tuned:
+        chosen = [replace(v, overrides={**v.overrides, study.tune.key: tuned[v.name].value}) for v in plan.variants]
+        plan = replace(_plan_of(study, chosen, folder), left_out=plan.left_out)
+    return replace(plan, trials=trials, tuned=tuned)
+
+
+def _plan_of(study: Study, variants: Sequence[Variant], folder: Path) -> Plan:
     chosen = [v for v in variants if v.excluded is None]
     if not chosen or chosen[0] is not variants[0]:
         raise ConfigurationError(f"the reference {variants[0].name!r} is excluded; nothing could be compared with it")
-    compositions = [layer({**study.set, **v.overrides}) for v in chosen]
+    budget = study.budget.overrides if study.budget else {}
+    compositions = [layer({**study.set, **v.overrides, **budget}) for v in chosen]
     found = inspect(study.recipe, compositions, match=as_plain(study.match), cache=folder / "inspections")
     _refuse_mistakes(chosen, found)
     inspections = {v.name: i for v, i in zip(chosen, found, strict=True)}
@@ -144,7 +228,7 @@ def _runs(study: Study, variants: Sequence[Variant], inspections: Mapping[str, I
                 "recipe": {**inspection.recipe, "data": data},
                 "seeds": seeds,
                 "test": study.metric.startswith("test/"),
-            }
+            } | ({"budget": asdict(study.budget)} if study.budget else {})
             key = key_of(job)
             names = (*runs[key].variants, variant.name) if key in runs else (variant.name,)
             runs[key] = Run(key=key, variants=names, seed=seed, job=job)
@@ -204,6 +288,8 @@ def side_effects(
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

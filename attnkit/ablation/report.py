@@ -1,58 +1,100 @@
 """The report of a study: one HTML page that needs no network, Markdown, LaTeX and CSV, from stored results alone."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from attnkit.ablation.figures import curves, forest, paired
-from attnkit.ablation.results import Results, p_text
+from attnkit.ablation.fairness import checklist
+from attnkit.ablation.published import published
+from attnkit.ablation.results import COSTS, Results, p_text
 from attnkit.ablation.statistics import Comparison
+from attnkit.ablation.store import write_text
 
-HEADERS = ("variant", "mean", "difference [interval]", "p (Holm)", "effect", "better in", "verdict", "parameters", "runs ok")
+HEADERS = (
+    "variant",
+    "mean",
+    "difference [interval]",
+    "p (Holm)",
+    "effect",
+    "P(better)",
+    "verdict",
+    "parameters",
+    "FLOPs/token",
+    "FLOPs",
+    "tokens/s",
+    "memory",
+    "runs ok",
+)
+BOLD = (0, 2, 6)
+"""The cells that are bold in a row whose difference is shown."""
+LEGEND = (
+    "Bold: a difference that is shown after the correction. Effect: the difference in standard deviations of the paired differences. "
+    "P(better): the part of the seeds with which it is better."
+)
 Row = tuple[bool, tuple[str, ...]]
-"""Whether the row is printed bold, which is for differences that are shown, and its cells."""
+"""Whether a difference is shown, and the cells."""
 
 
 def rows(results: Results) -> list[Row]:
-    """Return the main table."""
-    compared = {c.variant: c for c in results.comparisons}
+    """Return the main table as text."""
     table: list[Row] = []
-    for variant in results.plan.variants:
-        values = list(results.values(variant.name).values())
-        known = [v for v in values if v is not None and not math.isnan(v)]
-        mean = f"{sum(known) / len(known):.4g}" if known else "-"
-        lost = sum(v is not None and math.isnan(v) for v in values)
-        if lost:
-            mean += f" ({lost} diverged)"
-        c = compared.get(variant.name)
-        size = results.plan.inspections[variant.name].parameters
-        tail = (f"{size:,}" if size is not None else "-", f"{len(known)}/{len(values)}")
-        role = f"the same as {results.same[variant.name]}" if variant.name in results.same else "reference"
-        cells = (variant.name, mean, *(_cells(c) if c else (role, "", "", "", "")), *tail)
-        table.append((c is not None and c.verdict in ("better", "worse"), cells))
+    for row in results.summary().to_dict("records"):
+        mean = _number(row["mean"], "{:.4g}") + (f" ({row['diverged']} diverged)" if row["diverged"] else "")
+        if row["verdict"] in ("reference", "the same"):
+            role = "reference" if row["verdict"] == "reference" else f"the same as {row['reference']}"
+            tests: tuple[str, ...] = (role, "", "", "", "")
+        else:
+            interval = "" if row["interval_low"] is None else f" [{row['interval_low']:.3g}, {row['interval_high']:.3g}]"
+            tests = (
+                _number(row["difference"], "{:+.3g}") + interval,
+                p_text(row["p_adjusted"]),
+                _number(row["effect"], "{:+.2f}"),
+                _number(row["p_better"], "{:.0%}"),
+                row["verdict"],
+            )
+        size = _number(row["parameters"], "{:,}")
+        costs = (*(_si(row[name]) for name in COSTS[:3]), "-" if row["memory"] is None else f"{_si(row['memory'])}B")
+        table.append(
+            (row["verdict"] in ("better", "worse"), (row["variant"], mean, *tests, size, *costs, f"{row['runs_ok']}/{row['runs']}"))
+        )
     return table
 
 
-def _cells(c: Comparison) -> tuple[str, ...]:
-    difference = "-" if c.mean is None or any(c.diverged) else f"{c.mean:+.3g}"
-    if c.interval is not None and not any(c.diverged):
-        difference += f" [{c.interval[0]:.3g}, {c.interval[1]:.3g}]"
-    effect = "-" if c.effect is None or any(c.diverged) else f"{c.effect:+.2f}"
-    return (difference, p_text(c.p_adjusted), effect, "-" if c.wins is None else f"{c.wins:.0%}", c.verdict)
+def _number(value: Any, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _si(value: float | None) -> str:
+    """Return a number of three digits with a prefix of its size.
+
+    Example:
+        >>> _si(17765.1), _si(6.757e11), _si(850), _si(None)
+        ('17.8 k', '676 G', '850 ', '-')
+    """
+    if value is None:
+        return "-"
+    power = max(0, min(6, math.floor(math.log10(abs(value)) / 3))) if value else 0
+    scaled = float(f"{value / 1000**power:.3g}")
+    if scaled >= 1000 and power < 6:
+        power, scaled = power + 1, scaled / 1000
+    return f"{scaled:g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}"
 
 
 def methods(results: Results) -> str:
     """Return a paragraph that a paper could have."""
     study = results.study
     family = len(results.comparisons)
+    at = "of the checkpoint that validation chose" if study.metric.startswith("test/") else "after the last step"
     text = (
         f"{len(results.plan.variants)} variants of {Path(study.recipe).stem} (design: {study.design}) were each trained with "
         f"{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; {', '.join(study.vary)} "
-        f"vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that runs are paired by seed. "
-        f"The metric is {study.metric} ({study.better} is better), after the last step. Differences are tested by "
+        f"vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that runs are paired by seed."
+        f"{_budget(results)} "
+        f"The metric is {study.metric} ({study.better} is better), {at}. Differences are tested by "
         f"paired t tests (two-sided, alpha = {study.alpha:g}) with Holm's correction over the "
         f"{family} comparison{'s' if family != 1 else ''} of the study; intervals are those of the t test and have no correction."
     )
@@ -60,10 +102,38 @@ def methods(results: Results) -> str:
         text += f" Equivalence is tested by two one-sided tests against {study.min_effect:g}."
     text += " A comparison with a run that diverged is by the sign test, in which it loses."
     text += " Effects are in standard deviations of the differences."
+    text += (
+        " FLOPs are those of products of matrices, forward and backward, for each token that is no padding (counted on a batch of the"
+        " validation data), times the tokens of the training. Tokens/s and the curves by time count training alone, without validation"
+    )
+    text += ", in processor time of one thread." if results.clocks() == {"processor"} else ", by the clock on the wall."
+    text += " Memory is the most that a process held, libraries included; on a GPU, the most that its tensors took."
     exact = [f"{c.variant}: {c.p_exact:.4f}" for c in results.comparisons if c.p_exact is not None]
     if exact:
         text += f" Exact sign-flip tests (no correction): {'; '.join(exact)}."
     return text
+
+
+def _budget(results: Results) -> str:
+    """Return how long the finished runs were trained, where that is known."""
+    ends = [result for key, result in results.result.items() if results.status[key]["status"] == "ok" and "batches" in result]
+    if not ends:
+        return ""
+    batches, tokens = (_span([result[name] for result in ends]) for name in ("batches", "tokens"))
+    return f" A run saw {batches} batches with {tokens} tokens, padding aside."
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+ALL_RUNS = "{} runs, and the command that makes each again"
+PROVENANCE = ("variant", "seed", "status", "the command that makes it again")
+
+
+def _file(results: Results) -> str:
+    return results.study.file or "STUDY.yaml"
 
 
 def provenance(results: Results) -> list[tuple[str, ...]]:
@@ -73,22 +143,57 @@ def provenance(results: Results) -> list[tuple[str, ...]]:
             ", ".join(run.variants),
             str(run.seed),
             results.status[run.key]["status"],
-            f"attnkit ablate reproduce {results.study.file or 'STUDY.yaml'} {run.key}",
+            f"attnkit ablate reproduce {_file(results)} {run.key}",
         )
         for run in results.plan.runs
     ]
 
 
+def count_verdicts(results: Results) -> str:
+    """Return how many comparisons came out how."""
+    found = Counter(c.verdict for c in results.comparisons)
+    return ", ".join(f"{found[verdict]} {verdict}" for verdict in ("better", "worse", "equivalent", "inconclusive"))
+
+
 def markdown(results: Results) -> str:
-    """Return the report as Markdown, without figures."""
-    lines = [f"# {results.study.name}", "", *(f"- {s}" for s in results.sentences()), "", _markdown_table(HEADERS, rows(results))]
+    """Return the report as Markdown; its figures are files beside it, in `figures`."""
+    lines = [f"# {results.study.name}", "", subtitle(results), ""]
+    lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(f"- {s}" for s in results.sentences()), ""]
+    lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), LEGEND, ""]
+    lines += [
+        line for figure in results.figures for line in (f"### {figure.title}", "", f"![{figure.title}](figures/{figure.name}.svg)", "")
+    ]
     if results.interactions:
         lines += ["## Interactions", "", *(f"- {_interaction(c, results)}" for c in results.interactions), ""]
     lines += ["## Failures and exclusions", "", *(f"- {line}" for line in omissions(results)), ""]
-    lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {text}" for holds, text in results.checklist()), ""]
-    lines += [f"- {name}: {effect}" for name, effect in _effects(results)]
-    lines += ["", "## Methods", "", methods(results), ""]
+    if table := published(results):
+        lines += [
+            "## Beside the published table",
+            "",
+            f"{table.source}.",
+            "",
+            _markdown_table(table.headers, table.rows),
+            table.summary,
+            "",
+        ]
+    lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {text}" for holds, text in checklist(results)), ""]
+    if effects := _effects(results):
+        lines += [*(f"- {name}: {effect}" for name, effect in effects), ""]
+    lines += ["## Methods", "", methods(results), "", "## Provenance", ""]
+    lines += [f"- {count} runs: {environment}" for environment, count in results.environments()]
+    lines += [f"- all of it again: `attnkit ablate run {_file(results)}`", ""]
+    lines += ['<details markdown="1">', f"<summary>{ALL_RUNS.format(len(results.plan.runs))}</summary>", ""]
+    lines += [_markdown_table(PROVENANCE, [(False, row) for row in provenance(results)]), "</details>", ""]
     return "\n".join(lines)
+
+
+def subtitle(results: Results) -> str:
+    """Return what was asked, in a line."""
+    study = results.study
+    first = results.plan.variants[0]
+    named = [f"{factor} {level}" for factor, level in first.choices if level != "baseline"]
+    what = f"; {first.name}: {', '.join(named)}" if named else ""
+    return f"{study.metric}, {study.better} is better; {len(study.seeds)} seeds; design {study.design}{what}"
 
 
 def omissions(results: Results) -> list[str]:
@@ -105,7 +210,7 @@ def latex(results: Results) -> str:
     r"""Return the main table in LaTeX (needs the package booktabs)."""
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(HEADERS) - 1)}}}", r"\toprule", " & ".join(map(_tex, HEADERS)) + r" \\", r"\midrule"]
     for bold, cells in rows(results):
-        shown = [rf"\textbf{{{_tex(c)}}}" if bold and i in (0, 2, 6) else _tex(c) for i, c in enumerate(cells)]
+        shown = [rf"\textbf{{{_tex(c)}}}" if bold and i in BOLD else _tex(c) for i, c in enumerate(cells)]
         lines.append(" & ".join(shown) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -119,32 +224,35 @@ def page(results: Results) -> str:
         verdicts=list(zip([*(c.verdict for c in results.comparisons), *results.same], results.sentences(), strict=True)),
         headers=HEADERS,
         rows=rows(results),
-        figures=[(title, svg) for title, svg in (forest(results), paired(results), *curves(results)) if svg],
+        figures=results.figures,
+        counts=count_verdicts(results),
+        subtitle=subtitle(results),
+        bold=BOLD,
+        legend=LEGEND,
+        published=published(results),
+        again=f"attnkit ablate run {_file(results)}",
+        provenance_headers=PROVENANCE,
+        all_runs=ALL_RUNS.format(len(results.plan.runs)),
         interactions=[_interaction(c, results) for c in results.interactions],
         omissions=omissions(results),
-        checklist=results.checklist(),
+        checklist=checklist(results),
         effects=_effects(results),
         environments=results.environments(),
-        provenance=provenance(results),
+        provenance=[(False, row) for row in provenance(results)],
         methods=methods(results),
     )
 
 
 def write_report(results: Results, folder: Path) -> Path:
     """Write all forms of the report; return the path of the page."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "report.md", markdown(results))
-    _write(folder / "report.tex", latex(results))
-    _write(folder / "report.csv", "".join(",".join(map(_csv, row)) + "\n" for row in (HEADERS, *(cells for _, cells in rows(results)))))
-    results.frame().to_csv(folder / "runs.csv", index=False)
-    _write(folder / "report.html", page(results))
+    for figure in results.figures:
+        write_text(folder / "figures" / f"{figure.name}.svg", figure.svg or "")
+    write_text(folder / "report.md", markdown(results))
+    write_text(folder / "report.tex", latex(results))
+    write_text(folder / "report.csv", results.summary().to_csv(index=False))
+    write_text(folder / "runs.csv", results.frame().to_csv(index=False))
+    write_text(folder / "report.html", page(results))
     return folder / "report.html"
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
 
 
 def _effects(results: Results) -> list[tuple[str, str]]:
@@ -160,7 +268,7 @@ def _interaction(c: Comparison, results: Results) -> str:
 def _markdown_table(headers: Sequence[str], table: Sequence[Row]) -> str:
     lines = [f"| {' | '.join(headers)} |", f"|{'---|' * len(headers)}"]
     for bold, cells in table:
-        shown = [f"**{c}**" if bold and i in (0, 2, 6) else c for i, c in enumerate(c.replace("|", "\\|") for c in cells)]
+        shown = [f"**{c}**" if bold and i in BOLD else c for i, c in enumerate(c.replace("|", "\\|") for c in cells)]
         lines.append(f"| {' | '.join(shown)} |")
     return "\n".join([*lines, ""])
 
@@ -174,7 +282,3 @@ def _tex(text: str) -> str:
     """
     special: dict[str, Any] = {c: f"\\{c}" for c in "_%&#${}"} | {"<": "$<$", ">": "$>$", "\\": r"\textbackslash{}"}
     return "".join(special.get(c, c) for c in text)
-
-
-def _csv(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n') else text

@@ -2,9 +2,11 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
@@ -13,6 +15,12 @@ from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.statistics import Comparison, compare, judge
 from attnkit.ablation.store import read_json, status_of
 from attnkit.ablation.study import Study
+
+if TYPE_CHECKING:
+    from attnkit.ablation.figures import Figure
+
+COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory")
+"""What a training costs: operations for each token, and in total; its speed; the most bytes that its process held."""
 
 
 class Results:
@@ -87,23 +95,110 @@ class Results:
         return interactions(runs, baseline=baseline, min_effect=study.min_effect, alpha=study.alpha)
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for each variant and seed: status, every metric, size, time and the hash of the batches."""
+        """Return a row for each variant and seed: status, every metric, size, operations, speed, memory and the hash of the batches."""
         rows: list[dict[str, Any]] = []
         for (variant, seed), key in self.plan.key_by_variant.items():
             result = self.result[key]
             rows.append(
                 {"variant": variant, "seed": seed, "status": self.status[key]["status"], "run": key}
-                | {name: result.get(name) for name in ("parameters", "batches", "tokens", "seconds", "batch_hash")}
+                | {name: result.get(name) for name in ("parameters", "batches", "tokens", "seconds", "clock")}
+                | {name: self.cost(key, name) for name in COSTS}
+                | {"batch_hash": result.get("batch_hash")}
                 | result.get("metrics", {})
             )
         return pd.DataFrame(rows)
+
+    def cost(self, key: str, name: str) -> float | None:
+        """Return one of `COSTS` of a run; None if it was not measured."""
+        result = self.result[key]
+        if name == "flops":
+            per_token, tokens = result.get("flops_per_token"), result.get("tokens")
+            return None if per_token is None or tokens is None else float(per_token * tokens)
+        value = result.get(name)
+        return None if value is None else float(value)
+
+    def mean_cost(self, variant: str, name: str) -> float | None:
+        """Return one of `COSTS`, averaged over the finished runs of a variant."""
+        keys = [key for (v, _), key in self.plan.key_by_variant.items() if v == variant and self.status[key]["status"] == "ok"]
+        known = [value for key in keys if (value := self.cost(key, name)) is not None]
+        return sum(known) / len(known) if known else None
+
+    def clocks(self) -> set[str]:
+        """Return what the trainings were timed by: `processor` or `wall`."""
+        return {result["clock"] for result in self.result.values() if "clock" in result}
+
+    def by_length(self, variant: str, side: Literal["source", "target"]) -> tuple[str, list[tuple[float, float]]]:
+        """Return which metric is known by length, and its mean over the finished runs: pairs of a length and a value.
+
+        Lengths that few examples have (under 1 %, or under 20) are taken together with their neighbours.
+        """
+        found = [self.result[key].get("lengths", {}).get(side, []) for (v, _), key in self.plan.key_by_variant.items() if v == variant]
+        rows = [row for table in found for row in table]
+        names = [name for name in (rows[0] if rows else {}) if name not in ("length", "count")]
+        if not names:
+            return "", []
+        wanted = self.study.metric.partition("/")[2]
+        name = wanted if wanted in names else names[0]
+        least = max(20 * sum(map(bool, found)), 0.01 * sum(row["count"] for row in rows))
+        bins: list[list[dict[str, float]]] = [[]]
+        for _, same in groupby(sorted(rows, key=lambda row: row["length"]), key=lambda row: row["length"]):
+            if sum(row["count"] for row in bins[-1]) >= least:
+                bins.append([])
+            bins[-1] += same
+        if len(bins) > 1 and sum(row["count"] for row in bins[-1]) < least:
+            bins[-2:] = [bins[-2] + bins[-1]]
+        counts = [sum(row["count"] for row in rows) for rows in bins]
+        means = [
+            [sum(row["count"] * row[key] for row in rows) / n for key in ("length", name)] for rows, n in zip(bins, counts, strict=True)
+        ]
+        return name, [(length, value) for length, value in means]
+
+    def mean_of(self, levels: Mapping[str, str]) -> float | None:
+        """Return the mean over all runs of the variants that have these levels of factors; None if one of them has no number."""
+        chosen = [v.name for v in self.plan.variants if levels.items() <= dict(v.choices).items()]
+        values = [value for name in chosen for value in self.values(name).values()]
+        known = [value for value in values if value is not None and not math.isnan(value)]
+        return sum(known) / len(known) if known and len(known) == len(values) else None
+
+    def summary(self) -> pd.DataFrame:
+        """Return the main table as numbers: a row for each variant."""
+        compared = {c.variant: c for c in self.comparisons}
+        rows: list[dict[str, Any]] = []
+        for variant in self.plan.variants:
+            values = list(self.values(variant.name).values())
+            known = [v for v in values if v is not None and not math.isnan(v)]
+            c = compared.get(variant.name)
+            low, high = (c.interval if c and c.interval else None) or (None, None)
+            if c is None or any(c.diverged):
+                low = high = None
+            rows.append(
+                {
+                    "variant": variant.name,
+                    "reference": variant.reference,
+                    "mean": sum(known) / len(known) if known else None,
+                    "difference": c.mean if c and not any(c.diverged) else None,
+                    "interval_low": low,
+                    "interval_high": high,
+                    "p": c.p if c else None,
+                    "p_adjusted": c.p_adjusted if c else None,
+                    "effect": c.effect if c and not any(c.diverged) else None,
+                    "p_better": c.wins if c else None,
+                    "verdict": c.verdict if c else "the same" if variant.name in self.same else "reference",
+                    "parameters": self.plan.inspections[variant.name].parameters,
+                    **{name: self.mean_cost(variant.name, name) for name in COSTS},
+                    "runs_ok": len(known),
+                    "diverged": sum(v is not None and math.isnan(v) for v in values),
+                    "runs": len(values),
+                }
+            )
+        return pd.DataFrame(rows).astype(object).where(lambda frame: frame.notna(), None)
 
     def unpaired(self) -> list[int]:
         """Return the seeds whose finished runs did not all see the same batches in the same order."""
         hashes: dict[int, set[str]] = {}
         for run in self.plan.runs:
             if self.status[run.key]["status"] == "ok":
-                hashes.setdefault(run.seed, set()).add(self.result[run.key]["batch_hash"])
+                hashes.setdefault(run.seed, set()).add(self.result[run.key].get("batch_hash", ""))
         return [seed for seed, found in hashes.items() if len(found) > 1]
 
     def failures(self) -> list[tuple[Run, dict[str, Any]]]:
@@ -115,54 +210,20 @@ class Results:
         found = [read_json(self.plan.run_folder(run.key) / "environment.json") for run in self.plan.runs]
         return Counter(", ".join(f"{k} {v}" for k, v in e.items()) for e in found if e).most_common()
 
-    def checklist(self) -> list[tuple[bool, str]]:
-        """Return what a careful reader would ask, each with whether it holds."""
-        study, plan = self.study, self.plan
-        unpaired, failures, environments = self.unpaired(), self.failures(), self.environments()
-        by_flops = study.match is not None and study.match.on == "flops"
-        sizes = [(i.flops if by_flops else i.parameters) or 0 for i in (plan.inspections[v.name] for v in plan.variants)]
-        spread = max(sizes) / min(sizes) - 1 if all(sizes) else 0.0
-        limit = study.match.tolerance if study.match else 0.0
-        asked = read_json(plan.study_folder / "study.json") or {}
-        added = [s for s in study.seeds if s not in asked.get("seeds_at_start", study.seeds)]
-        effects = sum(len(e) for e in plan.side_effects.values())
-        seeded = all(plan.inspections[v.name].takes_seed for v in plan.variants)
-        return [
-            (
-                not unpaired,
-                "all variants saw the same batches in the same order" + (f", but not with the seeds {unpaired}" if unpaired else ""),
-            ),
-            (seeded, "the order of the data has a seed of its own"),
-            (not failures, f"every run has a number: {len(plan.runs) - len(failures)} of {len(plan.runs)}"),
-            (
-                spread <= 2 * limit + 0.005,
-                f"the {'FLOPs' if by_flops else 'sizes'} of the variants differ by {spread:.1%}"
-                + (f" (match: up to {limit:.1%} each)" if limit else ""),
-            ),
-            (
-                len(environments) <= 1,
-                f"all runs were made in {'the same environment' if len(environments) <= 1 else 'different environments'}",
-            ),
-            (
-                not added,
-                "the number of seeds was decided before the results"
-                + (f", but {added} were added: p-values are too small" if added else ""),
-            ),
-            (
-                effects == 0,
-                "variants differ only in what the study says" + (f", but for {effects} arguments, listed below" if effects else ""),
-            ),
-            (study.min_effect is not None, "the smallest difference that matters was declared"),
-            (False, "every variant was tuned by as many trials: nothing was tuned, the recipe's settings may suit its own pieces best"),
-        ]
-
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""
         same = [f"{variant} is the same composition as {reference}" for variant, reference in self.same.items()]
         return [*(sentence(c, self.study) for c in self.comparisons), *same]
 
+    @cached_property
+    def figures(self) -> "list[Figure]":
+        """The figures of the report that have something to show: the name, the title and the SVG of each."""
+        from attnkit.ablation.figures import figures
+
+        return figures(self)
+
     def report(self, folder: str | Path | None = None) -> Path:
-        """Write `report.html`, `.md`, `.tex`, `.csv` and `runs.csv`; return the path of the page."""
+        """Write `report.html`, `.md`, `.tex`, `.csv`, `runs.csv` and the figures; return the path of the page."""
         from attnkit.ablation.report import write_report
 
         return write_report(self, Path(folder) if folder is not None else self.plan.study_folder)

@@ -29,12 +29,17 @@ def key_of(content: Any) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
+    """Write a file of JSON that takes its name when it is whole."""
+    write_text(path, json.dumps(content, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
     """Write a file that takes its name when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with draft.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)

@@ -4,9 +4,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from attnkit.ablation.design import DESIGNS, Design, Factor, Variant, check_key, expand, label, read_factor
+from attnkit.ablation.launch import read_engine
+from attnkit.ablation.store import read_json
 from attnkit.recipe import STUDIES, find_recipe, read_yaml, recipe_folder
 from attnkit.registry import ConfigurationError, nearest
 
@@ -30,6 +32,52 @@ class Match:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What every run may use, whatever its variant: it ends at the first step at which `limit` is reached."""
+
+    on: Literal["steps", "tokens", "flops", "seconds"]
+    limit: float
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """What it changes in the recipe, by dotted key. Schedules are as long as the steps; of the others, nobody knows before."""
+        ends = {"trainer.min_epochs": None, "trainer.min_steps": None, "trainer.max_time": None}
+        return ends | ({"trainer.max_epochs": -1, "trainer.max_steps": self.limit} if self.on == "steps" else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune:
+    """What is tuned for every variant, by as many trials, on seeds of their own, before the runs of the result.
+
+    Attributes:
+        key: Of the recipe.
+        values: A grid, in order.
+        seeds: How many for each value.
+        metric: What decides; None: the study's. It must not be one of the test data.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    seeds: int = 2
+    metric: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A table of a paper, beside which the report puts ours.
+
+    Attributes:
+        source: Which paper, which table, which metric.
+        better: Whether a lower or a higher number is better there.
+        rows: For each variant, what the paper calls it and its number there.
+    """
+
+    source: str
+    better: Literal["lower", "higher"]
+    rows: Mapping[str, tuple[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """An ablation study.
 
@@ -48,9 +96,14 @@ class Study:
         exclude: Combinations that are left out: levels by factor, and the reason.
         set: Overrides of the recipe in all variants, by dotted key.
         match: Equal sizes.
+        budget: What every run may use; None: as the recipe's trainer says.
+        tune: What is tuned for every variant; None: nothing.
         timeout: Seconds after which a run is ended.
         retries: How often a run is begun again by itself, by kind of failure.
-        file: Where it was read.
+        engine: Where runs are carried out; see `attnkit.ablation.launch.read_engine`.
+        lengths: Of which side, `source` or `target`, the report shows the metric by length.
+        published: A table of a paper, to compare with.
+        file: Where it was read, in the words of who asked for it.
 
     Raises:
         ConfigurationError: Something in it is wrong or is missing.
@@ -70,8 +123,13 @@ class Study:
     exclude: tuple[tuple[Mapping[str, str], str], ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)
     match: Match | None = None
+    budget: Budget | None = None
+    tune: Tune | None = None
     timeout: float | None = None
     retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 1})
+    engine: Mapping[str, Any] = field(default_factory=lambda: {"name": "local"})
+    lengths: Literal["source", "target"] | None = None
+    published: Published | None = None
     file: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,8 +148,12 @@ class Study:
             raise ConfigurationError(f"min_effect must be above 0, but is {self.min_effect}")
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must lie between 0 and 1, but is {self.alpha}")
-        for name, value, known in (("design", self.design, DESIGNS), ("better", self.better, ("lower", "higher"))):
-            if value not in known:
+        for name, value, known in (
+            ("design", self.design, DESIGNS),
+            ("better", self.better, ("lower", "higher")),
+            ("lengths", self.lengths, ("source", "target")),
+        ):
+            if value not in known and (name, value) != ("lengths", None):
                 raise ConfigurationError(f"{name}: unknown {value!r}.{nearest(str(value), known)} One of: {', '.join(known)}.")
         if unknown := [kind for kind in self.vary if kind not in SEED_KINDS]:
             raise ConfigurationError(f"vary: unknown {unknown[0]!r}.{nearest(unknown[0], SEED_KINDS)} Of: {', '.join(SEED_KINDS)}.")
@@ -105,12 +167,15 @@ class Study:
             raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
         for key in self.set:
             check_key(key)
+        read_engine(self.engine)
+        if self.tune is not None and (self.tune.metric or self.metric).startswith("test/"):
+            raise ConfigurationError("tune: to choose by the test data makes them worthless; add metric: val/... to tune")
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
         """Read a study file: a path, or the short name of one that comes with attnkit, such as `ablations/attention`."""
         file = find_study(str(path))
-        return cls.from_dict(read_yaml(file.read_text(encoding="utf-8"), where=str(file)), file=file)
+        return replace(cls.from_dict(read_yaml(file.read_text(encoding="utf-8"), where=str(file)), file=file), file=str(path))
 
     @classmethod
     def from_dict(cls, content: Any, *, file: Path) -> Self:
@@ -137,6 +202,11 @@ class Study:
         """Return the study with more seeds; runs of the others stay as they are."""
         return replace(self, seeds=(*self.seeds, *(s for s in seeds if s not in self.seeds)))
 
+    def with_added_seeds(self, folder: str | Path = "runs/ablations") -> Self:
+        """Return the study with the seeds that `attnkit ablate seeds --add` gave it in this folder of results."""
+        asked = read_json(Path(folder) / self.name / "study.json") or {}
+        return self.with_seeds(*asked.get("seeds_added", []))
+
     def expanded(self) -> list[Variant]:
         """Return every variant of the design; those that `exclude` names say why they are left out."""
         variants = expand(self.design, self.factors, self.variants)
@@ -150,6 +220,9 @@ class Study:
                         f"exclude: factor {factor!r} has no level {level!r}.{nearest(level, known[factor])} "
                         f"Levels: {', '.join(known[factor])}."
                     )
+        names = [v.name for v in variants]
+        if unknown := [name for name in (self.published.rows if self.published else ()) if name not in names]:
+            raise ConfigurationError(f"published: no variant {unknown[0]!r}.{nearest(unknown[0], names)} Variants: {'; '.join(names)}.")
         return [replace(v, excluded=self._reason(dict(v.choices))) for v in variants]
 
     def _reason(self, choices: Mapping[str, str]) -> str | None:
@@ -159,16 +232,14 @@ class Study:
         """Return what there is to run; see `attnkit.ablation.plan`."""
         from attnkit.ablation.plan import make_plan
 
-        return make_plan(self, Path(folder))
+        return make_plan(self.with_added_seeds(folder), Path(folder))
 
-    def run(self, folder: str | Path = "runs/ablations", *, jobs: int = 1, fail_fast: bool = False) -> "Results":
-        """Run what is not finished, and return the results; see `attnkit.ablation.engine`."""
+    def run(self, folder: str | Path = "runs/ablations", *, jobs: int | None = None, fail_fast: bool = False) -> "Results":
+        """Run what is not finished, and return the results; see `attnkit.ablation.engine.run_plan`."""
         from attnkit.ablation.engine import run_plan
         from attnkit.ablation.results import Results
 
-        plan = self.plan(folder)
-        run_plan(plan, jobs=jobs, fail_fast=fail_fast)
-        return Results(plan)
+        return Results(run_plan(self.plan(folder), jobs=jobs, fail_fast=fail_fast))
 
 
 def find_study(name: str) -> Path:
@@ -219,6 +290,43 @@ def _match(given: Any) -> Match:
     return match
 
 
+def _budget(given: Any) -> Budget:
+    known = get_args(Budget.__annotations__["on"])
+    if not isinstance(given, Mapping) or len(given) != 1:
+        raise ConfigurationError(f"budget: exactly one of {', '.join(known)}, as in {{steps: 1000}}; not {given!r}")
+    [(on, limit)] = given.items()
+    if on not in known:
+        raise ConfigurationError(f"budget: unknown {on!r}.{nearest(str(on), known)} One of: {', '.join(known)}.")
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+        raise ConfigurationError(f"budget: {on} must be a number above 0, but is {limit!r}")
+    return Budget(on=on, limit=limit if on == "seconds" else int(limit))
+
+
+def _tune(given: Any) -> Tune:
+    known = [f.name for f in fields(Tune)]
+    if unknown := [key for key in given if key not in known]:
+        raise ConfigurationError(f"tune has no key {unknown[0]!r}.{nearest(str(unknown[0]), known)} Keys: {', '.join(known)}.")
+    tune = Tune(**{**given, "values": tuple(given["values"])})
+    check_key(tune.key)
+    if len(set(map(str, tune.values))) < len(tune.values) or len(tune.values) < 2:
+        raise ConfigurationError(f"tune: values must be two different ones or more, but are {list(tune.values)}")
+    if tune.seeds < 2:
+        raise ConfigurationError(f"tune: seeds must be at least 2, but is {tune.seeds}: one run would choose by chance")
+    return tune
+
+
+def _published(given: Any) -> Published:
+    if given["better"] not in ("lower", "higher"):
+        raise ConfigurationError(f"published: better must be lower or higher, but is {given['better']!r}")
+    rows: dict[str, tuple[str, float]] = {}
+    for variant, row in given["rows"].items():
+        if len(row) != 1 or not all(isinstance(number, int | float) for number in row.values()):
+            raise ConfigurationError(f"published: a row is VARIANT: {{NAME THERE: NUMBER}}, but that of {variant!r} is {row!r}")
+        [(name, number)] = row.items()
+        rows[str(variant)] = (str(name), float(number))
+    return Published(source=str(given["source"]), better=given["better"], rows=rows)
+
+
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "factors": lambda given: tuple(read_factor(str(name), value) for name, value in given.items()),
     "variants": _listed,
@@ -226,4 +334,8 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "vary": tuple,
     "exclude": _excluded,
     "match": _match,
+    "budget": _budget,
+    "tune": _tune,
+    "engine": read_engine,
+    "published": _published,
 }

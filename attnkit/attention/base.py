@@ -125,6 +125,15 @@ class Attention(nn.Module, ABC):
         weights = torch.cat(chunks, -2)
         return weights if mask is None or mask.alive is None else weights * mask.alive
 
+    def logits(
+        self, query: Tensor, key: Tensor, *, mask: Mask | Tensor | None = None, attn_bias: Tensor | None = None, projected: bool = False
+    ) -> Tensor:
+        """Return what the softmax reads [B, H, Q, K]: scores and biases, and -inf at keys that a mask leaves out of rows with others."""
+        if not projected:
+            query, key = self.project_query(query), self.project_key(key)
+        mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
+        return torch.cat([self._logits(rows, key, m, bias) for rows, m, bias in self._chunks(query, key, mask, attn_bias)], -2)
+
     def _choose(self, backend: Backend, query: Tensor, key: Tensor) -> str:
         if backend == "auto":
             return "chunked" if self._chunk_size(query, key) < query.shape[-2] else "reference"
@@ -137,6 +146,9 @@ class Attention(nn.Module, ABC):
         return max(1, self.chunk_elements // (query.shape[0] * query.shape[1] * key.shape[-2] * self.pair_width))
 
     def _softmax(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
+        return self._logits(query, key, mask, attn_bias).softmax(-1)
+
+    def _logits(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
             query, key = (x.float() if x.dtype in HALF else x for x in (query, key))
             logits = self.score(query, _repeat_heads(key, query))  # [B, H, Q, K]
@@ -145,7 +157,7 @@ class Attention(nn.Module, ABC):
             allowed = None if mask is None else mask.dense(query.shape[-2], key.shape[-2], query.device)
             if allowed is not None:
                 logits = logits.masked_fill(~allowed, float("-inf"))
-            return logits.softmax(-1)
+            return logits
 
     def _reference(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float) -> Tensor:
         weights = drop(self._softmax(query, key, mask, attn_bias), dropout)

@@ -15,6 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from attnkit.drawing import draw
+from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.attending import Reading, read_batch
@@ -22,11 +23,11 @@ from attnkit.tokenizer import Tokenizer
 
 
 class AttentionMaps(Callback):
-    r"""Logs the entropy of each attention head, and pictures of its weights, on the same few rows each time.
+    r"""Logs the entropy of each attention head, the largest logit of each attention, and pictures, on the same few rows each time.
 
-    The scalars are `entropy/<module path>/head_<i>`, from 0 (all weight on one key) to 1 (the same weight on all keys). A head that stays
-    near 1 has learned no preference; very low entropy goes with unstable training. TensorBoard gets the maps of the first row too, if
-    matplotlib is installed.
+    The scalars are `entropy/<module path>/head_<i>`, from 0 (all weight on one key) to 1 (the same weight on all keys), and
+    `largest_logit/<module path>`, over all heads. A head that stays near 1 has learned no preference; very low entropy, and logits that
+    grow beyond some tens, go with unstable training. TensorBoard gets the maps of the first row too, if matplotlib is installed.
 
     The rows are read once more, without dropout and gradients: the training is the same, bit for bit. They are the first ones of the first
     batch that the run sees in validation (its sanity check included), or in training if that comes before.
@@ -35,7 +36,8 @@ class AttentionMaps(Callback):
         $$e_h = \operatorname{mean}_q \frac{-\sum_k w_{hqk} \ln w_{hqk}}{\ln K_q}$$
         over the real queries with two keys or more; $K_q$ is the number of keys that the masks leave to a query.
 
-    Paper: Zhai et al. 2023, https://arxiv.org/abs/2303.06296 (low attention entropy and instability)
+    Paper: Zhai et al. 2023, https://arxiv.org/abs/2303.06296 (low attention entropy and instability); Dehghani et al. 2023,
+    https://arxiv.org/abs/2302.05442 (large logits and divergence)
 
     Args:
         every_n_steps: Optimizer steps between two logs (default: at the end of each validation).
@@ -90,7 +92,7 @@ class AttentionMaps(Callback):
             return
         if not isinstance(task, Task):
             raise ConfigurationError(f"AttentionMaps needs a task of attnkit, but this is {type(task).__name__}")
-        with trainer.precision_plugin.forward_context():
+        with trainer.precision_plugin.forward_context(), record_attention(task.model, logits=True) as logits:
             reading = read_batch(task, self._batch, self.rows)
             maps = reading.maps()  # on every rank: the weights may be shared out
         if not trainer.is_global_zero:
@@ -100,6 +102,9 @@ class AttentionMaps(Callback):
             for path, weights in maps.items()
             for head, value in enumerate(entropy(weights, reading.queries(path) != Tokenizer.pad_id).tolist())
         }
+        for path, values in logits.items():
+            real = reading.queries(path) != Tokenizer.pad_id  # [B, Q]
+            scalars[f"largest_logit/{path}"] = values.masked_fill(~real[:, None, :, None], float("-inf")).max().item()
         for logger in trainer.loggers:
             logger.log_metrics(scalars, step=trainer.global_step)
             if isinstance(logger, TensorBoardLogger) and self.figures and find_spec("matplotlib") is not None:

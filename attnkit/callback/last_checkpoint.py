@@ -1,6 +1,8 @@
 """The checkpoint from which a run that was killed goes on."""
 
 import shutil
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -52,11 +54,22 @@ class LastCheckpoint(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._due = self._stopping = False
         self._step, self._time = trainer.global_step, time.monotonic()
+        if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._stop)  # Lightning's own handler sends messages in the midst of others, and can hang
+
+    def _stop(self, *_: Any) -> None:
+        self._stopping = True
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if batch_idx % trainer.accumulate_grad_batches == 0 and self._is_due(trainer):
+        if batch_idx % trainer.accumulate_grad_batches != 0:
+            return
+        # it is enough that one of several processes got the signal; all stop before the same step
+        stops = trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(self._stopping, all=False)
+        if stops or self._is_due(trainer):
             self._save(trainer)
+        if stops:
+            raise SIGTERMException
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -77,8 +90,8 @@ class LastCheckpoint(Checkpoint):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if isinstance(exception, SIGTERMException) and not trainer.fit_loop._should_accumulate():
-            self._save(trainer)
+        if isinstance(exception, SIGTERMException) and (trainer.world_size > 1 or not trainer.fit_loop._should_accumulate()):
+            self._save(trainer)  # if that was not done by several processes at once
             rank_zero_info(f"Stopped by SIGTERM after {trainer.global_step} steps, saved in {self.path}")
 
     def _is_due(self, trainer: Trainer) -> bool:
@@ -96,6 +109,7 @@ class LastCheckpoint(Checkpoint):
             previous = self.path.with_name(PREVIOUS)
             if previous.is_dir():  # a sharded checkpoint
                 shutil.rmtree(previous)
+            previous.unlink(missing_ok=True)
             self.path.replace(previous)
         trainer.strategy.barrier()
         trainer.save_checkpoint(self.path, weights_only=False)

@@ -6,11 +6,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from attnkit.ablation import Study
-from attnkit.ablation.engine import WORKER, retry, run_plan
-from attnkit.ablation.plan import Plan, Run, differences
+from attnkit.ablation.engine import edges, retry, run_plan
+from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
+from attnkit.ablation.plan import Plan, Run, add_seeds, differences, stored_plan
+from attnkit.ablation.progress import Progress, shown
 from attnkit.ablation.store import read_json, status_of, write_json
+from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
 
 Options = argparse.Namespace
@@ -37,6 +41,15 @@ def plan(options: Options) -> int:
             print(f"      also: {effect}")
     for variant, reason in planned.left_out:
         print(f"  left out: {variant.name}: {reason}")
+    if study.budget:
+        print(_budget(planned))
+    if planned.trials is not None and study.tune is not None:
+        each = f"{len(study.tune.values)} values x {study.tune.seeds} seeds for each variant"
+        print(f"Tuning of {study.tune.key} is {len(planned.trials.runs)} runs before, {each}.")
+        for name, found in planned.tuned.items():
+            print(f"  {name}: {found.value}")
+        for line in edges(planned):
+            print(line)
     compared = sum(v.reference is not None for v in planned.variants)
     if compared:
         smallest = detectable(len(study.seeds), alpha=study.alpha / compared)
@@ -44,8 +57,8 @@ def plan(options: Options) -> int:
             f"With {len(study.seeds)} seeds and {compared} comparisons, differences of {smallest:.2f} standard deviations (of the paired "
             f"differences) or more are found with a probability of 0.8."
         )
-    states = [status_of(planned.run_folder(r.key))["status"] for r in planned.runs]
-    times = [s["wall_seconds"] for r in planned.runs if "wall_seconds" in (s := status_of(planned.run_folder(r.key)))]
+    states = [status_of(planned.run_folder(r.key))["status"] for r in planned.all_runs]
+    times = [s["wall_seconds"] for r in planned.all_runs if "wall_seconds" in (s := status_of(planned.run_folder(r.key)))]
     if times:
         todo = sum(s in ("pending", "interrupted") for s in states)
         print(f"{todo} runs are to do, about {todo * sum(times) / len(times):.0f} s one after another, as the finished ones took.")
@@ -56,14 +69,17 @@ def run(options: Options) -> int:
     """Run what is not finished, then print the verdicts."""
     planned = _plan(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
-    run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, say=lambda line: print(line, flush=True))
+    engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
+    progress = Progress()
+    with shown(progress) as say:
+        planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
     return _report(planned)
 
 
 def status(options: Options) -> int:
     """Print the state of every run."""
     planned = _plan(options)
-    for one in planned.runs:
+    for one in planned.all_runs:
         state = status_of(planned.run_folder(one.key))
         message = f"  {state['kind']}: {state['message']}" if state["status"] == "failed" else ""
         print(f"{state['status']:<12} {one.key}  {', '.join(one.variants)}  seed {one.seed}{message}")
@@ -86,9 +102,18 @@ def retry_failed(options: Options) -> int:
     return run(options)
 
 
+def seeds(options: Options) -> int:
+    """Raise the number of seeds of a study that has results."""
+    study = add_seeds(Study.from_yaml(options.study), Path(options.folder), options.add)
+    print(f"{study.name} has {len(study.seeds)} seeds now: {', '.join(map(str, study.seeds))}. attnkit ablate run trains the new ones.")
+    print("The report says that they were added: to add until something is significant makes p-values too small.")
+    return 0
+
+
 def report(options: Options) -> int:
     """Write the report from what is stored."""
-    return _report(_plan(options))
+    study = Study.from_yaml(options.study).with_added_seeds(Path(options.folder))
+    return _report(stored_plan(study, Path(options.folder)) or study.plan(options.folder))
 
 
 def compare(options: Options) -> int:
@@ -151,6 +176,7 @@ ACTIONS: Mapping[str, tuple[str, Callable[[Options], int], tuple[str, ...]]] = {
     "status": ("the state of every run", status, ()),
     "logs": ("what a run wrote", logs, ("what",)),
     "retry": ("run again what failed", retry_failed, ()),
+    "seeds": ("raise the number of seeds of a study that has results", seeds, ()),
     "report": ("write the report from stored results", report, ()),
     "compare": ("compare any two variants", compare, ("a", "b")),
     "diff": ("where the complete recipes of two variants differ", diff, ("a", "b")),
@@ -169,9 +195,11 @@ def parser() -> argparse.ArgumentParser:
         for argument in names:
             sub.add_argument(argument, metavar=argument.upper(), help=_MEANINGS[argument])
         sub.add_argument("--folder", default="runs/ablations", help="where results are (default: runs/ablations)")
-        sub.add_argument("--seeds", type=int, nargs="+", default=[], metavar="N", help="add these seeds; finished runs stay")
+        if name == "seeds":
+            sub.add_argument("--add", type=int, required=True, metavar="N", help="how many more; finished runs stay")
         if name in ("run", "retry"):
-            sub.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)")
+            sub.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; with slurm and ray as many as have room)")
+            sub.add_argument("--engine", help=f"{', '.join(LAUNCHERS)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
             sub.add_argument("--gpus", metavar="0,1", help="deal these GPUs out to the runs")
             sub.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
         sub.set_defaults(carry_out=action)
@@ -190,7 +218,21 @@ def ablate(arguments: list[str]) -> int:
 
 
 def _plan(options: Options) -> Plan:
-    return Study.from_yaml(options.study).with_seeds(*options.seeds).plan(options.folder)
+    return Study.from_yaml(options.study).plan(options.folder)
+
+
+def _budget(planned: Plan) -> str:
+    budget, recipe = planned.study.budget, planned.inspections[planned.variants[0].name].recipe
+    assert budget is not None
+    assert recipe is not None
+    if budget.on == "steps":
+        return f"Each run is {budget.limit:,} steps, and so is its schedule."
+    known = {key: value for key, value in (recipe.get("trainer") or {}).items() if key in ("max_epochs", "max_steps") and value}
+    length = ", ".join(f"{key} {value}" for key, value in known.items()) or "Lightning's default"
+    return (
+        f"Each run ends at the first step at which it has used {budget.limit:,} {budget.on}. How many steps that is, nobody knows before: "
+        f"the schedule is as long as trainer says ({length}), and a run for which that is too short fails."
+    )
 
 
 def _report(planned: Plan) -> int:
@@ -212,7 +254,7 @@ def _variant(planned: Plan, name: str) -> str:
 
 def _find(planned: Plan, what: str) -> Run:
     variant, _, seed = what.rpartition(":")
-    found = [r for r in planned.runs if r.key.startswith(what) or (variant in r.variants and str(r.seed) == seed)]
+    found = [r for r in planned.all_runs if r.key.startswith(what) or (variant in r.variants and str(r.seed) == seed)]
     if len(found) != 1:
         raise ConfigurationError(f"{what!r} is {'no run' if not found else 'the beginning of several'}; attnkit ablate status lists them")
     return found[0]

@@ -8,10 +8,12 @@ import hashlib
 import math
 import os
 import platform
+import resource
 import sys
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
@@ -27,12 +30,16 @@ from typing_extensions import override
 from attnkit import __version__
 from attnkit.ablation.engine import BUSY
 from attnkit.ablation.store import read_json, write_json
+from attnkit.ablation.study import Budget
+from attnkit.callback import UnhealthyError
+from attnkit.callback.last_checkpoint import LAST, PREVIOUS
+from attnkit.cli.budget import Limit
+from attnkit.cli.flops import training_flops_per_token
+from attnkit.cli.lengths import Lengths
+from attnkit.cli.output import say
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
-
-CHECK_EVERY = 20
-"""Steps between looks at the loss: on a GPU a look waits for it."""
 
 
 class Recorder(Callback):
@@ -48,10 +55,10 @@ class Recorder(Callback):
         self.seeds = seeds
         self.diverged = False
         self.digest = ""
-        self.batches = self.tokens = 0
+        self.batches = self.tokens = self.memory = 0
         self.seconds = 0.0
         self.curve: list[dict[str, float]] = []
-        self._clock: float | None = None
+        self._started: float | None = None
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -60,8 +67,12 @@ class Recorder(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._clock = self._clock or time.perf_counter()
+        self._started = now() if self._started is None else self._started
         torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches)
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        # a checkpoint is written before a step begins: what is kept of a step is added when it has ended
         tensors = [leaf.detach().cpu() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         digest = hashlib.sha256(self.digest.encode())
         for tensor in tensors:
@@ -72,19 +83,30 @@ class Recorder(Callback):
         self.tokens += sum(int(t.count_nonzero()) for t in tensors if t.dtype == torch.int64)
 
     @override
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-        if self.batches % CHECK_EVERY == 0 and isinstance(loss, Tensor) and not bool(loss.isfinite()):
-            self.diverged = True
-            trainer.should_stop = True
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop_clock()
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop_clock()
+        self.memory = max(self.memory, peak_memory())
+
+    @override
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.on_train_end(trainer, pl_module)
+
+    def elapsed(self) -> float:
+        """Return the seconds of training: validations do not count."""
+        return self.seconds + (now() - self._started if self._started is not None else 0.0)
+
+    def _stop_clock(self) -> None:
+        self.seconds, self._started = self.elapsed(), None
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        now = time.perf_counter()
-        self.seconds += now - (self._clock or now)
-        self._clock = None
+        self.memory = max(self.memory, peak_memory())
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.curve.append({"step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3), **metrics})
         if not math.isfinite(metrics.get("val/loss", 0.0)):
@@ -93,8 +115,8 @@ class Recorder(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        kept = ("digest", "batches", "tokens", "seconds", "curve", "diverged")
-        return {name: getattr(self, name) for name in kept}
+        kept = ("digest", "batches", "tokens", "memory", "curve", "diverged")
+        return {name: getattr(self, name) for name in kept} | {"seconds": self.elapsed()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -102,22 +124,31 @@ class Recorder(Callback):
 
 
 class CellCLI(RunCLI):
-    """`attnkit fit` with a `Recorder`.
+    """`attnkit fit` with a `Recorder`, to which a training that is not healthy has diverged.
 
     Args:
         request: The arguments.
-        recorder: The callback.
+        recorder: Goes before all other callbacks.
+        others: Go after it.
     """
 
-    def __init__(self, request: Request, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, request: Request, recorder: Recorder, others: Sequence[Callback]) -> None:
+        self.recorder, self.others = recorder, others
         super().__init__("fit", request)
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
-        trainer.callbacks.insert(0, self.recorder)  # type: ignore[attr-defined]
+        trainer.callbacks[:0] = [self.recorder, *self.others]  # type: ignore[attr-defined]
         return trainer
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except UnhealthyError as error:  # an outcome, not a failure
+            say(str(error))
+            self.recorder.diverged = True
 
 
 def train(folder: Path) -> None:
@@ -126,8 +157,8 @@ def train(folder: Path) -> None:
     if not is_child():
         write_json(folder / "environment.json", environment())
         (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
-    recorder, started = Recorder(job["seeds"]), time.time()
-    last = folder / "checkpoints" / "last.ckpt"
+    recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
+    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # the second alone if it was killed between the two
     request = Request(
         recipes=[str(folder / "recipe.yaml")],
         others=[
@@ -136,13 +167,16 @@ def train(folder: Path) -> None:
             "--trainer.logger=false",
             "--trainer.enable_progress_bar=false",
         ],
-        ckpt_path=str(last) if last.exists() else None,
+        ckpt_path=next((str(path) for path in saved if path.exists()), None),
     )
-    cli = CellCLI(request, recorder)
+    limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
+    cli = CellCLI(request, recorder, [lengths, *([limit] if limit else [])])
+    if limit is not None and not recorder.diverged:
+        limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
     metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
     if job["test"] and not recorder.diverged:
-        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path="best", weights_only=True)
+        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True)
         metrics |= dict(tested)
     result = {
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
@@ -151,14 +185,49 @@ def train(folder: Path) -> None:
         "batch_hash": recorder.digest,
         "tokens": recorder.tokens,
         "seconds": round(recorder.seconds, 3),
+        "clock": "processor" if uses_processor_time() else "wall",
+        "tokens_per_second": round(recorder.tokens / recorder.seconds, 1) if recorder.seconds else None,
+        "memory": recorder.memory,
         "parameters": sum(p.numel() for p in cli.model.parameters()),
+        "lengths": lengths.tables(),
+        "budget": None if limit is None else {**job["budget"], "spent": limit.spent},
     }
     if is_child():
         return
+    result["flops_per_token"] = training_flops_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None))
     write_json(folder / "result.json", result)
     write_json(
         folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
     )
+
+
+def best_checkpoint(trainer: Trainer) -> str:
+    """Return the path of the best checkpoint of a run, by the metric that its recipe monitors.
+
+    Raises:
+        ConfigurationError: It keeps none.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
+            return callback.best_model_path
+    raise ConfigurationError("test: true needs the best checkpoint, but the recipe keeps none: let it validate, and keep checkpoints on")
+
+
+def uses_processor_time() -> bool:
+    """Return whether training is timed by the processor's clock: with one thread on the CPU, that is the time without other load."""
+    return not torch.accelerator.is_available() and torch.get_num_threads() == 1
+
+
+def now() -> float:
+    """Return the seconds on the clock of trainings."""
+    return time.process_time() if uses_processor_time() else time.perf_counter()
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has held: on the GPU if it uses one, else altogether, with the libraries' own."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def is_child() -> bool:
@@ -205,7 +274,7 @@ def main(folder: Path) -> int:
                 return 0  # by another process, since this one was begun
             try:
                 with warnings.catch_warnings(), _one_message():
-                    for message in (*_NOISE, r"Checkpoint directory .* exists and is not empty"):  # it goes on from one of these
+                    for message in (*_NOISE, r".*configured with multiple `ModelCheckpoint`"):  # the first is `best`
                         warnings.filterwarnings("ignore", message=message)
                     train(folder)
             except Exception as error:

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.ablation.design import layer
 from attnkit.cli.composition import complete_recipe
+from attnkit.cli.flops import forward_flops
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.recipe import merge, read_recipe
 from attnkit.registry import ConfigurationError, datasets, nearest, tasks
@@ -96,20 +95,14 @@ class Inspector:
         return sum(p.numel() for p in built.parameters())
 
     def flops(self, recipe: Mapping[str, Any]) -> int:
-        """Return the floating-point operations of the products of matrices (as torch counts) in a pass through a batch of the data.
-
-        The batch is the first of the validation data, which are in the same order for all. Scores that are no product, such as the
-        additive one, have cheap operations that are not counted.
-        """
+        """Return the floating-point operations of a pass through the first batch of the validation data; see `forward_flops`."""
         task, module = self.built(recipe)
         if module not in self.batches:
             module.prepare_data()
             module.setup("fit")
             self.batches[module] = next(iter(module.val_dataloader()))
         task.configure_model()
-        with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # CPU's fused kernel is not counted
-            task.objective(self.batches[module])
-        return int(counter.get_total_flops())
+        return forward_flops(task, self.batches[module])
 
     def built(self, recipe: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return the task, without a model yet, and the data module."""

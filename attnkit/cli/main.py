@@ -109,7 +109,7 @@ def _attention(arguments: Arguments) -> int:
 
 def _export(arguments: Arguments) -> int:
     parser = _parser("export")
-    parser.add_argument("checkpoint", help="a .ckpt file")
+    parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
     parser.add_argument("--out", required=True, metavar="FILE.safetensors", help="where to write the weights and the spec")
     chosen = parser.parse_args(arguments)
     from attnkit.task.checkpoint import export

@@ -14,6 +14,7 @@ from typing import Any, cast
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -23,7 +24,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.callback import LastCheckpoint
+from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot, overview, trainer_overview
@@ -37,7 +38,9 @@ from attnkit.registry import ConfigurationError, Registry, datasets, tasks
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
 from attnkit.task.generating import TextGenerator
 
+TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 TERMINATED = 143  # the exit status of what SIGTERM stops, 128 + 15
+UNHEALTHY = 3  # that of a training that would only spoil more, so that it is not begun again and again
 
 _NOISE = (
     r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
@@ -45,6 +48,7 @@ _NOISE = (
     r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is not a state to go on with, but a model
     r".*The dirpath has changed",  # a run that goes on has a folder of its own
     r".*Checkpoint directory .* exists and is not empty",  # one that is resumed has its old one
+    r".*AMP with fp16 is not supported on CPU",  # which is refused
     r".*WeightAveraging callback with a model that overrides",  # as every task does
 )
 
@@ -73,8 +77,12 @@ def run(command: str, arguments: list[str]) -> None:
             try:
                 RunCLI(command, request)
             except SIGTERMException:
-                say("note: stopped by SIGTERM; --resume goes on from the newest checkpoint")
-                raise SystemExit(TERMINATED) from None
+                rank_zero_only(say)("note: stopped by SIGTERM; --resume goes on from the newest checkpoint")
+                # the first process's status is the command's; Lightning kills it while it ends if another one's is not 0
+                raise SystemExit(0 if rank_zero_only.rank else TERMINATED) from None
+            except UnhealthyError as error:
+                rank_zero_only(say)(f"attnkit: error: {error}")
+                raise SystemExit(0 if rank_zero_only.rank else UNHEALTHY) from None
 
 
 @contextmanager
@@ -90,6 +98,8 @@ def _one_message() -> Iterator[None]:
             raise
         raise ConfigurationError(str(error)) from error  # a component refused its arguments
     except RuntimeError as error:
+        if "Early stopping conditioned on metric" in str(error):
+            raise ConfigurationError(f"trainer.callbacks: {error}") from error
         if "loading state_dict" not in str(error):
             raise
         raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {error}") from error
@@ -184,7 +194,7 @@ class RunCLI(LightningCLI):
         if self.ckpt_path in ("best", "hpc") and command == "fit":
             return None  # Lightning finds it
         if self.ckpt_path is not None:
-            return load_checkpoint(self.ckpt_path)
+            return load_checkpoint(self.ckpt_path, parts="description")
         if command != "fit":
             raise ConfigurationError(f"attnkit {command} needs a trained model: add --ckpt_path PATH")
         return None
@@ -242,6 +252,9 @@ class RunCLI(LightningCLI):
                 callbacks.append(ModelCheckpoint(filename="best", monitor=monitor, mode=mode))
             if not any(isinstance(c, LastCheckpoint) for c in callbacks):
                 callbacks.append(LastCheckpoint())
+        if self.subcommand == "fit" and not chosen.barebones:
+            watching = (FiniteCheck, Throughput)
+            callbacks += [kind() for kind in watching if not any(isinstance(c, kind) for c in callbacks)]
         if chosen.enable_model_summary is None:
             kwargs["enable_model_summary"] = False  # RecipeCallback has one
         if self.subcommand == "predict" and chosen.enable_progress_bar is None:
@@ -251,6 +264,13 @@ class RunCLI(LightningCLI):
             trainer = super().instantiate_trainer(callbacks=callbacks, **kwargs)
         except ValueError as error:  # such as the name of an accelerator or a strategy
             raise ConfigurationError(f"trainer: {error}") from error
+        except ModuleNotFoundError as error:
+            if chosen.precision not in TRANSFORMER_ENGINE:
+                raise
+            message = f"trainer.precision {chosen.precision} needs a GPU from Hopper on, and: pip install 'transformer-engine[pytorch]'"
+            raise ConfigurationError(message) from error
+        if str(chosen.precision) in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
+            raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer

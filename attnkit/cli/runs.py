@@ -1,6 +1,5 @@
 """The runs of a recipe: folders `version_0`, `version_1`, ... with checkpoints."""
 
-import zipfile
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ from attnkit.cli.components import short_path
 from attnkit.cli.output import say
 from attnkit.cli.recipe import Request, find_recipe, recipe_folder
 from attnkit.registry import ConfigurationError
-from attnkit.task.checkpoint import CheckpointError, load_checkpoint
+from attnkit.task.checkpoint import CheckpointError, require_undamaged
 
 DAMAGED = ".damaged"
 ROOT = "--trainer.default_root_dir"
@@ -74,17 +73,10 @@ def newest_checkpoint(folder: Path) -> Path | None:
     """
     for path in sorted(folder.glob("*.ckpt"), key=lambda p: p.stat().st_mtime_ns, reverse=True):
         try:
-            _require_whole(path)
+            require_undamaged(path)
         except CheckpointError as error:
             say(f"warning: {error}; it is put aside as {path.name}{DAMAGED}, and an earlier one is used")
             rank_zero_only(path.replace)(path.with_name(path.name + DAMAGED))
         else:
             return path
     return None
-
-
-def _require_whole(path: Path) -> None:
-    load_checkpoint(path)
-    with zipfile.ZipFile(path) as archive:
-        if (damaged := archive.testzip()) is not None:  # torch reads tensors without looking at their checksums
-            raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")

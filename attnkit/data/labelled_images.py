@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from typing_extensions import override
 
 from attnkit.data.image_reading import Location, read_images
 from attnkit.data.images import ImageData, Images, Part
+from attnkit.data.splitting import check_validation, set_aside
 from attnkit.registry import ConfigurationError, datasets
 
 
@@ -89,10 +89,7 @@ class LabelledImages(ImageData):
             seed=seed,
             num_workers=num_workers,
         )
-        if not 0 <= validation_fraction < 1:
-            raise ConfigurationError(f"validation_fraction must be at least 0 and below 1, but is {validation_fraction}")
-        if validation is not None and validation_fraction > 0:
-            raise ConfigurationError("validation and validation_fraction exclude each other: leave one out")
+        check_validation(validation, validation_fraction)
         self._locations: dict[str, Location | None] = {"train": train, "validation": validation, "test": test, "predict": predict}
         self.validation_fraction = validation_fraction
         self.columns = (image_column, label_column)
@@ -115,13 +112,8 @@ class LabelledImages(ImageData):
         images = self._read("train", shape=self.given_shape)
         if self.validation_fraction == 0:
             return images, None
-        count = round(self.validation_fraction * len(images.names))
-        if not 0 < count < len(images.names):
-            raise ConfigurationError(
-                f"validation_fraction={self.validation_fraction} of {len(images.names)} images is {count}: both parts must have some"
-            )
-        order = np.random.default_rng(self.seed).permutation(len(images.names))
-        return images.select(sorted(order[count:].tolist())), images.select(sorted(order[:count].tolist()))
+        kept, aside = set_aside(range(len(images.names)), self.validation_fraction, seed=self.seed, what="images")
+        return images.select(kept), images.select(aside)
 
     def _read(self, part: str, *, shape: Sequence[int] | None) -> Images:
         location = self._locations[part]

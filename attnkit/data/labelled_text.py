@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
 from typing_extensions import override
 
 from attnkit.data.labelled import Labelled, LabelledTextData, Labels
 from attnkit.data.reading import check, read_columns
+from attnkit.data.splitting import check_validation, set_aside
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
 
 
@@ -78,10 +78,7 @@ class LabelledText(LabelledTextData):
             num_workers=num_workers,
         )
         self._locations = {"train": train, "validation": validation, "test": test, "predict": predict}
-        if not 0 <= validation_fraction < 1:
-            raise ConfigurationError(f"validation_fraction must be at least 0 and below 1, but is {validation_fraction}")
-        if validation is not None and validation_fraction > 0:
-            raise ConfigurationError("validation and validation_fraction exclude each other: leave one out")
+        check_validation(validation, validation_fraction)
         self.validation_fraction = validation_fraction
         self.columns = (text_column, label_column)
 
@@ -109,15 +106,9 @@ class LabelledText(LabelledTextData):
         examples = self._read("train")
         if self.validation_fraction == 0:
             return examples, []
-        texts = list(dict.fromkeys(text for text, _ in examples))
-        count = round(self.validation_fraction * len(texts))
-        if not 0 < count < len(texts):
-            raise ConfigurationError(
-                f"validation_fraction={self.validation_fraction} of {len(texts)} distinct texts is {count}: both parts must have some"
-            )
-        chosen = np.random.default_rng(self.seed).choice(len(texts), size=count, replace=False)
-        aside = {texts[i] for i in chosen}
-        return [e for e in examples if e[0] not in aside], [e for e in examples if e[0] in aside]
+        keys = [text for text, _ in examples]
+        kept, aside = set_aside(keys, self.validation_fraction, seed=self.seed, what="distinct texts")
+        return [examples[i] for i in kept], [examples[i] for i in aside]
 
     def _read(self, part: str) -> list[Labelled]:
         rows = read_columns(self._location(part), self.columns, numbers=self.columns[1:])

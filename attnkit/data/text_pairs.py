@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
 from typing_extensions import override
 
 from attnkit.data.base import Pair, Seq2SeqData, references
 from attnkit.data.reading import check, read_columns
+from attnkit.data.splitting import check_validation, set_aside
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
 
 
@@ -74,10 +74,7 @@ class TextPairs(Seq2SeqData):
             num_workers=num_workers,
         )
         self._locations = {"train": train, "validation": validation, "test": test, "predict": predict}
-        if not 0 <= validation_fraction < 1:
-            raise ConfigurationError(f"validation_fraction must be at least 0 and below 1, but is {validation_fraction}")
-        if validation is not None and validation_fraction > 0:
-            raise ConfigurationError("validation and validation_fraction exclude each other: leave one out")
+        check_validation(validation, validation_fraction)
         self.validation_fraction = validation_fraction
         self.columns = (source_column, target_column)
 
@@ -107,15 +104,9 @@ class TextPairs(Seq2SeqData):
         pairs = self._read("train")
         if self.validation_fraction == 0:
             return pairs, []
-        sources = list(dict.fromkeys(source for source, _ in pairs))
-        count = round(self.validation_fraction * len(sources))
-        if not 0 < count < len(sources):
-            raise ConfigurationError(
-                f"validation_fraction={self.validation_fraction} of {len(sources)} distinct sources is {count}: both parts must have some"
-            )
-        chosen = np.random.default_rng(self.seed).choice(len(sources), size=count, replace=False)
-        aside = {sources[i] for i in chosen}
-        return [pair for pair in pairs if pair[0] not in aside], [pair for pair in pairs if pair[0] in aside]
+        keys = [source for source, _ in pairs]
+        kept, aside = set_aside(keys, self.validation_fraction, seed=self.seed, what="distinct sources")
+        return [pairs[i] for i in kept], [pairs[i] for i in aside]
 
     def _read(self, part: str) -> list[Pair]:
         return [(source, target) for source, target in read_columns(self._location(part), self.columns)]

@@ -1,6 +1,6 @@
 """Layers: what stacks are made of."""
 
-from attnkit.layers.context_decoder import ContextDecoder, ContextState, Placement
+from attnkit.layers.context_decoder import ContextDecoder, ContextState, Placement, Score
 from attnkit.layers.legality import check_legal
 from attnkit.layers.multi_head import KeyValues, MultiHead
 from attnkit.layers.recurrent import Cell, CellState, Recurrent, RecurrentLayer, RecurrentState
@@ -18,6 +18,7 @@ __all__ = [
     "Recurrent",
     "RecurrentLayer",
     "RecurrentState",
+    "Score",
     "Transformer",
     "TransformerLayer",
     "TransformerState",

@@ -22,6 +22,7 @@ from attnkit.embedding import Embedding
 from attnkit.models.head import Head
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
+from attnkit.strategy import ActivationCheckpointing, check_preparation, parallelize, prepare
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
 from attnkit.task.resume import RANDOM, go_on, random_states, settle
@@ -51,6 +52,9 @@ class Task(LightningModule, ABC):
             more axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
         schedule: The factor of its learning rate at each optimizer step.
         init_from: A checkpoint whose embedding and stack a fit starts from; see `initialise`.
+        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
 
     Attributes:
         from_data: Arguments that come from the data module on the command line, each with the attribute that holds it.
@@ -60,11 +64,21 @@ class Task(LightningModule, ABC):
     from_data: ClassVar[Mapping[str, str]] = {}
     model: nn.Module
 
-    def __init__(self, *, optimizer: OptimizerSpec, schedule: ScheduleSpec, init_from: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        optimizer: OptimizerSpec,
+        schedule: ScheduleSpec,
+        init_from: str | None = None,
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
+    ) -> None:
         super().__init__()
         self.registered_name = _registered_name(type(self))
         self.optimizer = optimizer
         self.schedule = schedule
+        self.activation_checkpointing = activation_checkpointing
+        self.is_compiled = compile
         self.init_from = init_from
         self.is_new = True  # until there are weights to go on with
         self._states: list[Any] | None = None  # random states to go on with
@@ -78,6 +92,11 @@ class Task(LightningModule, ABC):
     @abstractmethod
     def objective(self, batch: Any) -> Sums:
         """Return the sums of a batch."""
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of the data this process has: its rank, but processes of a tensor-parallel group have the same."""
+        return 0 if self._trainer is None else int((self.trainer.distributed_sampler_kwargs or {"rank": 0})["rank"])
 
     def training_log(self, nll: Tensor) -> dict[str, Tensor]:
         """Return what is logged as `train/...` at each optimizer step, from its negative log-likelihood per target."""
@@ -108,7 +127,8 @@ class Task(LightningModule, ABC):
             ValueError: A width or a count is out of range.
         """
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            self.build_model()
+            model = self.build_model()
+            check_preparation(model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -130,12 +150,19 @@ class Task(LightningModule, ABC):
     def configure_model(self) -> None:
         if not hasattr(self, "model"):
             self.model = self.build_model()
+            prepare(self.model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
+        if self.device_mesh is not None:
+            self._begin()  # while the weights are whole
+            parallelize(self.model, self.device_mesh)
 
     @override
     def on_fit_start(self) -> None:
-        if self.is_new:
+        self._begin()
+
+    def _begin(self) -> None:
+        if self.is_new and not self.trainer.ckpt_path:
             self.initialise()
-            self.is_new = False
+        self.is_new = False
 
     def initialise(self) -> None:
         """Fill a new model, at the start of its first fit, with what is known before: weights of `init_from`, and vectors of words.
@@ -207,11 +234,16 @@ class Task(LightningModule, ABC):
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
 
     def _divide_gradients(self) -> None:
-        """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all of both."""
-        tally = self.trainer.strategy.reduce(self._tally, reduce_op="sum")
-        assert isinstance(tally, Tensor)
+        """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all of both.
+
+        Ranks of a tensor-parallel group share a batch and count as one.
+        """
+        summed = self.trainer.strategy.reduce(self._tally, reduce_op="sum")
+        assert isinstance(summed, Tensor)
+        ranks = (self.trainer.distributed_sampler_kwargs or {"num_replicas": 1})["num_replicas"]
+        tally = summed * (ranks / self.trainer.world_size)
         count = tally[0].clamp(min=1)
-        factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / UNIT / count
+        factor = self.trainer.accumulate_grad_batches * ranks / UNIT / count
         for parameter in self.parameters():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
@@ -248,7 +280,7 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
         [(1, True, None), (1, False, None), (3, False, 0.0)]
     """
     heads = {id(p) for m in module.modules() if isinstance(m, Head) for p in m.parameters()}
-    hidden = {id(m.weight) for m in module.modules() if isinstance(m, nn.Linear)} - heads
+    hidden = {id(p) for m in module.modules() if isinstance(m, nn.Linear) for p in m.parameters(recurse=False) if p.ndim == 2} - heads
     matrices: dict[str, Any] = {"params": [], "matrices": True}
     others: dict[str, Any] = {"params": [], "matrices": False}
     undecayed: dict[str, Any] = {"params": [], "matrices": False, "weight_decay": 0.0}

@@ -13,6 +13,7 @@ from attnkit import masks
 from attnkit.models import DecoderModel
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
 from attnkit.stack.recurrent_decoder import RecurrentDecoder
+from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.generating import TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity
@@ -61,6 +62,9 @@ class CausalLM(TextGenerator):
         length_penalty: Exponent of the length that a beam's log-probability is divided by.
         prompts: Texts of which a continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a
             document.
+        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
@@ -90,8 +94,18 @@ class CausalLM(TextGenerator):
         max_length: int = 64,
         length_penalty: float = 1.0,
         prompts: Sequence[str] = ("",),
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
     ) -> None:
-        super().__init__(optimizer=optimizer, schedule=schedule, beam_size=beam_size, max_length=max_length, length_penalty=length_penalty)
+        super().__init__(
+            optimizer=optimizer,
+            schedule=schedule,
+            beam_size=beam_size,
+            max_length=max_length,
+            length_penalty=length_penalty,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
+        )
         self.store_arguments(locals())
         if not 0 <= label_smoothing < 1:
             raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from lightning.pytorch.plugins import TorchCheckpointIO
@@ -24,6 +24,7 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.registry import ConfigurationError, Registry, Spec, nearest, tasks
+from attnkit.strategy import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 
 if TYPE_CHECKING:
     from attnkit.task.base import Task
@@ -36,14 +37,25 @@ class CheckpointError(ConfigurationError):
     """A checkpoint that cannot be used: the message says what is wrong with it and what to do."""
 
 
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint on the CPU, with `weights_only=True`.
+def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = "all") -> dict[str, Any]:
+    """Read a checkpoint on the CPU, with `weights_only=True`: a file, or the folder of a sharded one, whose parts are put together.
+
+    Args:
+        path: The file or folder.
+        parts: `description`: weights and optimizers are not needed, and are left out of a sharded one, which may not fit into memory.
 
     Raises:
-        CheckpointError: The file is missing, cut short or damaged, not attnkit's, or written by a newer attnkit; or a component in it
+        CheckpointError: It is missing, cut short or damaged, not attnkit's, or written by a newer attnkit; or a component in it
             is not installed.
     """
     path = Path(path)
+    if is_sharded_checkpoint(path):
+        try:
+            sharded = (read_sharded if parts == "all" else read_rest)(path)
+        except ConfigurationError as error:
+            raise CheckpointError(str(error)) from error
+        require_readable(sharded, path)
+        return sharded
     _require_file(path)
     if not zipfile.is_zipfile(path):  # torch.save writes a zip file, whose directory is at its end
         with path.open("rb") as file:
@@ -60,6 +72,25 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged, or is no checkpoint ({str(error).splitlines()[0]})") from error
     require_readable(checkpoint, path)
     return dict(checkpoint)
+
+
+def require_undamaged(path: str | Path) -> None:
+    """Read all of a checkpoint and compare its checksums, which torch does not when it reads tensors.
+
+    Raises:
+        CheckpointError: It is cut short or damaged, or cannot be used for another reason.
+    """
+    path = Path(path)
+    load_checkpoint(path, parts="description")
+    try:
+        if is_sharded_checkpoint(path):
+            require_whole(path)
+            return
+    except ConfigurationError as error:
+        raise CheckpointError(str(error)) from error
+    with zipfile.ZipFile(path) as archive:
+        if (damaged := archive.testzip()) is not None:
+            raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")
 
 
 def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> "Task":
@@ -80,7 +111,7 @@ def export(path: str | Path, out: str | Path) -> None:
     """Write the task of a checkpoint as a safetensors file: weights, and in the metadata all that rebuilds it, tokenizers included.
 
     Args:
-        path: The checkpoint.
+        path: The checkpoint, sharded or not.
         out: The file to write. It appears whole or not at all.
 
     Raises:
@@ -159,6 +190,8 @@ def atomic(path: Path) -> Iterator[Path]:
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint beside its target and renames it, so that a killed run or a full disk leaves no half of one.
 
+    Sharded checkpoints, of another strategy, are read too.
+
     (Lightning's own writes to the folder for temporary files; from there to another disk is a copy, which can be cut short.)
 
     Example:
@@ -181,10 +214,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             message = f"the checkpoint cannot be written ({cause.strerror or cause}); those that are there already are whole"
             raise OSError(cause.errno, message, str(path)) from error
 
+    @override
+    def load_checkpoint(self, path: str | Path, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None) -> Any:
+        if is_sharded_checkpoint(Path(path)):  # of another strategy
+            return load_checkpoint(path)
+        return super().load_checkpoint(path, map_location, weights_only)
+
 
 def _require_file(path: Path) -> None:
     if path.is_dir():
-        raise CheckpointError(f"{path} is a folder, not a checkpoint file")
+        raise CheckpointError(f"{path} is a folder, but not that of a sharded checkpoint, nor a checkpoint file")
     if not path.exists():
         there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise CheckpointError(f"no checkpoint at {path}.{nearest(path.name, there)}")

@@ -9,6 +9,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, M
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
+from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.pooled import PooledTask, one_line, shortened
 
@@ -57,6 +58,9 @@ class Classification(PooledTask):
             (both macro). The first one picks the best checkpoint.
         init_from: A checkpoint whose embedding and stack are the start, as of a pretrained encoder; what does not fit starts anew.
         samples: Predictions printed after a validation.
+        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained, or there are fewer than two classes.
@@ -91,6 +95,8 @@ class Classification(PooledTask):
         metrics: Sequence[str] = ("accuracy", "f1"),
         init_from: str | None = None,
         samples: int = 8,
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
     ) -> None:
         super().__init__(
             stack=stack,
@@ -104,6 +110,8 @@ class Classification(PooledTask):
             metrics=metrics,
             init_from=init_from,
             samples=samples,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
         )
         self.store_arguments(locals())
         if not 0 <= label_smoothing < 1:

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attnkit.decoding import Generation, Options
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec
+from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.base import Task
 from attnkit.tokenizer import Tokenizer
 
@@ -40,13 +41,25 @@ class TextGenerator(Task):
         beam_size: Beams of generation; 1 is greedy.
         max_length: Most tokens that are generated, the end included.
         length_penalty: Exponent of the length that a beam's log-probability is divided by.
+        activation_checkpointing: What the backward pass computes again; see `Task`.
+        compile: Whether layers are compiled for training.
 
     Raises:
         ConfigurationError: A number is out of range.
     """
 
-    def __init__(self, *, optimizer: OptimizerSpec, schedule: ScheduleSpec, beam_size: int, max_length: int, length_penalty: float) -> None:
-        super().__init__(optimizer=optimizer, schedule=schedule)
+    def __init__(
+        self,
+        *,
+        optimizer: OptimizerSpec,
+        schedule: ScheduleSpec,
+        beam_size: int,
+        max_length: int,
+        length_penalty: float,
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
+    ) -> None:
+        super().__init__(optimizer=optimizer, schedule=schedule, activation_checkpointing=activation_checkpointing, compile=compile)
         Generation(beam_size=beam_size, max_length=max_length, length_penalty=length_penalty)  # checks them
         self.beam_size, self.max_length, self.length_penalty = beam_size, max_length, length_penalty
 

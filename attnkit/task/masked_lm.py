@@ -3,9 +3,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from heapq import nlargest
 from itertools import islice
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -29,7 +28,9 @@ from attnkit.registry import (
     tokenizers,
 )
 from attnkit.stack import EncoderStack
+from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.base import Task
+from attnkit.task.filling import Candidate, Filled, best_fillings
 from attnkit.task.generating import Hypothesis
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.masking import Masked, mask_tokens
@@ -40,35 +41,14 @@ MASK = "<mask>"
 BATCH = 64  # texts that are filled at once
 
 
-class Candidate(NamedTuple):
-    """A token that may stand in the place of a mask, and its probability."""
-
-    token: str
-    probability: float
-
-
-class Filled(NamedTuple):
-    """A text, the same with its masks filled, and the probability of what was filled in. As a string: the latter two, with a tab between.
-
-    With several masks the probability is the product of theirs: the model tells each hidden token without knowing the others.
-    """
-
-    text: str
-    filled: str
-    probability: float
-
-    def __str__(self) -> str:
-        return f"{self.filled}\t{self.probability:.4f}"
-
-
 @tasks.register("masked_lm")
 class MaskedLM(Task):
     """Tells hidden tokens of a text from what stands on both sides of them, as BERT is pre-trained.
 
     Of the tokens 15 % are chosen anew at each step; 80 % of these are hidden behind `<mask>`, 10 % behind a random token, and 10 % are
     left as they are. The loss is over the chosen tokens only. Special, unknown and extra tokens are never chosen. What is chosen depends
-    on the seed, the epoch, the batch and the process alone; in validation and test on the batch and the process, so that losses can be
-    compared between epochs and between models.
+    on the seed, the epoch, the batch and the share of the data alone; in validation and test on the batch and the share, so that losses can
+    be compared between epochs and between models.
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 
@@ -89,6 +69,9 @@ class MaskedLM(Task):
         init_from: A checkpoint whose embedding and stack a fit starts from, if they are the same composition (default: none).
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
+        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained or has no `<mask>`.
@@ -119,8 +102,16 @@ class MaskedLM(Task):
         init_from: str | None = None,
         optimizer: OptimizerSpec = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.98], "weight_decay": 0.01},  # noqa: B006
         schedule: ScheduleSpec = {"name": "linear", "warmup_steps": 0.05},  # noqa: B006
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
     ) -> None:
-        super().__init__(optimizer=optimizer, schedule=schedule, init_from=init_from)
+        super().__init__(
+            optimizer=optimizer,
+            schedule=schedule,
+            init_from=init_from,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
+        )
         self.store_arguments(locals())
         if not 0 < mask_probability < 1:
             raise ConfigurationError(f"mask_probability must be above 0 and below 1, but is {mask_probability}")
@@ -175,7 +166,7 @@ class MaskedLM(Task):
     def hide(self, tokens: Tensor, stage: Literal["fit", "evaluation"], batch_idx: int) -> Masked:
         """Choose tokens of a batch [B, T] and hide them, as in that batch of the epoch (`fit`), or of any validation or test."""
         seeds = [self.seed, self.current_epoch] if stage == "fit" else []
-        rng = np.random.default_rng([["evaluation", "fit"].index(stage), self.global_rank, batch_idx, *seeds])
+        rng = np.random.default_rng([["evaluation", "fit"].index(stage), self.data_rank, batch_idx, *seeds])
         return mask_tokens(
             tokens,
             probability=self.mask_probability,
@@ -284,13 +275,9 @@ class MaskedLM(Task):
 
     def _filled(self, tokens: Tensor, *, n: int) -> list[list[tuple[str, float]]]:
         """Return the `n` most probable fillings of each row of `tokens` [B, T], with their log-probabilities."""
-        found = []
-        for row, masks in zip(tokens.tolist(), self._candidates(tokens, top=n), strict=True):
-            best: list[tuple[float, list[int]]] = [(0.0, [])]
-            for candidates in masks:  # the best of all are among the best of each mask
-                best = nlargest(n, [(so_far + score, [*ids, i]) for so_far, ids in best for i, score in candidates])
-            found.append([(self.tokenizer.decode(_replaced(row, self.mask_id, ids)), score) for score, ids in best])
-        return found
+        rows = zip(tokens.tolist(), self._candidates(tokens, top=n), strict=True)
+        fillings = [best_fillings(row, masks, n=n, mask_id=self.mask_id) for row, masks in rows]
+        return [[(self.tokenizer.decode(ids), score) for ids, score in best] for best in fillings]
 
     def _candidates(self, tokens: Tensor, *, top: int) -> list[list[list[tuple[int, float]]]]:
         """Return, for each row of `tokens` [B, T], for each mask in it, the best ids and their log-probabilities."""
@@ -314,14 +301,3 @@ class MaskedLM(Task):
 
 def _metrics() -> nn.ModuleDict:
     return nn.ModuleDict({"loss": Mean(), "perplexity": Perplexity(), "masked_accuracy": Mean()})
-
-
-def _replaced(row: Sequence[int], mask_id: int, ids: Sequence[int]) -> list[int]:
-    """Return `row` with `ids` in the places of its masks, in turn.
-
-    Example:
-        >>> _replaced([1, 4, 7, 4, 2], 4, [8, 9])
-        [1, 8, 7, 9, 2]
-    """
-    rest = iter(ids)
-    return [next(rest) if i == mask_id else i for i in row]

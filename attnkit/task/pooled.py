@@ -13,6 +13,7 @@ from typing_extensions import override
 import attnkit
 from attnkit.models.base import generating
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, nearest, tokenizers
+from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.base import Task
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
@@ -44,6 +45,8 @@ class PooledTask(Task):
         metrics: Names of metrics, at least one; the first picks the best checkpoint.
         init_from: A checkpoint to start from; see `Task.initialise`.
         samples: Predictions printed after a validation.
+        activation_checkpointing: What the backward pass computes again; see `Task`.
+        compile: Whether layers are compiled for training.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
@@ -65,8 +68,16 @@ class PooledTask(Task):
         metrics: Sequence[str],
         init_from: str | None,
         samples: int,
+        activation_checkpointing: ActivationCheckpointing,
+        compile: bool,
     ) -> None:
-        super().__init__(optimizer=optimizer, schedule=schedule, init_from=init_from)
+        super().__init__(
+            optimizer=optimizer,
+            schedule=schedule,
+            init_from=init_from,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
+        )
         if isinstance(metrics, str) or not metrics:
             raise ConfigurationError(f"metrics must be a list of names, as in [{metrics or next(iter(self.metric_directions))}]")
         for name in metrics:

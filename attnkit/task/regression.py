@@ -11,6 +11,7 @@ from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, Pearson
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
+from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.loss import Sums
 from attnkit.task.pooled import Direction, PooledTask, one_line, shortened
 
@@ -54,6 +55,9 @@ class Regression(PooledTask):
         metrics: `mse`, `mae`, `pearson` and `spearman` (correlations from -1 to 1). The first one picks the best checkpoint.
         init_from: A checkpoint whose embedding and stack are the start, as of a pretrained encoder; what does not fit starts anew.
         samples: Predictions printed after a validation.
+        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
@@ -86,6 +90,8 @@ class Regression(PooledTask):
         metrics: Sequence[str] = ("mse", "mae", "pearson"),
         init_from: str | None = None,
         samples: int = 8,
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
     ) -> None:
         super().__init__(
             stack=stack,
@@ -99,6 +105,8 @@ class Regression(PooledTask):
             metrics=metrics,
             init_from=init_from,
             samples=samples,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
         )
         self.store_arguments(locals())
         self.evaluation = self.evaluation_metrics()

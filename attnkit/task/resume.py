@@ -31,6 +31,8 @@ def settle(fit_loop: Mapping[str, Any], *, steps: int) -> None:
             counts |= dict.fromkeys(done, counts["processed"])
         batch["current"] |= dict.fromkeys(batch["current"], 0)
         batch["is_last_batch"] = False
+    if batch["current"]["ready"] > batch["current"]["processed"]:
+        batch["is_last_batch"] = False  # the last one was fetched, but is not done
     for counts in (batch["total"], batch["current"]):  # the next one may have been fetched, and this one's hooks may have begun
         counts |= dict.fromkeys(done, counts["processed"])
     fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = steps

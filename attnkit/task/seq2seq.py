@@ -9,6 +9,7 @@ from typing_extensions import override
 
 import attnkit
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
+from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.generating import TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
@@ -51,6 +52,9 @@ class Seq2Seq(TextGenerator):
         metrics: What to compute from generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`,
             `chrf`. The first one picks the best checkpoint. With none, nothing is generated in validation and test.
         samples: Outputs printed after a validation.
+        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
+            grows with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
@@ -83,8 +87,18 @@ class Seq2Seq(TextGenerator):
         length_penalty: float = 1.0,
         metrics: Sequence[str] = ("sequence_error_rate", "token_error_rate"),
         samples: int = 8,
+        activation_checkpointing: ActivationCheckpointing = "none",
+        compile: bool = False,
     ) -> None:
-        super().__init__(optimizer=optimizer, schedule=schedule, beam_size=beam_size, max_length=max_length, length_penalty=length_penalty)
+        super().__init__(
+            optimizer=optimizer,
+            schedule=schedule,
+            beam_size=beam_size,
+            max_length=max_length,
+            length_penalty=length_penalty,
+            activation_checkpointing=activation_checkpointing,
+            compile=compile,
+        )
         self.store_arguments(locals())
         if not 0 <= label_smoothing < 1:
             raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
@@ -151,13 +165,16 @@ class Seq2Seq(TextGenerator):
         return {"loss": nll, "perplexity": nll.exp()}
 
     @override
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, list[str]]:
+        """Return the `hypotheses` of a batch, for callbacks."""
         hypotheses = self._evaluate(batch, "val")
         self._shown += list(zip(batch["source"], hypotheses, batch["references"], strict=False))[: self.samples]
+        return {"hypotheses": hypotheses}
 
     @override
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self._evaluate(batch, "test")
+    def test_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, list[str]]:
+        """Return the `hypotheses` of a batch, for callbacks."""
+        return {"hypotheses": self._evaluate(batch, "test")}
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Prediction]:
@@ -200,9 +217,9 @@ class Seq2Seq(TextGenerator):
 
     def _metrics(self) -> nn.ModuleDict:
         means: dict[str, Metric] = {"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean()}
-        return nn.ModuleDict(means | {name: generation_metric(name, tokenize=self._reference_tokens) for name in self.metric_names})
+        return nn.ModuleDict(means | {name: generation_metric(name, tokenize=self.reference_tokens) for name in self.metric_names})
 
-    def _reference_tokens(self, text: str) -> list[object]:
+    def reference_tokens(self, text: str) -> list[object]:
         """Return the token ids of a text; what the vocabulary lacks stays text, so that it equals no other unknown token."""
         ids = self.tgt_tokenizer.encode(text)
         return [(text, i) if token == Tokenizer.unk_id else token for i, token in enumerate(ids)]

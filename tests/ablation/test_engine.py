@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from attnkit.ablation.engine import retry, run_plan
-from attnkit.ablation.plan import Plan
+from attnkit.ablation.plan import Plan, add_seeds
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
 from attnkit.ablation.store import status_of, write_json
@@ -70,13 +70,24 @@ def test_identical_compositions_are_run_once(worker: Use) -> None:
 
 
 def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
+    with pytest.raises(ConfigurationError, match="runs/s has no results yet: set seeds in the study file"):
+        add_seeds(study(), Path("runs"), 2)
     run_plan(make())
-    more = study().with_seeds(3).plan(Path("runs"))
+    assert add_seeds(study(), Path("runs"), 2).seeds == (0, 1, 2, 3, 4)
+    more = make()
+    assert len(more.runs) == 15
     run_plan(more)
-    assert sum(lines("ran.txt").values()) == 12
-    assert (False, "the number of seeds was decided before the results, but [3] were added: p-values are too small") in Results(
-        more
-    ).checklist()
+    assert sum(lines("ran.txt").values()) == 15
+    assert add_seeds(study(), Path("runs"), 1).seeds == (0, 1, 2, 3, 4, 5)
+    told = [text for holds, text in Results(more).checklist() if not holds]
+    assert "the number of seeds was decided before the results, but [3, 4] were added: p-values are too small" in told
+
+
+def test_seeds_that_the_file_gained_are_kept_with_the_results(worker: Use) -> None:
+    run_plan(make())
+    run_plan(make(seeds=4))
+    assert json.loads(Path("runs/s/study.json").read_text())["seeds_added"] == [3]
+    assert len(make().runs) == 12
 
 
 def test_another_question_under_the_same_name_is_refused(worker: Use) -> None:
@@ -127,16 +138,123 @@ def test_fail_fast_stops_at_the_first_failure(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 1
 
 
+@pytest.mark.parametrize("engine", [{"name": "local"}, {"name": "slurm", "cluster": "local"}], ids=["local", "slurm"])
+def test_what_still_goes_on_is_ended_and_can_go_on(worker: Use, engine: dict[str, str]) -> None:
+    if engine["name"] == "slurm":
+        pytest.importorskip("submitit", reason="the engine slurm needs submitit")
+    worker(
+        """
+if not os.path.exists("second"):
+    open("second", "w").close()
+    while not os.path.exists("pid"): time.sleep(0.05)
+    sys.exit(3)
+with open("pid.part", "w") as file: file.write(str(os.getpid()))
+os.replace("pid.part", "pid")
+time.sleep(600)
+"""
+    )
+    plan = make(seeds=2, factors={"model.stack.position": ["none"]})
+    with pytest.raises(ConfigurationError, match="attnkit ablate logs says more"):
+        run_plan(plan, jobs=2, fail_fast=True, engine=engine)
+    deadline = time.monotonic() + 30
+    while Path("/proc", Path("pid").read_text()).exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path("/proc", Path("pid").read_text()).exists()
+    assert states(plan) == {"error": 1, "interrupted": 1, "pending": 2}
+
+
 def test_a_metric_that_is_never_logged_stops_the_study(worker: Use) -> None:
     with pytest.raises(ConfigurationError, match=r"'val/los' is never logged. Did you mean 'val/loss'\? Logged: val/loss"):
         run_plan(make(metric="val/los"))
     assert sum(lines("ran.txt").values()) == 1
 
 
-def test_a_full_disk_stops_the_study(worker: Use) -> None:
+def test_a_full_disk_stops_the_study_and_it_goes_on_when_there_is_room(worker: Use) -> None:
     worker("write('status.json', {'status': 'failed', 'kind': 'disk_full', 'message': 'No space left on device'}); sys.exit(1)")
-    with pytest.raises(ConfigurationError, match=r"failed \(disk_full\): No space left on device"):
+    with pytest.raises(ConfigurationError, match="the disk of runs is full; make room, and run it again"):
         run_plan(make())
+    worker("")
+    run_plan(make())
+    assert states(make()) == {"ok": 9}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_disk_that_is_too_full_for_the_plan_is_told(worker: Use) -> None:
+    Path("runs/s").mkdir(parents=True)
+    Path(f"runs/s/.study.json.{os.getpid()}.tmp").symlink_to("/dev/full")
+    with pytest.raises(ConfigurationError, match="the disk of runs is full"):
+        run_plan(make())
+    assert list(Path("runs/s").iterdir()) == []
+
+
+KINDS = {"timeout": True, "out_of_memory": True, "error": False, "configuration": False}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_run_goes_on_from_depends_on_how_it_failed(worker: Use, kind: str) -> None:
+    worker(
+        f"""
+saved = folder / "checkpoints" / "last.ckpt"
+with open("began.txt", "a") as file:
+    file.write(f"{{saved.exists()}}" + chr(10))
+if not (folder / "tried").exists():
+    (folder / "tried").touch(); saved.parent.mkdir(); saved.touch()
+    write("status.json", {{"status": "failed", "kind": {kind!r}, "message": "m"}}); sys.exit(1)
+"""
+    )
+    plan = make(seeds=2, factors={"model.stack.position": ["none"]}, retries={kind: 1})
+    run_plan(plan)
+    assert states(plan) == {"ok": 4}
+    assert lines("began.txt") == {"False": 4, str(KINDS[kind]): 4} if KINDS[kind] else {"False": 8}
+
+
+def test_gpus_are_dealt_out(worker: Use) -> None:
+    worker("(folder / 'gpu').write_text(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(0.3)")
+    plan = make(seeds=2)
+    run_plan(plan, jobs=2, gpus=[3, 5])
+    seen = Counter((plan.run_folder(r.key) / "gpu").read_text() for r in plan.runs)
+    assert set(seen) == {"3", "5"}
+
+
+def test_an_engine_that_is_not_there_is_told() -> None:
+    with pytest.raises(ConfigurationError, match=r"engine: unknown 'slrum'. Did you mean 'slurm'\?"):
+        study(engine="slrum")
+    with pytest.raises(ConfigurationError, match=r"engine ray has no argument 'cpu'. Did you mean 'cpus'\?"):
+        study(engine={"name": "ray", "cpu": 2})
+
+
+@pytest.mark.parametrize(("name", "package"), [("slurm", "submitit"), ("ray", "ray")])
+def test_an_engine_whose_package_is_missing_says_what_to_install(
+    worker: Use, monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigurationError, match=rf"engine {name} needs the package '{package}': pip install 'attnkit\[{name}\]'"):
+        run_plan(make(engine=name))
+
+
+def test_slurm_needs_slurm(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("submitit", reason="the engine slurm needs submitit")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigurationError, match=r"engine slurm: .* It needs sbatch"):
+        run_plan(make(engine="slurm"))
+
+
+def table(plan: Plan) -> list[dict[str, object]]:
+    frame = Results(plan).frame()
+    return [dict(row) for row in frame.drop(columns="seconds").to_dict("records")]
+
+
+@pytest.mark.parametrize("engine", [{"name": "slurm", "cluster": "local"}, pytest.param({"name": "ray"}, marks=pytest.mark.slow)])
+def test_every_engine_gives_the_same_table(worker: Use, engine: dict[str, str]) -> None:
+    pytest.importorskip("submitit" if engine["name"] == "slurm" else "ray", reason=f"the engine {engine['name']} is not installed")
+    factors = {"model.stack.position": ["none"]}
+    here = study(seeds=2, factors=factors).plan(Path("here"))
+    there = study(seeds=2, factors=factors, engine=engine).plan(Path("there"))
+    run_plan(here, jobs=2)
+    run_plan(there, jobs=2)
+    assert states(there) == {"ok": 4}
+    assert table(there) == table(here)
+    assert markdown(Results(there)) == markdown(Results(here))
 
 
 def test_a_run_is_running_while_a_process_has_its_lock(worker: Use) -> None:

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from attnkit.ablation.plan import stored_plan
+from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.store import write_json
+from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import study
 
 pytestmark = pytest.mark.usefixtures("guessed")
@@ -26,7 +29,16 @@ def stored(values: dict[str, list[float | str]], *, hashes: dict[int, str] | Non
         number = None if isinstance(value, str) else value
         curve = [{"tokens": t, "seconds": t / 10, "val/loss": (number or 1.0) + 1 / t} for t in (10, 20, 30)]
         digest = (hashes or {}).get(run.seed, "h") if run.variants[0] == "baseline" else "h"
-        result = {"metrics": {"val/loss": number}, "curve": curve, "batch_hash": digest, "parameters": 10}
+        lengths = [{"length": n, "count": 30, "sequence_error_rate": n / 10} for n in (1, 2, 4)]
+        cost = {"flops_per_token": 60, "tokens": 500, "tokens_per_second": 12_345.6, "memory": 2.5e9, "clock": "processor"}
+        result = {
+            "metrics": {"val/loss": number},
+            "curve": curve,
+            "batch_hash": digest,
+            "parameters": 10,
+            "lengths": {"target": lengths},
+            **cost,
+        }
         status = {"status": "ok"} if number is not None else {"status": value, "kind": "timeout", "message": "took more than 3 s"}
         write_json(folder / "environment.json", {"torch": "2.13"})
         write_json(folder / "result.json", result)
@@ -80,7 +92,9 @@ def test_a_broken_pairing_is_reported() -> None:
     values: dict[str, list[float | str]] = {name: list(BASE) for name in ("baseline", "position=none", "position=learned")}
     results = stored(values, hashes={2: "other"})
     assert results.unpaired() == [2]
-    assert "- [ ] all variants saw the same batches in the same order, but not with the seeds [2]" in markdown(results)
+    assert "- [ ] all variants saw the same batches in the same order, by a hash of every batch, but not with the seeds [2]" in markdown(
+        results
+    )
 
 
 def test_the_page_is_whole_and_loads_nothing(results: Results) -> None:
@@ -101,29 +115,119 @@ def test_the_page_is_whole_and_loads_nothing(results: Results) -> None:
     Reader().feed(html)
     assert loads == []
     assert len(set(ids)) == len(ids)  # or one figure is cut by the clip of another
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 5
     assert "position=learned is worse than baseline" in html
     assert '<meta name="viewport"' in html
 
 
 def test_names_cannot_break_the_page_or_the_table() -> None:
-    factors = {"model.x": {"levels": {"<b>&|_%": 1}}}
-    name = "x=<b>&|_%"
+    factors = {"model.x": {"levels": {"<u>&|_%": 1}}}
+    name = "x=<u>&|_%"
     results = stored({"baseline": list(BASE), name: list(BASE)}, factors=factors)
-    assert "<b>" not in page(results)
-    assert r"x=<b>&\|_%" in markdown(results)
-    assert r"x=$<$b$>$\&|\_\%" in latex(results)
+    assert "<u>" not in page(results)
+    assert r"x=<u>&\|_%" in markdown(results)
+    assert r"x=$<$u$>$\&|\_\%" in latex(results)
 
 
 def test_all_forms_are_written_from_what_is_stored(results: Results) -> None:
     write_report(results, Path("out"))
-    assert sorted(p.name for p in Path("out").iterdir()) == ["report.csv", "report.html", "report.md", "report.tex", "runs.csv"]
+    assert sorted(p.name for p in Path("out").iterdir()) == ["figures", "report.csv", "report.html", "report.md", "report.tex", "runs.csv"]
+    assert all(f"](figures/{p.name})" in Path("out/report.md").read_text() for p in Path("out/figures").iterdir())
     assert len(Path("out/runs.csv").read_text().splitlines()) == 19
     rows = Path("out/report.csv").read_text().splitlines()
-    assert rows[0].startswith("variant,mean,")
+    assert rows[0].startswith("variant,reference,mean,difference,")
     assert len(rows) == 4
     again = Results(study(seeds=6, min_effect=0.05).plan(Path("runs")))
     assert markdown(again) == markdown(results)
+
+
+def test_a_report_needs_no_look_at_the_recipes(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnkit.ablation.plan.inspect", None)
+    planned = stored_plan(study(seeds=6, min_effect=0.05), Path("runs"))
+    assert planned is not None
+    assert page(Results(planned)) == page(results)
+
+
+@pytest.mark.parametrize("changes", [{"min_effect": 0.1}, {"seeds": 7}, {"metric": "val/accuracy"}, {"name": "other"}])
+def test_a_stored_plan_is_no_answer_to_another_question(results: Results, changes: dict[str, Any]) -> None:
+    assert stored_plan(study(**{"seeds": 6, "min_effect": 0.05} | changes), Path("runs")) is None
+
+
+def test_what_a_report_shows_may_change_when_there_are_results(results: Results) -> None:
+    published = {"source": "A 2020", "better": "higher", "rows": {"baseline": {"base": 20}}}
+    planned = stored_plan(study(seeds=6, min_effect=0.05, lengths="target", published=published), Path("runs"))
+    assert planned is not None
+    planned.lock()
+    assert "## Beside the published table\n\nA 2020." in markdown(Results(planned))
+
+
+def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
+    assert "| 10 | 60  | 30 k | 12.3 k | 2.5 GB | 6/6 |" in markdown(results)
+    summary = results.summary().set_index("variant")
+    assert summary.loc["baseline", "flops"] == 30_000
+    assert summary.loc["position=none", "difference"] == pytest.approx(-0.525)
+    assert summary.loc["position=learned", "difference"] is None
+    assert results.frame().loc[0, "memory"] == 2.5e9
+
+
+def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
+    assert results.by_length("baseline", "target") == ("sequence_error_rate", [(n, pytest.approx(n / 10)) for n in (1, 2, 4)])
+    assert results.by_length("baseline", "source") == ("", [])
+    assert not any(figure.name == "lengths" for figure in results.figures)
+    planned = stored_plan(study(seeds=6, min_effect=0.05, lengths="target"), Path("runs"))
+    assert planned is not None
+    [drawn] = [figure for figure in Results(planned).figures if figure.name == "lengths"]
+    assert drawn.svg is not None
+    assert "tokens of the target" in drawn.svg
+
+
+def test_rare_lengths_are_taken_together(results: Results) -> None:
+    rows = [{"length": n, "count": count, "token_error_rate": 0.5} for n, count in ((1, 3), (2, 500), (3, 40), (5, 2), (9, 1))]
+    for result in results.result.values():
+        result["lengths"] = {"source": rows}
+    name, points = results.by_length("baseline", "source")
+    assert name == "token_error_rate"
+    assert [value for _, value in points] == pytest.approx([0.5] * 2)
+    assert [length for length, _ in points] == pytest.approx([(3 + 1000) / 503, (120 + 10 + 9) / 43])
+
+
+def test_a_published_table_stands_beside_ours(results: Results) -> None:
+    rows = {"baseline": {"base": 20.0}, "position=none": {"no positions": 21.0}, "position=learned": {"learned": 20.5}}
+    table = published(stored_results(results, published={"source": "A 2020, BLEU", "better": "higher", "rows": rows}))
+    assert table is not None
+    assert [(cells[0], *cells[5:]) for _, cells in table.rows] == [
+        ("baseline", "20", "-", "-"),
+        ("position=none", "21", "+1", "yes"),  # better here, better there
+        ("position=learned", "20.5", "+0.5", "no"),  # all its runs diverged here
+    ]
+    assert table.summary.startswith("Of 2 differences that are shown here and can be compared, 1 point the same way")
+    assert published(results) is None
+
+
+def stored_results(results: Results, **changes: Any) -> Results:
+    """Return the same results, with something else to show."""
+    planned = stored_plan(study(**{"seeds": 6, "min_effect": 0.05} | changes), Path("runs"))
+    assert planned is not None
+    return Results(planned)
+
+
+def test_a_published_row_of_no_variant_is_refused() -> None:
+    wrong = {"source": "A", "better": "higher", "rows": {"position=nome": {"x": 1}}}
+    with pytest.raises(ConfigurationError, match=r"published: no variant 'position=nome'\. Did you mean 'position=none'"):
+        study(published=wrong).expanded()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"better": "up"}, "must be lower or higher"),
+        ({"rows": {"baseline": {}}}, "published"),
+        ({"rows": {"baseline": {"a, b": None}}}, "published"),
+    ],
+)
+def test_a_published_table_is_checked(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        study(published={"source": "A", "better": "higher", "rows": {"baseline": {"x": 1}}} | wrong)
 
 
 def test_a_frame_has_a_row_for_each_run(results: Results) -> None:

@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import attnkit
 from attnkit.callback import AttentionMaps
 from attnkit.callback.attention_maps import entropy
 from attnkit.drawing import figure as figures
@@ -23,7 +24,7 @@ def entropies(folder: Path) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     for row in rows:
         for name, value in row.items():
-            if name.startswith("entropy/") and value:
+            if name.startswith(("entropy/", "largest_logit/")) and value:
                 found.setdefault(int(row["step"]), {})[name] = float(value)
     return found
 
@@ -46,12 +47,11 @@ def test_training_with_it_is_bit_for_bit_the_same(words, make_batch, make_task, 
     ]
     assert [sorted(log) for log in logs] == [[], [1, 2, 3, 4, 5, 6, 7, 8], [4, 8]]
     assert logs[1][8] == logs[2][8]  # the same rows at the same step
-    assert all(0 <= value <= 1 for log in logs for scalars in log.values() for value in scalars.values())
-    assert sorted(logs[2][4]) == [
-        f"entropy/stack.{path}/head_{head}"
-        for path in ("decoder.layers.0.cross_attention", "decoder.layers.0.self_attention", "encoder.layers.0.self_attention")
-        for head in (0, 1)
-    ]
+    values = [(name, value) for log in logs for scalars in log.values() for name, value in scalars.items()]
+    assert all(0 <= value <= 1 for name, value in values if name.startswith("entropy/"))
+    paths = [f"stack.{p}.layers.0.{k}_attention" for p, k in (("decoder", "cross"), ("decoder", "self"), ("encoder", "self"))]
+    expected = [f"entropy/{path}/head_{head}" for path in paths for head in (0, 1)]
+    assert sorted(logs[2][4]) == expected + [f"largest_logit/{path}" for path in paths]
 
 
 def test_the_entropies_are_those_of_the_rows_without_padding(words, make_batch, make_task, fit, tmp_path):
@@ -69,6 +69,22 @@ def test_the_entropies_are_those_of_the_rows_without_padding(words, make_batch, 
                 if keys > 1:
                     values.append(-sum(w * math.log(w) for w in row if w > 0) / math.log(keys))
         assert logged[f"entropy/stack.{part}.layers.0.{kind}_attention/head_1"] == pytest.approx(sum(values) / len(values), abs=1e-4)
+
+
+def test_the_largest_logit_is_that_of_real_queries_and_keys(words, make_batch, make_task, fit, tmp_path):
+    asked = words(3)
+    task = make_task(stack={**STACK, "position": "none"})
+    fit(task, [make_batch(words(6))], val=[make_batch(asked)], callbacks=[AttentionMaps(rows=3)], logger=CSVLogger(tmp_path, version=0))
+    (logged,) = entropies(tmp_path / "lightning_logs/version_0").values()
+    largest = []
+    for word in asked:  # one by one, so without padding
+        batch = make_batch([word])
+        task.eval()
+        with attnkit.record_attention(task.model, logits=True) as logits:
+            task(batch["src"], batch["tgt"][:, :-1])
+        largest.append({path: values.amax().item() for path, values in logits.items()})
+    for path in largest[0]:
+        assert logged[f"largest_logit/{path}"] == pytest.approx(max(row[path] for row in largest), rel=1e-4)
 
 
 def test_tensorboard_gets_figures(words, make_batch, make_task, fit, tmp_path):

@@ -1,17 +1,28 @@
 """A run of a study: paired, exact when it goes on, and honest about how it ended."""
 
+import os
+import signal
+import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from attnkit.ablation import Study
+from attnkit.ablation.results import Results
 from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.cli import cell
 from attnkit.cli.inspection import Inspector
 from tests.ablation.conftest import RECIPE, STUDY
 
+KILL_REASON = "takes minutes: set ATTNKIT_KILL=1"
 SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
 
 
@@ -57,7 +68,10 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.M
     class CutError(Exception):
         pass
 
-    def cut(self: cell.Recorder, trainer: Any, *_: Any) -> None:
+    end = cell.Recorder.on_train_batch_end
+
+    def cut(self: cell.Recorder, trainer: Any, *others: Any) -> None:
+        end(self, trainer, *others)
         if trainer.current_epoch == 1:
             raise CutError
 
@@ -81,6 +95,46 @@ def test_a_run_that_diverges_says_so() -> None:
 
 def test_test_metrics_are_those_of_the_best_checkpoint() -> None:
     assert "test/loss" in run("tested", test=True)["metrics"]
+
+
+@pytest.mark.parametrize("test", [False, True])
+def test_metrics_by_length_add_up_to_the_metrics_of_all(test: bool) -> None:
+    result = run("lengths", {"model": {"metrics": ["sequence_error_rate", "token_error_rate"]}}, test=test)
+    for side, length in (("source", 3), ("target", 5)):  # characters
+        table = result["lengths"][side]
+        assert [row["length"] for row in table] == [length]
+        assert sum(row["count"] for row in table) == 32
+        for name in ("sequence_error_rate", "token_error_rate"):
+            assert table[0][name] == pytest.approx(result["metrics"][f"{'test' if test else 'val'}/{name}"])
+
+
+def test_a_result_says_what_the_run_cost() -> None:
+    result = run("one")
+    assert result["tokens_per_second"] == pytest.approx(result["tokens"] / result["seconds"], rel=0.01)
+    assert result["memory"] > 1e7
+    assert result["clock"] in ("processor", "wall")
+    wide = run("wide", {"model": {"stack": {"d_model": 16}}})
+    assert 2 < wide["flops_per_token"] / result["flops_per_token"] < 4  # most products grow with the square of the width
+    assert "lengths" in result
+
+
+def test_validation_takes_no_time_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(cell, "now", lambda: clock[0])
+    recorder, batch = cell.Recorder(SEEDS), {"src": torch.tensor([[5, 2]])}
+    trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={}, global_step=1)
+    task: Any = None
+    for training, validation in ((5.0, 60.0), (7.0, 80.0)):
+        recorder.on_train_batch_start(trainer, task, batch, 0)
+        clock[0] += training
+        recorder.on_validation_start(trainer, task)
+        clock[0] += validation
+        recorder.on_validation_end(trainer, task)
+    recorder.on_train_batch_start(trainer, task, batch, 0)
+    clock[0] += 1.0
+    recorder.on_train_end(trainer, task)
+    assert [point["seconds"] for point in recorder.curve] == [5.0, 12.0]
+    assert recorder.seconds == 13.0
 
 
 def test_a_wrong_recipe_is_a_failed_run_with_its_message() -> None:
@@ -152,11 +206,59 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     assert ran.status == 0, ran.err
     assert "position=none cannot be told from baseline: val/loss " in ran.out
     page = Path("runs/ablations/s/report.html").read_text(encoding="utf-8")
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 5
     assert "http" not in page.replace("http://www.w3.org", "")  # which names SVG, and is not asked for anything
-    assert "✓ all variants saw the same batches in the same order" in page
+    assert "✓</b>all variants saw the same batches in the same order" in page
     key = next(Path("runs/ablations/runs").iterdir()).name
     assert attnkit("ablate", "reproduce", "s.yaml", key).status == 0
     assert "model.stack.position.name" in attnkit("ablate", "diff", "s.yaml", "baseline", "position=none").out
     assert "no variant 'basline'. Did you mean 'baseline'?" in attnkit("ablate", "compare", "s.yaml", "basline", "position=none").err
     assert attnkit("ablate", "status", "s.yaml").out.count("ok ") == 4
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill an engine and all that it began, whichever session they are in."""
+    found, new = [], [process.pid]
+    while new:
+        children = [Path(f"/proc/{pid}/task/{pid}/children") for pid in new]
+        found, new = found + new, [int(child) for file in children if file.exists() for child in file.read_text().split()]
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def outcome(folder: str) -> tuple[list[str], Any]:
+    """Return the verdicts of a study, and its table without times."""
+    results = Results(Study.from_yaml("s.yaml").plan(folder))
+    frame = results.frame()
+    kept = ["variant", "seed", "status", "run", "parameters", "batches", "tokens", "batch_hash", *(c for c in frame if "/" in c)]
+    return results.sentences(), frame[kept].to_dict("records")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [4, pytest.param(30, marks=pytest.mark.skipif("not os.environ.get('ATTNKIT_KILL')", reason=KILL_REASON))])
+def test_killed_at_random_moments_trainings_end_as_if_they_had_not_been(runs: int, seed: int) -> None:
+    """Five times the engine and its runs are killed, with -9. The report is that of a calm study; nothing finished is begun again."""
+    content = STUDY | {"seeds": runs // 2, "factors": {"model.stack.position": ["none"]}, "set": {"trainer.max_epochs": 4}}
+    Path("s.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    program = "import sys; from attnkit.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "ablate", "run", "s.yaml", "--jobs", "2", "--folder"]
+    began = time.monotonic()
+    subprocess.run([*command, "calm"], check=True, capture_output=True)
+    random, took = Random(seed), time.monotonic() - began
+    finished: dict[Path, int] = {}
+    for _ in range(5):
+        process = subprocess.Popen([*command, "wild"], stdout=subprocess.DEVNULL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(random.uniform(0.1, 0.3) * took)
+        kill(process)
+        for file in Path("wild/runs").glob("*/status.json"):
+            assert file.stat().st_mtime_ns == finished.setdefault(file, file.stat().st_mtime_ns)
+    print(f"{len(finished)} of {runs} runs had finished when the study was killed for the last time")
+    subprocess.run([*command, "wild"], check=True, capture_output=True)
+    assert outcome("wild") == outcome("calm")
+    assert len(list(Path("wild/runs").glob("*/status.json"))) == runs
+    for file, written in finished.items():
+        assert file.stat().st_mtime_ns == written
+        assert file.with_name("environment.json").stat().st_mtime_ns < written

@@ -15,7 +15,7 @@ from lightning.pytorch.cli import LightningCLI
 from attnkit.cli.recipe import read_yaml
 from attnkit.cli.run import RecipeCallback
 from attnkit.data.text_pairs import TextPairs
-from attnkit.task import Task
+from attnkit.task import Task, load_checkpoint
 from tests.cli.conftest import write_tiny_recipe
 
 Command = Callable[..., Any]
@@ -134,6 +134,8 @@ def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
         (["--config", "tiny.yaml", "--trainer.callbacks", "EarlyStoping"], "but is EarlyStoping. Did you mean 'EarlyStopping'?"),
         (["--config", "tiny.yaml", "--trainer.precision", "bf-16"], "but is bf-16. Did you mean 'bf16'?"),
         (["--config", "tiny.yaml", "--trainer.accelerator", "gpus"], "trainer: You selected an invalid accelerator name"),
+        (["--config", "tiny.yaml", "--trainer.precision", "16-mixed"], "16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true"),
+        (["--config", "tiny.yaml", "--trainer.precision", "transformer-engine"], "pip install 'transformer-engine[pytorch]'"),
         (["--config", "tiny.yaml", "--seed_everything", "x"], "seed_everything must be bool or int, but is x"),
         (["--config", "tiny.yaml", "extra"], "unknown argument 'extra'"),
         (["--config", "tiny.yaml", "--model.stack.num_heads", "3"], "3"),
@@ -301,3 +303,35 @@ def test_lightning_still_has_what_the_command_line_leans_on() -> None:
     for hook in ("add_core_arguments_to_parser", "parse_arguments", "instantiate_classes", "instantiate_trainer"):
         assert callable(getattr(LightningCLI, hook))
     assert isinstance(Trainer(logger=False, accelerator="cpu", enable_checkpointing=False).strategy.checkpoint_io, object)
+
+
+def test_a_training_that_is_not_finite_has_a_status_of_its_own(attnkit: Any, tiny: str) -> None:
+    outcome = attnkit("fit", "--config", tiny, "--model.optimizer", "sgd", "--model.optimizer.lr", 1e38, "--trainer.max_epochs", 9)
+    assert outcome.status == 3
+    assert "attnkit: error: " in outcome.err
+    assert "not finite" in outcome.err.splitlines()[-1]
+    saved = [load_checkpoint(path) for path in Path("runs/tiny/version_0/checkpoints").glob("*.ckpt")]
+    assert all(weight.isfinite().all() for checkpoint in saved for weight in checkpoint["state_dict"].values())
+
+
+def test_any_metric_stops_early_and_keeps_the_best(attnkit: Any, tiny: str) -> None:
+    watch = {"class_path": "EarlyStopping", "init_args": {"monitor": "val/token_accuracy", "mode": "max", "patience": 1}}
+    keep = {"monitor": "val/perplexity", "save_top_k": 2, "filename": "{epoch}", "save_last": False}
+    recipe = yaml.safe_load(Path(tiny).read_text())
+    recipe["trainer"] |= {"callbacks": [watch, {"class_path": "ModelCheckpoint", "init_args": keep}], "max_epochs": 30}
+    recipe["model"]["optimizer"] = {"name": "sgd", "lr": 0.0}
+    Path("early.yaml").write_text(yaml.safe_dump(recipe))
+    assert attnkit("fit", "--config", "early.yaml").status == 0
+    assert sorted(path.name for path in Path("runs/early/version_0/checkpoints").iterdir()) == ["epoch=0.ckpt", "epoch=1.ckpt"]
+    watch["init_args"]["monitor"] = "val/tokn_accuracy"
+    Path("early.yaml").write_text(yaml.safe_dump(recipe))
+    wrong = attnkit("fit", "--config", "early.yaml")
+    assert wrong.status == 2
+    assert "`val/tokn_accuracy`" in wrong.err
+    assert "`val/token_accuracy`" in wrong.err
+    recipe["trainer"]["callbacks"] = [{"class_path": "ModelCheckpoint", "init_args": keep | {"monitor": "val/perplexty"}}]
+    Path("early.yaml").write_text(yaml.safe_dump(recipe))
+    wrong = attnkit("fit", "--config", "early.yaml")
+    assert wrong.status == 2
+    assert "val/perplexty" in wrong.err
+    assert "val/perplexity" in wrong.err

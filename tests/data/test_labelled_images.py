@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnkit import ConfigurationError
+from attnkit.data.image_batches import ImageBatchSampler
 from attnkit.data.image_reading import read_images
-from attnkit.data.images import ImageBatchSampler
 from attnkit.data.labelled_images import LabelledImages
 
 

@@ -8,7 +8,8 @@ from torch.utils.data import DataLoader
 import attnkit
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
-from attnkit.task.masked_lm import Filled, MaskedLM
+from attnkit.task.filling import Filled
+from attnkit.task.masked_lm import MaskedLM
 from attnkit.task.masking import mask_tokens
 
 pytestmark = [
@@ -102,7 +103,7 @@ def test_training_hides_other_tokens_in_each_batch_epoch_process_and_seed_and_th
     def hidden(stage, batch, *, epoch=0, rank=0, **arguments):
         task = MaskedLM(**TINY, **arguments)
         monkeypatch.setattr(MaskedLM, "current_epoch", epoch)
-        monkeypatch.setattr(MaskedLM, "global_rank", rank)
+        monkeypatch.setattr(MaskedLM, "data_rank", rank)
         torch.manual_seed(batch)
         return task.hide(tokens.clamp(max=len(TOKENIZER) - 1), stage, batch).chosen
 

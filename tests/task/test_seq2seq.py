@@ -138,8 +138,8 @@ def test_monitor_is_the_first_metric(make_batch, make_task, fit, metrics, monito
 
 def test_unknown_tokens_of_a_reference_are_errors(make_batch, make_task, fit):
     task = make_task()
-    assert task._reference_tokens("ab") == [4, 5]
-    assert task._reference_tokens("aX")[1] not in (*task._reference_tokens("aY"), 3)
+    assert task.reference_tokens("ab") == [4, 5]
+    assert task.reference_tokens("aX")[1] not in (*task.reference_tokens("aY"), 3)
 
 
 def test_optimizer_decays_matrices_only(make_batch, make_task, fit):

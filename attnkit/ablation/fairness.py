@@ -1,0 +1,49 @@
+"""What a careful reader would ask of a study, each with whether it holds; read from what is stored."""
+
+from attnkit.ablation.results import Results
+from attnkit.ablation.store import read_json
+
+Check = tuple[bool, str]
+
+
+def checklist(results: Results) -> list[Check]:
+    """Return every question as a sentence, and whether it holds."""
+    study, plan = results.study, results.plan
+    unpaired, failures, environments = results.unpaired(), results.failures(), results.environments()
+    effects = sum(len(e) for e in plan.side_effects.values())
+    seeded = all(plan.inspections[v.name].takes_seed for v in plan.variants)
+    only = f", but not with the seeds {unpaired}" if unpaired else ""
+    return [
+        (not unpaired, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
+        (seeded, "the order of the data has a seed of its own"),
+        (not failures, f"every run has a number: {len(plan.runs) - len(failures)} of {len(plan.runs)}"),
+        _sizes(results),
+        (
+            len(environments) <= 1,
+            f"all runs were made in {'the same environment' if len(environments) <= 1 else 'different environments'}",
+        ),
+        _optional_stopping(results),
+        (
+            effects == 0,
+            "variants differ only in what the study says" + (f", but for {effects} arguments, listed below" if effects else ""),
+        ),
+        (study.min_effect is not None, "the smallest difference that matters was declared"),
+        (False, "every variant was tuned by as many trials: nothing was tuned, the recipe's settings may suit its own pieces best"),
+    ]
+
+
+def _sizes(results: Results) -> Check:
+    study, plan = results.study, results.plan
+    by_flops = study.match is not None and study.match.on == "flops"
+    sizes = [(i.flops if by_flops else i.parameters) or 0 for i in (plan.inspections[v.name] for v in plan.variants)]
+    spread = max(sizes) / min(sizes) - 1 if all(sizes) else 0.0
+    limit = study.match.tolerance if study.match else 0.0
+    text = f"the {'FLOPs' if by_flops else 'sizes'} of the variants differ by {spread:.1%}"
+    return spread <= 2 * limit + 0.005, text + (f" (match: up to {limit:.1%} each)" if limit else "")
+
+
+def _optional_stopping(results: Results) -> Check:
+    asked = read_json(results.plan.study_folder / "study.json") or {}
+    added = asked.get("seeds_added") or [s for s in results.study.seeds if s not in asked.get("seeds_at_start", results.study.seeds)]
+    text = "the number of seeds was decided before the results"
+    return not added, text + (f", but {added} were added: p-values are too small" if added else "")

@@ -1,0 +1,67 @@
+"""A published table beside ours: the same comparisons elsewhere, and whether they point the same way."""
+
+from typing import NamedTuple
+
+from scipy import stats
+
+from attnkit.ablation.results import Results
+
+HEADERS = ("variant", "ours", "difference", "verdict", "published as", "published", "difference there", "same direction")
+
+
+class PublishedTable(NamedTuple):
+    """What the report shows of it; nothing is bold."""
+
+    source: str
+    headers: tuple[str, ...]
+    rows: list[tuple[bool, tuple[str, ...]]]
+    summary: str
+
+
+def published(results: Results) -> PublishedTable | None:
+    """Return the table of a paper beside ours; None if the study names none.
+
+    A direction is compared where ours is shown (better or worse) and the paper has the reference of the comparison too. Where four
+    variants or more have a number in both, Spearman's rank correlation says how far the orders agree.
+    """
+    study = results.study
+    if study.published is None:
+        return None
+    summary = {row["variant"]: row for row in results.summary().to_dict("records")}
+    theirs, sign = study.published.rows, 1.0 if study.published.better == "higher" else -1.0
+    rows: list[tuple[bool, tuple[str, ...]]] = []
+    agreed: list[bool] = []
+    pairs: list[tuple[float, float]] = []
+    for variant, (name, value) in theirs.items():
+        ours = summary.get(variant)
+        if ours is None:  # left out
+            rows.append((False, (variant, "-", "-", "left out", name, f"{value:g}", "-", "-")))
+            continue
+        there = value - theirs[ours["reference"]][1] if ours["reference"] in theirs else None
+        same = "-"
+        if ours["verdict"] in ("better", "worse") and there:
+            agreed.append((sign * there > 0) == (ours["verdict"] == "better"))
+            same = "yes" if agreed[-1] else "no"
+        elif there is not None:
+            same = "not shown here"
+        if ours["mean"] is not None and not ours["diverged"]:
+            pairs.append((ours["mean"] * (1 if study.better == "higher" else -1), sign * value))
+        cells = (
+            variant,
+            "-" if ours["mean"] is None else f"{ours['mean']:.4g}",
+            "-" if ours["difference"] is None else f"{ours['difference']:+.3g}",
+            str(ours["verdict"]),
+            name,
+            f"{value:g}",
+            "-" if there is None else f"{there:+.3g}",
+            same,
+        )
+        rows.append((False, cells))
+    text = f"Of {len(agreed)} differences that are shown here and can be compared, {sum(agreed)} point the same way as the published ones."
+    if not agreed:
+        text = "No difference that is shown here has a counterpart in that table."
+    if len(pairs) >= 4:
+        correlation = float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
+        text += f" Rank correlation of the two columns, better with better: {correlation:.2f} ({len(pairs)} variants)."
+    text += " Tasks, sizes and metrics differ: the directions can be compared, the numbers cannot."
+    return PublishedTable(study.published.source, HEADERS, rows, text)

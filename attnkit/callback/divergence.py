@@ -1,0 +1,68 @@
+"""A loss that went up and stays there."""
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from attnkit.callback.health import UnhealthyError
+from attnkit.registry import ConfigurationError, nearest
+
+
+class Divergence(Callback):
+    r"""Stops a run whose loss is far above its best for long.
+
+    It looks at the metric every `trainer.log_every_n_steps` steps. A look is bad if the metric is above `factor` times the lowest one so
+    far; `patience` bad looks in a row stop the run. A loss that comes down again sets the count back.
+
+    Args:
+        monitor: The metric, one that is logged in training, and positive.
+        factor: How far above its best is too far.
+        patience: Bad looks in a row.
+
+    Raises:
+        ConfigurationError: A wrong argument; in use, there is no such metric.
+        UnhealthyError: In use: the run diverges.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[Divergence(factor=3.0)], accelerator="cpu", logger=False)
+    """
+
+    def __init__(self, *, monitor: str = "train/loss", factor: float = 2.0, patience: int = 10) -> None:
+        if factor <= 1:
+            raise ConfigurationError(f"factor must be above 1, but is {factor}")
+        if patience < 1:
+            raise ConfigurationError(f"patience must be at least 1, but is {patience}")
+        self.monitor, self.factor, self.patience = monitor, factor, patience
+        self.best = float("inf")
+        self.bad = self._last = 0
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step  # when all of it is logged
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if step == self._last or step % every:
+            return
+        self._last = step
+        if self.monitor not in trainer.callback_metrics:
+            known = sorted(trainer.callback_metrics)
+            message = f"Divergence watches {self.monitor!r}, which is not logged.{nearest(self.monitor, known)} Logged: {', '.join(known)}."
+            raise ConfigurationError(message)
+        value = float(trainer.callback_metrics[self.monitor])
+        self.best = min(self.best, value)
+        self.bad = self.bad + 1 if not value <= self.factor * self.best else 0
+        if self.bad >= self.patience:
+            raise UnhealthyError(
+                f"after {step} steps {self.monitor} is {value:.4g}, and was above {self.factor:g} times its best ({self.best:.4g}) in the "
+                f"last {self.bad} looks, {every} steps apart. Go on from an earlier checkpoint with a lower learning rate, more warmup, or "
+                f"--trainer.gradient_clip_val 1.0."
+            )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "bad": self.bad}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best, self.bad = state_dict["best"], state_dict["bad"]

@@ -1,0 +1,159 @@
+"""A step with a loss or a gradient that is not a number: it stops the run, or is skipped."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from attnkit.callback.diagnosis import Seen, count, first_not_finite, random_state
+from attnkit.callback.health import UnhealthyError
+from attnkit.registry import ConfigurationError
+from attnkit.task import Task
+from attnkit.task.checkpoint import atomic
+
+Policy = Literal["stop", "skip"]
+
+ADVICE = "Try a lower learning rate or more warmup, --trainer.gradient_clip_val 1.0, or --trainer.precision 32-true."
+
+
+class FiniteCheck(Callback):
+    r"""Looks at the loss and the gradient of every optimizer step before it is made, and lets none through that is nan or inf.
+
+    Only then the step is computed once more, with hooks, to name the first module whose output or gradient was not finite. Checkpoints with
+    parameters that are not finite are not written.
+
+    Logs `train/gradient_norm`, the L2 norm over all parameters before clipping, and `train/skipped_steps` once there are some.
+
+    One answer is read from the device for each step; all else is done there. With a loss scaler (`16-mixed`) an overflow of the gradient
+    is no fault: the scaler skips the step itself, and more than `most_skips` in a row stop the run.
+
+    Args:
+        policy: `stop` ends the run; `skip` leaves parameters and the optimizer's state as they are, counts the step, and goes on. The
+            schedule and the step counter move on too.
+        most_skips: Skipped steps in a row that do not stop the run.
+
+    Raises:
+        ConfigurationError: A wrong argument; in use, the task is none of attnkit's.
+        UnhealthyError: In use: a step is not finite, or too many in a row are not.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[FiniteCheck(policy="skip")], accelerator="cpu", logger=False)
+    """
+
+    def __init__(self, *, policy: Policy = "stop", most_skips: int = 10) -> None:
+        if policy not in ("stop", "skip"):
+            raise ConfigurationError(f"policy must be stop or skip, but is {policy!r}")
+        if most_skips < 0:
+            raise ConfigurationError(f"most_skips must be at least 0, but is {most_skips}")
+        self.policy, self.most_skips = policy, most_skips
+        self.skipped = self._in_a_row = 0
+        self._seen: list[Seen] = []
+        self._loss: Tensor | None = None
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._seen.append(Seen(batch_idx, batch, random_state(pl_module.device)))
+
+    @override
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+
+    @override
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        norm = gradient_norm(pl_module)
+        loss = norm.new_zeros(()) if self._loss is None else self._loss.to(norm)
+        if trainer.world_size > 1:
+            loss = trainer.strategy.reduce(loss, reduce_op="sum")  # all processes decide alike
+        pl_module.log("train/gradient_norm", norm)
+        norm_is_finite, loss_is_finite = torch.stack([norm, loss]).isfinite().tolist()
+        if norm_is_finite and loss_is_finite:
+            self._in_a_row = 0
+        else:
+            self._handle(trainer, pl_module, optimizer, f"loss {_word(loss_is_finite)}, gradient {_word(norm_is_finite)}", loss_is_finite)
+        if self.skipped:
+            pl_module.log("train/skipped_steps", float(self.skipped))
+        self._seen, self._loss = [], None
+
+    def _handle(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer, what: str, loss_is_finite: bool) -> None:
+        if not isinstance(task, Task):
+            raise ConfigurationError(f"FiniteCheck needs a task of attnkit, but this is {type(task).__name__}")
+        is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
+        self.skipped += 1
+        self._in_a_row += 1
+        has_scaler_s_reason = is_scaled and loss_is_finite
+        skips = has_scaler_s_reason or self.policy == "skip"
+        if has_scaler_s_reason and self._in_a_row <= self.most_skips:
+            return  # the scaler skips it, and takes a smaller scale
+        where = f"step {trainer.global_step} is not finite ({what}; epoch {trainer.current_epoch}, batch {self._seen[-1].number})"
+        first = first_not_finite(trainer, task, self._seen)  # clears the gradients: without them, optimizers leave everything as it is
+        if skips and self._in_a_row <= self.most_skips:
+            rank_zero_warn(f"{where} and is skipped, the {_ordinal(self.skipped)} of this run. First: {first}.")
+            return
+        reason = f"; that is {self._in_a_row} in a row" if skips else ""
+        raise UnhealthyError(f"{where}{reason}. First: {first}.{self._keep(trainer)} {ADVICE}")
+
+    def _keep(self, trainer: Trainer) -> str:
+        """Write the batches of the step beside the run's logs, and say where."""
+        if trainer.log_dir is None or not trainer.is_global_zero:
+            return ""
+        path = Path(trainer.log_dir) / "not_finite.pt"
+        with atomic(path) as draft:
+            torch.save([seen.batch for seen in self._seen], draft)
+        return f" The batch is in {path}."
+
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        parameters = [p.detach() for p in pl_module.parameters()]
+        if trainer.training and not bool(norm_of(parameters).isfinite()):
+            name, bad = next(((n, bad) for n, p in pl_module.named_parameters() if (bad := count(p)) is not None), ("elsewhere", "inf"))
+            raise UnhealthyError(
+                f"after {trainer.global_step} steps the parameter {name} is not finite: {bad}. No checkpoint is written; those that are "
+                f"there already are whole. {ADVICE}"
+            )
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"skipped": self.skipped, "in_a_row": self._in_a_row}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.skipped, self._in_a_row = state_dict["skipped"], state_dict["in_a_row"]
+
+
+def gradient_norm(module: nn.Module) -> Tensor:
+    """Return the L2 norm of all gradients of a module, a scalar; sharded ones count whole.
+
+    Example:
+        >>> layer = nn.Linear(2, 1, bias=False)
+        >>> layer.weight.grad = torch.tensor([[3.0, 4.0]])
+        >>> gradient_norm(layer)
+        tensor(5.)
+    """
+    return norm_of([p.grad for p in module.parameters() if p.grad is not None])
+
+
+def norm_of(tensors: list[Tensor]) -> Tensor:
+    """Return the L2 norm of tensors together; they may be sharded over different meshes."""
+    meshes: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        meshes.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)
+    norms = [get_total_norm(group) for group in meshes.values()]
+    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    return torch.stack(whole).norm() if whole else torch.zeros(())
+
+
+def _word(is_finite: bool) -> str:
+    return "finite" if is_finite else "not"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

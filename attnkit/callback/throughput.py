@@ -1,0 +1,148 @@
+# https://arxiv.org/abs/2204.02311
+"""How fast a training is, and how much memory it takes."""
+
+import sys
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from typing_extensions import override
+
+from attnkit.registry import ConfigurationError
+from attnkit.task import Task
+from attnkit.task.flops import BACKWARD, Exponents, forward_flops, row_lengths
+
+PEAK_TFLOPS = {"A100": 312.0, "H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0}
+"""Of dense bf16 products, from NVIDIA's data sheets, by a part of the device's name; the first that fits counts."""
+
+
+class Throughput(Callback):
+    r"""Logs speed and memory every `trainer.log_every_n_steps` steps, over the steps since the last time.
+
+    | name | meaning |
+    |---|---|
+    | `speed/tokens_per_second` | real tokens that the model reads (sources and targets), padding excluded; not for images |
+    | `speed/examples_per_second` | rows |
+    | `speed/steps_per_second` | optimizer steps |
+    | `speed/model_tflops` | the model's operations in a second, over all devices |
+    | `speed/mfu` | the same over what the devices could do at most: model FLOPs utilisation, from 0 to 1; only with a known peak |
+    | `speed/peak_memory_gib` | most memory at once so far: what torch allocated on the first GPU, or the resident set of the process |
+
+    Validation is not part of the time. The operations are those of `attnkit.task.flops.forward_flops`, times 3 for the backward pass; what
+    padding and activation checkpointing add is not counted, so they lower the utilisation.
+
+    Equation:
+        $$\mathrm{MFU} = \frac{3 \sum_r F(S_r, T_r)}{\mathrm{seconds} \cdot \mathrm{devices} \cdot \mathrm{peak}}$$
+
+    Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
+
+    Args:
+        peak_tflops: The most that one device can do, in 10^12 operations a second (default: that of dense bf16 products for A100, H100 and
+            H200; else there is no utilisation).
+
+    Raises:
+        ConfigurationError: The peak is not positive; in use, the task is none of attnkit's.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[Throughput(peak_tflops=0.1)], accelerator="cpu", logger=False)
+    """
+
+    def __init__(self, *, peak_tflops: float | None = None) -> None:
+        if peak_tflops is not None and peak_tflops <= 0:
+            raise ConfigurationError(f"peak_tflops must be positive, but is {peak_tflops}")
+        self.peak_tflops = peak_tflops
+        self._flops: dict[Exponents, int] | None = None
+        self._sums: dict[str | Exponents, Any] = {}
+        self._rows = 0
+        self._seconds = 0.0
+        self._clock: float | None = None
+        self._last = 0  # the step of the newest log
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.loggers:
+            if not isinstance(pl_module, Task):
+                raise ConfigurationError(f"Throughput needs a task of attnkit, but this is {type(pl_module).__name__}")
+            self._flops = forward_flops(pl_module)
+        self._last = trainer.global_step
+        self._forget()
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._flops is None or not isinstance(pl_module, Task):
+            return
+        self._clock = self._clock or time.perf_counter()
+        s, t = row_lengths(pl_module, batch)
+        self._rows += len(s)
+        if "image" not in batch:
+            self._add("tokens", s + t)
+        for a, b in self._flops:
+            self._add((a, b), s**a * t**b)
+
+    def _add(self, name: str | Exponents, values: Tensor) -> None:
+        self._sums[name] = self._sums.get(name, 0) + values.sum()  # stays on the device
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._pause()
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        step = trainer.global_step
+        if self._flops is None or step == self._last or step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+            return
+        names = list(self._sums)
+        sums = torch.stack([*self._sums.values(), torch.tensor(self._rows, device=pl_module.device)])
+        data = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)  # processes that share a batch count it once
+        if trainer.world_size > 1:
+            whole = trainer.strategy.reduce(sums, reduce_op="sum")
+            assert isinstance(whole, Tensor)
+            sums = whole * data / trainer.world_size
+        *values, rows = sums.tolist()  # waits for the device
+        self._pause()
+        totals = dict(zip(names, values, strict=True))
+        tflops = (1 + BACKWARD) * sum(c * totals[term] for term, c in self._flops.items()) / self._seconds / 1e12
+        logged = {
+            "examples_per_second": rows / self._seconds,
+            "steps_per_second": (step - self._last) / self._seconds,
+            "model_tflops": tflops,
+        }
+        if (memory := peak_memory(pl_module.device)) is not None:
+            logged["peak_memory_gib"] = memory / 2**30
+        if "tokens" in totals:
+            logged["tokens_per_second"] = totals["tokens"] / self._seconds
+        peak = self.peak_tflops or known_peak(pl_module.device)
+        if peak is not None:
+            logged["mfu"] = tflops / peak / trainer.world_size
+        pl_module.log_dict({f"speed/{name}": value for name, value in logged.items()})
+        self._last = step
+        self._forget()
+
+    def _pause(self) -> None:
+        if self._clock is not None:
+            self._seconds += time.perf_counter() - self._clock
+            self._clock = None
+
+    def _forget(self) -> None:
+        self._sums, self._rows, self._seconds, self._clock = {}, 0, 0.0, None
+
+
+def known_peak(device: torch.device) -> float | None:
+    """Return the peak of dense bf16 products of a device in TFLOP/s, or None if it is not in the table."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    return next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Return the most bytes at once so far: allocated by torch on a GPU, else resident of this process (unknown on Windows)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return None
+    import resource  # Windows has none
+
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return used if sys.platform == "darwin" else 1024 * used

@@ -1,0 +1,187 @@
+"""The strategy `fsdp2`: parameters, gradients and optimizer states are shared out over processes, layers too if asked to."""
+
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.optim import Optimizer
+from typing_extensions import override
+
+from attnkit.registry import ConfigurationError
+from attnkit.strategy.preparation import gather, release
+from attnkit.strategy.shards import is_sharded_checkpoint, name_parameters, number_parameters, require_complete
+
+PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on some ranks and not on others
+
+
+class FSDP2(ModelParallelStrategy):
+    """Fully sharded data parallelism, alone or with tensor parallelism, on any number of nodes.
+
+    In a recipe `strategy: fsdp2`; with tensor parallelism over 2, 4 or 8 processes also `fsdp2_tp2`, `fsdp2_tp4`, `fsdp2_tp8`. Processes of
+    one tensor-parallel group are neighbours, and see the same batches. If there is just one such group, nothing is sharded.
+
+    In evaluation every process gathers all parameters once and then works alone, so that texts may have any length.
+
+    Args:
+        tensor_parallel_size: Over how many processes each layer is split. It divides the numbers of heads and of hidden units.
+        save_distributed_checkpoint: Whether a checkpoint is a folder with a file of each process, for models that do not fit into the
+            memory of one (`attnkit export` makes one file of it), or one file like that of every other strategy.
+        process_group_backend: Of torch.distributed (default: `nccl` on GPUs, `gloo` on CPUs).
+        timeout: How long a process waits for the others.
+
+    Raises:
+        ConfigurationError: `tensor_parallel_size` is not positive. At the start of a run: it does not divide the number of processes, or
+            the precision is none of FSDP2's.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(strategy=FSDP2(tensor_parallel_size=2), accelerator="cpu", devices=4, logger=False)
+    """
+
+    def __init__(
+        self,
+        *,
+        tensor_parallel_size: int = 1,
+        save_distributed_checkpoint: bool = False,
+        process_group_backend: str | None = None,
+        timeout: timedelta | None = timedelta(minutes=30),
+    ) -> None:
+        if tensor_parallel_size < 1:
+            raise ConfigurationError(f"tensor_parallel_size must be positive, but is {tensor_parallel_size}")
+        super().__init__(
+            tensor_parallel_size=tensor_parallel_size,
+            save_distributed_checkpoint=save_distributed_checkpoint,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+        )
+        self.tensor_parallel_size = tensor_parallel_size
+
+    @override
+    def setup_environment(self) -> None:
+        processes = self.num_nodes * self.num_processes
+        if processes % self.tensor_parallel_size:
+            raise ConfigurationError(
+                f"tensor_parallel_size {self.tensor_parallel_size} does not divide the number of processes: "
+                f"{self.num_nodes} nodes x {self.num_processes} devices"
+            )
+        if (precision := self.precision_plugin.precision) not in PRECISIONS:
+            raise ConfigurationError(f"strategy fsdp2 does not work with precision {precision}; choose one of {', '.join(PRECISIONS)}")
+        self._data_parallel_size = processes // self.tensor_parallel_size
+        super().setup_environment()
+        # each process keeps a part of the model that it builds, and layers that are split need the same dropout everywhere
+        torch.set_rng_state(self.broadcast(torch.get_rng_state()))
+        if self.root_device.type == "cuda":
+            torch.cuda.set_rng_state(self.broadcast(torch.cuda.get_rng_state(self.root_device)), self.root_device)
+
+    @override
+    def on_validation_start(self) -> None:
+        self._gather()
+
+    @override
+    def on_validation_end(self) -> None:
+        self._release()
+
+    @override
+    def on_test_start(self) -> None:
+        self._gather()
+
+    @override
+    def on_test_end(self) -> None:
+        self._release()
+
+    @override
+    def on_predict_start(self) -> None:
+        self._gather()
+
+    @override
+    def on_predict_end(self) -> None:
+        self._release()
+
+    @override
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """Return the whole state as an optimizer of one process has it (on the first process), or the shards."""
+        inner = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+        assert self.model is not None
+        options = StateDictOptions(full_state_dict=not self._save_distributed_checkpoint, cpu_offload=True)
+        state = get_optimizer_state_dict(self.model, inner, options=options)
+        return state if self._save_distributed_checkpoint or not state else number_parameters(state)
+
+    @override
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None) -> None:
+        path = Path(self.broadcast(filepath))
+        if not self._save_distributed_checkpoint:
+            if self.is_global_zero and is_sharded_checkpoint(path):
+                shutil.rmtree(path)
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        draft, old = path.with_name(f".{path.name}.tmp"), path.with_name(f".{path.name}.old")
+        if self.is_global_zero:
+            _remove(draft)
+        self.barrier()
+        super().save_checkpoint(checkpoint, draft, storage_options)
+        self.barrier()
+        if self.is_global_zero:  # the folder takes its name when it is whole
+            _remove(old)
+            with suppress(FileNotFoundError):
+                path.rename(old)
+            draft.rename(path)
+            _remove(old)
+        self.barrier()
+
+    @override
+    def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
+        path = Path(self.broadcast(checkpoint_path))
+        if path.is_dir():
+            require_complete(path)
+            return super().load_checkpoint(path, weights_only=weights_only)
+        assert self.model is not None
+        assert self.lightning_module is not None
+        checkpoint: dict[str, Any] = torch.load(path, mmap=True, map_location="cpu", weights_only=weights_only)
+        options = StateDictOptions(full_state_dict=True, strict=self.lightning_module.strict_loading)
+        set_model_state_dict(self.model, checkpoint["state_dict"], options=options)
+        for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
+            named = name_parameters(state, self._parameter_names(optimizer))
+            set_optimizer_state_dict(self.model, optimizer, named, options=options)
+        return checkpoint
+
+    def _parameter_names(self, optimizer: Optimizer) -> list[str]:
+        """Return the names of the parameters in the optimizer's order."""
+        assert self.model is not None
+        names: Mapping[torch.Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
+        return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+
+    def _gather(self) -> None:
+        assert self.model is not None
+        gather(self.model)
+
+    def _release(self) -> None:
+        assert self.model is not None
+        release(self.model)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def register() -> None:
+    """Give the strategy its names in Lightning's registry."""
+    for size in (1, 2, 4, 8):
+        name = "fsdp2" if size == 1 else f"fsdp2_tp{size}"
+        how = "FSDP2" if size == 1 else f"FSDP2 x tensor parallelism over {size} processes"
+        if name not in StrategyRegistry:
+            StrategyRegistry.register(name, FSDP2, description=how, tensor_parallel_size=size)

@@ -1,0 +1,200 @@
+"""What is done to a model before it trains, in this order: activation checkpointing, compilation, tensor parallelism, sharding.
+
+No step changes the name of a parameter, so checkpoints do not tell how a model was trained.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.distributed
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+from attnkit.feed_forward import FeedForward
+from attnkit.layers import ContextDecoder, MultiHead, RecurrentLayer, Score, TransformerLayer
+from attnkit.registry import ConfigurationError
+from attnkit.strategy.tensor_parallel import split_layers
+
+ActivationCheckpointing = Literal["none", "layer", "attention", "feed_forward"]
+
+LAYERS = (TransformerLayer, RecurrentLayer, ContextDecoder)
+
+_OTHER_WAYS_IN: dict[type[nn.Module], str] = {TransformerLayer: "project_memory", ContextDecoder: "start"}
+
+_RECOMPUTED: dict[ActivationCheckpointing, tuple[type[nn.Module], ...]] = {
+    "none": (),
+    "layer": LAYERS,
+    "attention": (MultiHead, Score),
+    "feed_forward": (FeedForward,),
+}
+
+
+def layers(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers of a model from the input to the output; what is inside of a layer is part of it.
+
+    Example:
+        >>> import attnkit
+        >>> model = attnkit.compose(stack="encoder", d_model=8, num_layers=3, num_heads=2, vocab_size=9)
+        >>> len(list(layers(model)))
+        3
+    """
+    for child in model.children():
+        if isinstance(child, LAYERS):
+            yield child
+        else:
+            yield from layers(child)
+
+
+def check_preparation(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
+    """Raise unless a model can be prepared so.
+
+    Raises:
+        ConfigurationError: It has nothing that the policy recomputes, or the policy is for parts of layers that are compiled.
+    """
+    policy = activation_checkpointing
+    if policy != "none" and not any(isinstance(module, _RECOMPUTED[policy]) for module in model.modules()):
+        raise ConfigurationError(
+            f"activation_checkpointing {policy!r} has nothing to recompute: the model has no {policy.replace('_', '-')}. "
+            f"Choose 'layer', or 'none'."
+        )
+    if compile and policy not in ("none", "layer"):
+        raise ConfigurationError(
+            f"compile does not take activation_checkpointing {policy!r}: each layer would have a graph of its own, and beyond eight torch "
+            f"compiles no more. Choose 'layer' or 'none', or set compile to false."
+        )
+
+
+def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) -> None:
+    """Let modules forget their activations, and compute them again in the backward pass, with the same dropout.
+
+    Args:
+        model: The model; changed in place.
+        policy: `none`; `layer`: only the inputs of layers are kept, a third more computation; `attention`: logits and weights are
+            recomputed, which grow with the square of the length; `feed_forward`: the hidden activations are.
+
+    Raises:
+        ConfigurationError: There is nothing to recompute.
+    """
+    check_preparation(model, activation_checkpointing=policy, compile=False)
+    for module in model.modules():
+        if isinstance(module, _RECOMPUTED[policy]):
+            module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # hooks and names stay as they are
+
+
+def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
+    """Let torch.compile translate each layer for training: layers of one kind share one graph, for all batch sizes and lengths.
+
+    In evaluation mode they run as they are: generation has steps of one token, with caches that grow, and would wait for other graphs.
+
+    Args:
+        model: The model; changed in place.
+        recompute: Whether layers are checkpointed, which has to be inside of the graph.
+    """
+    compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
+    for layer in layers(model):
+        run = _recompute if recompute else type(layer).forward
+        if run not in compiled:
+            compiled[run] = torch.compile(run, dynamic=True)
+        layer.forward = partial(_run, layer, compiled[run])  # hooks stay outside: those of FSDP2 cannot be compiled
+
+
+def _run(layer: nn.Module, compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return (compiled if layer.training else type(layer).forward)(layer, *args, **kwargs)
+
+
+def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return checkpoint(type(layer).forward, layer, *args, use_reentrant=False, **kwargs)
+
+
+def prepare(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
+    """Let modules forget their activations, and compile the layers.
+
+    Raises:
+        ConfigurationError: `check_preparation` does.
+    """
+    check_preparation(model, activation_checkpointing=activation_checkpointing, compile=compile)
+    checkpoint_activations(model, activation_checkpointing)
+    if compile:
+        compile_layers(model, recompute=activation_checkpointing == "layer")
+
+
+def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Split the layers of a model over `mesh["tensor_parallel"]`, and shard all parameters over `mesh["data_parallel"]` (FSDP2).
+
+    All processes get the parameters of the first. A layer is gathered while it computes, and all else (embeddings, the head, final norms)
+    for the whole step; so a tied table stays one tensor, which gets both halves of its gradient.
+
+    Args:
+        model: The model; changed in place, or left alone if that was done before.
+        mesh: Of the two dimensions, as `FSDP2` and Lightning's `ModelParallelStrategy` make it.
+
+    Raises:
+        ConfigurationError: A layer cannot be split, or is compiled.
+    """
+    if isinstance(model, FSDPModule) or any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+        return  # parameters of the former are plain tensors while they are gathered
+    data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]
+    for weights in (*model.parameters(), *model.buffers()):
+        here = weights.detach().to(mesh.device_type)
+        torch.distributed.broadcast(here, src=0)
+        weights.detach().copy_(here)
+    if tensor.size() > 1:
+        if any(isinstance(layer.forward, partial) and layer.forward.func is _run for layer in layers(model)):
+            raise ConfigurationError(
+                "tensor parallelism does not take compiled layers yet; set model.compile to false, or use strategy fsdp2"
+            )
+        split_layers(model, list(layers(model)), tensor)
+    if data.size() > 1 or tensor.size() == 1:
+        # keys and values are views; nobody writes into them
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")
+        for layer in layers(model):
+            fully_shard(layer, mesh=data, reshard_after_forward=True)
+            for kind, method in _OTHER_WAYS_IN.items():
+                if isinstance(layer, kind):
+                    register_fsdp_forward_method(layer, method)
+        fully_shard(model, mesh=data, reshard_after_forward=False)
+
+
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Gather all parameters inside the `with` block: what is computed there, on whatever way into the model, needs no other process.
+
+    (Not so if layers are split: processes of a tensor-parallel group still compute together.)
+
+    Example:
+        >>> with gathered(nn.Linear(2, 2)):  # not sharded: nothing to do
+        ...     pass
+    """
+    gather(model)
+    try:
+        yield
+    finally:
+        release(model)
+
+
+def gather(model: nn.Module) -> None:
+    """Gather all parameters until `release`."""
+    for i, part in enumerate(_sharded(model)):
+        if i == 0:  # the root: or the first layer that is called would take itself for it
+            part._get_fsdp_state()._lazy_init()
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+
+
+def release(model: nn.Module) -> None:
+    """Leave each process its own shard of the parameters again."""
+    for i, part in enumerate(_sharded(model)):
+        part.reshard()
+        part.set_reshard_after_forward(i > 0, recurse=False)
+
+
+def _sharded(model: nn.Module) -> Iterator[FSDPModule]:
+    """Yield the modules that FSDP2 shards, the root first."""
+    return (module for module in model.modules() if isinstance(module, FSDPModule))

@@ -1,0 +1,135 @@
+# https://arxiv.org/abs/1909.08053
+"""Tensor parallelism: every process has some of the heads, and some of the hidden units, of each Transformer layer.
+
+As in Megatron-LM (Shoeybi et al. 2019), a layer sums over processes twice: after the attention and after the feed-forward part. All else,
+such as norms, embeddings and the head, every process computes for itself, from the same numbers to the same numbers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+
+from attnkit.attention import Attention
+from attnkit.feed_forward import FeedForward
+from attnkit.feed_forward.glu import GLU
+from attnkit.feed_forward.mlp import MLP
+from attnkit.layers import MultiHead, TransformerLayer
+from attnkit.masks import Mask
+from attnkit.registry import ConfigurationError
+
+# Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds are not split.
+SPLIT: dict[type[nn.Module], tuple[str, ...]] = {
+    MultiHead: ("query", "key", "value"),
+    MLP: ("input",),
+    GLU: ("gate", "input"),
+}
+
+
+def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
+    """Raise unless layers can be split over `size` processes.
+
+    Raises:
+        ConfigurationError: A layer is recurrent, a count is no multiple of `size`, or heads share a parameter of their score.
+
+    Example:
+        >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.errors.ConfigurationError: tensor parallelism over 4 processes needs num_heads to be a multiple of 4, but it is 2
+    """
+    for layer in layers:
+        if not isinstance(layer, TransformerLayer):
+            raise ConfigurationError(
+                f"tensor parallelism splits the heads of Transformer layers, but this stack has a {type(layer).__name__}: each step of a "
+                f"recurrent state needs the whole of the last one, so its parts could not be computed apart. Use strategy fsdp2 or ddp."
+            )
+        for module in layer.modules():
+            if isinstance(module, Attention):
+                _check_counts(size, num_heads=module.num_heads, num_kv_heads=module.num_kv_heads)
+                if shared := [n for n, p in module.named_parameters() if "." in n or p.shape[0] not in _heads(module)]:
+                    raise ConfigurationError(
+                        f"tensor parallelism gives each process some of the heads, but the heads of {type(module).__name__} share the "
+                        f"parameter {shared[0]!r}; use strategy fsdp2 or ddp"
+                    )
+            elif isinstance(module, FeedForward) and type(module) in SPLIT:
+                _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
+
+
+def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
+    """Split layers of a model over a mesh of one dimension; what is not split is kept whole by every process.
+
+    All parameters become tensors of the mesh, so that one optimizer and one gradient norm take them all. Every process must have the same.
+
+    Raises:
+        ConfigurationError: A layer cannot be split.
+    """
+    layers = list(layers)
+    check_splittable(layers, mesh.size())
+    for layer in layers:
+        for module in layer.modules():
+            if type(module) in SPLIT:
+                styles: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in SPLIT[type(module)]}
+                parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
+            if isinstance(module, MultiHead):
+                module.register_forward_pre_hook(_OwnHeads(mesh), with_kwargs=True)
+    shared: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        _distribute(module, mesh, Shard(0) if isinstance(module, Attention) else Replicate(), shared)
+
+
+class _OwnHeads:
+    """Leaves a process the rows of its own heads, in what the attention of all heads is given beside queries, keys and values."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.mesh = mesh
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        mask: Mask | None = kwargs.get("mask")
+        if mask is not None and mask.allowed is not None:
+            mask = replace(mask, allowed=self.own(mask.allowed), alive=None if mask.alive is None else self.own(mask.alive))
+        bias = kwargs.get("attn_bias")
+        return args, {**kwargs, "mask": mask, "attn_bias": None if bias is None else self.own(bias)}
+
+    def own(self, x: Tensor) -> Tensor:
+        """Return the own heads of `x`, which broadcasts to [B, H, Q, K]. The gradient is gathered."""
+        if x.dim() < 3 or x.shape[-3] == 1:
+            return x
+        return DTensor.from_local(x, self.mesh, [Replicate()]).redistribute(placements=[Shard(x.dim() - 3)]).to_local()
+
+
+def _distribute(module: nn.Module, mesh: DeviceMesh, placement: Placement, shared: dict[nn.Parameter, nn.Parameter]) -> None:
+    """Make the module's own parameters tensors of the mesh, and let the module see of them what is here, as plain tensors."""
+    plain = {name: p for name, p in module.named_parameters(recurse=False) if not isinstance(p, DTensor)}
+    for name, parameter in plain.items():
+        if parameter not in shared:
+            shared[parameter] = nn.Parameter(
+                distribute_tensor(parameter.data, mesh, [placement], src_data_rank=None), requires_grad=parameter.requires_grad
+            )
+        module.register_parameter(name, shared[parameter])
+    if plain:
+        kind = type(module)
+        module.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **{name: _local(name) for name in plain}})
+
+
+def _local(name: str) -> property:
+    def local(module: nn.Module) -> Tensor | None:
+        parameter = module._parameters[name]
+        # what FSDP2 has sharded lies on two axes of the mesh; nobody computes with it, and FSDP2 looks for it here as it is
+        return parameter.to_local() if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1 else parameter
+
+    return property(local)
+
+
+def _heads(attention: Attention) -> tuple[int, int]:
+    return attention.num_heads, attention.num_kv_heads
+
+
+def _check_counts(size: int, **counts: int) -> None:
+    for name, count in counts.items():
+        if count % size:
+            raise ConfigurationError(f"tensor parallelism over {size} processes needs {name} to be a multiple of {size}, but it is {count}")

@@ -1,0 +1,127 @@
+# https://arxiv.org/abs/2204.02311
+"""The floating-point operations of a task's forward pass, as a formula of the lengths of its rows."""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnkit.models.base import generating
+from attnkit.models.classifier import ClassifierModel
+from attnkit.models.encoder_decoder import EncoderDecoderModel
+from attnkit.registry import ConfigurationError
+from attnkit.task.base import Task
+from attnkit.task.causal_lm import CausalLM
+from attnkit.task.masked_lm import MaskedLM
+from attnkit.tokenizer import Tokenizer
+
+Exponents = tuple[int, int]
+
+TERMS: tuple[Exponents, ...] = ((0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (1, 1))
+"""Of the input's length and the target's: a pass has parts for each row, each token and each pair of tokens."""
+
+BACKWARD = 2
+"""A backward pass costs two forward ones: a product of matrices has a gradient for each of both."""
+
+
+def forward_flops(task: Task) -> dict[Exponents, int]:
+    r"""Return the coefficients of the FLOPs of a row with S input tokens and T target tokens (T = 0 without a target).
+
+    Equation:
+        $$F(S, T) = c_{00} + c_{10} S + c_{01} T + c_{20} S^2 + c_{02} T^2 + c_{11} S T$$
+
+    Counted are the products of matrices, two operations for each multiplication and addition; of a causal attention all pairs, masked ones
+    too (as in Chowdhery et al. 2022, who define model FLOPs utilisation). Padding, recomputation, norms, softmax and tanh are not.
+    Nothing is computed: torch counts in a few passes of a copy without memory, whose shapes determine the formula.
+
+    Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
+
+    Args:
+        task: The task.
+
+    Returns:
+        By exponents of S and T; only those that are not zero. Images have one constant, since they have no length.
+
+    Example:
+        >>> import attnkit
+        >>> tokenizer = attnkit.tokenizers.build("character").train(["ab"]).spec
+        >>> stack = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "feed_forward": {"name": "mlp", "ffn_dim": 16}}
+        >>> forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer}))  # 2 * 2 * 512 + 2 * 8 * 6
+        {(1, 0): 2144, (2, 0): 64}
+    """
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.double)  # of float32, oneDNN's fused LSTM would not be counted
+    try:
+        with FakeTensorMode(), torch.random.fork_rng(devices=[]):
+            return _formula(task, task.build_model())
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
+    if isinstance(model, ClassifierModel) and model.embedding.reads == "image":
+        return {(0, 0): _count(model, torch.empty(1, *model.spec["image_shape"]))}
+    if isinstance(model, EncoderDecoderModel):
+        points = [(1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2)]
+        return _solved(points, TERMS, [_count(model, _tokens(s), _tokens(t)) for s, t in points])
+    lengths = [(1, 0), (2, 0), (3, 0)]
+    terms = tuple(t for t in TERMS if t[1] == 0)
+    flops = _solved(lengths, terms, [_count(model, _tokens(s)) for s, _ in lengths])
+    if isinstance(task, MaskedLM):  # its head reads the chosen tokens only
+        parts: Any = model
+        x = torch.empty(1, 1, parts.stack.d_model)
+        head = _count(parts.head, x) + (0 if parts.transform is None else _count(parts.transform, x))
+        flops[1, 0] -= round((1 - task.mask_probability) * head)
+    return flops
+
+
+def row_lengths(task: Task, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return the real tokens of each row of a batch that a task's model reads, of its input and of its target: S and T [B], int64.
+
+    Images count as one token each.
+
+    Raises:
+        ConfigurationError: The batch has none of `src` and `tgt`, `tokens`, `image`.
+    """
+    if "src" in batch and "tgt" in batch:
+        return _real(batch["src"]), _real(batch["tgt"]) - 1
+    if "tokens" in batch:
+        counts = _real(batch["tokens"])
+        shifts = isinstance(task, CausalLM) and "targets" not in batch  # the last one is a target only
+        return (counts - 1 if shifts else counts), torch.zeros_like(counts)
+    if "image" in batch:
+        ones = torch.ones(len(batch["image"]), dtype=torch.long, device=batch["image"].device)
+        return ones, torch.zeros_like(ones)
+    raise ConfigurationError(f"a batch with src and tgt, tokens or image is needed, but this one has {', '.join(batch)}")
+
+
+def _real(tokens: Tensor) -> Tensor:
+    return (tokens != Tokenizer.pad_id).sum(1)
+
+
+def _tokens(length: int) -> Tensor:
+    return torch.empty(1, length, dtype=torch.long)
+
+
+def _count(module: nn.Module, *inputs: Tensor) -> int:
+    with generating(module), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        module(*inputs)
+    return int(counter.get_total_flops())
+
+
+def _solved(points: list[Exponents], terms: tuple[Exponents, ...], values: list[int]) -> dict[Exponents, int]:
+    """Return the polynomial through all points, exactly, by elimination."""
+    rows = [[Fraction(s**a * t**b) for a, b in terms] + [Fraction(value)] for (s, t), value in zip(points, values, strict=True)]
+    for i in range(len(rows)):
+        pivot = next(j for j in range(i, len(rows)) if rows[j][i])
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        rows[i] = [x / rows[i][i] for x in rows[i]]
+        for j in range(len(rows)):
+            if j != i:
+                rows[j] = [x - rows[j][i] * y for x, y in zip(rows[j], rows[i], strict=True)]
+    return {term: int(row[-1]) for term, row in zip(terms, rows, strict=True) if row[-1]}

@@ -1,0 +1,109 @@
+"""What a study costs beyond its trainings: `python docs/_tools/ablation_overhead.py [PAIRS]`, with the extra `ablate` installed.
+
+A run of a study and `attnkit fit` with the same recipe take turns, since a machine is never quite idle; medians are printed. Then the
+engine schedules processes that do nothing, in turns with the same processes without it, and a study of 1,000 variants is planned.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import yaml
+
+STEPS = 40
+RUNS = 20
+STUDY = {
+    "name": "overhead",
+    "recipe": "g2p/transformer",
+    "seeds": 2,
+    "factors": {"model.stack.attention": ["cosine"]},
+    "set": {"trainer.max_steps": STEPS, "trainer.max_epochs": -1, "trainer.val_check_interval": STEPS, "trainer.limit_val_batches": 4},
+}
+WIDE = {**STUDY, "name": "wide", "design": "full", "factors": {"model.stack.num_heads": [1, 2, 4], "model.label_smoothing": []}}
+PLAN = """
+import sys, time
+from attnkit.ablation import Study
+began = time.perf_counter(), time.process_time()
+plan = Study.from_yaml("wide.yaml").plan("runs")
+assert "torch" not in sys.modules
+print(len(plan.variants), len(plan.runs), time.perf_counter() - began[0], time.process_time() - began[1])
+"""
+
+
+def spent(command: list[str]) -> tuple[float, float]:
+    """Return the seconds of a command by the wall and by the processor."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.perf_counter() - began, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def pairs(count: int) -> None:
+    """Print what a run takes beside `attnkit fit`."""
+    from attnkit.ablation import Study
+    from attnkit.ablation.store import write_json
+
+    run = Study.from_yaml("overhead.yaml").plan("runs").runs[0]
+    fits, cells = [], []
+    for i in range(count):
+        write_json(Path(f"cells/{i}/job.json"), run.job)
+        cells.append(spent([sys.executable, "-m", "attnkit.cli.cell", str(Path(f"cells/{i}").absolute())]))
+        fits.append(spent([*ATTNKIT, "fit", "--config", f"cells/{i}/recipe.yaml", "--trainer.enable_progress_bar", "false"]))
+    for j, clock in enumerate(("wall", "processor")):
+        fit, cell = median(t[j] for t in fits), median(t[j] for t in cells)
+        share = median(b[j] / a[j] for a, b in zip(fits, cells, strict=True)) - 1
+        print(f"{clock}: fit {fit:.2f} s, run of a study {cell:.2f} s, median of {count} pairs {share:+.1%}")
+
+
+def scheduling() -> None:
+    """Print what the engine takes for each run."""
+    from attnkit.ablation import Study, engine
+
+    Path("nothing.py").write_text("", encoding="utf-8")
+    engine.WORKER = "nothing"
+    plan = Study.from_yaml("overhead.yaml").with_seeds(*range(RUNS // 2)).plan("runs")
+    alone = timed(lambda: [subprocess.run([sys.executable, "-m", "nothing"], check=True) for _ in plan.runs])
+    scheduled = timed(lambda: engine.run_plan(plan, say=lambda line: None))
+    print(f"scheduling: {(scheduled - alone) / len(plan.runs):.3f} s for each of {len(plan.runs)} runs", flush=True)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return how long something takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def planning() -> None:
+    """Print how long a plan of 1,000 variants takes, the first time and again."""
+    for which in ("first", "again"):
+        variants, runs, wall, processor = spoken([sys.executable, "-c", PLAN]).split()
+        print(
+            f"planning, {which}: {variants} variants, {runs} runs: {float(wall):.2f} s, of which by the processor {float(processor):.2f} s"
+        )
+
+
+def spoken(command: list[str]) -> str:
+    """Return what a command prints."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+ATTNKIT = [sys.executable, "-c", "import sys; from attnkit.cli.main import main; sys.exit(main())"]
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        WIDE["factors"]["model.label_smoothing"] = [round(i / 1000, 3) for i in range(1, 250)]
+        for study in (STUDY, WIDE):
+            Path(f"{study['name']}.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")])
+        sys.path.insert(0, folder)
+        scheduling()
+        planning()
+        pairs(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

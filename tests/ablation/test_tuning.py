@@ -1,0 +1,89 @@
+"""Tuning: as many trials for every variant, on other seeds than the results; the best value is what the results are of."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.results import Results
+from attnkit.ablation.store import status_of
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import study
+
+Use = Callable[[str], None]
+LR = "model.optimizer.lr"
+TUNE = {"key": LR, "values": [0.001, 0.1, 0.01], "seeds": 2}  # the worker's metric is smaller for the shorter number
+
+
+def make(**changes: Any) -> Plan:
+    return study(**{"seeds": 3, "tune": TUNE} | changes).plan(Path("runs"))
+
+
+def rates(plan: Plan) -> Counter[float]:
+    layers = [layer["model"] for run in plan.runs for layer in run.job["recipe"]["model"]]
+    return Counter(model["optimizer"]["lr"] for model in layers if "optimizer" in model)
+
+
+def test_every_variant_gets_as_many_trials_on_seeds_of_their_own(worker: Use) -> None:
+    plan = make()
+    assert plan.trials is not None
+    assert rates(plan.trials) == {0.001: 6, 0.1: 6, 0.01: 6}
+    used = [{run.job["seeds"]["data"] for run in p.runs} for p in (plan, plan.trials)]
+    assert not used[0] & used[1]
+    assert not plan.tuned
+
+
+def test_the_results_are_those_of_the_best_value(worker: Use) -> None:
+    said: list[str] = []
+    plan = run_plan(make(), jobs=2, say=said.append)
+    assert said[0] == f"tuning {LR}: 18 trials"
+    assert {name: t.value for name, t in plan.tuned.items()} == {"baseline": 0.1, "position=none": 0.1, "position=learned": 0.1}
+    assert rates(plan) == {0.1: 9}
+    assert Results(plan).complete
+    assert json.loads(Path("runs/s/tuning.json").read_text())["baseline"]["value"] == 0.1
+    assert not any(line.startswith("warning") for line in said)
+    run_plan(make(), say=said.append)  # is no other question
+    assert len(Path("ran.txt").read_text().split()) == 27
+
+
+def test_a_best_value_at_the_edge_is_told(worker: Use) -> None:
+    said: list[str] = []
+    run_plan(make(tune=TUNE | {"values": [0.001, 0.01]}), jobs=2, say=said.append)
+    assert "warning: baseline: the best of tuning, 0.01, is at the edge of the values" in said
+
+
+def test_a_trial_that_failed_stops_the_study_until_it_is_run_again(worker: Use) -> None:
+    worker("if not (folder / 'once').exists(): (folder / 'once').touch(); sys.exit(3)")
+    with pytest.raises(ConfigurationError, match="a trial of the tuning failed: attnkit ablate status says which, and retry runs it again"):
+        run_plan(make(), jobs=4)
+    assert retry(make()) == 18
+    assert not make().tuned
+    run_plan(trials := make().trials or make(), jobs=4)
+    assert {status_of(trials.run_folder(r.key))["status"] for r in trials.runs} == {"ok"}
+    assert make().tuned
+
+
+def test_a_trial_that_diverged_is_not_chosen(worker: Use) -> None:
+    ends = "write('result.json', {'metrics': {}}); write('status.json', {'status': 'diverged'}); sys.exit()"
+    worker(f"if '0.1}}' in json.dumps(job['recipe']): {ends}")
+    plan = run_plan(make(), jobs=2)
+    assert {t.value for t in plan.tuned.values()} == {0.01}
+
+
+def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
+    with pytest.raises(ConfigurationError, match=r"tune: model.stack.position is set by the variant 'position=none'"):
+        make(tune=TUNE | {"key": "model.stack.position"})
+    with pytest.raises(ConfigurationError, match=r"tune: to choose by the test data makes them worthless; add metric: val/\.\.\. to tune"):
+        make(metric="test/loss")
+    make(metric="test/loss", tune=TUNE | {"metric": "val/loss"})
+    with pytest.raises(ConfigurationError, match=r"tune has no key 'value'. Did you mean 'values'\?"):
+        make(tune={"key": LR, "value": [1]})
+    with pytest.raises(ConfigurationError, match="tune: seeds must be at least 2, but is 1"):
+        make(tune=TUNE | {"seeds": 1})
+    with pytest.raises(ConfigurationError, match="tune: values must be two different ones or more"):
+        make(tune=TUNE | {"values": [1]})

@@ -1,0 +1,151 @@
+"""A step that is not finite stops the run before it does harm, or is skipped, and its origin is named."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from attnkit.callback import FiniteCheck, LastCheckpoint, UnhealthyError
+from attnkit.registry import ConfigurationError
+from attnkit.task.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
+STACK = {"name": "encoder_decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.3}
+
+
+class Break(Callback):
+    """Multiplies by a number what a module puts out at one batch, forwards or backwards."""
+
+    def __init__(self, path: str, batch: int, *, forward: bool, factor: float = float("inf"), again: int = 0) -> None:
+        self.path, self.batches, self.forward, self.factor = path, range(batch, batch + again + 1), forward, factor
+        self.now = -1
+        self.before: list[Any] = []
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        pl_module.get_submodule(self.path).register_forward_hook(self._hook)
+        objective = pl_module.objective
+
+        def numbered(batch: Any) -> Any:
+            self.now = batch["number"]
+            return objective(batch)
+
+        pl_module.objective = numbered
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx in self.batches:
+            self.before.append([p.detach().clone() for p in pl_module.parameters()])
+
+    def _hook(self, module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+        if self.now not in self.batches:
+            return output
+        if self.forward:
+            return output * self.factor
+        output.register_hook(lambda gradient: gradient * self.factor)
+        return output + 0
+
+
+@pytest.fixture
+def batches(words: Callable[..., list[str]], make_batch: Callable[..., Any]) -> list[Any]:
+    return [{**make_batch(words(6)), "number": number} for number in range(6)]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("forward", [True, False])
+def test_the_first_module_the_step_and_the_batch_are_named(
+    rng: random.Random, make_task: Any, fit: Any, batches: list[Any], tmp_path: Path, forward: bool, accumulate: int
+) -> None:
+    path = rng.choice(
+        ["stack.encoder.layers.1.feed_forward", "stack.decoder.layers.0.cross_attention", "stack.decoder.layers.1.feed_forward"]
+    )
+    number = rng.randrange(2, 6)
+    broken = Break(f"model.{path}", number, forward=forward)
+    with pytest.raises(UnhealthyError) as error:
+        fit(make_task(stack=STACK), batches, callbacks=[broken, FiniteCheck()], accumulate_grad_batches=accumulate)
+    message = str(error.value)
+    assert f"step {number // accumulate} is not finite" in message
+    assert f"in batch {number}" in message
+    if forward:
+        assert f"First: the output of model.{path} (" in message
+        assert "loss not, gradient not" in message
+    else:  # the gradient that the module hands on is the first that is seen, of a module in it
+        assert "loss finite, gradient not" in message
+        assert f"the gradient of the output of model.{path}" in message
+    kept = torch.load(tmp_path / "not_finite.pt", weights_only=False)
+    assert len(kept) == accumulate
+    assert torch.equal(kept[number % accumulate]["src"], batches[number]["src"])
+
+
+def test_a_run_that_stops_keeps_its_last_good_checkpoint(make_task: Any, fit: Any, batches: list[Any], tmp_path: Path) -> None:
+    task = make_task(stack=STACK)
+    broken = Break("model.stack.encoder.layers.0.feed_forward", 4, forward=True)
+    with pytest.raises(UnhealthyError, match="step 4 is not finite"):
+        fit(task, batches, callbacks=[broken, FiniteCheck(), LastCheckpoint(every_n_steps=2)], enable_checkpointing=True)
+    checkpoint = load_checkpoint(tmp_path / "checkpoints/last.ckpt")
+    assert checkpoint["global_step"] == 4
+    for now, saved, before in zip(task.parameters(), checkpoint["state_dict"].values(), broken.before[0], strict=False):
+        assert torch.equal(now, before)  # the step was not made
+        assert saved.isfinite().all()
+
+
+def test_parameters_that_are_not_finite_are_in_no_checkpoint(make_task: Any, fit: Any, batches: list[Any], tmp_path: Path) -> None:
+    wild = {"name": "sgd", "lr": 1e38}
+    task = make_task(stack=STACK, optimizer=wild, schedule="constant")
+    with pytest.raises(UnhealthyError, match="not finite"):
+        fit(task, batches, callbacks=[FiniteCheck(), LastCheckpoint(every_n_steps=1)], enable_checkpointing=True)
+    saved = [load_checkpoint(path) for path in (tmp_path / "checkpoints").glob("*.ckpt")]
+    assert all(
+        weight.isfinite().all() for checkpoint in saved for weight in checkpoint["state_dict"].values() if weight.is_floating_point()
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon", "sgd"])
+def test_a_skipped_step_changes_nothing(make_task: Any, fit: Any, batches: list[Any], optimizer: str) -> None:
+    states: list[Any] = []
+
+    class Watch(Callback):
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            states.append(
+                {id(p): {k: v.clone() for k, v in s.items() if torch.is_tensor(v)} for p, s in trainer.optimizers[0].state.items()}
+            )
+
+    task = make_task(stack=STACK, optimizer={"name": optimizer, "lr": 0.01})
+    broken, check = Break("model.stack.encoder.layers.0.feed_forward", 2, forward=True, again=1), FiniteCheck(policy="skip")
+    with pytest.warns(
+        UserWarning, match="is skipped, the (1st|2nd) of this run. First: the output of model.stack.encoder.layers.0.feed_forward"
+    ):
+        trainer = fit(task, batches, callbacks=[broken, check, Watch()], gradient_clip_val=1.0)
+    assert check.skipped == trainer.callback_metrics["train/skipped_steps"] == 2
+    for one, other in zip(*broken.before, strict=True):
+        assert torch.equal(one, other)
+    for before, after in zip(states[2].values(), states[4].values(), strict=True):
+        assert all(torch.equal(value, after[key]) for key, value in before.items())
+    assert not all(torch.equal(p, q) for p, q in zip(task.parameters(), broken.before[0], strict=True))  # the others were made
+    assert all(p.isfinite().all() for p in task.parameters())
+
+
+def test_too_many_skips_in_a_row_stop(make_task: Any, fit: Any, batches: list[Any]) -> None:
+    broken = Break("model.stack.encoder.layers.0.feed_forward", 1, forward=False, again=9)
+    with pytest.warns(UserWarning, match="is skipped"), pytest.raises(UnhealthyError, match=r"step 3 .*that is 3 in a row"):
+        fit(make_task(stack=STACK), batches, callbacks=[broken, FiniteCheck(policy="skip", most_skips=2)])
+
+
+def test_a_healthy_run_is_bit_for_bit_the_same(make_task: Any, fit: Any, batches: list[Any]) -> None:
+    weights = []
+    for callbacks in ([], [FiniteCheck()]):
+        torch.manual_seed(3)
+        task = make_task(stack=STACK)
+        trainer = fit(task, batches, callbacks=callbacks)
+        weights.append(task.state_dict())
+    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
+    assert trainer.callback_metrics["train/gradient_norm"] > 0
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="policy must be stop or skip, but is 'ignore'"):
+        FiniteCheck(policy="ignore")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="most_skips must be at least 0, but is -1"):
+        FiniteCheck(most_skips=-1)

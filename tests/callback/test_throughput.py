@@ -1,0 +1,82 @@
+"""Speed and memory of a training, from what was really done."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+
+from attnkit.callback import Throughput
+from attnkit.callback.throughput import peak_memory
+from attnkit.cli.logs import read_rows
+from attnkit.registry import ConfigurationError
+from attnkit.task.flops import forward_flops
+
+pytestmark = pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
+
+
+def speeds(folder: Path) -> list[dict[str, float]]:
+    rows = read_rows(folder / "lightning_logs/version_0/metrics.csv")[1]
+    return [found for row in rows if (found := {k: float(v) for k, v in row.items() if k.startswith("speed/") and v})]
+
+
+def test_speeds_agree_with_each_other(words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
+    chosen = [words(5) for _ in range(8)]
+    task = make_task()
+    fit(
+        task,
+        [make_batch(c) for c in chosen],
+        callbacks=[Throughput(peak_tflops=0.5)],
+        logger=CSVLogger(tmp_path, version=0),
+        log_every_n_steps=2,
+        accumulate_grad_batches=2,
+    )
+    logged = speeds(tmp_path)
+    assert len(logged) == 2
+    formula = forward_flops(task)
+    for values, steps in zip(logged, (chosen[:4], chosen[4:]), strict=True):
+        lengths = [len(word) + 1 for batch in steps for word in batch]  # with its end; of the target, with its start
+        flops = 3 * sum(c * n ** (a + b) for n in lengths for (a, b), c in formula.items())
+        seconds = 2 / values["speed/steps_per_second"]
+        assert values["speed/examples_per_second"] * seconds == pytest.approx(20, rel=1e-4)
+        assert values["speed/tokens_per_second"] * seconds == pytest.approx(2 * sum(lengths), rel=1e-4)
+        assert values["speed/model_tflops"] * seconds * 1e12 == pytest.approx(flops, rel=1e-4)
+        assert values["speed/mfu"] == pytest.approx(values["speed/model_tflops"] / 0.5, rel=1e-4)
+
+
+def test_validation_is_no_part_of_the_time(words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
+    class Slow(Callback):
+        def on_validation_batch_end(self, *_: Any) -> None:
+            time.sleep(5)
+
+    batches = [make_batch(words(3)) for _ in range(4)]
+    logger = CSVLogger(tmp_path, version=0)
+    fit(make_task(), batches, val=batches[:1], callbacks=[Throughput(), Slow()], logger=logger, log_every_n_steps=4, val_check_interval=2)
+    (logged,) = speeds(tmp_path)
+    assert 4 / logged["speed/steps_per_second"] < 5
+    assert "speed/mfu" not in logged  # nobody knows the peak of this CPU
+
+
+def test_a_peak_must_be_positive() -> None:
+    with pytest.raises(ConfigurationError, match="peak_tflops must be positive, but is 0"):
+        Throughput(peak_tflops=0)
+
+
+def test_memory_is_that_of_the_process() -> None:
+    before = peak_memory(torch.device("cpu"))
+    kept = torch.ones(64 * 2**20 // 4)
+    after = peak_memory(torch.device("cpu"))
+    assert before is not None
+    assert after is not None
+    assert kept.numel() * 4 / 2 < after < 2**40
+    assert before <= after
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_memory_is_that_of_the_gpu() -> None:
+    device = torch.device("cuda")
+    kept = torch.ones(2**20, device=device)
+    assert peak_memory(device) == torch.cuda.max_memory_allocated(device) >= 4 * kept.numel()

@@ -1,0 +1,120 @@
+"""Budgets: a run ends at the first step at which its budget is used, also if it was cut short on the way."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+
+from attnkit.ablation.store import read_json, status_of, write_json
+from attnkit.ablation.study import Budget
+from attnkit.cli import cell
+from attnkit.cli.inspection import Inspector
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import RECIPE, study
+
+SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
+
+
+@pytest.fixture(autouse=True)
+def recipe(tmp_path: Path, toys: None) -> None:
+    words = "".join(f"{a}{b}{c}\t{c} {b} {a}\n" for a in "abcd" for b in "abcd" for c in "ab")
+    (tmp_path / "words.tsv").write_text(f"source\ttarget\n{words}", encoding="utf-8")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+
+
+def begin(name: str, on: str, limit: float, **trainer: Any) -> Path:
+    folder = Path(name).absolute()
+    budget = Budget(on=on, limit=limit)  # type: ignore[arg-type]
+    layers = [{"trainer": {key.removeprefix("trainer."): value}} for key, value in budget.overrides.items()]
+    recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed([*layers, {"trainer": trainer}])
+    recipe["data"]["seed"] = 2
+    write_json(folder / "job.json", {"recipe": recipe, "seeds": SEEDS, "test": False, "budget": {"on": on, "limit": limit}})
+    return folder
+
+
+def run(folder: Path) -> dict[str, Any]:
+    cell.main(folder)
+    return dict(read_json(folder / "result.json") or {})
+
+
+def test_a_run_ends_at_the_first_step_at_which_its_budget_is_used(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Random(seed).randint(3, 9)
+    whole = run(begin("steps", "steps", steps))
+    assert whole["batches"] == steps == whole["curve"][-1]["step"]
+    assert whole["budget"] == {"on": "steps", "limit": steps, "spent": steps}
+    some = run(begin("tokens", "tokens", whole["tokens"], max_epochs=9))
+    assert (some["batches"], some["batch_hash"]) == (steps, whole["batch_hash"])
+    assert run(begin("fewer", "tokens", whole["tokens"] - 1, max_epochs=9))["batches"] == steps
+    assert run(begin("more", "tokens", whole["tokens"] + 1, max_epochs=9))["batches"] == steps + 1
+    spent = [run(begin(f"flops{limit}", "flops", limit, max_epochs=9))["budget"]["spent"] for limit in (1, 10**6)]
+    assert 1 < spent[0] < 10**6 <= spent[1] < 10**6 + 4 * spent[0]
+
+
+def test_steps_are_how_long_the_schedule_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    original = cell.Recorder.on_train_batch_end
+
+    def look(self: cell.Recorder, trainer: Any, *rest: Any) -> None:
+        seen.append(trainer.optimizers[0].param_groups[0]["lr"])
+        original(self, trainer, *rest)
+
+    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", look)
+    Path("tiny.yaml").write_text(yaml.safe_dump(RECIPE | {"model": RECIPE["model"] | {"schedule": {"name": "linear", "warmup_steps": 0}}}))
+    run(begin("linear", "steps", 5))
+    rate = RECIPE["model"]["optimizer"]["lr"]
+    assert seen == pytest.approx([rate * (1 - step / 5) for step in range(1, 6)])
+
+
+@pytest.mark.parametrize("on", ["steps", "tokens", "flops"])
+def test_a_run_that_was_cut_short_uses_the_same_budget(on: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = {"steps": 9, "tokens": 500, "flops": 3 * 10**6}[on]
+    whole = run(begin("whole", on, limit, val_check_interval=2, **({} if on == "steps" else {"max_epochs": 20})))
+    assert whole["batches"] > 4
+    at = Random(seed).randint(3, whole["batches"]) if on != "tokens" else 7  # the last batch of an epoch, a checkpoint before it
+    original = cell.Recorder.on_train_batch_end
+
+    class CutError(Exception):
+        pass
+
+    def cut(self: cell.Recorder, *rest: Any) -> None:
+        original(self, *rest)
+        if self.batches == at:
+            raise CutError
+
+    folder = begin("cut", on, limit, val_check_interval=2, **({} if on == "steps" else {"max_epochs": 20}))
+    with monkeypatch.context() as patch:
+        patch.setattr(cell.Recorder, "on_train_batch_end", cut)
+        run(folder)
+    assert status_of(folder)["kind"] == "error"
+    (folder / "status.json").unlink()
+    again = run(folder)
+    for key in ("metrics", "batches", "batch_hash", "tokens", "budget"):
+        assert again[key] == whole[key]
+
+
+def test_a_run_that_was_over_but_for_its_result_trains_no_more() -> None:
+    whole = run(folder := begin("whole", "tokens", 200, max_epochs=9))
+    (folder / "status.json").unlink()
+    (folder / "result.json").unlink()
+    again = run(folder)
+    assert (again["batches"], again["metrics"]) == (whole["batches"], whole["metrics"])
+
+
+def test_seconds_end_a_run() -> None:
+    assert run(begin("seconds", "seconds", 1e-3, max_epochs=9))["batches"] == 1
+
+
+def test_a_training_that_ends_before_its_budget_is_a_failed_run() -> None:
+    assert not run(folder := begin("short", "tokens", 10**9, max_epochs=1))
+    assert "before its budget of 1e+09: set trainer.max_epochs higher" in status_of(folder)["message"]
+
+
+def test_a_budget_is_one_number() -> None:
+    with pytest.raises(ConfigurationError, match=r"budget: unknown 'token'. Did you mean 'tokens'\?"):
+        study(budget={"token": 3})
+    with pytest.raises(ConfigurationError, match="budget: exactly one of steps, tokens, flops, seconds"):
+        study(budget={"tokens": 3, "steps": 2})
+    with pytest.raises(ConfigurationError, match="budget: steps must be a number above 0, but is -3"):
+        study(budget={"steps": -3})

@@ -1,0 +1,184 @@
+"""N processes that do what a payload says, one thing after another; the first process writes down what came out.
+
+They are forks of one that has imported all, in the environment that torchrun would give them.
+
+Usage: python processes.py N PAYLOAD OUT
+"""
+
+import contextlib
+import copy
+import functools
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import newton_schulz
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins import DoublePrecision
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader
+
+import attnkit
+from attnkit.registry import ConfigurationError
+from attnkit.strategy import FSDP2, gathered, parallelize, prepare
+from attnkit.task import AtomicCheckpointIO
+
+RANK, PROCESSES = 0, int(sys.argv[1])
+torch.compile = functools.partial(torch.compile, backend="aot_eager")  # without a C++ compiler: its results are not what is tested
+
+
+def fit(
+    *,
+    task: dict[str, Any],
+    weights: dict[str, Any] | None,
+    train: list[Any],
+    strategy: str | dict[str, Any],
+    val: list[Any] | None = None,
+    save: str | None = None,
+    load: str | None = None,
+    predict: bool = False,
+    exact_muon: bool = False,
+    trainer: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Train on this process's part of the batches (`train[i]` is that of data-parallel rank i)."""
+    if exact_muon:
+        newton_schulz.use_float64()
+    module = attnkit.tasks.build(task)
+    module.configure_model()
+    module.double()  # before Lightning restores a checkpoint
+    if weights:
+        module.load_state_dict(weights)
+    chosen = FSDP2(**strategy) if isinstance(strategy, dict) else strategy
+    settings: dict[str, Any] = {
+        "accelerator": "cpu", "devices": PROCESSES, "strategy": chosen, "max_epochs": 1,
+        "plugins": [DoublePrecision(), AtomicCheckpointIO()], "logger": False, "enable_checkpointing": False,
+        "enable_progress_bar": False, "enable_model_summary": False,
+        "use_distributed_sampler": False, "num_sanity_val_steps": 0,
+    }  # fmt: skip
+    run = Trainer(**(settings | (trainer or {})))
+    loaders = [DataLoader(parts[RANK * len(parts) // PROCESSES], batch_size=None) if parts else None for parts in (train, val)]
+    torch.manual_seed(1)
+    try:
+        run.fit(module, *loaders, ckpt_path=load, weights_only=True if load else None)
+    except ConfigurationError as error:
+        return {"error": str(error)}
+    if save is not None:
+        run.save_checkpoint(save)
+    sharded = getattr(run.strategy, "_save_distributed_checkpoint", False)
+    result = {
+        "weights": None if sharded else run.strategy.lightning_module_state_dict(),
+        "logged": dict(run.callback_metrics),
+        "steps": run.global_step,
+    }
+    if predict and loaders[1] is not None:
+        outputs = [str(p) for batch in run.predict(module, loaders[1]) or [] for p in batch]
+        everyone: list[Any] = [None] * PROCESSES
+        dist.all_gather_object(everyone, outputs)
+        result["predictions"] = everyone
+    return result
+
+
+def gradients(
+    *, model: dict[str, Any], inputs: list[dict[str, Any]], tensor_parallel: int, policy: str = "none", compile: bool = False
+) -> dict[str, Any]:
+    """Compare a parallel model with the same one in this process alone: outputs, gradients and generated tokens.
+
+    `inputs[i]` is what data-parallel rank i is given.
+    """
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (PROCESSES // tensor_parallel, tensor_parallel), mesh_dim_names=("data_parallel", "tensor_parallel"))
+    torch.manual_seed(RANK)  # the first process's parameters count
+    one = attnkit.compose(**model).double()
+    many = copy.deepcopy(one)
+    prepare(many, activation_checkpointing=policy, compile=compile)
+    parallelize(many, mesh)
+    for p in one.parameters():
+        dist.broadcast(p.data, 0)
+    start = {n: p.clone() for n, p in full(many, lambda p: p).items()}
+    here = inputs[RANK // tensor_parallel]
+    expected = sum(one(**given).square().mean() for given in inputs) / len(inputs)
+    expected.backward()
+    output = many(**here)
+    output.square().mean().backward()
+    worst = {n: float((full(many, lambda p: p.grad)[n] - p.grad).abs().max()) for n, p in one.named_parameters()}
+    result: dict[str, Any] = {
+        "start": max(float((start[n] - p).abs().max()) for n, p in one.named_parameters()),
+        "output": float((output - one(**here)).abs().max()),
+        "gradients": worst,
+        "zero": [n for n, p in one.named_parameters() if not p.grad.any()],
+        "sharded": all(isinstance(p, DTensor) for p in many.parameters()),
+        "meshes": len({p.device_mesh for p in many.parameters() if isinstance(p, DTensor)}),
+        "smaller": sum(p.to_local().numel() for p in many.parameters()) / sum(p.numel() for p in one.parameters()),
+    }
+    if hasattr(one, "generate") and tensor_parallel == 1:
+        first = next(iter(here.values()))[:, : 2 + RANK]
+        length = {"max_length": 3 + 4 * RANK}  # no process waits for another
+        with gathered(many):
+            result["generated"] = torch.equal(many.generate(first, **length), one.generate(first, **length))
+        many(**here).square().mean().backward()  # sharded again
+        result["again"] = all(p.to_local().numel() <= p.numel() for p in many.parameters())
+    return result
+
+
+def full(model: torch.nn.Module, what: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return whole tensors by the names of parameters."""
+    return {n: what(p).detach().full_tensor() for n, p in model.named_parameters()}
+
+
+def work(payload: str, out: str) -> None:
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    results = {}
+    for name, (what, arguments) in torch.load(payload, weights_only=True).items():
+        torch._dynamo.reset()
+        try:
+            results[name] = {"fit": fit, "gradients": gradients}[what](**arguments)
+        except Exception:
+            print(f"rank {RANK}, {name}:", flush=True)
+            raise
+        if RANK == 0:
+            torch.save(results, out)
+
+
+def main() -> None:
+    global RANK
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(PROCESSES):
+        child = os.fork()
+        if child == 0:
+            RANK = rank
+            os.environ |= {
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "WORLD_SIZE": str(PROCESSES),
+                "LOCAL_WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "tests",
+            }  # fmt: skip
+            try:
+                work(*sys.argv[2:])
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    for _ in children:
+        _, status = os.wait()
+        if status:  # the others would wait for it
+            for child in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

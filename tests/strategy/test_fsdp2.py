@@ -1,0 +1,44 @@
+"""The strategy `fsdp2`: its names, and what it refuses before any process waits for another."""
+
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.strategies import ModelParallelStrategy
+
+from attnkit.registry import ConfigurationError
+from attnkit.strategy import FSDP2
+
+
+def quiet(**arguments: Any) -> Trainer:
+    return Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, **arguments)
+
+
+@pytest.mark.parametrize(("name", "size"), [("fsdp2", 1), ("fsdp2_tp2", 2), ("fsdp2_tp4", 4), ("fsdp2_tp8", 8)])
+def test_its_names(name: str, size: int) -> None:
+    strategy = quiet(strategy=name, devices=8).strategy
+    assert isinstance(strategy, FSDP2)
+    assert strategy.tensor_parallel_size == size
+    assert strategy.world_size == 8
+
+
+def test_what_is_not_lightnings_public_interface_is_there() -> None:
+    strategy = FSDP2()
+    assert strategy._save_distributed_checkpoint is False  # of ModelParallelStrategy
+    assert strategy._data_parallel_size == "auto"
+    assert not isinstance(ModelParallelStrategy.setup_environment, property)
+
+
+def test_sizes_are_checked() -> None:
+    with pytest.raises(ConfigurationError, match="must be positive, but is 0"):
+        FSDP2(tensor_parallel_size=0)
+    with pytest.raises(ConfigurationError, match="3 does not divide the number of processes: 2 nodes x 4 devices"):
+        quiet(strategy=FSDP2(tensor_parallel_size=3), devices=4, num_nodes=2).strategy.setup_environment()
+
+
+def test_a_loss_scaler_is_refused() -> None:
+    scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    with pytest.raises(ConfigurationError, match="does not work with precision 16-mixed; choose one of 32-true, bf16-mixed"):
+        quiet(strategy="fsdp2", devices=1, plugins=[scaled]).strategy.setup_environment()

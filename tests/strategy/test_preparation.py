@@ -1,0 +1,136 @@
+"""Activation checkpointing and compilation change no result, no name, and nothing in a copy."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+
+import attnkit
+from attnkit.registry import ConfigurationError
+from attnkit.strategy import preparation
+from attnkit.strategy.preparation import checkpoint_activations, layers, prepare
+from tests.strategy.conftest import TASK
+
+pytestmark = [  # by torch's own compiler
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
+
+STACKS: dict[str, dict[str, Any]] = {
+    "encoder": {"num_heads": 2, "attention": "additive"},
+    "decoder": {"num_heads": 2, "position": "rotary"},
+    "encoder_decoder": {"num_heads": 2, "tie": "all", "position": "relative"},
+    "recurrent_encoder": {},
+    "recurrent_decoder": {},
+    "recurrent_encoder_decoder": {"attention": "additive", "placement": "before"},
+}
+
+
+def make(stack: str, **arguments: Any) -> nn.Module:
+    sizes = {"src_vocab_size": 20, "tgt_vocab_size": 20} if "encoder_decoder" in stack else {"vocab_size": 20}
+    model = attnkit.compose(stack=stack, d_model=8, **{"num_layers": 2, "dropout": 0.3} | STACKS[stack] | sizes | arguments)
+    assert isinstance(model, nn.Module)
+    return model.double()
+
+
+def run(model: nn.Module, stack: str, *, rows: int = 3, length: int = 5) -> Tensor:
+    generator = torch.Generator().manual_seed(rows * 100 + length)
+    tokens = torch.randint(3, 20, (rows, length), generator=generator)
+    mask = torch.arange(length)[None] < torch.randint(1, length + 1, (rows, 1), generator=generator)
+    output: Tensor = model(tokens, tokens[:, :-1], src_mask=mask) if "encoder_decoder" in stack else model(tokens, mask)
+    return output
+
+
+def gradients(model: nn.Module, stack: str, seed: int) -> dict[str, Tensor]:
+    torch.manual_seed(seed)
+    model.zero_grad()
+    run(model, stack).square().mean().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("policy", ["layer", "attention", "feed_forward"])
+@pytest.mark.parametrize("stack", STACKS)
+def test_what_is_recomputed_is_the_same_with_dropout(stack: str, policy: Any, seed: int) -> None:
+    model = make(stack)
+    other = copy.deepcopy(model)
+    if "recurrent" in stack and (policy == "feed_forward" or (policy == "attention" and "encoder_decoder" not in stack)):
+        with pytest.raises(ConfigurationError, match=rf"'{policy}' has nothing to recompute"):
+            checkpoint_activations(other, policy)
+        return
+    checkpoint_activations(other, policy)
+    expected, found = gradients(model, stack, seed), gradients(other, stack, seed)
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
+    assert list(model.state_dict()) == list(other.state_dict())
+
+
+def test_what_is_recomputed_is_not_kept() -> None:
+    kept = {}
+    for policy in ("none", "attention", "feed_forward", "layer"):
+        model = make("decoder", attention="dot_product", backend="reference")
+        checkpoint_activations(model, policy)
+        sizes: dict[int, int] = {}
+
+        def pack(x: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
+            sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            run(model, "decoder", length=40)
+        kept[policy] = sum(sizes.values())
+    assert kept["layer"] < min(kept["attention"], kept["feed_forward"])
+    assert max(kept["attention"], kept["feed_forward"]) < kept["none"]
+
+
+def test_what_cannot_be_is_refused_when_a_task_is_made() -> None:
+    with pytest.raises(ConfigurationError, match=r"activation_checkpointing must be .*'feed_forward'.*, but is 'layers'"):
+        attnkit.tasks.build(TASK | {"activation_checkpointing": "layers"})
+    recurrent = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1}
+    with pytest.raises(ConfigurationError, match="'feed_forward' has nothing to recompute"):
+        attnkit.tasks.build(TASK | {"stack": recurrent, "activation_checkpointing": "feed_forward"})
+    with pytest.raises(ConfigurationError, match="compile does not take activation_checkpointing 'attention'"):
+        attnkit.tasks.build(TASK | {"activation_checkpointing": "attention", "compile": True})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["none", "layer"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "encoder_decoder"])
+def test_layers_share_graphs_that_take_every_length(monkeypatch: pytest.MonkeyPatch, stack: str, policy: Any, seed: int) -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiler = torch.compile
+    monkeypatch.setattr(preparation.torch, "compile", lambda run, **how: compiler(run, **how, fullgraph=True, backend=counter))
+    model = make(stack, dropout=0.0, num_layers=4)
+    other = copy.deepcopy(model)
+    prepare(other, activation_checkpointing=policy, compile=True)
+    assert list(model.state_dict()) == list(other.state_dict())
+    counts = []
+    for rows, length in ((3, 5), (2, 9), (5, 7), (4, 12)):
+        torch.testing.assert_close(run(other, stack, rows=rows, length=length), run(model, stack, rows=rows, length=length))
+        gradients(other, stack, seed)
+        counts.append(counter.frame_count)
+    assert 0 < counts[0] <= 8, "every layer has a graph of its own"
+    assert counts[1:] == counts[:1] * 3, "new lengths are compiled anew"
+    for name, gradient in gradients(model, stack, seed).items():
+        torch.testing.assert_close(gradients(other, stack, seed)[name], gradient, msg=lambda m, name=name: f"{name}: {m}")
+    if stack != "encoder":
+        other.generate(torch.tensor([[5, 6, 7]]), max_length=4)
+        assert counter.frame_count == counts[-1], "generation is compiled"
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_copy_has_weights_of_its_own(compiled: bool) -> None:
+    model = make("encoder", dropout=0.0)
+    prepare(model, activation_checkpointing="layer" if compiled else "attention", compile=compiled)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert run(other.eval(), "encoder").abs().sum() > 0
+
+
+def test_layers_inside_of_a_layer_are_part_of_it() -> None:
+    assert [type(layer).__name__ for layer in layers(make("recurrent_encoder_decoder"))] == ["RecurrentLayer"] * 4 + ["ContextDecoder"]

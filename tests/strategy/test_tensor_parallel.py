@@ -1,0 +1,46 @@
+"""What cannot be split, and why."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import attnkit
+from attnkit.layers import TransformerLayer
+from attnkit.registry import ConfigurationError
+from attnkit.strategy.preparation import layers
+from attnkit.strategy.tensor_parallel import check_splittable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 6}, "needs num_heads to be a multiple of 4, but it is 6"),
+        ({"num_heads": 8, "num_kv_heads": 2}, "needs num_kv_heads to be a multiple of 4, but it is 2"),
+        ({"num_heads": 4, "feed_forward": {"name": "glu", "ffn_dim": 10}}, "needs ffn_dim to be a multiple of 4, but it is 10"),
+    ],
+)
+def test_counts_are_multiples(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        check_splittable([TransformerLayer(d_model=24, **arguments)], 4)
+
+
+@pytest.mark.parametrize("stack", ["recurrent_encoder", "recurrent_decoder", "recurrent_encoder_decoder"])
+def test_recurrent_stacks_are_refused(stack: str) -> None:
+    sizes = {"src_vocab_size": 9, "tgt_vocab_size": 9} if "encoder_decoder" in stack else {"vocab_size": 9}
+    model = attnkit.compose(stack=stack, d_model=8, num_layers=1, **sizes)
+    with pytest.raises(ConfigurationError, match=r"recurrent state needs the whole of the last one.*Use strategy fsdp2 or ddp"):
+        check_splittable(layers(model), 2)
+
+
+def test_a_parameter_of_all_heads_is_refused() -> None:
+    layer = TransformerLayer(d_model=8, num_heads=2)
+    layer.self_attention.attention.temperature = nn.Parameter(torch.ones(1))
+    with pytest.raises(ConfigurationError, match="share the parameter 'temperature'"):
+        check_splittable([layer], 2)
+
+
+@pytest.mark.parametrize("name", attnkit.attentions.names())
+def test_every_attention_can_be_split(name: str) -> None:
+    check_splittable([TransformerLayer(d_model=8, num_heads=4, num_kv_heads=2, attention=name)], 2)

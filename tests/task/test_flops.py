@@ -1,0 +1,76 @@
+"""The formula of a task's operations, against torch's counter on real batches."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import attnkit
+from attnkit.task.flops import forward_flops, row_lengths
+from tests.task.conftest import TOKENIZER
+
+SIZE = {"d_model": 16, "num_layers": 2}
+BOTH = {"src_tokenizer": TOKENIZER.spec, "tgt_tokenizer": TOKENIZER.spec}
+RECURRENT = {"name": "recurrent_encoder_decoder", **SIZE}
+TASKS: dict[str, dict[str, Any]] = {
+    "transformer": {"name": "seq2seq", "stack": {"name": "encoder_decoder", **SIZE, "num_heads": 2}, **BOTH},
+    "additive": {
+        "name": "seq2seq",
+        "stack": {"name": "encoder_decoder", **SIZE, "num_heads": 2, "attention": {"name": "additive", "hidden_dim": 5}},
+        **BOTH,
+    },
+    "bahdanau": {"name": "seq2seq", "stack": {**RECURRENT, "cell": "gru", "attention": "additive", "placement": "before"}, **BOTH},
+    "luong": {"name": "seq2seq", "stack": {**RECURRENT, "cell": "rnn", "attention": "general", "input_feeding": True}, **BOTH},
+    "decoder": {
+        "name": "causal_lm",
+        "stack": {"name": "decoder", **SIZE, "num_heads": 4, "num_kv_heads": 2, "position": "rotary", "feed_forward": "glu"},
+        "tokenizer": TOKENIZER.spec,
+    },
+    "encoder": {
+        "name": "classification",
+        "stack": {"name": "encoder", **SIZE, "num_heads": 2},
+        "tokenizer": TOKENIZER.spec,
+        "classes": ["a", "b", "c"],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_formula_is_what_torch_counts(kind: str, rng: random.Random) -> None:
+    task = attnkit.tasks.build(TASKS[kind])
+    task.configure_model()
+    rows, s, t = rng.randint(1, 3), rng.randint(2, 9), rng.randint(2, 9)
+    inputs = [torch.randint(5, 10, (rows, s))] + (
+        [torch.randint(5, 10, (rows, t))] if kind in ("transformer", "additive", "bahdanau", "luong") else []
+    )
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        task.model(*inputs)
+    formula = forward_flops(task)
+    assert rows * sum(c * s**a * t**b for (a, b), c in formula.items()) == counter.get_total_flops()
+
+
+def test_an_lstm_counts_though_torch_does_not_count_its_kernel() -> None:
+    lstm = {"name": "causal_lm", "stack": {"name": "recurrent_decoder", "d_model": 16, "num_layers": 1, "cell": "lstm"}}
+    formula = forward_flops(attnkit.tasks.build({**lstm, "tokenizer": TOKENIZER.spec}))
+    assert formula == {(1, 0): 2 * (4 * 16 * (16 + 16) + 16 * len(TOKENIZER))}
+
+
+def test_the_head_of_a_masked_language_model_reads_the_chosen_tokens_only() -> None:
+    tokenizer = attnkit.tokenizers.build({"name": "character", "extra_tokens": ["<mask>"]}).train(["abc"])
+    stack = {"name": "encoder", "d_model": 10, "num_layers": 1, "num_heads": 1}
+    task: Any = {"name": "masked_lm", "stack": stack, "tokenizer": tokenizer.spec, "head_transform": False}
+    little, much = (forward_flops(attnkit.tasks.build({**task, "mask_probability": p}))[1, 0] for p in (0.2, 0.7))
+    assert much - little == 0.5 * 2 * 10 * len(tokenizer)
+
+
+def test_padding_counts_for_nothing(make_batch: Any, make_task: Any) -> None:
+    s, t = row_lengths(make_task(), make_batch(["abcdef", "ab"]))
+    assert (s.tolist(), t.tolist()) == ([7, 3], [7, 3])  # the end of a source; the start of a target
+    text = torch.tensor([[5, 6, 7, 8], [5, 6, 0, 0]])
+    assert row_lengths(attnkit.tasks.build(TASKS["decoder"]), {"tokens": text})[0].tolist() == [3, 1]
+    assert row_lengths(attnkit.tasks.build(TASKS["encoder"]), {"tokens": text})[0].tolist() == [4, 2]
+    with pytest.raises(attnkit.registry.ConfigurationError, match="but this one has audio"):
+        row_lengths(make_task(), {"audio": text})
