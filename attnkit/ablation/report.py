@@ -100,6 +100,9 @@ def methods(results: Results) -> str:
     )
     if study.min_effect is not None:
         text += f" Equivalence is tested by two one-sided tests against {study.min_effect:g}."
+    if study.tune is not None and results.plan.tuned:
+        values = ", ".join(map(str, study.tune.values))
+        text += f" {study.tune.key} was chosen for each variant among {values}, by {study.tune.metric or study.metric} with other seeds."
     text += " A comparison with a run that diverged is by the sign test, in which it loses."
     text += " Effects are in standard deviations of the differences."
     text += (
@@ -112,6 +115,17 @@ def methods(results: Results) -> str:
     if exact:
         text += f" Exact sign-flip tests (no correction): {'; '.join(exact)}."
     return text
+
+
+TUNING = "The metric of tuning, its mean over the seeds of tuning, for each value; a run that diverged makes it infinite."
+
+
+def tuning(results: Results) -> tuple[tuple[str, ...], list[Row]]:
+    """Return the headers and the rows of what tuning found; empty if nothing was tuned."""
+    tuned = results.plan.tuned
+    values = [str(value) for value, _ in next(iter(tuned.values())).means] if tuned else []
+    table = [(False, (name, str(found.value), *(f"{mean:.4g}" for _, mean in found.means))) for name, found in tuned.items()]
+    return ("variant", "chosen", *values), table
 
 
 def _budget(results: Results) -> str:
@@ -179,6 +193,8 @@ def markdown(results: Results) -> str:
     lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {text}" for holds, text in checklist(results)), ""]
     if effects := _effects(results):
         lines += [*(f"- {name}: {effect}" for name, effect in effects), ""]
+    if results.plan.tuned:
+        lines += ["## Tuning", "", TUNING, "", _markdown_table(*tuning(results)), ""]
     lines += ["## Methods", "", methods(results), "", "## Provenance", ""]
     lines += [f"- {count} runs: {environment}" for environment, count in results.environments()]
     lines += [f"- all of it again: `attnkit ablate run {_file(results)}`", ""]
@@ -237,6 +253,8 @@ def page(results: Results) -> str:
         omissions=omissions(results),
         checklist=checklist(results),
         effects=_effects(results),
+        tuning=tuning(results),
+        tuning_means=TUNING,
         environments=results.environments(),
         provenance=[(False, row) for row in provenance(results)],
         methods=methods(results),
