@@ -28,7 +28,7 @@ def checklist(results: Results) -> list[Check]:
             "variants differ only in what the study says" + (f", but for {effects} arguments, listed below" if effects else ""),
         ),
         (study.min_effect is not None, "the smallest difference that matters was declared"),
-        (False, "every variant was tuned by as many trials: nothing was tuned, the recipe's settings may suit its own pieces best"),
+        *_tuning(results),
     ]
 
 
@@ -47,3 +47,18 @@ def _optional_stopping(results: Results) -> Check:
     added = asked.get("seeds_added") or [s for s in results.study.seeds if s not in asked.get("seeds_at_start", results.study.seeds)]
     text = "the number of seeds was decided before the results"
     return not added, text + (f", but {added} were added: p-values are too small" if added else "")
+
+
+def _tuning(results: Results) -> list[Check]:
+    tune, tuned = results.study.tune, results.plan.tuned
+    asked = "every variant was tuned by as many trials"
+    if tune is None:
+        return [(False, f"{asked}: nothing was tuned, the recipe's settings may suit its own pieces best")]
+    if not tuned:
+        return [(False, f"{asked}: the trials are not finished")]
+    edges = [name for name, found in tuned.items() if found.edge]
+    inside = "the best of tuning lies inside of its values"
+    return [
+        (True, f"{asked}: {tune.key}, {len(tune.values)} values with {tune.seeds} seeds each, which no result uses"),
+        (not edges, inside + (f", but not for {', '.join(edges)}: a better one may lie beyond" if edges else "")),
+    ]

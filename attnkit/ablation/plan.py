@@ -18,7 +18,7 @@ NO_QUESTION = ("seeds", "timeout", "retries", "engine", "recipe", "file", "lengt
 """What of a study may change when there are results: how it is run, and what its report shows."""
 
 
-STORED = ("variants", "left_out", "inspections", "runs", "side_effects")
+STORED = ("variants", "left_out", "inspections", "runs", "side_effects", "tuned")
 """What of a plan is kept for its report."""
 
 
@@ -137,6 +137,7 @@ def stored_plan(study: Study, folder: Path) -> Plan | None:
         inspections={name: Inspection(**i) for name, i in stored["inspections"].items()},
         runs=tuple(Run(**run | {"variants": tuple(run["variants"])}) for run in stored["runs"]),
         side_effects={name: tuple(notes) for name, notes in stored["side_effects"].items()},
+        tuned={name: Tuned(**t | {"means": tuple(map(tuple, t["means"]))}) for name, t in stored.get("tuned", {}).items()},
     )
 
 

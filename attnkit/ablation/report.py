@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 
 from attnkit.ablation.fairness import checklist
+from attnkit.ablation.methods import methods
 from attnkit.ablation.published import published
 from attnkit.ablation.results import COSTS, Results, p_text
 from attnkit.ablation.statistics import Comparison
@@ -84,48 +85,15 @@ def _si(value: float | None) -> str:
     return f"{scaled:g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}"
 
 
-def methods(results: Results) -> str:
-    """Return a paragraph that a paper could have."""
-    study = results.study
-    family = len(results.comparisons)
-    at = "of the checkpoint that validation chose" if study.metric.startswith("test/") else "after the last step"
-    text = (
-        f"{len(results.plan.variants)} variants of {Path(study.recipe).stem} (design: {study.design}) were each trained with "
-        f"{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; {', '.join(study.vary)} "
-        f"vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that runs are paired by seed."
-        f"{_budget(results)} "
-        f"The metric is {study.metric} ({study.better} is better), {at}. Differences are tested by "
-        f"paired t tests (two-sided, alpha = {study.alpha:g}) with Holm's correction over the "
-        f"{family} comparison{'s' if family != 1 else ''} of the study; intervals are those of the t test and have no correction."
-    )
-    if study.min_effect is not None:
-        text += f" Equivalence is tested by two one-sided tests against {study.min_effect:g}."
-    text += " A comparison with a run that diverged is by the sign test, in which it loses."
-    text += " Effects are in standard deviations of the differences."
-    text += (
-        " FLOPs are those of products of matrices, forward and backward, for each token that is no padding (counted on a batch of the"
-        " validation data), times the tokens of the training. Tokens/s and the curves by time count training alone, without validation"
-    )
-    text += ", in processor time of one thread." if results.clocks() == {"processor"} else ", by the clock on the wall."
-    text += " Memory is the most that a process held, libraries included; on a GPU, the most that its tensors took."
-    exact = [f"{c.variant}: {c.p_exact:.4f}" for c in results.comparisons if c.p_exact is not None]
-    if exact:
-        text += f" Exact sign-flip tests (no correction): {'; '.join(exact)}."
-    return text
+TUNING = "The metric of tuning, its mean over the seeds of tuning, for each value; a run that diverged makes it infinite."
 
 
-def _budget(results: Results) -> str:
-    """Return how long the finished runs were trained, where that is known."""
-    ends = [result for key, result in results.result.items() if results.status[key]["status"] == "ok" and "batches" in result]
-    if not ends:
-        return ""
-    batches, tokens = (_span([result[name] for result in ends]) for name in ("batches", "tokens"))
-    return f" A run saw {batches} batches with {tokens} tokens, padding aside."
-
-
-def _span(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+def tuning(results: Results) -> tuple[tuple[str, ...], list[Row]]:
+    """Return the headers and the rows of what tuning found; empty if nothing was tuned."""
+    tuned = results.plan.tuned
+    values = [str(value) for value, _ in next(iter(tuned.values())).means] if tuned else []
+    table = [(False, (name, str(found.value), *(f"{mean:.4g}" for _, mean in found.means))) for name, found in tuned.items()]
+    return ("variant", "chosen", *values), table
 
 
 ALL_RUNS = "{} runs, and the command that makes each again"
@@ -179,6 +147,8 @@ def markdown(results: Results) -> str:
     lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {text}" for holds, text in checklist(results)), ""]
     if effects := _effects(results):
         lines += [*(f"- {name}: {effect}" for name, effect in effects), ""]
+    if results.plan.tuned:
+        lines += ["## Tuning", "", TUNING, "", _markdown_table(*tuning(results)), ""]
     lines += ["## Methods", "", methods(results), "", "## Provenance", ""]
     lines += [f"- {count} runs: {environment}" for environment, count in results.environments()]
     lines += [f"- all of it again: `attnkit ablate run {_file(results)}`", ""]
@@ -237,6 +207,8 @@ def page(results: Results) -> str:
         omissions=omissions(results),
         checklist=checklist(results),
         effects=_effects(results),
+        tuning=tuning(results),
+        tuning_means=TUNING,
         environments=results.environments(),
         provenance=[(False, row) for row in provenance(results)],
         methods=methods(results),

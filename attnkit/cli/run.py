@@ -79,10 +79,10 @@ def run(command: str, arguments: list[str]) -> None:
             except SIGTERMException:
                 rank_zero_only(say)("note: stopped by SIGTERM; --resume goes on from the newest checkpoint")
                 # the first process's status is the command's; Lightning kills it while it ends if another one's is not 0
-                raise SystemExit(0 if rank_zero_only.rank else TERMINATED) from None
+                raise SystemExit(0 if getattr(rank_zero_only, "rank", 0) else TERMINATED) from None
             except UnhealthyError as error:
                 rank_zero_only(say)(f"attnkit: error: {error}")
-                raise SystemExit(0 if rank_zero_only.rank else UNHEALTHY) from None
+                raise SystemExit(0 if getattr(rank_zero_only, "rank", 0) else UNHEALTHY) from None
 
 
 @contextmanager

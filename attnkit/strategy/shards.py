@@ -146,7 +146,7 @@ def _rename(state: Mapping[str, Any], new: Mapping[Any, Any]) -> dict[str, Any]:
     return {"state": {new[old]: value for old, value in state["state"].items()}, "param_groups": groups}
 
 
-def _damaged(path: Path, error: Exception) -> ConfigurationError:
+def _damaged(path: Path, error: BaseException) -> ConfigurationError:
     return ConfigurationError(f"{path} is damaged, or holds more than tensors and plain data ({error})")
 
 

@@ -1,6 +1,7 @@
 """The report: from stored files alone, bold only where a difference is shown, and nothing left out."""
 
 import math
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.store import write_json
+from attnkit.ablation.study import Tune
+from attnkit.ablation.tuning import Tuned
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import study
 
@@ -248,3 +251,18 @@ def test_interactions_are_reported_for_full_designs() -> None:
     }
     text = markdown(stored(values, factors=factors, design="full"))
     assert "## Interactions\n\n- a=1 x b=1: val/loss -0.503 [-0.504, -0.501], adjusted p < 0.001: an interaction" in text
+
+
+def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
+    assert "- [ ] every variant was tuned by as many trials: nothing was tuned" in markdown(results)
+    tune = Tune(key="model.optimizer.lr", values=(0.1, 0.2, 0.3), seeds=2)
+    found = {
+        name: Tuned(value=best, means=((0.1, 2.0), (0.2, 1.5), (0.3, math.inf)), edge=best == 0.1)
+        for name, best in (("baseline", 0.2), ("position=none", 0.2), ("position=learned", 0.1))
+    }
+    text = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune), tuned=found)))
+    assert "- [x] every variant was tuned by as many trials: model.optimizer.lr, 3 values with 2 seeds each" in text
+    assert "- [ ] the best of tuning lies inside of its values, but not for position=learned: a better one may lie beyond" in text
+    assert "| position=learned | 0.1 | 2 | 1.5 | inf |" in text
+    unfinished = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune))))
+    assert "- [ ] every variant was tuned by as many trials: the trials are not finished" in unfinished

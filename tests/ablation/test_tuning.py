@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attnkit.ablation.engine import retry, run_plan
-from attnkit.ablation.plan import Plan
+from attnkit.ablation.plan import Plan, stored_plan
 from attnkit.ablation.results import Results
 from attnkit.ablation.store import status_of
 from attnkit.registry import ConfigurationError
@@ -47,6 +47,9 @@ def test_the_results_are_those_of_the_best_value(worker: Use) -> None:
     assert Results(plan).complete
     assert json.loads(Path("runs/s/tuning.json").read_text())["baseline"]["value"] == 0.1
     assert not any(line.startswith("warning") for line in said)
+    stored = stored_plan(plan.study, Path("runs"))
+    assert stored is not None
+    assert stored.tuned == plan.tuned
     run_plan(make(), say=said.append)  # is no other question
     assert len(Path("ran.txt").read_text().split()) == 27
 
