@@ -20,6 +20,9 @@ SHORT = (
     "--trainer.log_every_n_steps=1",
     "--trainer.enable_progress_bar=false",
 )
+WIDE = 512
+SMALL = ("--model.stack.d_model=48", "--model.stack.num_layers=2", "--data.context=64", "--data.batch_tokens=512")
+"""For recipes wider than `WIDE`, which are for GPUs."""
 TWINS = {"encoder": "recurrent_encoder", "decoder": "recurrent_decoder", "encoder_decoder": "recurrent_encoder_decoder"}
 
 Output = pytest.CaptureFixture[str]
@@ -55,7 +58,8 @@ def fit(name: str, folder: Path, *flags: str) -> Path:
     start = read_recipe(name)["model"].get("init_from")
     if start is not None and not (folder / start).exists():
         fit(Path(start).relative_to("runs").parents[2].as_posix(), folder)  # runs/<recipe>/version_0/checkpoints/best.ckpt
-    assert main(["fit", "--config", name, *data_flags(name, folder), *SHORT, "--trainer.max_epochs=1", *flags]) == 0
+    size = SMALL if read_recipe(name)["model"]["stack"].get("d_model", 0) > WIDE else ()
+    assert main(["fit", "--config", name, *data_flags(name, folder), *size, *SHORT, "--trainer.max_epochs=1", *flags]) == 0
     return folder / "runs" / name / "version_0" / "checkpoints"
 
 

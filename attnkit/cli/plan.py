@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 from attnkit.cli.composition import complete_recipe
 from attnkit.cli.inheritance import values_from_data
 from attnkit.cli.recipe import Request, merge, read_recipe, take_apart
-from attnkit.feed_forward.base import FeedForward
 from attnkit.layers import MultiHead, TransformerLayer
 from attnkit.registry import ConfigurationError, datasets, tasks
 from attnkit.task.flops import BACKWARD, forward_flops, row_lengths
@@ -70,10 +70,10 @@ def plan(arguments: list[str]) -> int:
     strategy = chosen.strategy or ("ddp" if mesh.tensor == 1 else "fsdp2")
     if strategy == "ddp" and mesh.tensor > 1:
         raise ConfigurationError("ddp splits no layers: use --strategy fsdp2, or a mesh such as 8x1")
-    job, batches = _job(chosen.recipe, request, chosen.precision)
+    job, epoch = _job(chosen.recipe, request, chosen.precision, mesh.data)
     whole = tasks.build(job["model"])
     memory = step_memory(tasks.build(split(job["model"], mesh.tensor)), job["batch"], precision=job["precision"])
-    parts, sent = memory_parts(memory, mesh, strategy), communication(memory, mesh, strategy, job)
+    parts, sent = memory_parts(memory, mesh, strategy), communication(memory, mesh, strategy)
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         parameters = sum(p.numel() for p in whole.build_model().parameters())
     s, t = row_lengths(whole, job["batch"])
@@ -83,17 +83,16 @@ def plan(arguments: list[str]) -> int:
     _table(f"memory of a process with a batch of {len(s):,} rows and {tokens:,} tokens, MiB", parts)
     _table("sent by a process in a step, MiB", sent)
     print("data")
-    print(f"  {'tokens of a step, of all processes':<42}{mesh.data * tokens:>14,}")
-    if batches:
-        print(f"  {'steps of an epoch':<42}{max(1, batches // mesh.data):>14,}")
+    print(f"  {'tokens of a step, at the most':<42}{mesh.data * tokens:>14,}")
+    print(f"  {'steps of an epoch':<42}{epoch:>14}")
     print(f"  {'TFLOP of a step and process (MFU counts it)':<42}{flops / mesh.tensor / 1e12:>14,.3f}")
     if chosen.measure:
         _compare(job, memory)
     return 0
 
 
-def _job(name: str, request: Request, precision: str | None) -> tuple[dict[str, Any], int | None]:
-    """Return the task's spec, the largest of the first batches and the precision; and the number of batches, if it is known."""
+def _job(name: str, request: Request, precision: str | None, processes: int) -> tuple[dict[str, Any], str]:
+    """Return the task's spec, the largest of the first batches and the precision; and how many batches each process gets of an epoch."""
     recipe = merge(read_recipe(name), request.flags, dropped=[])
     specs = complete_recipe(recipe)
     data = datasets.build(specs["data"])
@@ -104,11 +103,19 @@ def _job(name: str, request: Request, precision: str | None) -> tuple[dict[str, 
     model = specs["model"] | values_from_data(specs["model"]["name"], specs["data"]["name"], data)
     precision = str(precision or (recipe.get("trainer") or {}).get("precision", "32-true"))
     precision = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}.get(precision, precision)
+    return {"model": model, "batch": batch, "precision": precision}, _epoch(data, processes)
+
+
+def _epoch(data: Any, processes: int) -> str:
+    """Return how many batches each process gets of an epoch, or why it cannot be: a training would not begin."""
+    # what data asks of a trainer; a real one would look for the machines
+    data.trainer = SimpleNamespace(distributed_sampler_kwargs={"num_replicas": processes, "rank": 0}, overfit_batches=0)
     try:
-        batches = len(loader)
-    except TypeError:
-        batches = None
-    return {"model": model, "batch": batch, "precision": precision}, batches
+        return f"{len(data.train_dataloader()):,}"
+    except ConfigurationError as problem:
+        return f"none: {problem}"
+    except TypeError:  # a stream has no length
+        return "unknown"
 
 
 def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
@@ -166,7 +173,7 @@ def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str) -> dict[str, flo
     return {**parts, "at the peak": sum(parts.values()) - gathered - activations + max(forward, backward)}
 
 
-def communication(memory: StepMemory, mesh: Mesh, strategy: str, job: Mapping[str, Any]) -> dict[str, float]:
+def communication(memory: StepMemory, mesh: Mesh, strategy: str) -> dict[str, float]:
     """Return the bytes that a process sends in a step, by what they are for, with ring algorithms."""
     share = (mesh.data - 1) / mesh.data
     root, layers = memory.parameters - sum(memory.layers), sum(memory.layers)
@@ -177,16 +184,7 @@ def communication(memory: StepMemory, mesh: Mesh, strategy: str, job: Mapping[st
         sent["parameters: all-gather"] = share * (2 * layers + root)
         sent["gradients: reduce-scatter"] = share * memory.gradients
     if mesh.tensor > 1:
-        task: Any = tasks.build(job["model"])
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            model = task.build_model()
-        modules = sum(isinstance(m, MultiHead | FeedForward) for m in model.modules())
-        dtype, autocast = PRECISIONS[job["precision"]]
-        rows, length = max(
-            (tuple(x.shape) for x in job["batch"].values() if isinstance(x, Tensor) and x.ndim == 2), key=lambda x: x[0] * x[1]
-        )
-        stream = rows * length * model.stack.d_model * (autocast or dtype).itemsize
-        sent["activations: all-reduce (tensor parallel)"] = 2 * modules * 2 * (mesh.tensor - 1) / mesh.tensor * stream
+        sent["activations: all-reduce (tensor parallel)"] = 2 * (mesh.tensor - 1) / mesh.tensor * memory.sums
     return {**sent, "together": sum(sent.values())}
 
 

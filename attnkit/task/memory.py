@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from attnkit.registry import ConfigurationError, nearest, optimizers
 from attnkit.strategy.preparation import layers
+from attnkit.strategy.tensor_parallel import SPLIT
 from attnkit.task.base import Task, parameter_groups
 from attnkit.task.masked_lm import MaskedLM
 
@@ -45,6 +46,8 @@ class StepMemory:
         backward: The same of the backward pass, without the gradients of parameters.
         backward_all: The most of the backward pass with the gradients that are there already.
         update: What the optimizer needs in passing.
+        sums: What processes that split each layer add up in both passes: the outputs of its parts, and the gradients of the inputs of each
+            linear map that is split.
     """
 
     parameters: int
@@ -56,6 +59,7 @@ class StepMemory:
     backward: int
     backward_all: int
     update: int
+    sums: int
 
     @property
     def peak(self) -> int:
@@ -109,6 +113,7 @@ def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, f
     live = _Live([*parameters.values(), *task.buffers(), *(x for x in tree_leaves(batch) if isinstance(x, Tensor))], chosen=chosen)
     for parameter in trained:
         parameter.register_post_accumulate_grad_hook(live.keep_gradient)  # type: ignore[no-untyped-call]
+    sums = _count_sums(task.model)
     with live:
         with torch.autocast("cpu", dtype=autocast) if autocast is not None else nullcontext():
             loss = task.objective(batch).loss
@@ -126,7 +131,26 @@ def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, f
         backward=live.peak_without,
         backward_all=live.peak,
         update=gradients if foreach else largest,
+        sums=sum(sums),
     )
+
+
+def _count_sums(model: nn.Module) -> list[int]:
+    """Return a list to which the model adds, when it is called, the bytes of each sum of tensor parallelism."""
+    sums: list[int] = []
+
+    def of_inputs(_: nn.Module, args: tuple[Tensor], __: Tensor) -> None:
+        sums.append(_bytes(args[0]) if args[0].requires_grad else 0)
+
+    def of_output(_: nn.Module, __: tuple[Tensor], output: Tensor) -> None:
+        sums.append(_bytes(output))
+
+    for module in model.modules():
+        for name in SPLIT.get(type(module), ()):
+            module.get_submodule(name).register_forward_hook(of_inputs)
+        if type(module) in SPLIT:
+            module.get_submodule("output").register_forward_hook(of_output)
+    return sums
 
 
 def optimizer_bytes(task: Task) -> tuple[int, int]:

@@ -1,9 +1,24 @@
 """`attnkit plan`: memory, communication and data of each process."""
 
+import random
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore  # type: ignore[attr-defined]
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from attnkit.cli.plan import Mesh, communication, split
+from attnkit.registry import tasks
+from attnkit.strategy.preparation import parallelize
+from attnkit.task.memory import step_memory
+from tests.task.conftest import TOKENIZER
 
 
 def numbers(text: str) -> dict[str, float]:
@@ -26,7 +41,7 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
     assert ddp["gradients: all-reduce"] == pytest.approx(1.5 * alone["gradients"], abs=0.2)  # 2 * 3 / 4
     assert fsdp2["gradients: reduce-scatter"] == pytest.approx(0.75 * alone["gradients"], abs=0.2)
     assert alone["together"] == 0
-    assert ddp["tokens of a step, of all processes"] == 4 * alone["tokens of a step, of all processes"]
+    assert ddp["tokens of a step, at the most"] == 4 * alone["tokens of a step, at the most"]
     split = planned(attnkit, tiny, "--mesh", "1x2")
     assert split["parameters"] < alone["parameters"]
     assert split["activations: all-reduce (tensor parallel)"] >= 0
@@ -46,3 +61,52 @@ def test_what_cannot_be_planned_is_said(attnkit: Any, tiny: str, flags: list[str
     outcome = attnkit("plan", tiny, *flags)
     assert outcome.status == 2
     assert message in outcome.err
+
+
+class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up what a ring would send for the collectives of one process, which thinks that it has others beside it."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        data, tensor = (mesh.data - 1) / mesh.data, (mesh.tensor - 1) / mesh.tensor
+        self.factors = {"_allgather_base_": data, "_reduce_scatter_base_": data, "all_reduce": 2 * tensor}
+        self.sent = dict.fromkeys(self.factors, 0.0)
+
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__  # type: ignore[attr-defined]
+        if name in self.factors:
+            whole = max(x.numel() * x.element_size() for x in tree_leaves((args, result)) if isinstance(x, Tensor))
+            self.sent[name] += self.factors[name] * whole
+        return result
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """One process that takes itself for the first of eight: collectives do nothing."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("mesh", "precision", "feed_forward"),
+    [("8x1", "bf16-mixed", "mlp"), ("4x2", "bf16-mixed", "mlp"), ("2x4", "bf16-mixed", "glu"), ("2x4", "32-true", "mlp")],
+)
+def test_what_is_sent_is_what_collectives_are_called_with(seed: int, mesh: str, precision: str, feed_forward: str) -> None:
+    rng, shape = random.Random(seed), Mesh.read(mesh)
+    stack = {"name": "decoder", "d_model": 32, "num_layers": 3, "num_heads": 4, "feed_forward": {"name": feed_forward, "ffn_dim": 64}}
+    spec = {"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec}
+    batch = {"tokens": torch.randint(5, 10, (rng.randint(2, 5), rng.randint(9, 33)))}
+    task: Any = tasks.build(spec)
+    task.configure_model()
+    parallelize(task.model, init_device_mesh("cpu", (shape.data, shape.tensor), mesh_dim_names=("data_parallel", "tensor_parallel")))
+    with Collectives(shape) as seen:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16-mixed"):
+            loss = task.objective(batch).loss
+        loss.backward()
+    planned = communication(step_memory(tasks.build(split(spec, shape.tensor)), batch, precision=precision), shape, "fsdp2")
+    together, *parts = sum(seen.sent.values()), *(sent for sent in seen.sent.values() if sent)
+    assert planned.pop("together") == pytest.approx(together, rel=0.01)  # FSDP2 fills up rows to a multiple of the processes
+    assert list(planned.values()) == pytest.approx(parts, rel=0.01)
