@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
 
 from attnkit.registry import ConfigurationError, nearest, optimizers
 from attnkit.strategy.preparation import layers
@@ -95,6 +96,7 @@ def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-tr
     torch.set_default_dtype(dtype)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.random.fork_rng(devices=[]):
+            task.is_compiled = False  # there is nothing to compile without memory; what is compiled holds less
             task.configure_model()
             task.train()
             shapes = tree_map(lambda x: _as(fake.from_tensor(x), dtype) if isinstance(x, Tensor) else x, dict(batch))
@@ -113,11 +115,14 @@ def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, f
     live = _Live([*parameters.values(), *task.buffers(), *(x for x in tree_leaves(batch) if isinstance(x, Tensor))], chosen=chosen)
     for parameter in trained:
         parameter.register_post_accumulate_grad_hook(live.keep_gradient)  # type: ignore[no-untyped-call]
-    sums = _count_sums(task.model)
+    sums: list[int] = []
+    of_inputs = _count_sums(task.model, sums)
     with live:
         with torch.autocast("cpu", dtype=autocast) if autocast is not None else nullcontext():
             loss = task.objective(batch).loss
         forward, live.peak, live.peak_without = live.peak, 0, 0
+        for hook in of_inputs:  # what is computed again in the backward pass sums outputs again, but has no gradients of its own
+            hook.remove()
         loss.backward()  # type: ignore[no-untyped-call]
     state, largest = optimizer_bytes(task)
     gradients = sum(map(_bytes, trained))
@@ -135,22 +140,20 @@ def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, f
     )
 
 
-def _count_sums(model: nn.Module) -> list[int]:
-    """Return a list to which the model adds, when it is called, the bytes of each sum of tensor parallelism."""
-    sums: list[int] = []
+def _count_sums(model: nn.Module, sums: list[int]) -> list[RemovableHandle]:
+    """Let the model append the bytes of each sum of tensor parallelism when it is called; return the hooks for gradients of inputs."""
 
     def of_inputs(_: nn.Module, args: tuple[Tensor], __: Tensor) -> None:
-        sums.append(_bytes(args[0]) if args[0].requires_grad else 0)
+        if args[0].requires_grad:
+            sums.append(_bytes(args[0]))
 
     def of_output(_: nn.Module, __: tuple[Tensor], output: Tensor) -> None:
         sums.append(_bytes(output))
 
-    for module in model.modules():
-        for name in SPLIT.get(type(module), ()):
-            module.get_submodule(name).register_forward_hook(of_inputs)
-        if type(module) in SPLIT:
-            module.get_submodule("output").register_forward_hook(of_output)
-    return sums
+    parts = [module for module in model.modules() if type(module) in SPLIT]
+    for module in parts:
+        module.get_submodule("output").register_forward_hook(of_output)
+    return [module.get_submodule(name).register_forward_hook(of_inputs) for module in parts for name in SPLIT[type(module)]]
 
 
 def optimizer_bytes(task: Task) -> tuple[int, int]:

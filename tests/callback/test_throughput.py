@@ -10,7 +10,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 
 from attnkit.callback import Throughput
-from attnkit.callback.throughput import peak_memory
+from attnkit.callback.throughput import known_peak, peak_memory
 from attnkit.cli.logs import read_rows
 from attnkit.registry import ConfigurationError
 from attnkit.task.flops import forward_flops
@@ -80,3 +80,18 @@ def test_memory_is_that_of_the_gpu() -> None:
     device = torch.device("cuda")
     kept = torch.ones(2**20, device=device)
     assert peak_memory(device) == torch.cuda.max_memory_allocated(device) >= 4 * kept.numel()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_utilisation_of_a_gpu_is_that_of_its_peak(words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path) -> None:
+    peak = known_peak(torch.device("cuda"))
+    if peak is None:
+        pytest.skip(f"nobody knows the peak of {torch.cuda.get_device_name()}")
+    options = {"accelerator": "gpu", "devices": 1, "precision": "bf16-mixed", "log_every_n_steps": 2}
+    fit(make_task(), [make_batch(words(5)) for _ in range(4)], callbacks=[Throughput()], logger=CSVLogger(tmp_path, version=0), **options)
+    logged = speeds(tmp_path)
+    assert len(logged) == 2
+    for values in logged:
+        assert 0 < values["speed/mfu"] < 1
+        assert values["speed/mfu"] == pytest.approx(values["speed/model_tflops"] / peak, rel=1e-4)
+        assert values["speed/peak_memory_gib"] > 0

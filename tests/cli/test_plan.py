@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore  # type: ignore[attr-defined]
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -91,13 +91,18 @@ def alone() -> Iterator[None]:
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize(
-    ("mesh", "precision", "feed_forward"),
-    [("8x1", "bf16-mixed", "mlp"), ("4x2", "bf16-mixed", "mlp"), ("2x4", "bf16-mixed", "glu"), ("2x4", "32-true", "mlp")],
+    ("mesh", "precision", "feed_forward", "policy"),
+    [
+        ("8x1", "bf16-mixed", "mlp", "none"),
+        ("4x2", "bf16-mixed", "mlp", "layer"),
+        ("2x4", "bf16-mixed", "glu", "none"),
+        ("2x4", "32-true", "mlp", "none"),
+    ],
 )
-def test_what_is_sent_is_what_collectives_are_called_with(seed: int, mesh: str, precision: str, feed_forward: str) -> None:
+def test_what_is_sent_is_what_collectives_are_called_with(seed: int, mesh: str, precision: str, feed_forward: str, policy: str) -> None:
     rng, shape = random.Random(seed), Mesh.read(mesh)
     stack = {"name": "decoder", "d_model": 32, "num_layers": 3, "num_heads": 4, "feed_forward": {"name": feed_forward, "ffn_dim": 64}}
-    spec = {"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec}
+    spec = {"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec, "activation_checkpointing": policy}
     batch = {"tokens": torch.randint(5, 10, (rng.randint(2, 5), rng.randint(9, 33)))}
     task: Any = tasks.build(spec)
     task.configure_model()
