@@ -5,20 +5,19 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from attnkit.ablation.study import Budget
-from attnkit.cli.flops import BACKWARD, forward_flops
 from attnkit.registry import ConfigurationError
+from attnkit.task import Task
+from attnkit.task.flops import BACKWARD, Exponents, batch_flops, forward_flops
 
 
 class Limit(Callback):
     """Ends a run at the first optimizer step at which its budget is used, with a validation. It goes after the `Recorder`.
 
-    Operations are those of products of matrices, forward and backward. They follow from the shapes of a batch, so each shape is counted
-    once, by a forward pass. Over several processes, tokens and operations are summed.
+    Operations are those of products of matrices for real tokens, forward and backward; see `attnkit.task.flops`. Over several processes,
+    tokens and operations are summed.
 
     Args:
         budget: What may be used.
@@ -32,20 +31,18 @@ class Limit(Callback):
         self.budget, self.tokens, self.seconds = budget, tokens, seconds
         self.flops = 0
         self.spent: float = 0
-        self._known: dict[Any, int] = {}
+        self._formula: dict[Exponents, int] = {}
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.budget.on == "flops" and isinstance(pl_module, Task):
+            self._formula = forward_flops(pl_module)
         trainer.should_stop |= self.spent >= self.budget.limit  # it was killed when all was done but to write its result
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self.budget.on == "flops":
-            shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
-            if shapes not in self._known:
-                with torch.random.fork_rng():
-                    self._known[shapes] = (1 + BACKWARD) * forward_flops(pl_module, batch)
-            self.flops += self._known[shapes]
+        if self._formula and isinstance(pl_module, Task):
+            self.flops += (1 + BACKWARD) * batch_flops(self._formula, pl_module, batch)
         if trainer.fit_loop._should_accumulate():
             return
         used = {"steps": trainer.global_step, "tokens": self.tokens(), "flops": self.flops, "seconds": self.seconds()}[self.budget.on]
@@ -69,8 +66,8 @@ class Limit(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"flops": self.flops, "spent": self.spent, "known": self._known}
+        return {"flops": self.flops, "spent": self.spent}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.flops, self.spent, self._known = (state_dict[name] for name in ("flops", "spent", "known"))
+        self.flops, self.spent = state_dict["flops"], state_dict["spent"]

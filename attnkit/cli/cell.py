@@ -8,7 +8,6 @@ import hashlib
 import math
 import os
 import platform
-import resource
 import sys
 import time
 import traceback
@@ -33,8 +32,9 @@ from attnkit.ablation.store import read_json, write_json
 from attnkit.ablation.study import Budget
 from attnkit.callback import UnhealthyError
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
+from attnkit.callback.throughput import peak_memory
 from attnkit.cli.budget import Limit
-from attnkit.cli.flops import training_flops_per_token
+from attnkit.cli.costs import now, real_tokens, training_flops_per_token, uses_processor_time
 from attnkit.cli.lengths import Lengths
 from attnkit.cli.output import say
 from attnkit.cli.recipe import Request
@@ -80,7 +80,7 @@ class Recorder(Callback):
             digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
         self.digest = digest.hexdigest()
         self.batches += 1
-        self.tokens += sum(int(t.count_nonzero()) for t in tensors if t.dtype == torch.int64)
+        self.tokens += real_tokens(batch)
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -89,7 +89,7 @@ class Recorder(Callback):
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop_clock()
-        self.memory = max(self.memory, peak_memory())
+        self.memory = max(self.memory, peak_memory(pl_module.device) or 0)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -106,7 +106,7 @@ class Recorder(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.sanity_checking:
             return
-        self.memory = max(self.memory, peak_memory())
+        self.memory = max(self.memory, peak_memory(pl_module.device) or 0)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.curve.append({"step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3), **metrics})
         if not math.isfinite(metrics.get("val/loss", 0.0)):
@@ -211,23 +211,6 @@ def best_checkpoint(trainer: Trainer) -> str:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
             return callback.best_model_path
     raise ConfigurationError("test: true needs the best checkpoint, but the recipe keeps none: let it validate, and keep checkpoints on")
-
-
-def uses_processor_time() -> bool:
-    """Return whether training is timed by the processor's clock: with one thread on the CPU, that is the time without other load."""
-    return not torch.accelerator.is_available() and torch.get_num_threads() == 1
-
-
-def now() -> float:
-    """Return the seconds on the clock of trainings."""
-    return time.process_time() if uses_processor_time() else time.perf_counter()
-
-
-def peak_memory() -> int:
-    """Return the most bytes that this process has held: on the GPU if it uses one, else altogether, with the libraries' own."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def is_child() -> bool:

@@ -14,10 +14,10 @@ from torch import nn
 
 from attnkit.ablation.design import layer
 from attnkit.cli.composition import complete_recipe
-from attnkit.cli.flops import forward_flops
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.recipe import merge, read_recipe
 from attnkit.registry import ConfigurationError, datasets, nearest, tasks
+from attnkit.task.flops import batch_flops, forward_flops
 
 MOST_WIDTH = 1 << 16
 
@@ -95,14 +95,13 @@ class Inspector:
         return sum(p.numel() for p in built.parameters())
 
     def flops(self, recipe: Mapping[str, Any]) -> int:
-        """Return the floating-point operations of a pass through the first batch of the validation data; see `forward_flops`."""
+        """Return the operations of a forward pass through the first batch of the validation data; see `attnkit.task.flops`."""
         task, module = self.built(recipe)
         if module not in self.batches:
             module.prepare_data()
             module.setup("fit")
             self.batches[module] = next(iter(module.val_dataloader()))
-        task.configure_model()
-        return forward_flops(task, self.batches[module])
+        return batch_flops(forward_flops(task), task, self.batches[module])
 
     def built(self, recipe: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return the task, without a model yet, and the data module."""

@@ -49,6 +49,7 @@ class LabelledImages(ImageData):
 
     Example:
         >>> import pathlib, tempfile
+        >>> import numpy as np
         >>> path = pathlib.Path(tempfile.mkdtemp(), "digits.npz")
         >>> np.savez(path, images=np.zeros((5, 8, 8), np.uint8), labels=np.arange(5))
         >>> data = LabelledImages(train=str(path), batch_size=4)

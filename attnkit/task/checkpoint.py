@@ -64,12 +64,12 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
         raise CheckpointError(f"{path} is not an attnkit checkpoint; those are written by `attnkit fit`")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} is not an attnkit checkpoint: it holds more than plain data and tensors, and was not read"
-        ) from error
-    except (RuntimeError, EOFError, KeyError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged, or is no checkpoint ({str(error).splitlines()[0]})") from error
+    except Exception as error:  # to read what is damaged may end in any way
+        if isinstance(error, pickle.UnpicklingError) and _damaged_entry(path) is None:
+            raise CheckpointError(
+                f"{path} is not an attnkit checkpoint: it holds more than plain data and tensors, and was not read"
+            ) from error
+        raise CheckpointError(f"{path} is damaged, or is no checkpoint ({(str(error).splitlines() or [''])[0]})") from error
     require_readable(checkpoint, path)
     return dict(checkpoint)
 
@@ -88,9 +88,13 @@ def require_undamaged(path: str | Path) -> None:
             return
     except ConfigurationError as error:
         raise CheckpointError(str(error)) from error
+    if (damaged := _damaged_entry(path)) is not None:
+        raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")
+
+
+def _damaged_entry(path: Path) -> str | None:
     with zipfile.ZipFile(path) as archive:
-        if (damaged := archive.testzip()) is not None:
-            raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")
+        return archive.testzip()
 
 
 def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> "Task":

@@ -80,6 +80,18 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
     return flops
 
 
+def batch_flops(formula: Mapping[Exponents, int], task: Task, batch: Mapping[str, Any]) -> int:
+    """Return the FLOPs of a forward pass through the real tokens of a batch.
+
+    Args:
+        formula: What `forward_flops` returns.
+        task: The task.
+        batch: See `row_lengths`.
+    """
+    s, t = row_lengths(task, batch)
+    return sum(c * int((s**a * t**b).sum()) for (a, b), c in formula.items())
+
+
 def row_lengths(task: Task, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Return the real tokens of each row of a batch that a task's model reads, of its input and of its target: S and T [B], int64.
 

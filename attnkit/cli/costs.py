@@ -1,0 +1,34 @@
+"""What a run of a study costs: tokens, operations, time."""
+
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from attnkit.task import Task
+from attnkit.task.flops import BACKWARD, batch_flops, forward_flops
+
+
+def real_tokens(batch: Any) -> int:
+    """Return how many tokens of a batch are no padding: inputs and targets."""
+    return sum(int(leaf.count_nonzero()) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
+
+
+def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:
+    """Return the operations of training, forward and backward, for each real token of a batch; None without a batch or tokens."""
+    if batch is None or not isinstance(task, Task) or not (tokens := real_tokens(batch)):
+        return None
+    return round((1 + BACKWARD) * batch_flops(forward_flops(task), task, batch) / tokens)
+
+
+def uses_processor_time() -> bool:
+    """Return whether training is timed by the processor's clock: with one thread on the CPU, that is the time without other load."""
+    return not torch.accelerator.is_available() and torch.get_num_threads() == 1
+
+
+def now() -> float:
+    """Return the seconds on the clock of trainings."""
+    return time.process_time() if uses_processor_time() else time.perf_counter()
