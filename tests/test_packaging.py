@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+USED = ["ablate", "data", "plot", "slurm", "ray"]  # the extras for users
 
 
 def normal(distribution: str) -> str:
@@ -92,7 +93,7 @@ def imported(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("attnkit", ["ablate", "data", "plot"]), ("tests", ["ablate", "data", "plot", "dev"]), ("docs", ["plot", "dev"])],
+    [("attnkit", USED), ("tests", [*USED, "dev"]), ("docs", ["ablate", "plot", "dev"])],
 )
 def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
