@@ -1,7 +1,7 @@
 """The parser of Lightning's part of the command line."""
 
 import re
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Union, get_args
 
 from lightning.pytorch import callbacks, loggers
 from lightning.pytorch.cli import LightningArgumentParser
@@ -15,6 +15,17 @@ class Parser(LightningArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def put_integers_first(self) -> None:
+        """Let a number without a point be an integer where a float would do too: `limit_train_batches=1` is one batch, and 1.0 is all.
+
+        The first type of a union that fits is taken. But `typing` has one object for `Optional[Union[int, float]]` and for
+        `Optional[Union[float, int]]`, that which came first; so the order in Lightning's signature depends on what was imported before.
+        """
+        for action in self._actions:
+            types = get_args(getattr(action, "_typehint", None))
+            if int in types and float in types:
+                action._typehint = Union[tuple(sorted(types, key=lambda kind: kind is float))]  # type: ignore[attr-defined]  # noqa: UP007
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

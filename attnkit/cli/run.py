@@ -202,6 +202,7 @@ class RunCLI(LightningCLI):
     @override
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_lightning_class_args(self.trainer_class, "trainer")
+        cast(Parser, parser).put_integers_first()
 
     @override
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:

@@ -1,0 +1,19 @@
+"""The parser of the trainer's arguments."""
+
+from typing import Any
+
+import pytest
+from lightning.pytorch import Trainer
+
+NUMBERS = ("limit_train_batches", "limit_val_batches", "overfit_batches", "val_check_interval")
+
+
+@pytest.mark.parametrize("order", [float | int | None, int | float | None])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_one_is_a_batch_and_one_point_nought_is_all(
+    attnkit: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, name: str, order: Any
+) -> None:
+    monkeypatch.setitem(Trainer.__init__.__wrapped__.__annotations__, name, order)  # which of both it is depends on earlier imports
+    for given in ("1", "1.0"):
+        shown = attnkit("fit", "--config", "g2p/transformer", f"--trainer.{name}={given}", "--print_config").out
+        assert f"\n  {name}: {given}\n" in shown
