@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader
 import attnkit
 from attnkit.task import AtomicCheckpointIO, Task
 
+collect_ignore = ["processes.py"]  # a script, which imports what lies beside it
+
 TOKENIZER = attnkit.tokenizers.build("character").train(["abcdef"])
 TASK = {
     "name": "seq2seq",
