@@ -44,12 +44,13 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
         >>> torch.allclose(sums.nll, 3 * torch.tensor(5.0).log())
         True
     """
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_probabilities = logits.log_softmax(-1, torch.promote_types(logits.dtype, torch.float32))
     real = torch.ones_like(targets, dtype=torch.bool) if pad_id is None else targets != pad_id
-    log_normaliser = logits.logsumexp(-1)
-    nll = (log_normaliser - logits.gather(-1, targets[..., None])[..., 0]).where(real, 0).sum()
+    nll = -log_probabilities.gather(-1, targets[..., None])[..., 0].where(real, 0).sum()
     loss = nll
     if label_smoothing > 0:
-        kept = logits if pad_id is None else torch.cat([logits[..., :pad_id], logits[..., pad_id + 1 :]], -1)  # all classes but pad
-        loss = (1 - label_smoothing) * nll + label_smoothing * (log_normaliser - kept.mean(-1)).where(real, 0).sum()
+        kept = log_probabilities  # of all classes but pad
+        if pad_id is not None:
+            kept = torch.cat([kept[..., :pad_id], kept[..., pad_id + 1 :]], -1)
+        loss = (1 - label_smoothing) * nll - label_smoothing * kept.mean(-1).where(real, 0).sum()
     return Sums(loss=loss, nll=nll.detach(), targets=real.sum())
