@@ -1,7 +1,8 @@
-"""`attnkit generate` and the file of `attnkit predict`."""
+"""`attnkit generate`, `attnkit export` and the file of `attnkit predict`."""
 
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from attnkit.task import Task
 from attnkit.task.generating import TextGenerator
 
 Command = Callable[..., Any]
+EXECUTABLE = Path(sys.executable).with_name("attnkit")
 SAMPLING = ["--temperature", 1.5, "--top_k", 6, "--top_p", 0.9, "--min_length", 2, "--repetition_penalty", 1.2]
 
 
@@ -114,3 +116,39 @@ def test_a_file_is_for_predictions_alone(attnkit: Command, trained: Path) -> Non
     assert "--out is for the predictions of attnkit predict; attnkit test writes no such file" in outcome.err
     assert "--out needs a value, as in --out PATH" in attnkit("predict", "--ckpt_path", trained, "--out").err
     assert "--out FILE" in attnkit("predict", "--help").out
+
+
+def test_generate_answers_each_text_on_a_line(attnkit: Command, trained: Path) -> None:
+    outcome = attnkit("generate", trained, "abc", "ba", "--beam_size", 2, "--max_length", 3)
+    assert outcome.status == 0
+    assert outcome.out.splitlines() == loaded(trained).generate(["abc", "ba"], beam_size=2, max_length=3)
+
+
+def test_generate_reads_stdin(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = attnkit("generate", trained, "abc", "", "ba").out
+    monkeypatch.setattr(sys, "stdin", io.StringIO("abc\n\nba\n"))
+    assert attnkit("generate", trained).out == expected
+
+
+def test_generate_answers_before_the_next_line_is_known(trained: Path) -> None:
+    with subprocess.Popen([EXECUTABLE, "generate", trained], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for text in ("abc", "ba"):
+            process.stdin.write(f"{text}\n")
+            process.stdin.flush()
+            assert process.stdout.readline().endswith("\n")
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("option", "value"), [("--beam_size", 0), ("--max_length", -1)])
+def test_generate_refuses_numbers_out_of_range(attnkit: Command, trained: Path, option: str, value: int) -> None:
+    outcome = attnkit("generate", trained, "abc", option, value)
+    assert outcome.status == 2
+    assert f"{option[2:]} must be at least 1, but is {value}" in outcome.err
+
+
+def test_an_exported_model_gives_the_same_answers(attnkit: Command, trained: Path) -> None:
+    assert attnkit("export", trained, "--out", "model.safetensors").out == "Wrote model.safetensors\n"
+    assert attnkit("generate", "model.safetensors", "abc", "cab").out == attnkit("generate", trained, "abc", "cab").out

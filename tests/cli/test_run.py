@@ -1,4 +1,3 @@
-import io
 import re
 import subprocess
 import sys
@@ -248,42 +247,6 @@ def test_half_a_checkpoint_is_refused(attnkit: Command, trained: Path) -> None:
         outcome = attnkit(*arguments)
         assert outcome.status == 2
         assert "half.ckpt is cut short or damaged" in outcome.err
-
-
-def test_generate_answers_each_text_on_a_line(attnkit: Command, trained: Path) -> None:
-    outcome = attnkit("generate", trained, "abc", "ba", "--beam_size", 2, "--max_length", 3)
-    assert outcome.status == 0
-    assert outcome.out.splitlines() == Task.load(trained).generate(["abc", "ba"], beam_size=2, max_length=3)  # type: ignore[operator]
-
-
-def test_generate_reads_stdin(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = attnkit("generate", trained, "abc", "", "ba").out
-    monkeypatch.setattr(sys, "stdin", io.StringIO("abc\n\nba\n"))
-    assert attnkit("generate", trained).out == expected
-
-
-def test_generate_answers_before_the_next_line_is_known(trained: Path) -> None:
-    with subprocess.Popen([EXECUTABLE, "generate", trained], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for text in ("abc", "ba"):
-            process.stdin.write(f"{text}\n")
-            process.stdin.flush()
-            assert process.stdout.readline().endswith("\n")
-        process.stdin.close()
-    assert process.returncode == 0
-
-
-@pytest.mark.parametrize(("option", "value"), [("--beam_size", 0), ("--max_length", -1)])
-def test_generate_refuses_numbers_out_of_range(attnkit: Command, trained: Path, option: str, value: int) -> None:
-    outcome = attnkit("generate", trained, "abc", option, value)
-    assert outcome.status == 2
-    assert f"{option[2:]} must be at least 1, but is {value}" in outcome.err
-
-
-def test_an_exported_model_gives_the_same_answers(attnkit: Command, trained: Path) -> None:
-    assert attnkit("export", trained, "--out", "model.safetensors").out == "Wrote model.safetensors\n"
-    assert attnkit("generate", "model.safetensors", "abc", "cab").out == attnkit("generate", trained, "abc", "cab").out
 
 
 @pytest.mark.slow
