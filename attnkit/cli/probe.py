@@ -18,7 +18,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit.ablation.probe import Probe
-from attnkit.ablation.study import Budget
+from attnkit.ablation.sections import Budget
 from attnkit.cli.cell import RECIPE, CellCLI, Recorder, request_of
 from attnkit.cli.costs import now, training_flops_per_token, uses_processor_time
 from attnkit.registry import ConfigurationError
