@@ -100,7 +100,8 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
     failed = {}
     if probe and unknown and len(files) - len(unknown) < MOST:
         chosen = spread(unknown, MOST)
-        say(f"a few steps of {len(chosen)} of {len(unknown)} variants are trained, to know how long runs take (at most {PATIENCE:.0f} s)")
+        which = f"{len(chosen)} of {len(unknown)} variants" if len(chosen) < len(unknown) else f"{len(chosen)} variants"
+        say(f"timing a few steps of {which} (at most {PATIENCE:.0f} s; --no-probe leaves it out)")
         failed = _probe({name: first[name] for name in chosen}, files)
     probes = {name: Probe(**found) for name, file in files.items() if (found := read_json(file)) is not None}
     known = finished | {name: found.seconds for name, found in probes.items()}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attnkit.ablation import Study
-from attnkit.ablation.engine import edges, retry, run_plan
+from attnkit.ablation.engine import FULL, edges, retry, run_plan
 from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
 from attnkit.ablation.plan import Plan, Run, add_seeds, differences, stored_plan
 from attnkit.ablation.probe import Estimate, estimate
@@ -217,6 +217,10 @@ def ablate(arguments: list[str]) -> int:
         if str(error.name).partition(".")[0] not in EXTRA:
             raise
         raise ConfigurationError(f"attnkit ablate needs the package {error.name!r}: pip install attnkit[ablate]") from error
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise ConfigurationError(f"the disk of {options.folder} is full; make room, and try again: what is finished is kept") from error
 
 
 def _plan(options: Options) -> Plan:
@@ -238,7 +242,7 @@ def _time(times: Estimate, name: str) -> str:
 
 def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     """Return the lines about how long the whole study takes."""
-    lines = [f"note: no time of {name}: {reason}" for name, reason in times.failed.items()]
+    lines = [f"note: {name} could not be timed: {reason}" for name, reason in times.failed.items()]
     todo = [r for r in planned.all_runs if status_of(planned.run_folder(r.key))["status"] in ("pending", "interrupted")]
     if not todo or times.mean is None:
         return lines
