@@ -247,11 +247,14 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     if not todo or times.mean is None:
         return lines
     seconds = sum(times.seconds.get(r.variants[0], times.mean) for r in todo)
-    basis = [f"of {len(found)} variants from {what}" for found, what in (
-        (times.finished, "finished runs"), (times.probes, "a probe of a few steps"), (times.taken, "the one that is nearest in parameters")
+    basis = [f"{len(found)} {what}" for found, what in (
+        (times.finished, "from finished runs"), (times.probes, "from a probe of a few steps"), (times.taken, "as the one that is nearest in parameters")
     ) if found]  # fmt: skip
     at_once = f"{jobs} at once, if the machine has room for them" if jobs > 1 else "one after another (--jobs N says it for N at once)"
-    return [*lines, f"{len(todo)} runs are to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times are {', '.join(basis)}."]
+    return [
+        *lines,
+        f"{len(todo)} runs are to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {', '.join(basis)}.",
+    ]
 
 
 def _budget(planned: Plan) -> str:

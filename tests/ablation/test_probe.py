@@ -121,7 +121,7 @@ def test_a_plan_says_how_long_and_by_what(prober: Any, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "position=none: 10 parameters, about 17 s a run\n" in out
     assert "9 runs are to do: about 51 s, 3 at once" in out
-    assert "of 3 variants from a probe of a few steps" in out
+    assert "Times by variant: 3 from a probe of a few steps." in out
 
 
 def test_nothing_of_it_imports_torch() -> None:

@@ -213,6 +213,8 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     assert planned.status == 0, planned.err
     assert "s: 2 variants x 2 seeds = 4 runs of tiny.yaml" in planned.out
     assert "left out: position=rotary: position 'rotary' is not legal with attention 'additive'" in planned.out
+    assert "4 runs are to do: about" in planned.out
+    assert "Times by variant: 2 from a probe of a few steps." in planned.out
     ran = attnkit("ablate", "run", "s.yaml", "--jobs", 2)
     assert ran.status == 0, ran.err
     assert "position=none cannot be told from baseline: val/loss " in ran.out

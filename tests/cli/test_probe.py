@@ -1,15 +1,14 @@
 """The probe of a study's plan: a few steps that say how many there are and what they take."""
 
+import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnkit.cli.inspection import Inspector
-from attnkit.cli.probe import probe
+from attnkit.cli.probe import main, probe
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import write_recipe
 
@@ -65,12 +64,11 @@ def test_what_cannot_be_timed_says_why() -> None:
         probe(job({"max_epochs": -1}), startup=0.0)
 
 
-def test_its_process_answers_each_job_and_goes_on_after_a_failure() -> None:
+def test_after_a_job_that_fails_it_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     good = job({"max_epochs": 2})
     missing = {**good, "recipe": {**good["recipe"], "data": {**good["recipe"]["data"], "train": "missing.tsv"}}}
-    question = {"began": 0.0, "seconds": 60, "jobs": [missing, good]}
-    run = [sys.executable, "-m", "attnkit.cli.probe"]
-    done = subprocess.run(run, input=json.dumps(question), capture_output=True, text=True, check=True)
-    first, second = map(json.loads, done.stdout.splitlines())
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"began": 0.0, "seconds": 60, "jobs": [missing, good]})))
+    assert main() == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert "missing.tsv" in first["error"]
     assert second["steps"] == 14
