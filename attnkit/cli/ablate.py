@@ -247,9 +247,12 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     if not todo or times.mean is None:
         return lines
     seconds = sum(times.seconds.get(r.variants[0], times.mean) for r in todo)
-    basis = [f"{len(found)} {what}" for found, what in (
-        (times.finished, "from finished runs"), (times.probes, "from a probe of a few steps"), (times.taken, "as the one that is nearest in parameters")
-    ) if found]  # fmt: skip
+    by = {
+        "from finished runs": times.finished,
+        "from a probe of a few steps": times.probes,
+        "as the one nearest in parameters": times.taken,
+    }
+    basis = [f"{len(found)} {what}" for what, found in by.items() if found]
     at_once = f"{jobs} at once, if the machine has room for them" if jobs > 1 else "one after another (--jobs N says it for N at once)"
     return [
         *lines,
