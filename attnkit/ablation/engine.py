@@ -15,6 +15,7 @@ from typing import Any
 
 from attnkit.ablation.launch import POLL, WORKER, Handle, Job, Launcher, launcher
 from attnkit.ablation.plan import Plan, Run, make_plan
+from attnkit.ablation.probe import estimate
 from attnkit.ablation.progress import Progress, Say
 from attnkit.ablation.store import FINAL, read_json, status_of, write_json
 from attnkit.registry import ConfigurationError, nearest
@@ -111,6 +112,7 @@ class Engine:
         self.active: list[_Active] = []
         self.tries: dict[str, int] = {}
         progress.total = len(plan.runs)
+        progress.expected = estimate(plan, probe=False).mean
         for run in plan.runs:
             status = status_of(plan.run_folder(run.key))["status"]
             if status in FINAL:
@@ -125,6 +127,8 @@ class Engine:
         if not self.queue:
             return
         self.progress.jobs = jobs or (1 if spec["name"] == "local" else len(self.queue))
+        if to_go := self.progress.to_go():
+            self.say(f"{self.progress.left} runs, about {to_go}")
         where = launcher(spec)
         try:
             while self.queue or self.active:

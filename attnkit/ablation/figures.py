@@ -11,6 +11,8 @@ import matplotlib
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
+from attnkit.ablation.study import SPECIAL
+
 if TYPE_CHECKING:
     from attnkit.ablation.results import Results
 
@@ -21,9 +23,6 @@ WIDTH = 4.8
 """Inches: narrow, so that its 8 and 10 points are still read on a phone, where a figure is as wide as the screen."""
 STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-
-SPECIAL = {"source": 1, "target": 2}
-"""Tokens that `data.max_length` counts and that are no text: the end, and the beginning of targets."""
 
 
 class Figure(NamedTuple):

@@ -55,7 +55,7 @@ def inspect(recipe: str, compositions: Sequence[Sequence[Mapping[str, Any]]], *,
     Raises:
         ConfigurationError: The second process failed.
     """
-    shared = [attnkit.__version__, _source_version(), str(Path(recipe).resolve()), Path(recipe).read_text(encoding="utf-8"), match]
+    shared = [attnkit.__version__, source_version(), str(Path(recipe).resolve()), Path(recipe).read_text(encoding="utf-8"), match]
     files = [cache / f"{key_of([shared, compositions[0] if match else None, layers])}.json" for layers in compositions]
     asked = [i for i, file in enumerate(files) if not file.exists()]
     if asked:
@@ -76,7 +76,7 @@ def _answers(question: Any) -> Iterable[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def _source_version() -> float:
+def source_version() -> float:
     """Return when attnkit's own code last changed: answers of other code are not used."""
     return max(file.stat().st_mtime for file in Path(attnkit.__file__).parent.rglob("*.py"))
 

@@ -24,6 +24,7 @@ class Progress:
         ended: How many of them ended, by status.
         active: When each that goes on began (by the monotonic clock), by its name.
         durations: Seconds that the runs of this session took.
+        expected: How many seconds a run takes, as far as it is known before one has ended.
         jobs: How many go on at once.
     """
 
@@ -31,6 +32,7 @@ class Progress:
     ended: Counter[str] = field(default_factory=Counter)
     active: dict[str, float] = field(default_factory=dict)
     durations: list[float] = field(default_factory=list)
+    expected: float | None = None
     jobs: int = 1
 
     @property
@@ -39,16 +41,17 @@ class Progress:
         return self.total - self.ended.total()
 
     def to_go(self) -> str:
-        """Return how long the others will take, if they take as long as those that ended; empty if that is not known.
+        """Return how long the others will take, if they take as long as those that ended, or as expected; empty if neither is known.
 
         Example:
             >>> Progress(total=5, ended=Counter(ok=2), durations=[50.0, 70.0], jobs=2).to_go()
             '90 s to go'
         """
-        if not self.durations or not self.left:
+        each = sum(self.durations) / len(self.durations) if self.durations else self.expected
+        if each is None or not self.left:
             return ""
         spent = sum(time.monotonic() - began for began in self.active.values())
-        seconds = max(0.0, self.left * sum(self.durations) / len(self.durations) - spent) / min(self.jobs, self.left)
+        seconds = max(0.0, self.left * each - spent) / min(self.jobs, self.left)
         return f"{clock(seconds)} to go"
 
     def table(self) -> Group:

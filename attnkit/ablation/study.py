@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from attnkit.ablation.plan import Plan
     from attnkit.ablation.results import Results
 
-FOLDERS = ("runs", "inspections", "reproduced")
+FOLDERS = ("runs", "inspections", "probes", "reproduced")
 """What else is beside the folders of studies."""
 
 SEED_KINDS = ("initialisation", "data", "dropout")
+
+SPECIAL = {"source": 1, "target": 2}
+"""How many tokens of each side are no text, though `data.max_length` counts them: the end, and the beginning of targets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +144,7 @@ class Study:
                 try:
                     given[key] = read(given[key])
                 except (TypeError, AttributeError, KeyError) as error:
-                    raise ConfigurationError(f"{file}: {key} is not understood: {given[key]!r} ({error})") from error
+                    raise ConfigurationError(f"{file}: {key} must be {_SHAPES[key]}, but is {given[key]!r} ({error})") from error
         return cls(**given)
 
     def with_seeds(self, *seeds: int) -> Self:
@@ -240,3 +243,17 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "engine": read_engine,
     "published": Published.read,
 }
+
+_SHAPES: Mapping[str, str] = {
+    "factors": "a mapping, as in {model.stack.position: [none, rotary]}",
+    "variants": "a mapping from names to overrides, as in {deep: {model.stack.num_layers: 6}}",
+    "seeds": "a number of seeds, or a list of integers from 0",
+    "vary": f"a list of {', '.join(SEED_KINDS)}",
+    "exclude": "a list, as in [{when: {position: none}, reason: measured already}]",
+    "match": "a mapping, as in {on: params, adjust: model.stack.feed_forward.ffn_dim}",
+    "budget": "a mapping, as in {tokens: 2000000}",
+    "tune": "a mapping, as in {key: model.optimizer.lr, values: [3e-4, 1e-3], seeds: 2}",
+    "engine": "a name, or a mapping with one, as in {name: slurm, partition: gpu}",
+    "published": "a mapping, as in {source: PAPER, better: higher, rows: {VARIANT: {NAME THERE: 0.3}}}",
+}
+"""What each of these keys looks like, for messages."""

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attnkit.ablation import Study
-from attnkit.ablation.engine import edges, retry, run_plan
+from attnkit.ablation.engine import FULL, edges, retry, run_plan
 from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
 from attnkit.ablation.plan import Plan, Run, add_seeds, differences, stored_plan
-from attnkit.ablation.progress import Progress, shown
+from attnkit.ablation.probe import Estimate, estimate
+from attnkit.ablation.progress import Progress, clock, shown
 from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
@@ -23,11 +24,12 @@ EXTRA = ("jinja2", "matplotlib", "pandas", "scipy", "statsmodels")
 
 
 def plan(options: Options) -> int:
-    """Say what would be run; trains nothing."""
+    """Say what would be run. It trains nothing but the few steps of the probe."""
     from attnkit.ablation.statistics import detectable
 
     planned = _plan(options)
     study = planned.study
+    times = estimate(planned, probe=options.probe and study.engine["name"] == "local", say=_aside)
     print(f"{study.name}: {len(planned.variants)} variants x {len(study.seeds)} seeds = {len(planned.runs)} runs of {study.recipe}")
     baseline = planned.inspections[planned.variants[0].name].parameters or 0
     for variant in planned.variants:
@@ -36,7 +38,7 @@ def plan(options: Options) -> int:
         gap = f" ({size / baseline - 1:+.1%})" if baseline and size != baseline else ""
         adjusted = f", {study.match.adjust} = {inspection.adjusted}" if study.match and inspection.adjusted is not None else ""
         flops = f", {inspection.flops:,} FLOPs" if inspection.flops is not None else ""
-        print(f"  {variant.name}: {size:,} parameters{gap}{flops}{adjusted}")
+        print(f"  {variant.name}: {size:,} parameters{gap}{flops}{adjusted}{_time(times, variant.name)}")
         for effect in planned.side_effects[variant.name]:
             print(f"      also: {effect}")
     for variant, reason in planned.left_out:
@@ -57,11 +59,8 @@ def plan(options: Options) -> int:
             f"With {len(study.seeds)} seeds and {compared} comparisons, differences of {smallest:.2f} standard deviations (of the paired "
             f"differences) or more are found with a probability of 0.8."
         )
-    states = [status_of(planned.run_folder(r.key))["status"] for r in planned.all_runs]
-    times = [s["wall_seconds"] for r in planned.all_runs if "wall_seconds" in (s := status_of(planned.run_folder(r.key)))]
-    if times:
-        todo = sum(s in ("pending", "interrupted") for s in states)
-        print(f"{todo} runs are to do, about {todo * sum(times) / len(times):.0f} s one after another, as the finished ones took.")
+    for line in _times(planned, times, jobs=options.jobs or 1):
+        print(line)
     return 0
 
 
@@ -197,8 +196,11 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--folder", default="runs/ablations", help="where results are (default: runs/ablations)")
         if name == "seeds":
             sub.add_argument("--add", type=int, required=True, metavar="N", help="how many more; finished runs stay")
-        if name in ("run", "retry"):
+        if name == "plan":
+            sub.add_argument("--no-probe", dest="probe", action="store_false", help="train no steps to find out how long runs take")
+        if name in ("plan", "run", "retry"):
             sub.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; with slurm and ray as many as have room)")
+        if name in ("run", "retry"):
             sub.add_argument("--engine", help=f"{', '.join(LAUNCHERS)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
             sub.add_argument("--gpus", metavar="0,1", help="deal these GPUs out to the runs")
             sub.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
@@ -215,10 +217,47 @@ def ablate(arguments: list[str]) -> int:
         if str(error.name).partition(".")[0] not in EXTRA:
             raise
         raise ConfigurationError(f"attnkit ablate needs the package {error.name!r}: pip install attnkit[ablate]") from error
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise ConfigurationError(f"the disk of {options.folder} is full; make room, and try again: what is finished is kept") from error
 
 
 def _plan(options: Options) -> Plan:
     return Study.from_yaml(options.study).plan(options.folder)
+
+
+def _aside(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _time(times: Estimate, name: str) -> str:
+    """Return what is known of a variant's costs, for its line."""
+    if name not in times.seconds:
+        return ""
+    probe = times.probes.get(name)
+    flops = f", {probe.flops_per_token:,} FLOPs/token" if probe is not None and probe.flops_per_token else ""
+    return f"{flops}, about {clock(times.seconds[name])} a run{f' (as {times.taken[name]})' if name in times.taken else ''}"
+
+
+def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
+    """Return the lines about how long the whole study takes."""
+    lines = [f"note: {name} could not be timed: {reason}" for name, reason in times.failed.items()]
+    todo = [r for r in planned.all_runs if status_of(planned.run_folder(r.key))["status"] in ("pending", "interrupted")]
+    if not todo or times.mean is None:
+        return lines
+    seconds = sum(times.seconds.get(r.variants[0], times.mean) for r in todo)
+    by = {
+        "from finished runs": times.finished,
+        "from a probe of a few steps": times.probes,
+        "as the one nearest in parameters": times.taken,
+    }
+    basis = [f"{len(found)} {what}" for what, found in by.items() if found]
+    at_once = f"{jobs} at once, if the machine has room for them" if jobs > 1 else "one after another (--jobs N says it for N at once)"
+    return [
+        *lines,
+        f"{len(todo)} runs are to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {', '.join(basis)}.",
+    ]
 
 
 def _budget(planned: Plan) -> str:

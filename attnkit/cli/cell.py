@@ -40,13 +40,17 @@ from attnkit.cli.output import say
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
+from attnkit.strategy import data_share
+
+RECIPE = "recipe.yaml"
 
 
 class Recorder(Callback):
     """Seeds what is drawn, and keeps what is measured. Its state is in the checkpoints, so a run that goes on has all of it.
 
     Args:
-        seeds: Of initialisation and dropout. Dropout is a function of its seed and the step, so a run that goes on draws the same.
+        seeds: Of initialisation and dropout. Dropout is a function of its seed, the step and the share of the data that a process has. So a
+            run that goes on draws the same, and processes with other examples draw something else.
     """
 
     state_key = "attnkit_ablation"
@@ -68,7 +72,7 @@ class Recorder(Callback):
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._started = now() if self._started is None else self._started
-        torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches)
+        torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches + 15_485_863 * data_share(trainer).rank)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -151,24 +155,29 @@ class CellCLI(RunCLI):
             self.recorder.diverged = True
 
 
-def train(folder: Path) -> None:
-    """Carry out the job in a folder, going on from its last checkpoint if there is one, and write the result."""
-    job = read_json(folder / "job.json")
-    if not is_child():
-        write_json(folder / "environment.json", environment())
-        (folder / "recipe.yaml").write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
-    recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
-    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # the second alone if it was killed between the two
-    request = Request(
-        recipes=[str(folder / "recipe.yaml")],
+def request_of(job: dict[str, Any], folder: Path) -> Request:
+    """Return what `attnkit fit` is asked for to carry out a job whose recipe is in a folder."""
+    return Request(
+        recipes=[str(folder / RECIPE)],
         others=[
             f"--seed_everything={job['seeds']['initialisation']}",
             f"--trainer.default_root_dir={folder}",
             "--trainer.logger=false",
             "--trainer.enable_progress_bar=false",
         ],
-        ckpt_path=next((str(path) for path in saved if path.exists()), None),
     )
+
+
+def train(folder: Path) -> None:
+    """Carry out the job in a folder, going on from its last checkpoint if there is one, and write the result."""
+    job = read_json(folder / "job.json")
+    if not is_child():
+        write_json(folder / "environment.json", environment())
+        (folder / RECIPE).write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
+    recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
+    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # the second alone if it was killed between the two
+    request = request_of(job, folder)
+    request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
     limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
     cli = CellCLI(request, recorder, [lengths, *([limit] if limit else [])])
     if limit is not None and not recorder.diverged:

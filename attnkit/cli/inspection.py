@@ -8,9 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from lightning.pytorch import Trainer
-from torch import nn
 
 from attnkit.ablation.design import layer
 from attnkit.cli.composition import complete_recipe
@@ -89,10 +87,7 @@ class Inspector:
 
     def parameters(self, recipe: Mapping[str, Any]) -> int:
         """Return how many parameters the model has; shared ones count once."""
-        task, _ = self.built(recipe)
-        with torch.device("meta"):
-            built: nn.Module = task.build_model()
-        return sum(p.numel() for p in built.parameters())
+        return int(self.built(recipe)[0].parameter_count)
 
     def flops(self, recipe: Mapping[str, Any]) -> int:
         """Return the operations of a forward pass through the first batch of the validation data; see `attnkit.task.flops`."""

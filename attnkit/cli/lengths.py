@@ -8,11 +8,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torchmetrics import Metric
 from typing_extensions import override
 
+from attnkit.ablation.study import SPECIAL
 from attnkit.task.metrics import generation_metric
 from attnkit.task.seq2seq import Seq2Seq
 
-SPECIAL = {"source": ("src", 1), "target": ("tgt", 2)}
-"""The tensor of each side, and how many of its tokens are no text: the end, and the beginning of targets."""
+SIDES = {"source": "src", "target": "tgt"}
+"""The tensor of each side in a batch."""
 
 Table = list[dict[str, float]]
 
@@ -27,8 +28,8 @@ class Lengths(Callback):
         self._clear()
 
     def _clear(self) -> None:
-        self._count: dict[str, Counter[int]] = {side: Counter() for side in SPECIAL}
-        self._metrics: dict[str, dict[int, dict[str, Metric]]] = {side: defaultdict(dict) for side in SPECIAL}
+        self._count: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
+        self._metrics: dict[str, dict[int, dict[str, Metric]]] = {side: defaultdict(dict) for side in SIDES}
 
     @override
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -54,10 +55,10 @@ class Lengths(Callback):
         hypotheses = outputs.get("hypotheses") if isinstance(outputs, Mapping) else None
         if not hypotheses or trainer.world_size > 1 or not isinstance(task, Seq2Seq):
             return
-        for side, (tensor, special) in SPECIAL.items():
+        for side, tensor in SIDES.items():
             rows: dict[int, list[int]] = defaultdict(list)
             for row, length in enumerate((batch[tensor] != 0).sum(1).tolist()):
-                rows[length - special].append(row)
+                rows[length - SPECIAL[side]].append(row)
             for length, chosen in rows.items():
                 self._count[side][length] += len(chosen)
                 metrics = self._metrics[side][length]
@@ -73,6 +74,6 @@ class Lengths(Callback):
                 {"length": n, "count": count, **{name: float(m.compute()) for name, m in self._metrics[side][n].items()}}
                 for n, count in sorted(self._count[side].items())
             ]
-            for side in SPECIAL
+            for side in SIDES
             if self._count[side]
         }

@@ -6,7 +6,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -35,7 +35,7 @@ class Argument:
         """Whether the argument has no default."""
         return self.default is REQUIRED
 
-    @property
+    @cached_property
     def registry(self) -> "Registry | None":
         """The registry that this argument's specs name a component of, if it is a component slot."""
         return _slot_of(self.annotation)
@@ -153,7 +153,7 @@ class Registry:
             raise TypeError(f"a parent passes {sorted(self.given)} to {self.family} components, not {sorted(unknown)}")
         name, arguments = self.parse(spec)
         cls = self.get(name)
-        accepted = inspect.signature(cls).parameters
+        accepted = _parameters(cls)
         return cls(**{k: v for k, v in given.items() if k in accepted}, **arguments)
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
@@ -212,13 +212,7 @@ class Registry:
 
     def arguments(self, name: str) -> tuple[Argument, ...]:
         """Return the arguments that a user may write for `name` (those that the parent passes are left out)."""
-        cls = self.get(name)
-        hints = get_type_hints(cls.__init__, include_extras=True)
-        return tuple(
-            Argument(p.name, hints.get(p.name, Any), p.default)
-            for p in inspect.signature(cls).parameters.values()
-            if p.name not in self.given and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-        )
+        return tuple(argument for argument in _parameters(self.get(name)).values() if argument.name not in self.given)
 
     def describe(self, name: str) -> Description:
         """Return the documentation of `name`: equation, paper, arguments, file and line."""
@@ -302,6 +296,16 @@ def name_in_class_path(path: str) -> str:
 
 def _distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "?"
+
+
+@cache
+def _parameters(cls: type) -> Mapping[str, Argument]:
+    """Return what a class is built from, by name. It is kept: to read a signature takes longer than to build most components."""
+    hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
+    found = inspect.signature(cls).parameters.values()
+    return {
+        p.name: Argument(p.name, hints.get(p.name, Any), p.default) for p in found if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    }
 
 
 def _slot_of(annotation: Any) -> Registry | None:

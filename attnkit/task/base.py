@@ -120,6 +120,8 @@ class Task(LightningModule, ABC):
     def require_buildable(self) -> None:
         """Build the model once without memory, so that a wrong composition is refused now and not at the start of the training.
 
+        How many parameters it has is kept as `parameter_count`; shared ones count once.
+
         Raises:
             ConfigurationError: The pieces do not go together.
             ValueError: A width or a count is out of range.
@@ -127,6 +129,7 @@ class Task(LightningModule, ABC):
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             model = self.build_model()
             check_preparation(model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
+        self.parameter_count = sum(p.numel() for p in model.parameters())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -105,7 +105,7 @@ def test_exclusions_have_a_reason() -> None:
         ({"exclude": [{"when": {"position": "none"}}]}, r"exclude: each rule is"),
         ({"exclude": [{"when": {"positon": "none"}, "reason": "x"}]}, r"no factor 'positon'. Did you mean 'position'\?"),
         ({"exclude": [{"when": {"position": "learnd"}, "reason": "x"}]}, r"no level 'learnd'. Did you mean 'learned'\?"),
-        ({"match": {"on": "params"}}, r"match is not understood"),
+        ({"match": {"on": "params"}}, r"match must be a mapping, as in .*missing 1 required keyword-only argument"),
         ({"match": {"on": "size", "adjust": "model.stack.d_model"}}, r"match: on must be params or flops"),
         ({"recipe": "tinny.yaml"}, r"no recipe 'tinny.yaml'"),
     ],

@@ -116,11 +116,24 @@ def test_a_result_says_what_the_run_cost() -> None:
     assert "lengths" in result
 
 
+def test_processes_with_other_examples_draw_another_dropout() -> None:
+    def drawn(*, rank: int, batches: int) -> list[float]:
+        recorder = cell.Recorder(SEEDS)
+        recorder.batches = batches
+        trainer: Any = SimpleNamespace(distributed_sampler_kwargs={"num_replicas": 2, "rank": rank})
+        recorder.on_train_batch_start(trainer, torch.nn.Module(), None, 0)
+        return torch.rand(4).tolist()
+
+    draws = [drawn(rank=rank, batches=batches) for rank in (0, 1) for batches in range(50)]
+    assert drawn(rank=1, batches=3) == draws[53]
+    assert len({tuple(d) for d in draws}) == 100
+
+
 def test_validation_takes_no_time_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(cell, "now", lambda: clock[0])
     recorder, batch = cell.Recorder(SEEDS), {"src": torch.tensor([[5, 2]])}
-    trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={}, global_step=1)
+    trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={}, global_step=1, distributed_sampler_kwargs=None)
     task: Any = SimpleNamespace(device=torch.device("cpu"))
     for training, validation in ((5.0, 60.0), (7.0, 80.0)):
         recorder.on_train_batch_start(trainer, task, batch, 0)
@@ -200,6 +213,8 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     assert planned.status == 0, planned.err
     assert "s: 2 variants x 2 seeds = 4 runs of tiny.yaml" in planned.out
     assert "left out: position=rotary: position 'rotary' is not legal with attention 'additive'" in planned.out
+    assert "4 runs are to do: about" in planned.out
+    assert "Times by variant: 2 from a probe of a few steps." in planned.out
     ran = attnkit("ablate", "run", "s.yaml", "--jobs", 2)
     assert ran.status == 0, ran.err
     assert "position=none cannot be told from baseline: val/loss " in ran.out

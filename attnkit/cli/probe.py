@@ -1,0 +1,177 @@
+"""The probe of a study's plan: trains a few steps of each job that stdin has as JSON, and answers each in a line of JSON on stdout."""
+
+import contextlib
+import io
+import json
+import logging
+import math
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from attnkit.ablation.probe import Probe
+from attnkit.ablation.sections import Budget
+from attnkit.cli.cell import RECIPE, CellCLI, Recorder, request_of
+from attnkit.cli.costs import now, training_flops_per_token, uses_processor_time
+from attnkit.registry import ConfigurationError
+
+WARM_UP = 2
+STEPS = 8
+ENOUGH = 3.0
+"""Seconds of steps after which no further one is made."""
+
+
+class EnoughError(Exception):
+    """Ends the training of a probe."""
+
+
+class Stopwatch(Callback):
+    """Takes the times of a training's beginning, and ends it.
+
+    A validation batch is timed in Lightning's check before the training.
+
+    Args:
+        recorder: Of the run; its clock stands still in validations.
+        budget: What a run may use.
+        tests: Whether a run ends with a pass through the test data.
+        startup: Seconds that were spent before the job began.
+    """
+
+    def __init__(self, recorder: Recorder, *, budget: Budget | None, tests: bool, startup: float) -> None:
+        self.recorder, self.budget, self.tests, self.startup = recorder, budget, tests, startup
+        self.answer: Probe | None = None
+        self._began, self._validation_began = now(), 0.0
+        self._checking = self._batch = 0.0  # seconds of the whole check before the training, and of its last batch
+        self._base = (0, 0, 0.0)  # batches, tokens and seconds of the warm-up
+        self._example: Any = None
+
+    @override
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._checking = now()
+
+    @override
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._checking = now() - self._checking
+
+    @override
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._example = batch if self._example is None else self._example
+        self._validation_began = now()
+
+    @override
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._batch = now() - self._validation_began
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.startup += now() - self._began - self._checking
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        batches, seconds = self.recorder.batches, self.recorder.elapsed()
+        if batches == WARM_UP:
+            self._base = (batches, self.recorder.tokens, seconds)
+        if batches == WARM_UP + STEPS or (batches > WARM_UP and seconds - self._base[2] > ENOUGH):
+            self._finish(trainer, pl_module)
+            raise EnoughError
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # it has fewer steps than the probe
+        self._finish(trainer, pl_module)
+
+    def _finish(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        base = self._base if self.recorder.batches > WARM_UP else (0, 0, 0.0)
+        made = self.recorder.batches - base[0]
+        tokens = (self.recorder.tokens - base[1]) / max(made, 1) * trainer.accumulate_grad_batches
+        step = (self.recorder.elapsed() - base[2]) / max(made, 1) * trainer.accumulate_grad_batches
+        flops_per_token = training_flops_per_token(pl_module, self._example)
+        steps = math.inf if trainer.estimated_stepping_batches == -1 else trainer.estimated_stepping_batches
+        if self.budget is not None:
+            used = {"steps": 1.0, "tokens": tokens, "flops": tokens * (flops_per_token or 0), "seconds": step}[self.budget.on]
+            steps = min(steps, self.budget.limit / used) if used else steps
+        if not math.isfinite(steps):
+            raise ConfigurationError("how long a run is, nothing says: neither max_epochs, max_steps nor a budget")
+        self.answer = Probe(
+            startup=self.startup,
+            step=step,
+            steps=steps,
+            training=step / trainer.accumulate_grad_batches * _batches(trainer, steps),
+            validation=self._batch * sum(n for n in trainer.num_val_batches if math.isfinite(n)) if self._example is not None else 0.0,
+            validations=_validations(trainer, _batches(trainer, steps)) + self.tests,
+            flops_per_token=flops_per_token,
+        )
+
+
+class ProbeCLI(CellCLI):
+    """A run that begins no other processes."""
+
+    @override
+    def before_fit(self) -> None:
+        if self.trainer.world_size > 1:
+            raise ConfigurationError(f"a run of {self.trainer.world_size} processes is not timed")
+
+
+def _batches(trainer: Trainer, steps: float) -> float:
+    """Return how many batches so many steps are; the last step of an epoch may have fewer."""
+    epoch, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
+    return steps * epoch / math.ceil(epoch / accumulated) if math.isfinite(epoch) else steps * accumulated
+
+
+def _validations(trainer: Trainer, batches: float) -> int:
+    """Return how many validations there are in so many batches of training."""
+    every, epoch = trainer.val_check_batch, trainer.num_training_batches
+    if not every or not math.isfinite(every):
+        return 1
+    if trainer.check_val_every_n_epoch is not None:
+        every = epoch * trainer.check_val_every_n_epoch / max(1, epoch // every)
+    return max(1, math.ceil(round(batches / every, 6)))
+
+
+def probe(job: dict[str, Any], *, startup: float) -> Probe:
+    """Train a few steps of a job, in a folder that is removed, and return what they took."""
+    recorder = Recorder(job["seeds"])
+    watch = Stopwatch(recorder, budget=Budget(**job["budget"]) if "budget" in job else None, tests=job["test"], startup=startup)
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (Path(name) / RECIPE).write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
+        request = request_of(job, Path(name))
+        request.others.append("--trainer.num_sanity_val_steps=2")  # the first one warms up
+        with contextlib.suppress(EnoughError):
+            ProbeCLI(request, recorder, [watch])
+    if watch.answer is None:
+        raise ConfigurationError("no step was made")
+    return watch.answer
+
+
+def main() -> int:
+    """Answer the question on stdin."""
+    question = json.load(sys.stdin)
+    began = time.monotonic()
+    startup = time.process_time() if uses_processor_time() else time.time() - question["began"]
+    for job in question["jobs"]:
+        if time.monotonic() - began > question["seconds"]:
+            break
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                answer = asdict(probe(job, startup=startup))
+            except (Exception, SystemExit) as error:  # whatever it is, the plan can do without
+                answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+        print(json.dumps(answer), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    sys.exit(main())

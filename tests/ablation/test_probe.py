@@ -1,0 +1,129 @@
+"""How long runs will take: from what has finished, else from the probe, which may fail in any way."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+
+from attnkit.ablation import probe
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.probe import estimate
+from attnkit.ablation.store import write_json
+from attnkit.cli.ablate import ablate
+from tests.ablation.conftest import STUDY, study
+
+PROBER = """
+import json, os, sys, time
+question = json.load(sys.stdin)
+with open("asked.txt", "a") as file:
+    file.write("".join(json.dumps(job["recipe"]["model"]) + chr(10) for job in question["jobs"]))
+for number, job in enumerate(question["jobs"]):
+    answer = dict(startup=1.0, step=0.5, steps=10 * (number + 1), training=5.0 * (number + 1), validation=2.0, validations=3)
+    BODY
+    print(json.dumps(answer), flush=True)
+"""
+
+
+@pytest.fixture
+def prober(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Callable[[str], None]:
+    """Set what the process of the probe does before each answer; by default nothing."""
+
+    def use(body: str = "pass") -> None:
+        (folder / "fake_prober.py").write_text(PROBER.replace("BODY", body), encoding="utf-8")
+        monkeypatch.setattr(probe, "PROBER", "fake_prober")
+
+    use()
+    return use
+
+
+def planned(**changes: Any) -> Plan:
+    return study(**changes).plan(Path("runs"))
+
+
+def asked() -> int:
+    """Return how many jobs were probed in all."""
+    return len(Path("asked.txt").read_text().splitlines()) if Path("asked.txt").exists() else 0
+
+
+def test_what_has_not_run_is_probed_once_and_nothing_is_written_but_the_answer(prober: Any) -> None:
+    plan = planned()
+    assert estimate(plan, probe=False).mean is None
+    found = estimate(plan, probe=True)
+    assert found.seconds == {"baseline": 12.0, "position=none": 17.0, "position=learned": 22.0}
+    assert found.mean == 17.0
+    assert estimate(plan, probe=True) == estimate(planned(seeds=7), probe=False) == found  # seeds make no difference
+    assert asked() == 3
+    assert {path.parent.name for path in Path("runs").rglob("*.json")} == {"probes"}
+
+
+def test_finished_runs_say_it_better(prober: Any) -> None:
+    plan = planned()
+    for run in plan.runs[:2]:
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "ok", "wall_seconds": 30 + run.seed})
+    found = estimate(plan, probe=True)
+    assert list(found.finished) == ["baseline", "position=none"]
+    assert (asked(), found.seconds["baseline"], found.seconds["position=learned"]) == (1, 30, 12)
+
+
+def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: Any, seed: int) -> None:
+    plan = planned(factors={"model.stack.num_layers": list(range(2, 30))})
+    sizes = Random(seed).sample(range(1000), len(plan.variants))
+    inspections = {v.name: replace(plan.inspections[v.name], parameters=n) for v, n in zip(plan.variants, sizes, strict=True)}
+    plan = replace(plan, inspections=inspections)
+    found = estimate(plan, probe=True)
+    assert asked() == len(found.probes) == probe.MOST
+    assert "baseline" in found.probes
+    assert set(found.seconds) == {v.name for v in plan.variants}
+    assert set(found.taken) == set(found.seconds) - set(found.probes)
+    for name, other in found.taken.items():
+        gaps = {known: abs(inspections[known].parameters - inspections[name].parameters) for known in found.probes}
+        assert gaps[other] == min(gaps.values())
+        assert found.seconds[name] == found.seconds[other]
+    estimate(plan, probe=True)
+    assert asked() == probe.MOST  # one sample is enough
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("answer = answer if number == 0 else {'error': 'FileNotFoundError: no data'}", "no data"),
+        ("number and os._exit(9)", "ended with status 9"),
+        ("number and time.sleep(60)", "took more than 3 s"),
+    ],
+)
+def test_a_probe_that_fails_is_told_and_fails_nothing(prober: Any, monkeypatch: pytest.MonkeyPatch, body: str, message: str) -> None:
+    prober(body)
+    monkeypatch.setattr(probe, "PATIENCE", 3.0)
+    found = estimate(planned(), probe=True)
+    assert found.seconds["baseline"] == 12.0
+    assert message in found.failed["position=none"]
+    assert found.taken == {"position=none": "baseline", "position=learned": "baseline"}
+
+
+def test_a_process_that_cannot_begin_leaves_no_estimate(prober: Any) -> None:
+    Path("fake_prober.py").write_text("raise SystemExit(3)", encoding="utf-8")
+    found = estimate(planned(), probe=True)
+    assert found.mean is None
+    assert found.failed == {"baseline": "its process ended with status 3"}
+
+
+def test_a_plan_says_how_long_and_by_what(prober: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.yaml").write_text(yaml.safe_dump(STUDY), encoding="utf-8")
+    assert ablate(["plan", "s.yaml", "--no-probe"]) == 0
+    assert (asked(), " a run" in capsys.readouterr().out) == (0, False)
+    assert ablate(["plan", "s.yaml", "--jobs", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "position=none: 10 parameters, about 17 s a run\n" in out
+    assert "9 runs are to do: about 51 s, 3 at once" in out
+    assert "Times by variant: 3 from a probe of a few steps." in out
+
+
+def test_nothing_of_it_imports_torch() -> None:
+    program = "import sys; import attnkit.ablation.probe; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

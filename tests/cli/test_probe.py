@@ -1,0 +1,74 @@
+"""The probe of a study's plan: a few steps that say how many there are and what they take."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit.cli.inspection import Inspector
+from attnkit.cli.probe import main, probe
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import write_recipe
+
+SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
+
+
+@pytest.fixture(autouse=True)
+def recipe(tmp_path: Path, toys: None) -> None:
+    """The small recipe of the ablation tests and its data, in the current folder."""
+    write_recipe(tmp_path)
+
+
+def job(trainer: dict[str, Any], **others: Any) -> dict[str, Any]:
+    """Return a job as a plan has them."""
+    recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed([{"trainer": trainer}])
+    return {"recipe": recipe, "seeds": SEEDS, "test": False, **others}
+
+
+def test_it_says_what_a_run_has() -> None:
+    found = probe(job({"max_epochs": 30, "val_check_interval": 2}, test=True), startup=5.0)
+    assert found.steps == 30 * 7
+    assert found.validations == 30 * 3 + 1
+    assert found.training == pytest.approx(found.steps * found.step)
+    assert found.startup > 5.0
+    assert min(found.step, found.validation) > 0
+    assert found.flops_per_token
+    assert {path.name for path in Path().iterdir()} == {"tiny.yaml", "words.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "budget", "steps", "validations"),
+    [
+        ({"max_epochs": 1}, None, 7, 1),  # fewer than a probe would make
+        ({"max_epochs": -1, "max_steps": 90, "check_val_every_n_epoch": None, "val_check_interval": 20}, None, 90, 5),
+        ({"max_epochs": 100, "accumulate_grad_batches": 2, "check_val_every_n_epoch": 5}, None, 400, 20),
+        ({"max_epochs": 100}, {"on": "seconds", "limit": 1e9}, 700, 100),
+    ],
+)
+def test_it_counts_steps_and_validations(trainer: dict[str, Any], budget: Any, steps: int, validations: int) -> None:
+    found = probe(job(trainer, **({"budget": budget} if budget else {})), startup=0.0)
+    assert (found.steps, found.validations) == (steps, validations)
+
+
+def test_a_budget_of_tokens_gives_as_many_steps_as_a_run_makes() -> None:
+    made = probe(job({"max_epochs": 100}, budget={"on": "tokens", "limit": 10_000}), startup=0.0)
+    assert made.steps == pytest.approx(10_000 * 7 / (32 * 11), rel=0.2)  # 32 pairs of 4 and 7 tokens in 7 batches
+
+
+def test_what_cannot_be_timed_says_why() -> None:
+    with pytest.raises(ConfigurationError, match="2 processes is not timed"):
+        probe(job({"devices": 2}), startup=0.0)
+    with pytest.raises(ConfigurationError, match="how long a run is, nothing says"):
+        probe(job({"max_epochs": -1}), startup=0.0)
+
+
+def test_after_a_job_that_fails_it_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    good = job({"max_epochs": 2})
+    missing = {**good, "recipe": {**good["recipe"], "data": {**good["recipe"]["data"], "train": "missing.tsv"}}}
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"began": 0.0, "seconds": 60, "jobs": [missing, good]})))
+    assert main() == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert "missing.tsv" in first["error"]
+    assert second["steps"] == 14
