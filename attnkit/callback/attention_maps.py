@@ -130,7 +130,7 @@ def _of_all_heads(task: Task, x: Tensor) -> Tensor:
     mesh = task.device_mesh
     if mesh is None or mesh["tensor_parallel"].size() == 1:
         return x
-    whole: Tensor = DTensor.from_local(x, mesh["tensor_parallel"], [Shard(1)]).full_tensor()  # type: ignore[no-untyped-call]
+    whole: Tensor = DTensor.from_local(x, mesh["tensor_parallel"], [Shard(1)]).full_tensor()
     return whole
 
 
