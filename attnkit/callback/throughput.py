@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError
+from attnkit.strategy import data_share
 from attnkit.task import Task
 from attnkit.task.flops import BACKWARD, Exponents, forward_flops, row_lengths
 
@@ -96,11 +97,10 @@ class Throughput(Callback):
             return
         names = list(self._sums)
         sums = torch.stack([*self._sums.values(), torch.tensor(self._rows, device=pl_module.device)])
-        data = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)  # processes that share a batch count it once
         if trainer.world_size > 1:
             whole = trainer.strategy.reduce(sums, reduce_op="sum")
             assert isinstance(whole, Tensor)
-            sums = whole * data / trainer.world_size
+            sums = whole * data_share(trainer).num_replicas / trainer.world_size  # processes that share a batch count it once
         *values, rows = sums.tolist()  # waits for the device
         self._pause()
         totals = dict(zip(names, values, strict=True))

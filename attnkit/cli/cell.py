@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.ablation.engine import BUSY
+from attnkit.ablation.engine import BUSY, FULL
 from attnkit.ablation.store import read_json, write_json
 from attnkit.ablation.study import Budget
 from attnkit.callback import UnhealthyError
@@ -80,7 +80,7 @@ class Recorder(Callback):
             digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
         self.digest = digest.hexdigest()
         self.batches += 1
-        self.tokens += real_tokens(batch)
+        self.tokens += real_tokens(tensors)
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -241,7 +241,7 @@ def kind_of(error: BaseException) -> str:
     """
     if isinstance(error, ConfigurationError):
         return "configuration"
-    if isinstance(error, OSError) and error.errno in (28, 122):
+    if isinstance(error, OSError) and error.errno in FULL:
         return "disk_full"
     return "out_of_memory" if isinstance(error, MemoryError | torch.OutOfMemoryError) else "error"
 

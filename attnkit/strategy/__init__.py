@@ -9,6 +9,7 @@ from attnkit.strategy.preparation import (
     prepare,
 )
 from attnkit.strategy.shards import is_sharded_checkpoint, read_rest, read_sharded, require_whole
+from attnkit.strategy.sharing import data_share
 
 register()
 
@@ -16,6 +17,7 @@ __all__ = [
     "FSDP2",
     "ActivationCheckpointing",
     "check_preparation",
+    "data_share",
     "gathered",
     "is_sharded_checkpoint",
     "parallelize",

@@ -22,7 +22,7 @@ from attnkit.embedding import Embedding
 from attnkit.models.head import Head
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
-from attnkit.strategy import ActivationCheckpointing, check_preparation, parallelize, prepare
+from attnkit.strategy import ActivationCheckpointing, check_preparation, data_share, parallelize, prepare
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
 from attnkit.task.resume import RANDOM, go_on, random_states, settle
@@ -96,7 +96,7 @@ class Task(LightningModule, ABC):
     @property
     def data_rank(self) -> int:
         """Which share of the data this process has: its rank, but processes of a tensor-parallel group have the same."""
-        return 0 if self._trainer is None else int((self.trainer.distributed_sampler_kwargs or {"rank": 0})["rank"])
+        return 0 if self._trainer is None else data_share(self.trainer).rank
 
     def training_log(self, nll: Tensor) -> dict[str, Tensor]:
         """Return what is logged as `train/...` at each optimizer step, from its negative log-likelihood per target."""
@@ -240,7 +240,7 @@ class Task(LightningModule, ABC):
         """
         summed = self.trainer.strategy.reduce(self._tally, reduce_op="sum")
         assert isinstance(summed, Tensor)
-        ranks = (self.trainer.distributed_sampler_kwargs or {"num_replicas": 1})["num_replicas"]
+        ranks = data_share(self.trainer).num_replicas
         tally = summed * (ranks / self.trainer.world_size)
         count = tally[0].clamp(min=1)
         factor = self.trainer.accumulate_grad_batches * ranks / UNIT / count

@@ -14,6 +14,8 @@ import torch.distributed as dist
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from attnkit.strategy import data_share
+
 RANDOM = "random_states"  # in a checkpoint: one for each process
 
 
@@ -113,6 +115,5 @@ def _seed_dropout(trainer: Trainer) -> None:
     It follows from the seed of `seed_everything` and from the share of the data that this process has; processes that work on the same
     examples (tensor parallelism) draw the same.
     """
-    share = (trainer.distributed_sampler_kwargs or {}).get("rank", 0)
-    words = np.random.SeedSequence([torch.initial_seed(), share]).generate_state(2, np.uint64)
+    words = np.random.SeedSequence([torch.initial_seed(), data_share(trainer).rank]).generate_state(2, np.uint64)
     torch.manual_seed(int(words[0] >> np.uint64(1)))  # of CUDA too

@@ -32,13 +32,18 @@ RECIPE: dict[str, Any] = {
 STUDY: dict[str, Any] = {"recipe": "tiny.yaml", "seeds": 3, "factors": {"model.stack.position": ["none", "learned"]}}
 
 
+def write_recipe(folder: Path) -> None:
+    """Write the recipe and its data."""
+    words = "".join(f"{a}{b}{c}\t{c} {b} {a}\n" for a in "abcd" for b in "abcd" for c in "ab")
+    (folder / "words.tsv").write_text(f"source\ttarget\n{words}", encoding="utf-8")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder with a recipe and its data."""
     monkeypatch.chdir(tmp_path)
-    words = "".join(f"{a}{b}{c}\t{c} {b} {a}\n" for a in "abcd" for b in "abcd" for c in "ab")
-    (tmp_path / "words.tsv").write_text(f"source\ttarget\n{words}", encoding="utf-8")
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    write_recipe(tmp_path)
     return tmp_path
 
 

@@ -157,7 +157,7 @@ time.sleep(600)
     plan = make(seeds=2, factors={"model.stack.position": ["none"]})
     with pytest.raises(ConfigurationError, match="attnkit ablate logs says more"):
         run_plan(plan, jobs=2, fail_fast=True, engine=engine)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120  # on a machine that does other work
     while Path("/proc", Path("pid").read_text()).exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path("/proc", Path("pid").read_text()).exists()

@@ -12,16 +12,14 @@ from attnkit.ablation.study import Budget
 from attnkit.cli import cell
 from attnkit.cli.inspection import Inspector
 from attnkit.registry import ConfigurationError
-from tests.ablation.conftest import RECIPE, study
+from tests.ablation.conftest import RECIPE, study, write_recipe
 
 SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
 
 
 @pytest.fixture(autouse=True)
 def recipe(tmp_path: Path, toys: None) -> None:
-    words = "".join(f"{a}{b}{c}\t{c} {b} {a}\n" for a in "abcd" for b in "abcd" for c in "ab")
-    (tmp_path / "words.tsv").write_text(f"source\ttarget\n{words}", encoding="utf-8")
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    write_recipe(tmp_path)
 
 
 def begin(name: str, on: str, limit: float, **trainer: Any) -> Path:

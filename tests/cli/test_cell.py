@@ -20,7 +20,7 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.cli import cell
 from attnkit.cli.inspection import Inspector
-from tests.ablation.conftest import RECIPE, STUDY
+from tests.ablation.conftest import STUDY, write_recipe
 
 KILL_REASON = "takes minutes: set ATTNKIT_KILL=1"
 SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
@@ -29,9 +29,7 @@ SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
 @pytest.fixture(autouse=True)
 def recipe(tmp_path: Path, toys: None) -> None:
     """The small recipe of the ablation tests and its data, in the current folder."""
-    words = "".join(f"{a}{b}{c}\t{c} {b} {a}\n" for a in "abcd" for b in "abcd" for c in "ab")
-    (tmp_path / "words.tsv").write_text(f"source\ttarget\n{words}", encoding="utf-8")
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    write_recipe(tmp_path)
 
 
 def run(name: str, *layers: dict[str, Any], seeds: dict[str, int] = SEEDS, test: bool = False) -> dict[str, Any]:

@@ -1,0 +1,23 @@
+"""Which processes share the data."""
+
+from typing import NamedTuple
+
+from lightning.pytorch import Trainer
+
+
+class DataShare(NamedTuple):
+    """How many processes have batches of their own, and whose this one has: those of a tensor-parallel group have the same."""
+
+    num_replicas: int
+    rank: int
+
+
+def data_share(trainer: Trainer) -> DataShare:
+    """Return the share of the data that this process has; the trainer knows better than torch.distributed.
+
+    Example:
+        >>> data_share(Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False))
+        DataShare(num_replicas=1, rank=0)
+    """
+    share = trainer.distributed_sampler_kwargs or {}
+    return DataShare(int(share.get("num_replicas", 1)), int(share.get("rank", 0)))
