@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def plan(arguments: list[str]) -> int:
     parser.add_argument("--mesh", default="1x1", metavar="DxT", help="processes that share the data x processes that split each layer")
     parser.add_argument("--strategy", choices=STRATEGIES, help="default: ddp, or fsdp2 if layers are split")
     parser.add_argument("--precision", metavar="P", help=f"{', '.join(PRECISIONS)} (default: the recipe's)")
-    parser.add_argument("--measure", action="store_true", help="also make three steps here, in another process, and say what they took")
+    parser.add_argument("--measure", action="store_true", help="also make three steps here, in so many processes, and say what they took")
     chosen = parser.parse_args(request.others)
     mesh = Mesh.read(chosen.mesh)
     strategy = chosen.strategy or ("ddp" if mesh.tensor == 1 else "fsdp2")
@@ -87,7 +88,7 @@ def plan(arguments: list[str]) -> int:
     print(f"  {'steps of an epoch':<42}{epoch:>14}")
     print(f"  {'TFLOP of a step and process (MFU counts it)':<42}{flops / mesh.tensor / 1e12:>14,.3f}")
     if chosen.measure:
-        _compare(job, memory)
+        _compare(job, mesh, strategy, parts["at the peak"])
     return 0
 
 
@@ -194,15 +195,21 @@ def _table(title: str, parts: Mapping[str, float]) -> None:
         print(f"  {name:<42}{size / MIB:>14,.1f}")
 
 
-def _compare(job: Mapping[str, Any], memory: StepMemory) -> None:
+def _compare(job: Mapping[str, Any], mesh: Mesh, strategy: str, estimate: float) -> None:
+    processes, cores, gpus = mesh.data * mesh.tensor, os.cpu_count() or 1, torch.cuda.device_count()
+    if processes > max(cores, gpus):
+        raise ConfigurationError(
+            f"--measure starts the {processes} processes of the mesh on this machine, which has {cores} cores and {gpus} GPUs: "
+            f"take a smaller --mesh for it"
+        )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.pt"
-        torch.save(dict(job), path)
+        torch.save({**job, "mesh": (mesh.data, mesh.tensor), "strategy": strategy}, path)
         done = subprocess.run([sys.executable, "-m", "attnkit.cli.measurement", str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigurationError(f"the steps could not be made: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     measured = json.loads(done.stdout.splitlines()[-1])
-    gap = memory.peak / measured["peak"] - 1
-    print(f"measured in three steps on one {measured['device']}, MiB")
+    gap = estimate / measured["peak"] - 1
+    print(f"measured in three steps of {processes} process{'es' if processes > 1 else ''} on {measured['device']}, MiB")
     print(f"  {'allocated by torch at the peak':<42}{measured['peak'] / MIB:>14,.1f}")
-    print(f"  {'estimate for one process':<42}{memory.peak / MIB:>14,.1f}  ({gap:+.1%})")
+    print(f"  {'estimate':<42}{estimate / MIB:>14,.1f}  ({gap:+.1%})")

@@ -33,6 +33,7 @@ from torch.utils.data import DataLoader
 
 import attnkit
 from attnkit import callback
+from attnkit.cli.measurement import measure
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import FSDP2, gathered, parallelize, prepare
 from attnkit.task import AtomicCheckpointIO
@@ -182,7 +183,7 @@ def work(payload: str, out: str) -> None:
     for name, (what, arguments) in torch.load(payload, weights_only=True).items():
         torch._dynamo.reset()
         try:
-            results[name] = {"fit": fit, "validate": validate, "gradients": gradients}[what](**arguments)
+            results[name] = {"fit": fit, "validate": validate, "gradients": gradients, "measure": measure}[what](**arguments)
         except Exception:
             print(f"rank {RANK}, {name}:", flush=True)
             raise

@@ -14,8 +14,10 @@ from lightning.pytorch.plugins import DoublePrecision
 import attnkit
 from attnkit.callback import AttentionMaps, FiniteCheck, Throughput
 from attnkit.cli.logs import read_rows
+from attnkit.cli.plan import Mesh, memory_parts, split
+from attnkit.task.memory import step_memory
 from tests.strategy.breaking import Break
-from tests.strategy.conftest import TASK, fit_alone, largest_difference, make_batch, make_task, make_words
+from tests.strategy.conftest import TASK, TOKENIZER, fit_alone, largest_difference, make_batch, make_task, make_words
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # hints of Lightning; what is skipped is a warning too
 
@@ -23,7 +25,16 @@ PATH = "model.stack.encoder.layers.1.feed_forward"
 ROWS = 2  # that the first micro-batch of the first process has
 MAPS = {"every_n_steps": 1, "rows": ROWS, "figures": False}
 STRATEGIES = ["ddp", "fsdp2", "fsdp2_tp2"]
-SHORT = ["ddp", "fsdp2"]
+EVALUATED = ["fsdp2", "fsdp2_tp2"]
+MESHES = [(2, 1), (1, 2)]
+JOB: dict[str, Any] = {  # parameters and what belongs to them are about half of its memory
+    "model": {
+        "name": "causal_lm", "tokenizer": TOKENIZER.spec, "optimizer": {"name": "adamw", "lr": 0.001},
+        "stack": {"name": "decoder", "d_model": 96, "num_layers": 3, "num_heads": 2, "feed_forward": {"name": "mlp", "ffn_dim": 384}},
+    },
+    "batch": {"tokens": torch.full((4, 40), 5)},
+    "precision": "32-true",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +65,7 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
     payload: dict[str, Any] = {}
     for name in STRATEGIES:
         payload[name] = run(name, name, FiniteCheck={}, Throughput={}, AttentionMaps=MAPS)
-    for name in SHORT:
-        payload[f"{name} skip"] = run(name, f"{name} skip", FiniteCheck={"policy": "skip"}, Break=broken)
+    payload["fsdp2 skip"] = run("fsdp2", "fsdp2 skip", FiniteCheck={"policy": "skip"}, Break=broken)
     payload["fsdp2 stop"] = run("fsdp2", "fsdp2 stop", FiniteCheck={}, Break=broken)
     payload["ddp stop"] = run("ddp", "ddp stop", FiniteCheck={}, Break=broken | {"backward": True})
     payload["ddp average"] = run("ddp", "ddp average", EMAWeightAveraging={"decay": 0.6})
@@ -64,8 +74,10 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
     pairs.write_text("source\ttarget\n" + "".join(f"{w}\t{w[::-1]}\n" for w in words))
     data = {"name": "text_pairs", "validation": str(pairs), "batch_tokens": 60} | {k: TASK[k] for k in ("src_tokenizer", "tgt_tokenizer")}
     validation = {"task": TASK, "weights": start, "data": data}
-    for name in STRATEGIES:
+    for name in EVALUATED:
         payload[f"{name} validation"] = "validate", validation | {"strategy": name}
+    for mesh in MESHES:
+        payload[f"memory {mesh}"] = "measure", {"job": JOB | {"mesh": mesh, "strategy": "fsdp2"}}
     task = make_task()
     task.load_state_dict(start)
     (validated,) = Trainer(
@@ -105,9 +117,8 @@ def test_what_is_logged_and_learned_with_a_short_last_window_is_that_of_one(give
         assert one == pytest.approx(other, rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", SHORT)
-def test_all_skip_a_step_that_only_one_of_them_cannot_make(given: dict[str, Any], name: str) -> None:
-    run, expected = given["runs"][f"{name} skip"], given["alone"]["skip"]
+def test_all_skip_a_step_that_only_one_of_them_cannot_make(given: dict[str, Any]) -> None:
+    run, expected = given["runs"]["fsdp2 skip"], given["alone"]["skip"]
     assert run["logged"]["train/skipped_steps"] == expected["logged"]["train/skipped_steps"] == 1
     assert largest_difference(run["weights"], expected["weights"]) < 1e-9
     assert largest_difference(run["weights"], given["alone"]["watched"]["weights"]) > 1e-4
@@ -130,7 +141,7 @@ def test_averaged_weights_are_those_of_one(given: dict[str, Any]) -> None:
     assert largest_difference(expected, given["alone"]["watched"]["weights"]) > 1e-4
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", EVALUATED)
 def test_each_text_of_a_validation_is_in_one_process(given: dict[str, Any], name: str) -> None:
     run, expected = given["runs"][f"{name} validation"], given["alone"]["validation"]
     shares = run["sources"][:1] if name == "fsdp2_tp2" else run["sources"]  # two processes that split layers are one
@@ -140,3 +151,12 @@ def test_each_text_of_a_validation_is_in_one_process(given: dict[str, Any], name
     for key, value in expected.items():
         exact = key.endswith("_rate")
         assert run["logged"][key] == (value if exact else pytest.approx(value, rel=1e-6))
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_memory_is_what_is_planned(given: dict[str, Any], mesh: tuple[int, int]) -> None:
+    data, tensor = mesh
+    memory = step_memory(attnkit.tasks.build(split(JOB["model"], tensor)), JOB["batch"], precision="32-true")
+    estimate = memory_parts(memory, Mesh(data=data, tensor=tensor), "fsdp2")["at the peak"]
+    assert estimate == pytest.approx(given["runs"][f"memory {mesh}"]["peak"], rel=0.15)
+    assert memory.peak != pytest.approx(given["runs"][f"memory {mesh}"]["peak"], rel=0.15) or tensor > 1
