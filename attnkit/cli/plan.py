@@ -71,6 +71,8 @@ def plan(arguments: list[str]) -> int:
     strategy = chosen.strategy or ("ddp" if mesh.tensor == 1 else "fsdp2")
     if strategy == "ddp" and mesh.tensor > 1:
         raise ConfigurationError("ddp splits no layers: use --strategy fsdp2, or a mesh such as 8x1")
+    if chosen.measure:
+        _require_room(mesh.data * mesh.tensor)
     job, epoch = _job(chosen.recipe, request, chosen.precision, mesh.data)
     whole = tasks.build(job["model"])
     memory = step_memory(tasks.build(split(job["model"], mesh.tensor)), job["batch"], precision=job["precision"])
@@ -195,13 +197,17 @@ def _table(title: str, parts: Mapping[str, float]) -> None:
         print(f"  {name:<42}{size / MIB:>14,.1f}")
 
 
-def _compare(job: Mapping[str, Any], mesh: Mesh, strategy: str, estimate: float) -> None:
-    processes, cores, gpus = mesh.data * mesh.tensor, os.cpu_count() or 1, torch.cuda.device_count()
+def _require_room(processes: int) -> None:
+    cores, gpus = os.cpu_count() or 1, torch.cuda.device_count()
     if processes > max(cores, gpus):
         raise ConfigurationError(
-            f"--measure starts the {processes} processes of the mesh on this machine, which has {cores} cores and {gpus} GPUs: "
-            f"take a smaller --mesh for it"
+            f"--measure starts all {processes} processes of the mesh on this machine, which has {cores} cores and {gpus} GPUs: "
+            f"choose a smaller --mesh, or leave --measure out"
         )
+
+
+def _compare(job: Mapping[str, Any], mesh: Mesh, strategy: str, estimate: float) -> None:
+    processes = mesh.data * mesh.tensor
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.pt"
         torch.save({**job, "mesh": (mesh.data, mesh.tensor), "strategy": strategy}, path)
