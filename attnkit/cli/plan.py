@@ -162,18 +162,24 @@ def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str) -> dict[str, flo
             "activations and passing": moving - memory.gradients,
             "at the peak": sum(fixed.values()) + moving,
         }
-    root, largest = memory.parameters - sum(memory.layers), max(memory.layers, default=0)
-    forward, backward = memory.forward + root + 2 * largest, memory.backward + 2 * root + 3 * largest
-    gathered, activations = max((root + 2 * largest, memory.forward), (2 * root + 3 * largest, memory.backward), key=sum)
+    root, largest, gradients = memory.parameters - sum(memory.layers), max(memory.layers, default=0), memory.gradients / mesh.data
+    # Gathered layers, and all that is there with them but for what is shared out. In the forward pass the old gradients are there still.
+    # In the backward pass there are none at first, when there are most activations; at last there are all, but activations of one layer.
+    moments = (
+        (root + 2 * largest, gradients + memory.forward),
+        (2 * root + 3 * largest, memory.backward),
+        (2 * root + (3 + 2 / mesh.data) * largest, gradients + memory.backward / max(len(memory.layers), 1)),
+    )
+    gathered, moving = max(moments, key=sum)
     parts: dict[str, float] = {
         "parameters": memory.parameters / mesh.data,
         "buffers": memory.buffers,
         "optimizer": memory.optimizer / mesh.data,
-        "gradients": memory.gradients / mesh.data,
+        "gradients": gradients,
         "gathered layers (fsdp2)": gathered,
-        "activations and passing": activations,
+        "activations and passing": moving - gradients,
     }
-    return {**parts, "at the peak": sum(parts.values()) - gathered - activations + max(forward, backward)}
+    return {**parts, "at the peak": sum(parts.values())}
 
 
 def communication(memory: StepMemory, mesh: Mesh, strategy: str) -> dict[str, float]:

@@ -158,5 +158,7 @@ def test_memory_is_what_is_planned(given: dict[str, Any], mesh: tuple[int, int])
     data, tensor = mesh
     memory = step_memory(attnkit.tasks.build(split(JOB["model"], tensor)), JOB["batch"], precision="32-true")
     estimate = memory_parts(memory, Mesh(data=data, tensor=tensor), "fsdp2")["at the peak"]
-    assert estimate == pytest.approx(given["runs"][f"memory {mesh}"]["peak"], rel=0.15)
-    assert memory.peak != pytest.approx(given["runs"][f"memory {mesh}"]["peak"], rel=0.15) or tensor > 1
+    measured = given["runs"][f"memory {mesh}"]["peak"]
+    assert estimate == pytest.approx(measured, rel=0.08)
+    if tensor == 1:
+        assert memory.peak > 1.15 * measured, "one process would need no more, so that nothing is shared out"
