@@ -8,6 +8,7 @@ Example:
     attnkit.registry.errors.ConfigurationError: seeds: a study needs at least 2, but has 1: ...
 """
 
-from attnkit.ablation.study import Match, Published, Study
+from attnkit.ablation.sections import Match, Published
+from attnkit.ablation.study import Study
 
 __all__ = ["Match", "Published", "Study"]

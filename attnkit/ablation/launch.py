@@ -140,6 +140,9 @@ class Slurm:
         import submitit
 
         self.jobs: list[Any] = []
+        if cluster == "local" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # submitit cancels its local jobs by SIGINT, which they would ignore too: a shell's `&` begins commands so
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             self.executor = submitit.AutoExecutor(folder=Path("runs/submitit").absolute(), cluster=cluster)
         except (RuntimeError, ValueError) as error:

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from attnkit.ablation.study import Budget
+from attnkit.ablation.sections import Budget
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.flops import BACKWARD, Exponents, batch_flops, forward_flops

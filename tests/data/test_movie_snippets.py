@@ -10,6 +10,7 @@ from samples import movie_snippets
 
 import attnkit
 from attnkit import ConfigurationError
+from attnkit.data.imdb import passages
 
 
 def make(folder: Path, **arguments: Any) -> Any:
@@ -66,7 +67,7 @@ def test_no_sentence_that_is_held_out_is_trained_on(folder: Path, monkeypatch: p
     monkeypatch.setattr(
         movie_snippets,
         "unrated",
-        lambda: {name: [f"{text}." for text in held_out] if name == "imdb" else [*held_out, "another one"] for name in sources},
+        lambda: {name: [f"{text}." for text in held_out] if "imdb" in name else [*held_out, "another one"] for name in sources},
     )
     monkeypatch.setattr(movie_snippets, "rated", lambda: [(1.0, f"{text}{end}") for text in held_out for end in ("", ".")])
     movie_snippets.write(folder)
@@ -75,6 +76,19 @@ def test_no_sentence_that_is_held_out_is_trained_on(folder: Path, monkeypatch: p
     assert kept
     assert "another one" in data.unlabelled()
     assert kept.isdisjoint(data.unlabelled())
+    whole = [text for text in kept if text.endswith(".")]
+    assert whole
+    assert not any(text in passage for passage in make(folder, unlabelled=["imdb_passages"]).unlabelled() for text in whole)
+
+
+def test_passages_are_sentences_in_a_row() -> None:
+    sentences = [" ".join([f"s{i}"] * random.randint(1, 30)) for i in range(100)]
+    found = list(passages(sentences, words=20))
+    assert " ".join(found) == " ".join(sentences)
+    lengths = [len(passage.split()) for passage in found]
+    assert all(length <= 20 or passage in sentences for length, passage in zip(lengths, found, strict=True))
+    firsts = [len(next(s for s in sentences if passage.startswith(f"{s} ") or passage == s).split()) for passage in found]
+    assert all(length + first > 20 for length, first in zip(lengths[:-1], firsts[1:], strict=True)), "the next sentence would have had room"
 
 
 def test_a_task_that_needs_labels_refuses_texts_without(folder: Path) -> None:

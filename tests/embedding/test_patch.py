@@ -33,7 +33,7 @@ def test_the_class_token_comes_first_and_is_the_same_for_every_image(seed: int) 
 
 
 def test_the_map_is_a_hidden_matrix_for_muon() -> None:
-    from attnkit.task.base import parameter_groups
+    from attnkit.task.parameters import parameter_groups
 
     embedding = Patch(d_model=6, image_shape=[1, 4, 4], patch_size=2)
     matrices = next(group["params"] for group in parameter_groups(embedding) if group["matrices"])

@@ -9,7 +9,7 @@ import torch
 import attnkit
 from attnkit import ConfigurationError
 from attnkit.embedding.pretrained import Pretrained
-from attnkit.task.base import parameter_groups
+from attnkit.task.parameters import parameter_groups
 
 WORDS = ["<pad>", "<bos>", "<eos>", "<unk>", "the", "Paris", "sat", "US"]
 

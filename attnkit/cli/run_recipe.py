@@ -1,0 +1,82 @@
+"""The recipe of a run: in its folder, and in each checkpoint."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from attnkit import __version__
+from attnkit.cli.composition import data_arguments
+from attnkit.registry import tasks
+
+
+class RecipeCallback(Callback):
+    """Writes the recipe beside the run as `config.yaml`, and into each checkpoint (all but the task, which is there already).
+
+    Says how many parameters the parts of the model have, in the place of Lightning's summary (whose FLOPs are 0 on a CPU).
+
+    Args:
+        name: What the run is called.
+        recipe: The complete recipe.
+    """
+
+    state_key = "attnkit_recipe"
+
+    def __init__(self, name: str, recipe: Mapping[str, Any]) -> None:
+        self.name = name
+        self.recipe = recipe
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        folder = trainer.log_dir  # on every rank: it is broadcast
+        if stage == "fit" and trainer.is_global_zero and folder is not None and not self.recipe["trainer"]["fast_dev_run"]:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            (Path(folder) / "config.yaml").write_text(as_yaml(self.recipe), encoding="utf-8")
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            print(parameter_line(pl_module))
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "data": self.recipe["data"], "trainer": self.recipe["trainer"]}
+
+
+def parameter_line(task: LightningModule) -> str:
+    """Return how many parameters a task has, and where; shared ones count once, for the part that has them first.
+
+    Example:
+        >>> from torch import nn
+        >>> task = LightningModule()
+        >>> task.model = nn.Sequential(nn.Linear(30, 40), nn.ReLU(), nn.Linear(40, 2, bias=False))
+        >>> parameter_line(task)
+        'parameters: 1,320 (0: 1,240, 2: 80), all trained'
+    """
+    parts: dict[str, int] = {}
+    for name, parameter in task.named_parameters():
+        part = name.removeprefix("model.").partition(".")[0]
+        parts[part] = parts.get(part, 0) + parameter.numel()
+    frozen = sum(p.numel() for p in task.parameters() if not p.requires_grad)
+    listed = ", ".join(f"{part}: {count:,}" for part, count in parts.items())
+    return f"parameters: {sum(parts.values()):,} ({listed}), {f'{frozen:,} frozen' if frozen else 'all trained'}"
+
+
+def as_yaml(recipe: Mapping[str, Any]) -> str:
+    """Return the text of a recipe."""
+    text = yaml.safe_dump(dict(recipe), sort_keys=False, allow_unicode=True, width=140)
+    return f"# attnkit {__version__}, lightning {version('lightning')}\n{text}"
+
+
+def recipe_in(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
+    """Return the recipe that lies in a checkpoint. The trainer's settings are for going on with `fit` only."""
+    name = checkpoint["attnkit"]["task"]
+    from_data = data_arguments(tasks, name)
+    model = {key: value for key, value in checkpoint["hyper_parameters"].items() if key not in from_data}
+    state = checkpoint.get("callbacks", {}).get(RecipeCallback.state_key, {})  # a run from Python has none
+    kept = ("data", "trainer") if command == "fit" else ("data",)
+    return {"model": {"name": name, **model}} | {key: state[key] for key in kept if key in state}

@@ -1,0 +1,49 @@
+"""Parameters of a task: their groups for the optimizer, and their names in checkpoints."""
+
+from itertools import chain
+from typing import Any
+
+from torch import nn
+
+from attnkit.models.head import Head
+
+COMPILED = "_orig_mod."  # what torch.compile puts into the names of a module's parameters
+
+
+def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
+    """Return the parameters that are trained, in the groups that optimizers treat differently.
+
+    These are hidden matrices (weights of linear maps but the output's, marked `"matrices": True` for Muon), other parameters of two or
+    more axes, and those without weight decay: biases, norms and other vectors.
+
+    Example:
+        >>> layer = nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 3), nn.LayerNorm(3))
+        >>> [(len(g["params"]), g["matrices"], g.get("weight_decay")) for g in parameter_groups(layer)]
+        [(1, True, None), (1, False, None), (3, False, 0.0)]
+    """
+    heads = {id(p) for m in module.modules() if isinstance(m, Head) for p in m.parameters()}
+    hidden = {id(p) for m in module.modules() if isinstance(m, nn.Linear) for p in m.parameters(recurse=False) if p.ndim == 2} - heads
+    matrices: dict[str, Any] = {"params": [], "matrices": True}
+    others: dict[str, Any] = {"params": [], "matrices": False}
+    undecayed: dict[str, Any] = {"params": [], "matrices": False, "weight_decay": 0.0}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            decays = parameter.ndim >= 2 and not name.endswith("bias")
+            group = matrices if id(parameter) in hidden else others if decays else undecayed
+            group["params"].append(parameter)
+    return [group for group in (matrices, others, undecayed) if group["params"]]
+
+
+def write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
+    """Write the weights of compiled modules under the names that they have without torch.compile."""
+    for name in [n for n in state_dict if n.startswith(prefix) and COMPILED in n]:
+        state_dict[name.replace(COMPILED, "")] = state_dict.pop(name)
+
+
+def read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Read the weights under the names of this module, whatever was compiled when they were written or is now."""
+    write_plain_names(module, state_dict, prefix, {})
+    tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
+    for name in [n for n, _ in tensors if COMPILED in n]:
+        if (plain := prefix + name.replace(COMPILED, "")) in state_dict:
+            state_dict[prefix + name] = state_dict.pop(plain)
