@@ -170,14 +170,14 @@ def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str) -> dict[str, flo
         (2 * root + 3 * largest, memory.backward),
         (2 * root + (3 + 2 / mesh.data) * largest, gradients + memory.backward / max(len(memory.layers), 1)),
     )
-    gathered, moving = max(moments, key=sum)
+    gathered, others = max(moments, key=sum)
     parts: dict[str, float] = {
         "parameters": memory.parameters / mesh.data,
         "buffers": memory.buffers,
         "optimizer": memory.optimizer / mesh.data,
         "gradients": gradients,
         "gathered layers (fsdp2)": gathered,
-        "activations and passing": moving - gradients,
+        "activations and passing": others - gradients,
     }
     return {**parts, "at the peak": sum(parts.values())}
 
