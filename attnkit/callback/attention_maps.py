@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
 from typing_extensions import override
 
 from attnkit.drawing import draw
@@ -95,6 +96,7 @@ class AttentionMaps(Callback):
         with trainer.precision_plugin.forward_context(), record_attention(task.model, logits=True) as logits:
             reading = read_batch(task, self._batch, self.rows)
             maps = reading.maps()  # on every rank: the weights may be shared out
+        maps, logits = ({path: _of_all_heads(task, x) for path, x in found.items()} for found in (maps, logits))
         if not trainer.is_global_zero:
             return
         scalars = {
@@ -121,6 +123,15 @@ class AttentionMaps(Callback):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Glyph .* missing from")
                 logger.experiment.add_figure(f"attention/{name}", figure, step)
+
+
+def _of_all_heads(task: Task, x: Tensor) -> Tensor:
+    """Return [B, H, Q, K] of all heads, from those that this process of a tensor-parallel group has."""
+    mesh = task.device_mesh
+    if mesh is None or mesh["tensor_parallel"].size() == 1:
+        return x
+    whole: Tensor = DTensor.from_local(x, mesh["tensor_parallel"], [Shard(1)]).full_tensor()
+    return whole
 
 
 def entropy(weights: Tensor, real: Tensor) -> Tensor:

@@ -26,40 +26,61 @@ def random_state(device: torch.device) -> tuple[Tensor, ...]:
     return (torch.get_rng_state(), *((torch.cuda.get_rng_state(device),) if device.type == "cuda" else ()))
 
 
-def first_not_finite(trainer: Trainer, task: Task, batches: Sequence[Seen]) -> str:
+# What is found, from cause to effect: processes have sums of gradients in common, so a parameter's says least about where it began.
+_OUTPUT, _LOSS, _GRADIENT, _PARAMETER = range(4)
+_Found = tuple[int, int, str]  # the micro-batch, which of these, and in words
+
+
+class Origin(NamedTuple):
+    """What was not finite first, and the process where it was."""
+
+    what: str
+    process: int
+
+
+def first_not_finite(trainer: Trainer, task: Task, batches: Sequence[Seen]) -> Origin:
     """Return what was not finite first: a parameter, the output of a module, or the gradient of one.
 
     The step is computed again from the same parameters, micro-batches and dropout, without torch.compile. Gradients are cleared; parameters
-    and the random states stay as they are. With several processes, all must call it.
+    and the random states stay as they are. With several processes, all must call it, and all get the same answer; a number that is not
+    finite reaches the gradients of all of them, so the process counts where it was an output.
 
     Args:
         trainer: The trainer; its precision is used.
         task: The task.
         batches: All micro-batches of the step.
     """
-    for name, parameter in task.named_parameters():
-        if (bad := count(parameter)) is not None:
-            return f"the parameter {name}: {bad}; an earlier step made it so"
+    bad = ((name, count(parameter)) for name, parameter in task.named_parameters())
+    found = next(((0, _PARAMETER, f"the parameter {name}: {what}; an earlier step made it so") for name, what in bad if what), None)
+    if (origin := _earliest(trainer, found)) is not None:
+        return origin
     before, tally = random_state(task.device), task._tally.clone()
     task.zero_grad()
-    found = None
     with torch.compiler.set_stance("force_eager"):
-        for seen in batches:
-            found = found or _repeat(trainer, task, seen)
+        # all of them, whatever the first shows: processes compute together, and would wait for each other
+        seconds = [(i, *answer) for i, seen in enumerate(batches) if (answer := _repeat(trainer, task, seen)) is not None]
     _set_random(before, task.device)
     task._tally = tally
     task.zero_grad()
-    everywhere: list[Any] = [found]
-    if trainer.world_size > 1:
-        everywhere = [None] * trainer.world_size
-        torch.distributed.all_gather_object(everywhere, found)
-    where = "" if trainer.world_size == 1 else " (process {})"
-    answers = [f"{answer}{where.format(rank)}" for rank, answer in enumerate(everywhere) if answer]
-    return answers[0] if answers else "the step was made again, and all was finite: the sum over steps or processes overflowed"
+    origin = _earliest(trainer, min(seconds, default=None))
+    return origin or Origin("the step was made again, and all was finite: the sum over steps or processes overflowed", 0)
 
 
-def _repeat(trainer: Trainer, task: Task, seen: Seen) -> str | None:
-    """Compute a micro-batch again; return where it was not finite first."""
+def _earliest(trainer: Trainer, found: _Found | None) -> Origin | None:
+    """Return what was first of that which any process has found."""
+    if trainer.world_size == 1:
+        return None if found is None else Origin(found[2], 0)
+    everywhere: list[_Found | None] = [None] * trainer.world_size
+    torch.distributed.all_gather_object(everywhere, found)
+    answers = [(x[0], x[1], process, x[2]) for process, x in enumerate(everywhere) if x is not None]
+    if not answers:
+        return None
+    *_, process, what = min(answers)
+    return Origin(f"{what} (process {process})", process)
+
+
+def _repeat(trainer: Trainer, task: Task, seen: Seen) -> tuple[int, str] | None:
+    """Compute a micro-batch again; return what was not finite first, and of which kind that is."""
     forward: list[str] = []
     backward: list[str] = []
 
@@ -89,14 +110,14 @@ def _repeat(trainer: Trainer, task: Task, seen: Seen) -> str | None:
         for handle in handles:
             handle.remove()
     if forward:
-        return f"{forward[0]}, in batch {seen.number}"
+        return _OUTPUT, f"{forward[0]}, in batch {seen.number}"
     if count(loss) is not None:
-        return f"the loss itself, {loss.item()}: the model's output is finite, in batch {seen.number}"
+        return _LOSS, f"the loss itself, {loss.item()}: the model's output is finite, in batch {seen.number}"
     if backward:
-        return f"{backward[0]}, in batch {seen.number}"
+        return _GRADIENT, f"{backward[0]}, in batch {seen.number}"
     for name, parameter in task.named_parameters():
         if parameter.grad is not None and (bad := count(parameter.grad)) is not None:
-            return f"the gradient of the parameter {name}: {bad}, in batch {seen.number}"
+            return _PARAMETER, f"the gradient of the parameter {name}: {bad}, in batch {seen.number}"
     return None
 
 

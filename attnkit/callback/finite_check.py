@@ -95,18 +95,20 @@ class FiniteCheck(Callback):
         where = f"step {trainer.global_step} is not finite ({what}; epoch {trainer.current_epoch}, batch {self._seen[-1].number})"
         first = first_not_finite(trainer, task, self._seen)  # clears the gradients: without them, optimizers leave everything as it is
         if skips and self._in_a_row <= self.most_skips:
-            rank_zero_warn(f"{where} and is skipped, the {_ordinal(self.skipped)} of this run. First: {first}.")
+            rank_zero_warn(f"{where} and is skipped, the {_ordinal(self.skipped)} of this run. First: {first.what}.")
             return
         reason = f"; that is {self._in_a_row} in a row" if skips else ""
-        raise UnhealthyError(f"{where}{reason}. First: {first}.{self._keep(trainer)} {ADVICE}")
+        raise UnhealthyError(f"{where}{reason}. First: {first.what}.{self._keep(trainer, first.process)} {ADVICE}")
 
-    def _keep(self, trainer: Trainer) -> str:
-        """Write the batches of the step beside the run's logs, and say where."""
-        if trainer.log_dir is None or not trainer.is_global_zero:
+    def _keep(self, trainer: Trainer, process: int) -> str:
+        """Write the batches that a process had in the step beside the run's logs, and say where."""
+        if (folder := trainer.log_dir) is None:  # asked by all processes, for it is broadcast
             return ""
-        path = Path(trainer.log_dir) / "not_finite.pt"
-        with atomic(path) as draft:
-            torch.save([seen.batch for seen in self._seen], draft)
+        path = Path(folder) / "not_finite.pt"
+        if trainer.global_rank == process:
+            with atomic(path) as draft:
+                torch.save([seen.batch for seen in self._seen], draft)
+        trainer.strategy.barrier()  # the end of one process ends the others
         return f" The batch is in {path}."
 
     @override

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -64,12 +65,14 @@ def plan(arguments: list[str]) -> int:
     parser.add_argument("--mesh", default="1x1", metavar="DxT", help="processes that share the data x processes that split each layer")
     parser.add_argument("--strategy", choices=STRATEGIES, help="default: ddp, or fsdp2 if layers are split")
     parser.add_argument("--precision", metavar="P", help=f"{', '.join(PRECISIONS)} (default: the recipe's)")
-    parser.add_argument("--measure", action="store_true", help="also make three steps here, in another process, and say what they took")
+    parser.add_argument("--measure", action="store_true", help="also make three steps here, in so many processes, and say what they took")
     chosen = parser.parse_args(request.others)
     mesh = Mesh.read(chosen.mesh)
     strategy = chosen.strategy or ("ddp" if mesh.tensor == 1 else "fsdp2")
     if strategy == "ddp" and mesh.tensor > 1:
         raise ConfigurationError("ddp splits no layers: use --strategy fsdp2, or a mesh such as 8x1")
+    if chosen.measure:
+        _require_room(mesh.data * mesh.tensor)
     job, epoch = _job(chosen.recipe, request, chosen.precision, mesh.data)
     whole = tasks.build(job["model"])
     memory = step_memory(tasks.build(split(job["model"], mesh.tensor)), job["batch"], precision=job["precision"])
@@ -87,7 +90,7 @@ def plan(arguments: list[str]) -> int:
     print(f"  {'steps of an epoch':<42}{epoch:>14}")
     print(f"  {'TFLOP of a step and process (MFU counts it)':<42}{flops / mesh.tensor / 1e12:>14,.3f}")
     if chosen.measure:
-        _compare(job, memory)
+        _compare(job, mesh, strategy, parts["at the peak"])
     return 0
 
 
@@ -159,18 +162,24 @@ def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str) -> dict[str, flo
             "activations and passing": moving - memory.gradients,
             "at the peak": sum(fixed.values()) + moving,
         }
-    root, largest = memory.parameters - sum(memory.layers), max(memory.layers, default=0)
-    forward, backward = memory.forward + root + 2 * largest, memory.backward + 2 * root + 3 * largest
-    gathered, activations = max((root + 2 * largest, memory.forward), (2 * root + 3 * largest, memory.backward), key=sum)
+    root, largest, gradients = memory.parameters - sum(memory.layers), max(memory.layers, default=0), memory.gradients / mesh.data
+    # Gathered layers, and all that is there with them but for what is shared out. In the forward pass the old gradients are there still.
+    # In the backward pass there are none at first, when there are most activations; at last there are all, but activations of one layer.
+    moments = (
+        (root + 2 * largest, gradients + memory.forward),
+        (2 * root + 3 * largest, memory.backward),
+        (2 * root + (3 + 2 / mesh.data) * largest, gradients + memory.backward / max(len(memory.layers), 1)),
+    )
+    gathered, others = max(moments, key=sum)
     parts: dict[str, float] = {
         "parameters": memory.parameters / mesh.data,
         "buffers": memory.buffers,
         "optimizer": memory.optimizer / mesh.data,
-        "gradients": memory.gradients / mesh.data,
+        "gradients": gradients,
         "gathered layers (fsdp2)": gathered,
-        "activations and passing": activations,
+        "activations and passing": others - gradients,
     }
-    return {**parts, "at the peak": sum(parts.values()) - gathered - activations + max(forward, backward)}
+    return {**parts, "at the peak": sum(parts.values())}
 
 
 def communication(memory: StepMemory, mesh: Mesh, strategy: str) -> dict[str, float]:
@@ -194,15 +203,25 @@ def _table(title: str, parts: Mapping[str, float]) -> None:
         print(f"  {name:<42}{size / MIB:>14,.1f}")
 
 
-def _compare(job: Mapping[str, Any], memory: StepMemory) -> None:
+def _require_room(processes: int) -> None:
+    cores, gpus = os.cpu_count() or 1, torch.cuda.device_count()
+    if processes > max(cores, gpus):
+        raise ConfigurationError(
+            f"--measure starts all {processes} processes of the mesh on this machine, which has {cores} cores and {gpus} GPUs: "
+            f"choose a smaller --mesh, or leave --measure out"
+        )
+
+
+def _compare(job: Mapping[str, Any], mesh: Mesh, strategy: str, estimate: float) -> None:
+    processes = mesh.data * mesh.tensor
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.pt"
-        torch.save(dict(job), path)
+        torch.save({**job, "mesh": (mesh.data, mesh.tensor), "strategy": strategy}, path)
         done = subprocess.run([sys.executable, "-m", "attnkit.cli.measurement", str(path)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise ConfigurationError(f"the steps could not be made: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     measured = json.loads(done.stdout.splitlines()[-1])
-    gap = memory.peak / measured["peak"] - 1
-    print(f"measured in three steps on one {measured['device']}, MiB")
+    gap = estimate / measured["peak"] - 1
+    print(f"measured in three steps of {processes} process{'es' if processes > 1 else ''} on {measured['device']}, MiB")
     print(f"  {'allocated by torch at the peak':<42}{measured['peak'] / MIB:>14,.1f}")
-    print(f"  {'estimate for one process':<42}{memory.peak / MIB:>14,.1f}  ({gap:+.1%})")
+    print(f"  {'estimate':<42}{estimate / MIB:>14,.1f}  ({gap:+.1%})")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
 from torch.distributed.checkpoint.state_dict import (
@@ -42,8 +44,8 @@ class FSDP2(ModelParallelStrategy):
         timeout: How long a process waits for the others.
 
     Raises:
-        ConfigurationError: `tensor_parallel_size` is not positive. At the start of a run: it does not divide the number of processes, or
-            the precision is none of FSDP2's.
+        ConfigurationError: `tensor_parallel_size` is not positive. At the start of a run: it does not divide the number of processes, the
+            precision is none of FSDP2's, or a callback averages weights.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -78,6 +80,8 @@ class FSDP2(ModelParallelStrategy):
             )
         if (precision := self.precision_plugin.precision) not in PRECISIONS:
             raise ConfigurationError(f"strategy fsdp2 does not work with precision {precision}; choose one of {', '.join(PRECISIONS)}")
+        if self.lightning_module is not None and (averaging := _averaging(self.lightning_module.trainer)) is not None:
+            raise ConfigurationError(f"{averaging} cannot average weights that are shared out; leave it out, or use strategy ddp")
         self._data_parallel_size = processes // self.tensor_parallel_size
         super().setup_environment()
         # each process keeps a part of the model that it builds, and layers that are split need the same dropout everywhere
@@ -169,6 +173,11 @@ class FSDP2(ModelParallelStrategy):
     def _release(self) -> None:
         assert self.model is not None
         release(self.model)
+
+
+def _averaging(trainer: Trainer) -> str | None:
+    """Return the name of the callback that averages weights, if there is one: it copies the model, of which no process has all."""
+    return next((type(c).__name__ for c in trainer.callbacks if isinstance(c, WeightAveraging)), None)  # type: ignore[attr-defined]
 
 
 def _remove(path: Path) -> None:

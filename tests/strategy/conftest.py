@@ -79,10 +79,11 @@ def make_task(**arguments: Any) -> Task:
 
 def fit_alone(task: Task, batches: list[Any], *, load: str | Path | None = None, val: list[Any] | None = None, **settings: Any) -> Trainer:
     """Train in this process, in float64."""
-    trainer = Trainer(
-        accelerator="cpu", devices=1, plugins=[DoublePrecision(), AtomicCheckpointIO()], logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **settings,
-    )  # fmt: skip
+    defaults: dict[str, Any] = {
+        "accelerator": "cpu", "devices": 1, "plugins": [DoublePrecision(), AtomicCheckpointIO()], "logger": False,
+        "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0,
+    }  # fmt: skip
+    trainer = Trainer(**(defaults | settings))
     loaders = [DataLoader(b, batch_size=None) if b else None for b in (batches, val)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # hints of Lightning

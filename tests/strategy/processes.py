@@ -16,23 +16,30 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import breaking
 import newton_schulz
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import DoublePrecision
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 import attnkit
+from attnkit import callback
+from attnkit.cli.measurement import measure
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import FSDP2, gathered, parallelize, prepare
 from attnkit.task import AtomicCheckpointIO
 
 RANK, PROCESSES = 0, int(sys.argv[1])
+CALLBACKS: dict[str, Any] = {"Break": breaking.Break, "EMAWeightAveraging": EMAWeightAveraging, **vars(callback)}
 torch.compile = functools.partial(torch.compile, backend="aot_eager")  # without a C++ compiler: its results are not what is tested
 
 
@@ -48,8 +55,10 @@ def fit(
     predict: bool = False,
     exact_muon: bool = False,
     trainer: dict[str, Any] | None = None,
+    callbacks: dict[str, dict[str, Any]] | None = None,
+    logs: str | None = None,
 ) -> dict[str, Any]:
-    """Train on this process's part of the batches (`train[i]` is that of data-parallel rank i)."""
+    """Train on this process's part of the batches (`train[i]` is that of data-parallel rank i); `logs` is a folder for `metrics.csv`."""
     if exact_muon:
         newton_schulz.use_float64()
     module = attnkit.tasks.build(task)
@@ -57,20 +66,13 @@ def fit(
     module.double()  # before Lightning restores a checkpoint
     if weights:
         module.load_state_dict(weights)
-    chosen = FSDP2(**strategy) if isinstance(strategy, dict) else strategy
-    settings: dict[str, Any] = {
-        "accelerator": "cpu", "devices": PROCESSES, "strategy": chosen, "max_epochs": 1,
-        "plugins": [DoublePrecision(), AtomicCheckpointIO()], "logger": False, "enable_checkpointing": False,
-        "enable_progress_bar": False, "enable_model_summary": False,
-        "use_distributed_sampler": False, "num_sanity_val_steps": 0,
-    }  # fmt: skip
-    run = Trainer(**(settings | (trainer or {})))
+    run = quiet(strategy, callbacks=callbacks, logs=logs, **(trainer or {}))
     loaders = [DataLoader(parts[RANK * len(parts) // PROCESSES], batch_size=None) if parts else None for parts in (train, val)]
     torch.manual_seed(1)
     try:
         run.fit(module, *loaders, ckpt_path=load, weights_only=True if load else None)
-    except ConfigurationError as error:
-        return {"error": str(error)}
+    except (ConfigurationError, callback.UnhealthyError) as error:
+        return {"error": str(error), "everywhere": everyone(str(error)) if dist.is_initialized() else []}
     if save is not None:
         run.save_checkpoint(save)
     sharded = getattr(run.strategy, "_save_distributed_checkpoint", False)
@@ -80,11 +82,50 @@ def fit(
         "steps": run.global_step,
     }
     if predict and loaders[1] is not None:
-        outputs = [str(p) for batch in run.predict(module, loaders[1]) or [] for p in batch]
-        everyone: list[Any] = [None] * PROCESSES
-        dist.all_gather_object(everyone, outputs)
-        result["predictions"] = everyone
+        result["predictions"] = everyone([str(p) for batch in run.predict(module, loaders[1]) or [] for p in batch])
     return result
+
+
+def validate(*, task: dict[str, Any], weights: dict[str, Any], data: dict[str, Any], strategy: str) -> dict[str, Any]:
+    """Validate on a data module, which shares out its batches: what is logged, and which sources each process had."""
+    module = attnkit.tasks.build(task)
+    module.configure_model()
+    module.double()
+    module.load_state_dict(weights)
+    sources: list[str] = []
+
+    class Collect(Callback):
+        def on_validation_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            sources.extend(batch["source"])
+
+    run = quiet(strategy)
+    run.callbacks.append(Collect())  # type: ignore[attr-defined]
+    (logged,) = run.validate(module, datamodule=attnkit.datasets.build(data), verbose=False)
+    return {"logged": logged, "sources": everyone(sources)}
+
+
+def quiet(
+    strategy: str | dict[str, Any], *, callbacks: dict[str, dict[str, Any]] | None = None, logs: str | None = None, **settings: Any
+) -> Trainer:
+    """Return a trainer in float64 that says nothing."""
+    defaults: dict[str, Any] = {
+        "accelerator": "cpu", "devices": PROCESSES, "max_epochs": 1, "plugins": [DoublePrecision(), AtomicCheckpointIO()],
+        "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "use_distributed_sampler": False,
+        "num_sanity_val_steps": 0,
+    }  # fmt: skip
+    return Trainer(
+        **(defaults | settings),
+        strategy=FSDP2(**strategy) if isinstance(strategy, dict) else strategy,
+        callbacks=[CALLBACKS[name](**arguments) for name, arguments in (callbacks or {}).items()],
+        logger=logs is not None and CSVLogger(Path(logs).parent, Path(logs).name, version=""),
+    )
+
+
+def everyone(what: Any) -> list[Any]:
+    """Return what each process has."""
+    found: list[Any] = [None] * PROCESSES
+    dist.all_gather_object(found, what)
+    return found
 
 
 def gradients(
@@ -142,7 +183,7 @@ def work(payload: str, out: str) -> None:
     for name, (what, arguments) in torch.load(payload, weights_only=True).items():
         torch._dynamo.reset()
         try:
-            results[name] = {"fit": fit, "gradients": gradients}[what](**arguments)
+            results[name] = {"fit": fit, "validate": validate, "gradients": gradients, "measure": measure}[what](**arguments)
         except Exception:
             print(f"rank {RANK}, {name}:", flush=True)
             raise

@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.utils.data import DataLoader
 
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import FSDP2
+from tests.strategy.conftest import make_batch, make_task, make_words
 
 
 def quiet(**arguments: Any) -> Trainer:
@@ -42,3 +45,10 @@ def test_a_loss_scaler_is_refused() -> None:
     scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
     with pytest.raises(ConfigurationError, match="does not work with precision 16-mixed; choose one of 32-true, bf16-mixed"):
         quiet(strategy="fsdp2", devices=1, plugins=[scaled]).strategy.setup_environment()
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_an_average_of_weights_is_refused() -> None:
+    trainer = quiet(strategy="fsdp2", devices=1, max_epochs=1, callbacks=[EMAWeightAveraging(decay=0.9)])
+    with pytest.raises(ConfigurationError, match=r"EMAWeightAveraging cannot average weights that are shared out; .* use strategy ddp"):
+        trainer.fit(make_task(), DataLoader([make_batch(make_words(2))], batch_size=None))

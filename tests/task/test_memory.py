@@ -29,7 +29,7 @@ def test_the_estimate_is_what_torch_allocates(rng: random.Random) -> None:
     for precision in ("32-true", "bf16-mixed"):
         seed_everything(1, verbose=False)
         estimate = step_memory(attnkit.tasks.build(task), batch, precision=precision).peak
-        measured = measure({"model": task, "batch": batch, "precision": precision})["peak"]
+        measured = measure({"model": task, "batch": batch, "precision": precision, "mesh": (1, 1), "strategy": "ddp"})["peak"]
         assert estimate == pytest.approx(measured, rel=0.02)
 
 
