@@ -1,6 +1,6 @@
-"""Compare fine-tuning with training from nothing, with several seeds: `python docs/_tools/movie_snippets.py [--seeds 5] [FLAG ...]`.
+"""Compare fine-tuning with training from nothing, with several seeds: `python docs/_tools/movie_snippets.py [--start CHECKPOINT] [FLAG ...]`.
 
-`attnkit fit --config masked_lm/bert` comes first. Runs lie under runs/movie_snippets: finished ones are skipped. Prints a Markdown table
+The checkpoint is a masked language model (default: as the recipe says). Runs lie under runs/movie_snippets: finished ones are skipped. Prints a Markdown table
 of means and standard deviations over seeds, and what pretraining gains: its 95 % interval over seeds (Student's t of the paired
 differences), and over sentences (a bootstrap of the mean over seeds). Other flags go to `attnkit fit`, as in `--data.folder data`.
 """
@@ -48,12 +48,14 @@ def main() -> None:
     """Train what is not done yet, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--start", help="the pretrained checkpoint")
     parser.add_argument("--runs", type=Path, default=Path("runs/movie_snippets"), help="where the runs lie")
     parser.add_argument("--folder", default="data", help="where the sdist lies")
     options, flags = parser.parse_known_args()
     flags += ["--data.folder", options.folder]
     seeds = range(1, options.seeds + 1)
-    best = {(recipe, s): train(recipe, s, options.runs / recipe / f"seed_{s}", flags) for recipe in RECIPES for s in seeds}
+    start = {"bert_finetuned": ["--model.init_from", options.start] if options.start else [], "bert_scratch": []}
+    best = {(r, s): train(r, s, options.runs / r / f"seed_{s}", flags + start[r]) for r in RECIPES for s in seeds}
 
     data = attnkit.datasets.build({"name": "movie_snippets", "folder": options.folder})
     found: dict[tuple[str, str], list[Tensor]] = {}
