@@ -3,8 +3,9 @@
     python docs/_tools/movie_snippets.py [--start CHECKPOINT] [FLAG ...]
 
 The checkpoint is a masked language model (default: as the recipe says). Runs lie under runs/movie_snippets: finished ones are skipped.
-Prints a Markdown table of means and standard deviations over seeds, and what pretraining gains: its 95 % interval over seeds (Student's t of
-the paired differences), and over sentences (a bootstrap of the mean over seeds). Other flags go to `attnkit fit`, as in `--data.folder data`.
+Prints a Markdown table of means and standard deviations over seeds, and what pretraining gains: its 95 % interval over seeds (Student's t
+of the paired differences), and over sentences (a bootstrap of the mean over seeds). Other flags go to `attnkit fit`, as in
+`--data.folder data`.
 """
 
 import argparse

@@ -159,6 +159,7 @@ def test_memory_is_what_is_planned(given: dict[str, Any], mesh: tuple[int, int])
     memory = step_memory(attnkit.tasks.build(split(JOB["model"], tensor)), JOB["batch"], precision="32-true")
     estimate = memory_parts(memory, Mesh(data=data, tensor=tensor), "fsdp2")["at the peak"]
     measured = given["runs"][f"memory {mesh}"]["peak"]
-    assert estimate == pytest.approx(measured, rel=0.08)
+    layer = max(memory.layers)  # when one is let go depends on the threads that send and receive
+    assert abs(estimate - measured) <= 0.08 * measured + layer
     if tensor == 1:
         assert memory.peak > 1.15 * measured, "one process would need no more, so that nothing is shared out"
