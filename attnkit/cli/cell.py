@@ -184,11 +184,7 @@ def train(folder: Path) -> None:
         limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
     metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
-    if job["test"] and not recorder.diverged:
-        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True)
-        metrics |= dict(tested)
-    result = {
-        "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+    training = {  # written down before the test, which puts callbacks back to where the best checkpoint was
         "curve": [{k: v if math.isfinite(v) else None for k, v in point.items()} for point in recorder.curve],
         "batches": recorder.batches,
         "batch_hash": recorder.digest,
@@ -197,9 +193,16 @@ def train(folder: Path) -> None:
         "clock": "processor" if uses_processor_time() else "wall",
         "tokens_per_second": round(recorder.tokens / recorder.seconds, 1) if recorder.seconds else None,
         "memory": recorder.memory,
+        "budget": None if limit is None else {**job["budget"], "spent": limit.spent},
+    }
+    if job["test"] and not recorder.diverged:
+        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True)
+        metrics |= dict(tested)
+    result = {
+        "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
+        **training,
         "parameters": sum(p.numel() for p in cli.model.parameters()),
         "lengths": lengths.tables(),
-        "budget": None if limit is None else {**job["budget"], "spent": limit.spent},
     }
     if is_child():
         return

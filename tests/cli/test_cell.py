@@ -95,6 +95,14 @@ def test_test_metrics_are_those_of_the_best_checkpoint() -> None:
     assert "test/loss" in run("tested", test=True)["metrics"]
 
 
+def test_a_test_of_an_early_checkpoint_leaves_the_record_of_the_training_whole() -> None:
+    first = {"class_path": "ModelCheckpoint", "init_args": {"monitor": "val/loss", "mode": "max"}}  # the loss falls: the worst is the first
+    plain, tested = run("plain"), run("tested", {"trainer": {"callbacks": [first]}}, test=True)
+    assert [tested[name] for name in ("batches", "batch_hash", "tokens")] == [plain[name] for name in ("batches", "batch_hash", "tokens")]
+    assert [point["step"] for point in tested["curve"]] == [point["step"] for point in plain["curve"]]
+    assert tested["metrics"]["test/loss"] > tested["curve"][-1]["val/loss"], "the first checkpoint was not the worst: this proves nothing"
+
+
 @pytest.mark.parametrize("test", [False, True])
 def test_metrics_by_length_add_up_to_the_metrics_of_all(test: bool) -> None:
     result = run("lengths", {"model": {"metrics": ["sequence_error_rate", "token_error_rate"]}}, test=test)
