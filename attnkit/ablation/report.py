@@ -126,14 +126,14 @@ def count_verdicts(results: Results) -> str:
 def markdown(results: Results) -> str:
     """Return the report as Markdown; its figures are files beside it, in `figures`."""
     lines = [f"# {results.study.name}", "", subtitle(results), ""]
-    lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(f"- {s}" for s in results.sentences()), ""]
+    lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(_item(s) for s in results.sentences()), ""]
     lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), LEGEND, ""]
     lines += [
         line for figure in results.figures for line in (f"### {figure.title}", "", f"![{figure.title}](figures/{figure.name}.svg)", "")
     ]
     if results.interactions:
-        lines += ["## Interactions", "", *(f"- {_interaction(c, results)}" for c in results.interactions), ""]
-    lines += ["## Failures and exclusions", "", *(f"- {line}" for line in omissions(results)), ""]
+        lines += ["## Interactions", "", *(_item(_interaction(c, results)) for c in results.interactions), ""]
+    lines += ["## Failures and exclusions", "", *(_item(line) for line in omissions(results)), ""]
     if table := published(results):
         lines += [
             "## Beside the published table",
@@ -146,7 +146,7 @@ def markdown(results: Results) -> str:
         ]
     lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {text}" for holds, text in checklist(results)), ""]
     if effects := _effects(results):
-        lines += [*(f"- {name}: {effect}" for name, effect in effects), ""]
+        lines += [*(_item(f"{name}: {effect}") for name, effect in effects), ""]
     if results.plan.tuned:
         lines += ["## Tuning", "", TUNING, "", _markdown_table(*tuning(results)), ""]
     lines += ["## Methods", "", methods(results), "", "## Provenance", ""]
@@ -155,6 +155,17 @@ def markdown(results: Results) -> str:
     lines += ['<details markdown="1">', f"<summary>{ALL_RUNS.format(len(results.plan.runs))}</summary>", ""]
     lines += [_markdown_table(PROVENANCE, [(False, row) for row in provenance(results)]), "</details>", ""]
     return "\n".join(lines)
+
+
+def _item(text: str) -> str:
+    r"""Return an item of a list; the + of a step's name would begin a list in it.
+
+    Example:
+        >>> print(_item("+ attention=additive is better"), _item("baseline: 1 failed"), sep="\n")
+        - \+ attention=additive is better
+        - baseline: 1 failed
+    """
+    return f"- \\{text}" if text.startswith("+") else f"- {text}"
 
 
 def subtitle(results: Results) -> str:
