@@ -52,10 +52,11 @@ class LastCheckpoint(Checkpoint):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._due = self._stopping = False
+        self._due, self._stopping = False, trainer.received_sigterm
         self._step, self._time = trainer.global_step, time.monotonic()
-        if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._stop)  # Lightning's own handler sends messages in the midst of others, and can hang
+        if threading.current_thread() is threading.main_thread():
+            # Lightning's own handler breaks validations off, and its messages to other processes can come in the midst of others
+            signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, *_: Any) -> None:
         self._stopping = True
@@ -65,17 +66,12 @@ class LastCheckpoint(Checkpoint):
         if batch_idx % trainer.accumulate_grad_batches != 0:
             return
         # it is enough that one of several processes got the signal; all stop before the same step
-        stops = trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(self._stopping, all=False)
+        stops = trainer.strategy.reduce_boolean_decision(self._stopping, all=False)
         if stops or self._is_due(trainer):
             self._save(trainer)
         if stops:
+            rank_zero_info(f"Stopped by SIGTERM after {trainer.global_step} steps, saved in {self.path}")
             raise SIGTERMException
-
-    @override
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if trainer.world_size == 1 and (trainer.received_sigterm or self._stopping):  # Lightning stops after this batch
-            self._stopping = True
-            trainer._signal_connector.received_sigterm = not trainer.fit_loop._should_accumulate()
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -87,12 +83,6 @@ class LastCheckpoint(Checkpoint):
         epochs = trainer.max_epochs
         if trainer.should_stop or trainer.global_step == trainer.max_steps or (epochs and 0 < epochs <= trainer.current_epoch + 1):
             self._save(trainer)
-
-    @override
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if isinstance(exception, SIGTERMException) and (trainer.world_size > 1 or not trainer.fit_loop._should_accumulate()):
-            self._save(trainer)  # if that was not done by several processes at once
-            rank_zero_info(f"Stopped by SIGTERM after {trainer.global_step} steps, saved in {self.path}")
 
     def _is_due(self, trainer: Trainer) -> bool:
         step = trainer.global_step

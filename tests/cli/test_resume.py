@@ -96,27 +96,30 @@ def test_a_killed_command_goes_on_as_if_nothing_had_been(attnkit: Command, tmp_p
     assert_equal_runs(whole, killed)
 
 
-def test_sigterm_saves_first(attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: Random) -> None:
+@pytest.mark.parametrize("moment", ["objective", "last of an epoch", "validation_step"])
+def test_sigterm_saves_first(moment: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: Random) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for folder in (whole, stopped):
         write_recipe(folder, Random(0))
     monkeypatch.chdir(whole)
     assert attnkit("fit", "--config", "tiny.yaml").status == 0
     monkeypatch.chdir(stopped)
-    batch = rng.randrange(2, 20)
-    batches = iter(range(100))
-    step = Seq2Seq.objective
+    method = "validation_step" if moment == "validation_step" else "objective"
+    call = 17 if moment == "last of an epoch" else rng.randrange(2, 20 if method == "objective" else 10)  # 18 batches; 4 of validations
+    calls = iter(range(100))
+    step = getattr(Seq2Seq, method)
 
-    def objective(self: Seq2Seq, batch_: Any) -> Any:
-        if next(batches) == batch:
+    def signalled(*arguments: Any) -> Any:
+        if next(calls) == call:
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(self, batch_)
+        return step(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Seq2Seq, "objective", objective)
+        patch.setattr(Seq2Seq, method, signalled)
         outcome = attnkit("fit", "--config", "tiny.yaml")
     assert outcome.status == 143
-    assert torch.load(SAVED / "last.ckpt", weights_only=True)["global_step"] > batch // 2  # when the step was complete
+    steps = torch.load(SAVED / "last.ckpt", weights_only=True)["global_step"]
+    assert steps > (call // 2 if method == "objective" else 3)  # when the step was complete; 4 come before the first validation
     assert "note: stopped by SIGTERM; --resume goes on" in outcome.err
     assert attnkit("fit", "--config", "tiny.yaml", "--resume").status == 0
     assert_equal_runs(whole, stopped)
