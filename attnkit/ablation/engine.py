@@ -17,7 +17,7 @@ from attnkit.ablation.launch import POLL, WORKER, Handle, Job, Launcher, launche
 from attnkit.ablation.plan import Plan, Run, make_plan
 from attnkit.ablation.probe import estimate
 from attnkit.ablation.progress import Progress, Say
-from attnkit.ablation.store import FINAL, read_json, status_of, write_json
+from attnkit.ablation.store import FINAL, read_json, status_of, told_when_full, write_json
 from attnkit.registry import ConfigurationError, nearest
 
 BUSY = 75
@@ -25,8 +25,6 @@ BUSY = 75
 
 CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
 """Kinds of failure after which a run goes on from its checkpoint. After others, such as an error of the code, it begins anew."""
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -78,15 +76,9 @@ def run_plan(
         say(line)
     if gpus and spec["name"] != "local":
         raise ConfigurationError(f"--gpus deals out GPUs of this machine; with the engine {spec['name']} say how many: its argument gpus")
-    try:
+    with told_when_full(plan.folder):
         plan.lock()
         Engine(plan, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise ConfigurationError(
-            f"the disk of {plan.folder} is full; make room, and run it again: what is finished is kept, the others go on"
-        ) from error
     return plan
 
 
@@ -112,7 +104,6 @@ class Engine:
         self.active: list[_Active] = []
         self.tries: dict[str, int] = {}
         progress.total = len(plan.runs)
-        progress.expected = estimate(plan, probe=False).mean
         for run in plan.runs:
             status = status_of(plan.run_folder(run.key))["status"]
             if status in FINAL:
@@ -126,6 +117,7 @@ class Engine:
             self.say(f"{done} of {self.progress.total} runs are finished already")
         if not self.queue:
             return
+        self.progress.expected = estimate(self.plan, probe=False).mean
         self.progress.jobs = jobs or (1 if spec["name"] == "local" else len(self.queue))
         if to_go := self.progress.to_go():
             self.say(f"{self.progress.left} runs, about {to_go}")

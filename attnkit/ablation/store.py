@@ -6,16 +6,38 @@
 Runs are shared by the studies of a folder. There is no database: many processes may write at once, each to its own files.
 """
 
+import errno
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from attnkit.registry import ConfigurationError
+
 FINAL = ("ok", "diverged", "failed")
 """What a status can be when a run is over. A run without one was never begun, or was cut short and is continued."""
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system says when there is no room left."""
+
+
+@contextmanager
+def told_when_full(folder: str | Path) -> Iterator[None]:
+    """Raise a `ConfigurationError` that says what to do when there is no room for the results in a folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise ConfigurationError(
+            f"the disk of {folder} is full; make room, and run it again: what is finished is kept, the others go on"
+        ) from error
 
 
 def key_of(content: Any) -> str:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attnkit.ablation import Study
-from attnkit.ablation.engine import FULL, edges, retry, run_plan
+from attnkit.ablation.engine import edges, retry, run_plan
 from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
 from attnkit.ablation.plan import Plan, Run, add_seeds, differences, stored_plan
 from attnkit.ablation.probe import Estimate, estimate
 from attnkit.ablation.progress import Progress, clock, shown
-from attnkit.ablation.store import read_json, status_of, write_json
+from attnkit.ablation.store import read_json, status_of, told_when_full, write_json
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
 
@@ -212,15 +212,12 @@ def ablate(arguments: list[str]) -> int:
     """Carry out `attnkit ablate ...`; return the exit status."""
     options = parser().parse_args(arguments)
     try:
-        return int(options.carry_out(options))
+        with told_when_full(options.folder):
+            return int(options.carry_out(options))
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in EXTRA:
             raise
         raise ConfigurationError(f"attnkit ablate needs the package {error.name!r}: pip install attnkit[ablate]") from error
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise ConfigurationError(f"the disk of {options.folder} is full; make room, and try again: what is finished is kept") from error
 
 
 def _plan(options: Options) -> Plan:

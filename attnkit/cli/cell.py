@@ -27,9 +27,9 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.ablation.engine import BUSY, FULL
+from attnkit.ablation.engine import BUSY
 from attnkit.ablation.sections import Budget
-from attnkit.ablation.store import read_json, write_json
+from attnkit.ablation.store import FULL, read_json, write_json
 from attnkit.callback import UnhealthyError
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
 from attnkit.callback.throughput import peak_memory

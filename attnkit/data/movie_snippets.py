@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from typing_extensions import override
 
@@ -23,7 +23,7 @@ FILE = "hutto_ICWSM_2014/{}_GroundTruth.txt"
 Source = Literal["imdb", "imdb_passages", "amazon", "editorials", "tweets"]
 
 _FILES = {"amazon": "amazonReviewSnippets", "editorials": "nytEditorialSnippets", "tweets": "tweets"}
-_SOURCES = ("imdb", "imdb_passages", *_FILES)
+_SOURCES = get_args(Source)
 _PASSAGE = 80  # words
 _CLASSES = ["negative", "neutral", "positive"]
 _BPE: TokenizerSpec = {"name": "bpe", "vocab_size": 4000, "lowercase": True}

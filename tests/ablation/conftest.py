@@ -32,6 +32,10 @@ RECIPE: dict[str, Any] = {
 STUDY: dict[str, Any] = {"recipe": "tiny.yaml", "seeds": 3, "factors": {"model.stack.position": ["none", "learned"]}}
 
 
+SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
+"""Of a job: all different, so that one taken for another shows."""
+
+
 def write_recipe(folder: Path) -> None:
     """Write the recipe and its data."""
     words = "".join(f"{a}{b}{c}\t{c} {b} {a}\n" for a in "abcd" for b in "abcd" for c in "ab")

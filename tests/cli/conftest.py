@@ -11,6 +11,7 @@ import yaml
 from attnkit import registry
 from attnkit.cli.main import main
 from attnkit.registry import AttentionSpec, StackSpec, TokenizerSpec
+from tests.ablation.conftest import write_recipe
 
 
 class ToyAttention:
@@ -154,3 +155,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         assert main(["fit", "--config", write_tiny_recipe(folder)]) == 0
     return folder / "runs/tiny/version_0/checkpoints/best.ckpt"
+
+
+@pytest.fixture
+def small_recipe(tmp_path: Path, toys: None) -> None:
+    """The small recipe of the ablation tests and its data, in the current folder."""
+    write_recipe(tmp_path)

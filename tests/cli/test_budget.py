@@ -12,14 +12,9 @@ from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.cli import cell
 from attnkit.cli.inspection import Inspector
 from attnkit.registry import ConfigurationError
-from tests.ablation.conftest import RECIPE, study, write_recipe
+from tests.ablation.conftest import RECIPE, SEEDS, study
 
-SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
-
-
-@pytest.fixture(autouse=True)
-def recipe(tmp_path: Path, toys: None) -> None:
-    write_recipe(tmp_path)
+pytestmark = pytest.mark.usefixtures("small_recipe")
 
 
 def begin(name: str, on: str, limit: float, **trainer: Any) -> Path:

@@ -20,16 +20,11 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.cli import cell
 from attnkit.cli.inspection import Inspector
-from tests.ablation.conftest import STUDY, write_recipe
+from tests.ablation.conftest import SEEDS, STUDY
+
+pytestmark = pytest.mark.usefixtures("small_recipe")
 
 KILL_REASON = "takes minutes: set ATTNKIT_KILL=1"
-SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
-
-
-@pytest.fixture(autouse=True)
-def recipe(tmp_path: Path, toys: None) -> None:
-    """The small recipe of the ablation tests and its data, in the current folder."""
-    write_recipe(tmp_path)
 
 
 def run(name: str, *layers: dict[str, Any], seeds: dict[str, int] = SEEDS, test: bool = False) -> dict[str, Any]:

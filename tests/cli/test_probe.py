@@ -10,15 +10,9 @@ import pytest
 from attnkit.cli.inspection import Inspector
 from attnkit.cli.probe import main, probe
 from attnkit.registry import ConfigurationError
-from tests.ablation.conftest import write_recipe
+from tests.ablation.conftest import SEEDS
 
-SEEDS = {"initialisation": 1, "data": 2, "dropout": 3}
-
-
-@pytest.fixture(autouse=True)
-def recipe(tmp_path: Path, toys: None) -> None:
-    """The small recipe of the ablation tests and its data, in the current folder."""
-    write_recipe(tmp_path)
+pytestmark = pytest.mark.usefixtures("small_recipe")
 
 
 def job(trainer: dict[str, Any], **others: Any) -> dict[str, Any]:
