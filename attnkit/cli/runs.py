@@ -12,8 +12,9 @@ from attnkit.cli.output import say
 from attnkit.cli.recipe import Request, find_recipe, recipe_folder
 from attnkit.registry import ConfigurationError
 from attnkit.task.checkpoint import CheckpointError, require_undamaged
+from attnkit.task.resume import WITHIN_STEP
 
-DAMAGED = ".damaged"
+DAMAGED, INEXACT = ".damaged", ".within_step"
 ROOT = "--trainer.default_root_dir"
 
 
@@ -34,6 +35,8 @@ def find_run(request: Request, command: str, recipe: Mapping[str, Any], ckpt_pat
     if run is None or path is None:
         say("note: --resume found no checkpoint of this recipe, so the run starts anew")
         return None, None
+    for draft in run.glob("checkpoints/.*.ckpt.*.tmp"):  # a kill leaves what was being written
+        rank_zero_only(draft.unlink)(missing_ok=True)
     say(f"note: going on from {short_path(str(path))}")
     return run, str(path)
 
@@ -69,14 +72,21 @@ def next_version(folder: Path) -> int:
 def newest_checkpoint(folder: Path) -> Path | None:
     """Return the newest checkpoint in a folder that can be used.
 
-    One that is damaged is put aside under another name, with a warning, so that it never takes the place of a good one.
+    One that is damaged is put aside under another name, with a warning, so that it never takes the place of a good one. So is one of
+    between two micro-batches of a step (`ModelCheckpoint` writes it if a validation falls there), unless there is no other.
     """
+    within_step: list[Path] = []
     for path in sorted(folder.glob("*.ckpt"), key=lambda p: p.stat().st_mtime_ns, reverse=True):
         try:
-            require_undamaged(path)
+            description = require_undamaged(path)
         except CheckpointError as error:
             say(f"warning: {error}; it is put aside as {path.name}{DAMAGED}, and an earlier one is used")
             rank_zero_only(path.replace)(path.with_name(path.name + DAMAGED))
-        else:
+            continue
+        if not description.get(WITHIN_STEP):
+            for newer in within_step:
+                say(f"note: {newer.name} is from within a step; it is put aside as {newer.name}{INEXACT}, and made again")
+                rank_zero_only(newer.replace)(newer.with_name(newer.name + INEXACT))
             return path
-    return None
+        within_step.append(path)
+    return next(iter(within_step), None)

@@ -24,7 +24,7 @@ from attnkit.strategy import ActivationCheckpointing, check_preparation, data_sh
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
 from attnkit.task.parameters import parameter_groups, read_any_names, write_plain_names
-from attnkit.task.resume import RANDOM, go_on, random_states, settle
+from attnkit.task.resume import RANDOM, WITHIN_STEP, go_on, is_within_step, random_states, settle
 from attnkit.task.transfer import take_weights, words_of
 
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
@@ -260,7 +260,9 @@ class Task(LightningModule, ABC):
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["attnkit"] = header(self.registered_name, self.hparams)
-        settle(checkpoint["loops"]["fit_loop"], steps=self.trainer.global_step)
+        fit_loop = checkpoint["loops"]["fit_loop"]
+        settle(fit_loop, steps=self.trainer.global_step)
+        checkpoint[WITHIN_STEP] = is_within_step(fit_loop, accumulated=self.trainer.accumulate_grad_batches)
         checkpoint[RANDOM] = random_states(self.trainer)
 
     @override

@@ -74,22 +74,26 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
     return dict(checkpoint)
 
 
-def require_undamaged(path: str | Path) -> None:
+def require_undamaged(path: str | Path) -> dict[str, Any]:
     """Read all of a checkpoint and compare its checksums, which torch does not when it reads tensors.
+
+    Returns:
+        Its description, as that of `load_checkpoint`.
 
     Raises:
         CheckpointError: It is cut short or damaged, or cannot be used for another reason.
     """
     path = Path(path)
-    load_checkpoint(path, parts="description")
+    description = load_checkpoint(path, parts="description")
     try:
         if is_sharded_checkpoint(path):
             require_whole(path)
-            return
+            return description
     except ConfigurationError as error:
         raise CheckpointError(str(error)) from error
     if (damaged := _damaged_entry(path)) is not None:
         raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")
+    return description
 
 
 def _damaged_entry(path: Path) -> str | None:

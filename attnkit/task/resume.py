@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from attnkit.strategy import data_share
 
 RANDOM = "random_states"  # in a checkpoint: one for each process
+WITHIN_STEP = "within_step"  # in a checkpoint: whether it lacks the gradients of the first micro-batches of a step
 
 
 def settle(fit_loop: Mapping[str, Any], *, steps: int) -> None:
@@ -38,6 +39,17 @@ def settle(fit_loop: Mapping[str, Any], *, steps: int) -> None:
     for counts in (batch["total"], batch["current"]):  # the next one may have been fetched, and this one's hooks may have begun
         counts |= dict.fromkeys(done, counts["processed"])
     fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = steps
+
+
+def is_within_step(fit_loop: Mapping[str, Any], *, accumulated: int) -> bool:
+    """Return whether a settled state is from between two micro-batches of a step.
+
+    Args:
+        fit_loop: The state.
+        accumulated: How many micro-batches make a step.
+    """
+    batch = fit_loop["epoch_loop.batch_progress"]
+    return bool(batch["current"]["processed"] % accumulated != 0 and not batch["is_last_batch"])
 
 
 def random_states(trainer: Trainer) -> list[dict[str, Any]]:

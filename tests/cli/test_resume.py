@@ -85,9 +85,9 @@ def test_a_killed_command_goes_on_as_if_nothing_had_been(attnkit: Command, tmp_p
     print(f"kills at {points} of {size} bytes of metrics.csv")
     for point in points:
         with subprocess.Popen(fit, cwd=killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            metrics = killed / RUN / "metrics.csv"
+            metrics, saved = killed / RUN / "metrics.csv", killed / SAVED / "last.ckpt"  # before the first one, it would start anew
             until = time.monotonic() + 120
-            while process.poll() is None and time.monotonic() < until and (not metrics.exists() or metrics.stat().st_size < point):
+            while process.poll() is None and time.monotonic() < until and not (saved.exists() and metrics.stat().st_size >= point):
                 time.sleep(0.002)
             time.sleep(rng.random() / 50)
             process.kill()
@@ -157,11 +157,13 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(attnkit
         tensor = archive.read(max(archive.infolist(), key=lambda entry: entry.file_size))
     content[content.index(tensor) + len(tensor) // 2] ^= 1  # nothing but its checksum tells
     (SAVED / "last.ckpt").write_bytes(content)
+    (SAVED / ".last.ckpt.1.tmp").touch()  # left by a kill
     outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 2)
     assert outcome.status == 0
     assert outcome.err.count("warning: ") == 2
     assert "is cut short or damaged" in outcome.err
     assert "going on from runs/tiny/version_0/checkpoints/previous.ckpt" in outcome.err
+    assert not list(SAVED.glob(".*"))
     assert {path.name for path in SAVED.glob("*.damaged")} == {"last.ckpt.damaged", "best.ckpt.damaged"}
     assert (SAVED / "last.ckpt").exists()
 

@@ -180,6 +180,26 @@ def test_a_checkpoint_within_a_step_is_not_exact_and_says_so(tmp_path: Path) -> 
         train("labelled_text", ModelCheckpoint(), curve=Curve(), ckpt_path=Path("checkpoints/last.ckpt"), val_check_interval=2)
 
 
+@pytest.mark.usefixtures("files")
+def test_an_exact_checkpoint_goes_before_a_newer_one_from_within_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    whole, curve = Curve(), Curve()
+    changes: dict[str, Any] = {"val_check_interval": 2}  # steps have three micro-batches
+    expected = train("labelled_text", LastCheckpoint(every_n_steps=1), ModelCheckpoint(filename="best"), curve=whole, **changes)
+    for path in Path("checkpoints").glob("*"):
+        path.unlink()
+    callbacks = (LastCheckpoint(every_n_steps=1), ModelCheckpoint(filename="best"))
+    with pytest.raises(Killed):
+        train("labelled_text", *callbacks, Kill(1, "on_before_optimizer_step"), curve=curve, **changes)  # two validations were before
+    assert Path("checkpoints/best.ckpt").stat().st_mtime_ns > Path("checkpoints/last.ckpt").stat().st_mtime_ns
+    path = newest_checkpoint(Path("checkpoints"))
+    assert path == Path("checkpoints/last.ckpt")
+    assert "best.ckpt is from within a step; it is put aside as best.ckpt.within_step" in capsys.readouterr().err
+    callbacks = (LastCheckpoint(every_n_steps=1), ModelCheckpoint(filename="best"))
+    weights = train("labelled_text", *callbacks, curve=curve, ckpt_path=path, **changes)
+    assert curve.values == whole.values
+    assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("kind", ["text", "images"])
