@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
@@ -111,7 +112,7 @@ def provenance(results: Results) -> list[tuple[str, ...]]:
             ", ".join(run.variants),
             str(run.seed),
             results.status[run.key]["status"],
-            f"attnkit ablate reproduce {_file(results)} {run.key}",
+            f"attnkit ablate reproduce {_file(results)} {quote(f'{run.variants[0]}:{run.seed}')}",
         )
         for run in results.plan.runs
     ]

@@ -111,8 +111,7 @@ def seeds(options: Options) -> int:
 
 def report(options: Options) -> int:
     """Write the report from what is stored."""
-    study = Study.from_yaml(options.study).with_added_seeds(Path(options.folder))
-    return _report(stored_plan(study, Path(options.folder)) or study.plan(options.folder))
+    return _report(_answered(options))
 
 
 def compare(options: Options) -> int:
@@ -121,7 +120,7 @@ def compare(options: Options) -> int:
     from attnkit.ablation.statistics import compare as measure
     from attnkit.ablation.statistics import judge
 
-    planned = _plan(options)
+    planned = _answered(options)
     study, results = planned.study, Results(planned)
     a, b = _variant(planned, options.a), _variant(planned, options.b)
     measured = measure(
@@ -141,7 +140,7 @@ def compare(options: Options) -> int:
 
 def diff(options: Options) -> int:
     """Print where the complete recipes of two variants differ."""
-    planned = _plan(options)
+    planned = _answered(options)
     recipes = [planned.inspections[_variant(planned, name)].recipe or {} for name in (options.a, options.b)]
     for key, values in differences(*recipes).items():
         a, b = ("absent" if v is ... else json.dumps(v) for v in values)
@@ -150,20 +149,20 @@ def diff(options: Options) -> int:
 
 
 def reproduce(options: Options) -> int:
-    """Train one run again, from its start, and compare the two results."""
-    planned = _plan(options)
-    key = _find(planned, options.what).key
-    folder, again = planned.run_folder(key), planned.folder / "reproduced" / key
-    stored = read_json(folder / "result.json")
-    if stored is None:
-        raise ConfigurationError(f"run {key} has no result to compare with; attnkit ablate run makes it")
+    """Train one run again, from its start, and compare the two results, if it has one."""
+    planned = _answered(options)
+    one = _find(planned, options.what)
+    again = planned.folder / "reproduced" / one.key
     shutil.rmtree(again, ignore_errors=True)
-    write_json(again / "job.json", read_json(folder / "job.json"))
+    write_json(again / "job.json", one.job)
     if subprocess.run([sys.executable, "-m", WORKER, str(again)], check=False).returncode:
         raise ConfigurationError(f"the run {again} failed; its message is above")
-    new = read_json(again / "result.json")
-    same = new["batch_hash"] == stored["batch_hash"]
-    print(f"batches: {'the same' if same else 'others'}")
+    new, stored = (read_json(folder / "result.json") for folder in (again, planned.run_folder(one.key)))
+    if stored is None:
+        print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
+        print(f"There is no result of this run in {planned.folder} to compare with.")
+        return 0
+    print(f"batches: {'the same' if new['batch_hash'] == stored['batch_hash'] else 'others'}")
     for name, value in stored["metrics"].items():
         print(f"{name}: {value} | {new['metrics'].get(name)}{'' if new['metrics'].get(name) == value else '  differs'}")
     return 0 if new["metrics"] == stored["metrics"] else 1
@@ -222,6 +221,12 @@ def ablate(arguments: list[str]) -> int:
 
 def _plan(options: Options) -> Plan:
     return Study.from_yaml(options.study).plan(options.folder)
+
+
+def _answered(options: Options) -> Plan:
+    """Return the plan as it was when its runs were begun, whatever the code makes of the study now; if there is none, the plan now."""
+    study, folder = Study.from_yaml(options.study), Path(options.folder)
+    return stored_plan(study.with_added_seeds(folder), folder) or study.plan(folder)
 
 
 def _aside(line: str) -> None:
@@ -291,6 +296,9 @@ def _variant(planned: Plan, name: str) -> str:
 def _find(planned: Plan, what: str) -> Run:
     variant, _, seed = what.rpartition(":")
     found = [r for r in planned.all_runs if r.key.startswith(what) or (variant in r.variants and str(r.seed) == seed)]
-    if len(found) != 1:
-        raise ConfigurationError(f"{what!r} is {'no run' if not found else 'the beginning of several'}; attnkit ablate status lists them")
+    if not found:
+        near = nearest(what, [f"{v}:{r.seed}" for r in planned.all_runs for v in r.variants])
+        raise ConfigurationError(f"{what!r} is no run.{near} attnkit ablate status lists them")
+    if len(found) > 1:
+        raise ConfigurationError(f"{what!r} is the beginning of several keys; attnkit ablate status lists them")
     return found[0]

@@ -226,7 +226,14 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     assert "http" not in page.replace("http://www.w3.org", "")  # which names SVG, and is not asked for anything
     assert "✓</b>all variants saw the same batches in the same order" in page
     key = next(Path("runs/ablations/runs").iterdir()).name
-    assert attnkit("ablate", "reproduce", "s.yaml", key).status == 0
+    reproduced = attnkit("ablate", "reproduce", "s.yaml", key)
+    assert reproduced.status == 0, reproduced.out
+    assert "batches: the same\n" in reproduced.out
+    elsewhere = attnkit("ablate", "reproduce", "s.yaml", "position=none:1", "--folder", "elsewhere")
+    assert elsewhere.status == 0, elsewhere.err
+    assert "val/loss: " in elsewhere.out
+    assert "There is no result of this run in elsewhere to compare with." in elsewhere.out
+    assert "'basline:0' is no run. Did you mean 'baseline:0'?" in attnkit("ablate", "logs", "s.yaml", "basline:0").err
     assert "model.stack.position.name" in attnkit("ablate", "diff", "s.yaml", "baseline", "position=none").out
     assert "no variant 'basline'. Did you mean 'baseline'?" in attnkit("ablate", "compare", "s.yaml", "basline", "position=none").err
     assert attnkit("ablate", "status", "s.yaml").out.count("ok ") == 4
