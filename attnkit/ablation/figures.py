@@ -2,7 +2,8 @@
 
 import io
 import math
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ import matplotlib
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
+from attnkit.ablation.interaction import balanced
 from attnkit.ablation.study import SPECIAL
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ VERDICT_MARKERS = {"better": "^", "worse": "v", "equivalent": "s", "inconclusive
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 WIDTH = 4.8
 """Inches: narrow, so that its 8 and 10 points are still read on a phone, where a figure is as wide as the screen."""
+LONG = 26
+"""Characters of a name beyond which a legend has one column."""
 STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -44,7 +48,8 @@ def forest(results: "Results") -> Figure:
     shown = [c for c in results.comparisons if c.mean is not None and not any(c.diverged)]
     if not shown:
         return Figure("forest", "Differences", None)
-    with _canvas("forest", height=1.0 + 0.36 * len(shown)) as (axes, svg):
+    labels = [f"{_wrapped(c.variant)}\n{_wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
+    with _canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):
         if results.study.min_effect is not None:
             axes.axvspan(-results.study.min_effect, results.study.min_effect, color="#009E73", alpha=0.12, lw=0)
         axes.axvline(0, color="#444444", lw=0.8)
@@ -53,7 +58,7 @@ def forest(results: "Results") -> Figure:
             if c.interval is not None:
                 axes.plot(c.interval, (i, i), color=colour, lw=2)
             axes.plot([c.mean], [i], color=colour, marker=VERDICT_MARKERS[c.verdict], markersize=7)
-        axes.set_yticks(range(len(shown)), [f"{_short(c.variant)}\nvs {_short(c.reference)}" for c in reversed(shown)], fontsize=8)
+        axes.set_yticks(range(len(shown)), labels, fontsize=8)
         axes.set_ylim(-0.6, len(shown) - 0.4)
         axes.set_xlabel(f"difference of {results.study.metric}\n({results.study.better} is better)", loc="right")
     title = "Differences and their intervals" + (" (shaded: too small to matter)" if results.study.min_effect else "")
@@ -66,7 +71,8 @@ def paired(results: "Results") -> Figure:
     values = {name: results.values(name) for name in names}
     if not any(_is_number(v) for runs in values.values() for v in runs.values()):
         return Figure("paired", "Runs", None)
-    with _canvas("paired", height=1.0 + 0.36 * len(names)) as (axes, svg):
+    labels = [_wrapped(name) for name in reversed(names)]
+    with _canvas("paired", height=1.0 + _row_height(labels) * len(names)) as (axes, svg):
         for i, seed in enumerate(results.study.seeds):
             points = [(values[n][seed], len(names) - 1 - row) for row, n in enumerate(names) if _is_number(values[n][seed])]
             if points:
@@ -76,7 +82,7 @@ def paired(results: "Results") -> Figure:
             lost = sum(v is not None and math.isnan(v) for v in values[name].values())
             if lost:
                 axes.annotate(f"{lost} diverged", (0.99, len(names) - 1 - row), xycoords=("axes fraction", "data"), ha="right", fontsize=8)
-        axes.set_yticks(range(len(names)), [_short(n) for n in reversed(names)], fontsize=8)
+        axes.set_yticks(range(len(names)), labels, fontsize=8)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_xlabel(results.study.metric)
     return Figure("paired", "Every run; lines join those of one seed", svg.getvalue())
@@ -91,7 +97,7 @@ def curves(results: "Results") -> Iterator[Figure]:
             for variant, look in _looks(results):
                 points = _mean_curve(results, variant, axis, metric)
                 if len(points) >= 2:
-                    axes.plot(*zip(*points, strict=True), label=_short(variant), **look)
+                    axes.plot(*zip(*points, strict=True), label=_wrapped(variant), **look)
             axes.set_xlabel(title)
             axes.xaxis.set_major_formatter(EngFormatter())
             axes.set_ylabel(metric)
@@ -128,7 +134,7 @@ def cost_quality(results: "Results") -> Figure:
             values = [v for v in results.values(variant).values() if v is not None and math.isfinite(v)]
             if values and variant in costs:
                 axes.plot([costs[variant]] * 2, [min(values), max(values)], color=look["color"], lw=1)
-                axes.plot([costs[variant]], [sum(values) / len(values)], **look | {"ls": "", "markersize": 7}, label=_short(variant))
+                axes.plot([costs[variant]], [sum(values) / len(values)], **look | {"ls": "", "markersize": 7}, label=_wrapped(variant))
         if costs and max(costs.values()) > 10 * min(costs.values()):  # a log axis of less than a decade has few ticks or none
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(NullFormatter())
@@ -150,7 +156,7 @@ def lengths(results: "Results") -> Figure:
         for variant, look in _looks(results):
             name, points = results.by_length(variant, side)
             if points:
-                axes.plot(*zip(*points, strict=True), label=_short(variant), **look)
+                axes.plot(*zip(*points, strict=True), label=_wrapped(variant), **look)
         data = (results.plan.inspections[results.plan.variants[0].name].recipe or {}).get("data", {})
         if longest := data.get("max_length"):
             axes.axvline(longest - SPECIAL[side] + 0.5, color="#444444", lw=0.8, ls="--")
@@ -162,15 +168,18 @@ def lengths(results: "Results") -> Figure:
 
 
 def interaction_plots(results: "Results") -> Iterator[Figure]:
-    """Yield a figure for each two factors of a full design: means over seeds and over the levels of all other factors."""
+    """Yield a figure for each two factors of a full design: means over seeds, and over other factors as `balanced` has them."""
     if not results.interactions:
         return
     levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in results.study.factors}
+    names = {variant.choices: variant.name for variant in results.plan.variants}
     for pair in combinations(levels, 2):
+        cells = balanced(names, pair)
         across, lines = sorted(pair, key=lambda factor: -len(levels[factor]))
         with _canvas(f"interaction_{across}_{lines}", height=3.0) as (axes, svg):
             for i, level in enumerate(levels[lines]):
-                means = [results.mean_of({across: x, lines: level}) for x in levels[across]]
+                wanted = [{(across, x), (lines, level)} for x in levels[across]]
+                means = [results.mean_of(names[cell] for cell in cells if levels_of <= set(cell)) for levels_of in wanted]
                 points = [(x, mean) for x, mean in enumerate(means) if mean is not None]
                 if points:
                     axes.plot(*zip(*points, strict=True), label=f"{lines} {level}", **_look(i, i, i))
@@ -205,17 +214,20 @@ def _look(colour: int, style: int, marker: int) -> dict[str, Any]:
 
 def _legend_height(results: "Results") -> float:
     """Return the inches that a legend of all variants takes."""
-    return 0.2 * math.ceil(len(results.plan.variants) / _columns(results)) + 0.1
+    names = [variant.name for variant in results.plan.variants]
+    columns = 1 if max(map(len, names)) > LONG else 2
+    return sum(0.06 + 0.14 * _wrapped(name).count("\n") + 0.14 for name in names) / columns + 0.2
 
 
-def _columns(results: "Results") -> int:
-    return 1 if max(len(_short(v.name)) for v in results.plan.variants) > 26 else 2
+def _row_height(labels: Sequence[str]) -> float:
+    """Return the inches of a row whose label has as many lines as the longest one."""
+    return max(0.36, 0.08 + 0.14 * max(label.count("\n") + 1 for label in labels))
 
 
 def _legend(axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        columns = 1 if max(map(len, labels)) > 26 else 2
+        columns = 1 if max(map(len, labels)) > LONG else 2
         axes.figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8, handlelength=3)
 
 
@@ -227,8 +239,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 34 else f"{name[:16]}…{name[-17:]}"
+def _wrapped(name: str) -> str:
+    """Return a name on lines that leave room for the data; nothing is left out, so that no two names look alike."""
+    return "\n".join(textwrap.wrap(name, 34, break_on_hyphens=False))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Interactions of full designs: whether what a factor does depends on another factor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from attnkit.ablation.design import Choices
@@ -13,9 +13,9 @@ def interactions(
     """Return the interaction of each two levels of two factors, as comparisons with zero.
 
     For the levels a and b, a seed's interaction is y(a, b) - y(a, baseline) - y(baseline, b) + y(baseline, baseline), averaged over the
-    levels of all other factors: how much more the two do together than the sum of what each does. Where one of these runs has no number,
-    the seed has none. All interactions are a family of their own under Holm's correction. `better` says nothing here: a verdict
-    other than inconclusive or equivalent is called better if the interaction is negative.
+    levels of all other factors with which there are all four: how much more the two do together than the sum of what each does. Where
+    one of these runs has no number, the seed has none. All interactions are a family of their own under Holm's correction. `better`
+    says nothing here: a verdict other than inconclusive or equivalent is called better if the interaction is negative.
 
     Args:
         runs: Values by seed, of each combination of levels.
@@ -48,24 +48,44 @@ def interactions(
     return judge(found, min_effect=min_effect, alpha=alpha)
 
 
+def balanced(cells: Iterable[Choices], factors: Collection[str]) -> list[Choices]:
+    """Return the combinations of levels over which means of two factors' levels can be compared.
+
+    Where some combinations do not exist, a mean over all others of a level would be one over other levels of the other factors too. Kept
+    are those with the levels of other factors that leave most combinations of the two.
+
+    Example:
+        >>> cells = [(("a", a), ("b", b), ("c", c)) for a in "01" for b in "01" for c in "01" if (b, c) != ("1", "1")]
+        >>> sorted({dict(cell)["c"] for cell in balanced(cells, ("a", "b"))})
+        ['0']
+    """
+    contexts = list(_by_context(cells, factors).values())
+    most = max(map(len, contexts), default=0)
+    return [cell for context in contexts if len(context) == most for cell in context]
+
+
+def _by_context(cells: Iterable[Choices], factors: Collection[str]) -> dict[Choices, list[Choices]]:
+    """Group combinations of levels by the levels of all other factors."""
+    contexts: dict[Choices, list[Choices]] = {}
+    for choices in cells:
+        others = tuple((factor, level) for factor, level in choices if factor not in factors)
+        contexts.setdefault(others, []).append(choices)
+    return contexts
+
+
 def _sums(runs: Mapping[Choices, Runs], pairs: Mapping[str, tuple[str, str]], seeds: Sequence[int]) -> dict[int, float | None]:
-    """Return the interaction by seed; nothing if a combination is missing altogether, as one that cannot exist."""
-    signed: list[tuple[float, Runs]] = []
-    contexts = 0
-    for choices, values in runs.items():
-        chosen = dict(choices)
-        if any(chosen[factor] not in two for factor, two in pairs.items()):
-            continue
-        sign = 1.0
-        for factor, (level, _) in pairs.items():
-            sign *= 1.0 if chosen[factor] == level else -1.0
-        contexts += all(chosen[factor] == two[0] for factor, two in pairs.items())
-        signed.append((sign, values))
-    if contexts == 0 or len(signed) != 4 * contexts:
+    """Return the interaction by seed; nothing if there are no four combinations with the same levels of other factors."""
+    concerned = [choices for choices in runs if all(dict(choices)[factor] in two for factor, two in pairs.items())]
+    contexts = [cells for cells in _by_context(concerned, pairs).values() if len(cells) == 4]
+    if not contexts:
         return {}
+    signed: list[tuple[int, Runs]] = []
+    for choices in (choices for cells in contexts for choices in cells):
+        changed = [dict(choices)[factor] == level for factor, (level, _) in pairs.items()]
+        signed.append((1 if changed[0] == changed[1] else -1, runs[choices]))
     sums: dict[int, float | None] = {}
     for seed in seeds:
-        values_of_seed = [(sign, values.get(seed)) for sign, values in signed]
-        known = [sign * value for sign, value in values_of_seed if value is not None]
-        sums[seed] = sum(known) / contexts if len(known) == len(signed) else None
+        values = [(sign, of_seed.get(seed)) for sign, of_seed in signed]
+        known = [sign * value for sign, value in values if value is not None]
+        sums[seed] = sum(known) / len(contexts) if len(known) == len(signed) else None
     return sums

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -153,10 +153,9 @@ class Results:
         ]
         return name, [(length, value) for length, value in means]
 
-    def mean_of(self, levels: Mapping[str, str]) -> float | None:
-        """Return the mean over all runs of the variants that have these levels of factors; None if one of them has no number."""
-        chosen = [v.name for v in self.plan.variants if levels.items() <= dict(v.choices).items()]
-        values = [value for name in chosen for value in self.values(name).values()]
+    def mean_of(self, variants: Iterable[str]) -> float | None:
+        """Return the mean over all runs of some variants; None if one of them has no number."""
+        values = [value for name in variants for value in self.values(name).values()]
         known = [value for value in values if value is not None and not math.isnan(value)]
         return sum(known) / len(known) if known and len(known) == len(values) else None
 

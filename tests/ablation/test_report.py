@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,16 @@ def test_interactions_are_reported_for_full_designs() -> None:
     }
     text = markdown(stored(values, factors=factors, design="full"))
     assert "## Interactions\n\n- a=1 x b=1: val/loss -0.503 [-0.504, -0.501], adjusted p < 0.001: an interaction" in text
+
+
+def test_long_names_are_whole_in_figures() -> None:
+    factors = {"model.residual": ["sandwich_norm"], "model.norm": ["rms_norm"], "model.num_layers": [6]}
+    parts = [f"{name.rpartition('.')[2]}={level}" for name, [level] in factors.items()]
+    names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
+    results = stored({"baseline": list(BASE), **{name: list(BASE) for name in names}}, factors=factors, design="full")
+    svg = {figure.name: figure.svg or "" for figure in results.figures}
+    for drawn in (svg["paired"], svg["forest"]):
+        assert [drawn.count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
 
 
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:

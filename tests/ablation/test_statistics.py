@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from attnkit.ablation.interaction import interactions
+from attnkit.ablation.interaction import balanced, interactions
 from attnkit.ablation.statistics import Comparison, compare, detectable, holm, judge, seeds_needed, sign_flip_p
 
 NAN = math.nan
@@ -181,3 +181,22 @@ def test_an_interaction_is_what_two_levels_do_beyond_their_sum(seed: int) -> Non
     assert found["a=2 x b=1"].verdict == "better"
     del runs[(("a", "2"), ("b", "1"))]
     assert [c.variant for c in interactions(runs, baseline={"a": "0", "b": "0"})] == ["a=1 x b=1"]
+
+
+def test_interactions_and_their_means_are_over_contexts_with_all_combinations(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cells = [(("a", a), ("b", b), ("c", c)) for a in "01" for b in "01" for c in "012" if (b, c) != ("1", "2")]
+    runs = {cell: {s: rng.normal() + (100.0 if ("c", "2") in cell else 0.0) for s in range(4)} for cell in cells}
+    [found] = [c for c in interactions(runs, baseline=dict.fromkeys("abc", "0")) if c.variant == "a=1 x b=1"]
+    by_hand = [
+        (runs[cells[i]][s] - runs[cells[j]][s])
+        for c in "01"
+        for s in range(4)
+        for i, j in [
+            (cells.index((("a", "1"), ("b", "1"), ("c", c))), cells.index((("a", "1"), ("b", "0"), ("c", c)))),
+            (cells.index((("a", "0"), ("b", "0"), ("c", c))), cells.index((("a", "0"), ("b", "1"), ("c", c)))),
+        ]
+    ]
+    assert found.mean == pytest.approx(sum(by_hand) / 8)
+    assert set(balanced(runs, ("a", "b"))) == {cell for cell in cells if ("c", "2") not in cell}
+    assert set(balanced(runs, ("b", "c"))) == set(cells), "with both levels of a, the same combinations exist"
