@@ -1,4 +1,4 @@
-"""Three training steps of a job of `attnkit plan --measure`, in processes of their own: prints the most that torch had allocated."""
+"""Some training steps of a job of `attnkit plan --measure`, in processes of their own: prints the most that torch had allocated."""
 
 import contextlib
 import io
@@ -6,22 +6,42 @@ import json
 import logging
 import sys
 import warnings
+from bisect import bisect_left, insort
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
-from torch.profiler import ProfilerActivity, profile
+from torch._C._profiler import _EventType
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import DataLoader
+from typing_extensions import override
 
 from attnkit.registry import tasks
 from attnkit.strategy import FSDP2
 
-STEPS = 3  # gradients and the optimizer's state are there from the second one on
+STEPS = 5  # the first one is without the optimizer's state
+MARK = "attnkit: the end of a step"
+
+
+class Marks(Callback):
+    """Finds the peak of each step on a GPU, and marks the steps in a profile on a CPU."""
+
+    def __init__(self) -> None:
+        self.peaks: list[int] = []
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if pl_module.device.type == "cuda":
+            self.peaks.append(torch.cuda.max_memory_allocated())
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            with record_function(MARK):
+                pass
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
-    """Train, and return the peak in bytes, that of the process with the highest one, and the device.
+    """Train, and return in bytes the peak, and the peak of the lowest step, in the process with the highest; and the device.
 
     On a GPU it is what torch's allocator counts. On a CPU all allocations of tensors are recorded by torch's profiler, those inside of
     kernels too, and added up.
@@ -31,25 +51,67 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     on_gpu = torch.cuda.device_count() >= data * tensor
     shards = job["strategy"] == "fsdp2" and data * tensor > 1
     strategy: Any = FSDP2(tensor_parallel_size=tensor) if shards else "ddp" if data > 1 else "auto"
+    marks = Marks()
     trainer = Trainer(
         max_steps=STEPS, precision=job["precision"], accelerator="gpu" if on_gpu else "cpu", devices=data * tensor, strategy=strategy,
         use_distributed_sampler=False, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=marks,
     )  # fmt: skip
     loader: Any = DataLoader([job["batch"]] * STEPS, batch_size=None)  # type: ignore[arg-type]
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         trainer.fit(task, loader)
-        peak = torch.cuda.max_memory_allocated()
+        peaks = marks.peaks
     else:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
             trainer.fit(task, loader)
-        now = peak = 0
-        for event in recorded.profiler.kineto_results.events():
-            if event.name() == "[memory]":
-                now += event.nbytes()
-                peak = max(peak, now)
-    highest = trainer.strategy.reduce(torch.tensor(peak, device=trainer.strategy.root_device), reduce_op="max")
-    return {"peak": int(highest), "device": torch.cuda.get_device_name() if on_gpu else "CPU"}
+        peaks = _peaks(recorded)
+    found = torch.tensor([max(peaks), min(peaks[1:])], device=trainer.strategy.root_device)
+    highest, lowest = trainer.strategy.reduce(found, reduce_op="max").tolist()
+    return {"peak": highest, "lowest": lowest, "device": torch.cuda.get_device_name() if on_gpu else "CPU"}
+
+
+def _peaks(recorded: Any) -> list[int]:
+    """Return the peak of each step.
+
+    What a thread of the communication is the last to hold is freed there, unseen by the profiler. That it is free is known when
+    something else is allocated in its place, so that some peaks are too high.
+    """
+    nodes, events = [*recorded.profiler.kineto_results.experimental_event_tree()], []
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children
+        kind, fields = node.typed
+        if kind == _EventType.Allocation:
+            events.append((node.start_time_ns, fields.ptr, fields.alloc_size))
+        elif node.name == MARK:
+            events.append((node.start_time_ns, 0, 0))
+    starts: list[int] = []  # of the live blocks, sorted
+    sizes: dict[int, int] = {}
+    peaks, now, peak = [], 0, 0
+
+    def free(start: int) -> None:
+        nonlocal now
+        now -= sizes.pop(start)
+        del starts[bisect_left(starts, start)]
+
+    for _, start, size in sorted(events, key=lambda event: event[0]):
+        if size == 0:
+            peaks.append(peak)
+            peak = now
+        elif size < 0:
+            if start in sizes:
+                free(start)
+        else:
+            place = bisect_left(starts, start)
+            before = starts[max(place - 1, 0) : place]
+            for other in [s for s in before if s + sizes[s] > start] + starts[place : bisect_left(starts, start + size)]:
+                free(other)
+            insort(starts, start)
+            sizes[start] = size
+            now += size
+            peak = max(peak, now)
+    return peaks
 
 
 if __name__ == "__main__":
