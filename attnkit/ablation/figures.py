@@ -3,7 +3,7 @@
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -178,8 +178,8 @@ def interaction_plots(results: "Results") -> Iterator[Figure]:
         across, lines = sorted(pair, key=lambda factor: -len(levels[factor]))
         with _canvas(f"interaction_{across}_{lines}", height=3.0) as (axes, svg):
             for i, level in enumerate(levels[lines]):
-                wanted = [{(across, x), (lines, level)} for x in levels[across]]
-                means = [results.mean_of(names[cell] for cell in cells if levels_of <= set(cell)) for levels_of in wanted]
+                at = [[cell for cell in cells if {(across, x), (lines, level)} <= set(cell)] for x in levels[across]]
+                means = [results.mean_of(names[cell] for cell in found) for found in at]
                 points = [(x, mean) for x, mean in enumerate(means) if mean is not None]
                 if points:
                     axes.plot(*zip(*points, strict=True), label=f"{lines} {level}", **_look(i, i, i))
@@ -215,8 +215,11 @@ def _look(colour: int, style: int, marker: int) -> dict[str, Any]:
 def _legend_height(results: "Results") -> float:
     """Return the inches that a legend of all variants takes."""
     names = [variant.name for variant in results.plan.variants]
-    columns = 1 if max(map(len, names)) > LONG else 2
-    return sum(0.06 + 0.14 * _wrapped(name).count("\n") + 0.14 for name in names) / columns + 0.2
+    return sum(0.2 + 0.14 * _wrapped(name).count("\n") for name in names) / _columns(names) + 0.2
+
+
+def _columns(names: Iterable[str]) -> int:
+    return 1 if max(map(len, names)) > LONG else 2
 
 
 def _row_height(labels: Sequence[str]) -> float:
@@ -227,8 +230,7 @@ def _row_height(labels: Sequence[str]) -> float:
 def _legend(axes: Any) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        columns = 1 if max(map(len, labels)) > LONG else 2
-        axes.figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=8, handlelength=3)
+        axes.figure.legend(loc="outside lower center", ncols=_columns(labels), frameon=False, fontsize=8, handlelength=3)
 
 
 def _if_drawn(axes: Any, svg: io.StringIO) -> str | None:

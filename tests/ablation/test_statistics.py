@@ -188,15 +188,11 @@ def test_interactions_and_their_means_are_over_contexts_with_all_combinations(se
     cells = [(("a", a), ("b", b), ("c", c)) for a in "01" for b in "01" for c in "012" if (b, c) != ("1", "2")]
     runs = {cell: {s: rng.normal() + (100.0 if ("c", "2") in cell else 0.0) for s in range(4)} for cell in cells}
     [found] = [c for c in interactions(runs, baseline=dict.fromkeys("abc", "0")) if c.variant == "a=1 x b=1"]
-    by_hand = [
-        (runs[cells[i]][s] - runs[cells[j]][s])
-        for c in "01"
-        for s in range(4)
-        for i, j in [
-            (cells.index((("a", "1"), ("b", "1"), ("c", c))), cells.index((("a", "1"), ("b", "0"), ("c", c)))),
-            (cells.index((("a", "0"), ("b", "0"), ("c", c))), cells.index((("a", "0"), ("b", "1"), ("c", c)))),
-        ]
-    ]
+
+    def y(a: str, b: str, c: str, s: int) -> float:
+        return runs[(("a", a), ("b", b), ("c", c))][s]
+
+    by_hand = [y("1", "1", c, s) - y("1", "0", c, s) - y("0", "1", c, s) + y("0", "0", c, s) for c in "01" for s in range(4)]
     assert found.mean == pytest.approx(sum(by_hand) / 8)
     assert set(balanced(runs, ("a", "b"))) == {cell for cell in cells if ("c", "2") not in cell}
     assert set(balanced(runs, ("b", "c"))) == set(cells), "with both levels of a, the same combinations exist"
