@@ -41,7 +41,7 @@ class Marks(Callback):
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
-    """Train, and return in bytes the peak, and the peak of the lowest step, in the process with the highest; and the device.
+    """Train, and return in bytes the highest and the lowest peak of a step, of any process, and the device.
 
     On a GPU it is what torch's allocator counts. On a CPU all allocations of tensors are recorded by torch's profiler, those inside of
     kernels too, and added up.
@@ -66,9 +66,9 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
             trainer.fit(task, loader)
         peaks = _peaks(recorded)
-    found = torch.tensor([max(peaks), min(peaks[1:])], device=trainer.strategy.root_device)
-    highest, lowest = trainer.strategy.reduce(found, reduce_op="max").tolist()
-    return {"peak": highest, "lowest": lowest, "device": torch.cuda.get_device_name() if on_gpu else "CPU"}
+    ends = torch.tensor([max(peaks), -min(peaks[1:])], device=trainer.strategy.root_device)
+    highest, lowest = trainer.strategy.reduce(ends, reduce_op="max").tolist()
+    return {"peak": highest, "lowest": -lowest, "device": torch.cuda.get_device_name() if on_gpu else "CPU"}
 
 
 def _peaks(recorded: Any) -> list[int]:
@@ -85,7 +85,7 @@ def _peaks(recorded: Any) -> list[int]:
         if kind == _EventType.Allocation:
             events.append((node.start_time_ns, fields.ptr, fields.alloc_size))
         elif node.name == MARK:
-            events.append((node.start_time_ns, 0, 0))
+            events.append((node.start_time_ns, 0, 0))  # nothing is allocated with size 0
     starts: list[int] = []  # of the live blocks, sorted
     sizes: dict[int, int] = {}
     peaks, now, peak = [], 0, 0
