@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -66,15 +65,6 @@ def test_names_are_known_without_torch(statement: str) -> None:
     code = f"{statement}\nimport sys, json\nprint('\\n' + json.dumps(sorted({heavy} & set(sys.modules))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []
-
-
-def test_the_list_of_all_names_is_quick() -> None:
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        subprocess.run([Path(sys.executable).with_name("attnkit"), "list"], capture_output=True, check=True)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 1.0, times  # half a second is the promise on an idle machine; tests run two at a time
 
 
 @pytest.mark.parametrize("name", ["compose", "record_attention"])

@@ -103,7 +103,8 @@ def test_the_maps_of_a_generation_are_those_that_its_beams_had_at_each_step(seed
     src = torch.randint(3, 12, (3, 7))
     mask = torch.arange(7) < torch.tensor([[7], [4], [6]])
     src = src.masked_fill(~mask, 0)
-    output, steps = steps_of(model, "decoder", lambda: model.generate(src, src_mask=mask, max_length=8, beam_size=beam_size))
+    options = {"min_length": 2, "max_length": 8, "beam_size": beam_size}
+    output, steps = steps_of(model, "decoder", lambda: model.generate(src, src_mask=mask, **options))
     maps = attention_maps(model, src, output, mask=mask)
     assert model.training
     checked = 0

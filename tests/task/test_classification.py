@@ -116,7 +116,7 @@ def test_images_are_classified_and_named(rng: random.Random, fit: Callable[..., 
     )
     label = torch.arange(24) % 3
     images = {
-        "image": torch.randn(24, 1, 8, 8) * 0.1 + label[:, None, None, None].float(),
+        "image": torch.randn(24, 1, 8, 8) * 0.1 + torch.randn(3, 1, 8, 8)[label],
         "label": label,
         "text": [f"{i}" for i in range(24)],
     }

@@ -147,9 +147,10 @@ def test_a_batch_without_chosen_tokens_is_no_error():
 @pytest.mark.parametrize("masking", ["token", "whole_word"])
 def test_learns_to_fill_masks(seed, fit, masking):
     stack = STACKS["encoder"] | {"d_model": 32, "num_heads": 4, "position": "rotary"}
-    task = MaskedLM(**TINY | {"masking": masking, "optimizer": {"name": "adam", "lr": 0.01}, "stack": stack})
+    changes = {"masking": masking, "stack": stack, "optimizer": {"name": "adam", "lr": 0.005}, "schedule": "linear"}
+    task = MaskedLM(**TINY | changes)
     batch = {"tokens": tokens_of(TEXTS * 8)}
-    trainer = fit(task, [batch] * 150, val=[batch])
+    trainer = fit(task, [batch] * 300, val=[batch])
     logged = {name: value.item() for name, value in trainer.callback_metrics.items()}
     print(logged)
     assert {"train/loss", "train/perplexity", "val/loss", "val/perplexity", "val/masked_accuracy"} <= set(logged)
