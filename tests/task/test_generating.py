@@ -13,17 +13,21 @@ from attnkit import ConfigurationError
 from attnkit.task.generating import BATCH, text_pieces
 
 CORPUS = ["naïve café 안녕 ≤ 🙂", "low lower lowest", "a b"] * 3
+TEXTS = ["abc", "f", "deadbeef"]
 
 
 @pytest.fixture
 def task(make_task: Any, seed: int) -> Any:
-    """An untrained task with larger weights than at the start, so that its outputs differ."""
-    made = make_task(max_length=8)
-    made.configure_model()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.mul_(3)
-    return made.double()
+    """An untrained task with larger weights than at the start, drawn until its outputs differ."""
+    while True:
+        made = make_task(max_length=8)
+        made.configure_model()
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.mul_(3)
+        made.double()
+        if all(len(set(made.generate(TEXTS, beam_size=size))) > 1 for size in (1, 3)):
+            return made
 
 
 @pytest.mark.parametrize(
@@ -31,7 +35,7 @@ def task(make_task: Any, seed: int) -> Any:
     [{}, {"beam_size": 3}, {"temperature": 1.2}, {"temperature": 0.9, "top_p": 0.8}, {"repetition_penalty": 1.5, "min_length": 2}],
 )
 def test_text_i_has_seed_plus_i_whatever_the_batches(task: Any, words: Any, options: dict[str, Any], seed: int) -> None:
-    texts = [*words(BATCH + 30, longest=9), "", "ab"]
+    texts = [*words(BATCH + 30, longest=9), *TEXTS, "", "ab"]
     seeds = [{"seed": seed + i} if "temperature" in options else {} for i in range(len(texts))]
     outputs = task.generate(texts, **options, **seeds[0])
     assert len(set(outputs)) > 1
@@ -49,12 +53,11 @@ def test_options_win_over_the_tasks_own(task: Any) -> None:
 
 @pytest.mark.parametrize("beam_size", [None, 5])
 def test_n_best_is_ranked_and_its_first_is_the_beams_best(task: Any, beam_size: int | None) -> None:
-    texts = ["abc", "f", "deadbeef"]
     options = {} if beam_size is None else {"beam_size": beam_size}
-    found = task.n_best(texts, 4, **options)
+    found = task.n_best(TEXTS, 4, **options)
     assert [len(row) for row in found] == [4, 4, 4]
-    assert [row[0].text for row in found] == task.generate(texts, beam_size=beam_size or 4)
-    for text, row in zip(texts, found, strict=True):
+    assert [row[0].text for row in found] == task.generate(TEXTS, beam_size=beam_size or 4)
+    for text, row in zip(TEXTS, found, strict=True):
         assert [h.score for h in row] == sorted((h.score for h in row), reverse=True)
         assert [h.text for h in task.n_best([text], 4, **options)[0]] == [h.text for h in row]
 
