@@ -1,11 +1,11 @@
 """N processes that do what a payload says, one thing after another; the first process writes down what came out.
 
-They are forks of one that has imported all, in the environment that torchrun would give them.
+They are forks of one that has imported all, in the environment that torchrun would give them; each thing is done by forks of its own, as
+a process in real life has one mesh: a thread of gloo broke once (SIGSEGV) as a process went on from one mesh to the next.
 
 Usage: python processes.py N PAYLOAD OUT
 """
 
-import contextlib
 import copy
 import functools
 import logging
@@ -176,27 +176,26 @@ def full(model: torch.nn.Module, what: Callable[[Any], Any]) -> dict[str, Any]:
     return {n: what(p).detach().full_tensor() for n, p in model.named_parameters()}
 
 
-def work(payload: str, out: str) -> None:
+def work(name: str, what: str, arguments: dict[str, Any], out: Path) -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    results = {}
-    for name, (what, arguments) in torch.load(payload, weights_only=True).items():
-        torch._dynamo.reset()
-        try:
-            results[name] = {"fit": fit, "validate": validate, "gradients": gradients, "measure": measure}[what](**arguments)
-        except Exception:
-            print(f"rank {RANK}, {name}:", flush=True)
-            raise
-        if RANK == 0:
-            torch.save(results, out)
+    try:
+        result = {"fit": fit, "validate": validate, "gradients": gradients, "measure": measure}[what](**arguments)
+    except Exception:
+        print(f"rank {RANK}, {name}:", flush=True)
+        raise
+    if RANK == 0:
+        before = torch.load(out, weights_only=True) if out.exists() else {}
+        torch.save({**before, name: result}, out)
 
 
-def main() -> None:
+def fork(*job: Any) -> None:
+    """Do a job in N processes, and end them all if one fails."""
     global RANK
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    children = []
+    children: dict[int, int] = {}
     for rank in range(PROCESSES):
         child = os.fork()
         if child == 0:
@@ -206,20 +205,21 @@ def main() -> None:
                 "LOCAL_WORLD_SIZE": str(PROCESSES), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "tests",
             }  # fmt: skip
             try:
-                work(*sys.argv[2:])
+                work(*job)
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
-        children.append(child)
-    for _ in children:
-        _, status = os.wait()
+        children[child] = rank
+    for _ in range(PROCESSES):
+        child, status = os.wait()
+        rank = children.pop(child)
         if status:  # the others would wait for it
-            for child in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-            sys.exit(1)
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(f"rank {rank}, {job[0]}: ended with status {os.waitstatus_to_exitcode(status)} (-N is signal N)")
 
 
 if __name__ == "__main__":
-    main()
+    for name, (what, arguments) in torch.load(sys.argv[2], weights_only=True).items():
+        fork(name, what, arguments, Path(sys.argv[3]))
