@@ -184,6 +184,8 @@ def work(name: str, what: str, arguments: dict[str, Any], out: Path) -> None:
     except Exception:
         print(f"rank {RANK}, {name}:", flush=True)
         raise
+    if dist.is_initialized():
+        dist.barrier()  # the first process has the store, and may end before the others are done
     if RANK == 0:
         before = torch.load(out, weights_only=True) if out.exists() else {}
         torch.save({**before, name: result}, out)
