@@ -59,7 +59,7 @@ def loader(batches):
 def test_learns_to_go_on(make_batch, make_task, fit, capsys, stack, tmp_path):
     task = make_task(stack=STACKS[stack], prompts=["abc", ""])
     held_out = make_batch(characters=torch.tensor(160))
-    trainer = fit(task, [make_batch() for _ in range(60)], val=[held_out])
+    trainer = fit(task, [make_batch() for _ in range(120)], val=[held_out])
     logged = {k: v.item() for k, v in trainer.callback_metrics.items()}
     print(logged)
     assert logged["val/token_accuracy"] > 0.8
@@ -67,7 +67,7 @@ def test_learns_to_go_on(make_batch, make_task, fit, capsys, stack, tmp_path):
     assert logged["val/bits_per_character"] == pytest.approx(logged["val/loss"] / math.log(2), rel=1e-4)  # a token is a character
     assert logged["train/perplexity"] == pytest.approx(math.exp(logged["train/loss"]), rel=1e-4)
     shown = capsys.readouterr().out
-    assert "Step 60: loss " in shown
+    assert "Step 120: loss " in shown
     assert "\n  abc|" in shown
     assert task.generate(["bcdefabc", "efabcdefab"], max_length=3) == ["def", "cde"]
     tested = trainer.test(task, loader([held_out]), verbose=False)[0]

@@ -26,6 +26,9 @@ TINY: dict[str, Any] = {
 }
 
 
+LEARNING = {"stack": {**TINY["stack"], "num_layers": 2}, "schedule": "linear"}  # in 300 steps, from any of 60 seeds
+
+
 def make(kind: str = "classification", **changed: Any) -> Any:
     own = {"classes": CLASSES} if kind == "classification" else {}
     return attnkit.tasks.build({"name": kind, **TINY, **own, **changed})
@@ -42,9 +45,9 @@ def batch(rng: random.Random, size: int = 12, *, numbers: bool = False) -> dict[
 
 @pytest.mark.parametrize("pooling", ["class_token", "mean", "last"])
 def test_it_learns_classes_and_its_metrics_are_those_of_its_predictions(pooling: str, rng: random.Random, fit: Callable[..., Any]) -> None:
-    task = make(pooling=pooling, metrics=["f1", "weighted_f1", "accuracy"], stack={**TINY["stack"], "num_layers": 2}, samples=2)
+    task = make(pooling=pooling, metrics=["f1", "weighted_f1", "accuracy"], samples=2, **LEARNING)
     held_out = [batch(rng, n) for n in (20, 7)]
-    trainer = fit(task, [batch(rng, 32) for _ in range(150)], val=held_out)
+    trainer = fit(task, [batch(rng, 32) for _ in range(300)], val=held_out)
     logged = trainer.callback_metrics
     assert logged["val/accuracy"] > 0.8, logged
     label = torch.cat([b["label"] for b in held_out])
@@ -59,8 +62,8 @@ def test_it_learns_classes_and_its_metrics_are_those_of_its_predictions(pooling:
 
 
 def test_it_learns_numbers(rng: random.Random, fit: Callable[..., Any]) -> None:
-    task = make("regression", pooling="class_token", metrics=["mae", "mse", "pearson", "spearman"])
-    trainer = fit(task, [batch(rng, 32, numbers=True) for _ in range(150)], val=[batch(rng, n, numbers=True) for n in (30, 9)])
+    task = make("regression", pooling="class_token", metrics=["mae", "mse", "pearson", "spearman"], **LEARNING)
+    trainer = fit(task, [batch(rng, 32, numbers=True) for _ in range(300)], val=[batch(rng, n, numbers=True) for n in (30, 9)])
     logged = trainer.callback_metrics
     assert logged["val/pearson"] > 0.8
     assert logged["val/mse"].item() == pytest.approx(logged["val/loss"].item(), rel=1e-4)
