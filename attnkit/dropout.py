@@ -2,8 +2,8 @@
 """Dropout that is a function of the example, the module and the element, and costs no more than torch's.
 
 During the training of a task, which elements fall depends on the seed, the epoch, the example, the module's path and the element's
-coordinates alone (`attnkit.draws`): never on the batch, the padding, the process or the device. Elsewhere a seed from torch's global generator
-takes the place of the examples' keys.
+coordinates alone (`attnkit.draws`): never on the batch, the padding, the process or the device. Elsewhere a seed from torch's global
+generator takes the place of the examples' keys.
 
 Each element compares 16 random bits with a threshold, so the probability is a multiple of 2^-16; the scale is that of the actual one.
 """
