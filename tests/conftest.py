@@ -1,7 +1,9 @@
 import os
 import random
 import tempfile
+import zlib
 
+import numpy as np
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other make tests beside one another 10 times slower
@@ -12,11 +14,32 @@ _cache = tempfile.TemporaryDirectory(prefix="attnkit-cache-")  # removed at exit
 os.environ["ATTNKIT_CACHE"] = _cache.name
 
 
-@pytest.fixture
-def seed() -> int:
-    """A fresh seed for torch and random, printed with a failing test."""
-    drawn = random.SystemRandom().randrange(2**31)
-    print(f"seed {drawn}")
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fuzz", action="store_true", help="draw a fresh seed for each test, and print it, in place of the fixed one")
+    parser.addoption("--seed", type=int, metavar="N", help="give each test this seed, to repeat what --fuzz found")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"seed", "rng"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("random")
+
+
+@pytest.fixture(autouse=True)
+def _seeded(request: pytest.FixtureRequest) -> None:
+    """Seed every generator by the test's name; with `--fuzz`, by chance."""
+    drawn = request.config.getoption("--seed")
+    if request.config.getoption("--fuzz"):
+        drawn = random.SystemRandom().randrange(2**31)
+    elif drawn is None:
+        drawn = zlib.crc32(request.node.nodeid.encode()) % 2**31
+    print(f"seed {drawn}")  # pytest shows it with a failure
     torch.manual_seed(drawn)
     random.seed(drawn)
-    return drawn
+    np.random.seed(drawn)
+
+
+@pytest.fixture
+def seed() -> int:
+    """The seed of the test."""
+    return torch.initial_seed()

@@ -8,6 +8,8 @@ from attnkit.registry import FAMILIES, ConfigurationError
 from attnkit.testing import Check, checks_for, parametrize
 from attnkit.testing.kit import RULES
 
+pytestmark = pytest.mark.random
+
 # Every built-in piece keeps every rule. The pairs of attention and position are run from the side of the attention alone.
 
 

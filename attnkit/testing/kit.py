@@ -37,13 +37,13 @@ class Check:
     run: Callable[[], None]
 
     def __call__(self, seed: int | None = None) -> None:
-        """Run the check on fresh random inputs, or on those of an earlier seed. The caller's random numbers are not touched.
+        """Run the check on random inputs of a seed (default: torch's initial seed). The caller's random numbers are not touched.
 
         Raises:
             AssertionError: The rule is broken; the message says how, and which seed repeats it.
         """
         with torch.random.fork_rng(devices=[]):
-            seed = torch.seed() % 2**32 if seed is None else seed
+            seed = torch.initial_seed() % 2**32 if seed is None else seed
             torch.manual_seed(seed)
             try:
                 self.run()

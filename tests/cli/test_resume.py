@@ -27,9 +27,7 @@ SAVED = RUN / "checkpoints"
 
 
 @pytest.fixture
-def rng() -> Random:
-    seed = time.time_ns() % 2**31
-    print(f"seed {seed}")
+def rng(seed: int) -> Random:
     return Random(seed)
 
 

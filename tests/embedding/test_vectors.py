@@ -14,7 +14,7 @@ WORDS = ["the", "Straße", "고양이", "x y", "2020"]
 
 @pytest.fixture
 def rows() -> np.ndarray:
-    return np.random.default_rng().normal(size=(len(WORDS), DIM)).astype(np.float32)
+    return np.random.default_rng(0).normal(size=(len(WORDS), DIM)).astype(np.float32)
 
 
 def text(rows: np.ndarray) -> bytes:

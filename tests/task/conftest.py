@@ -1,5 +1,4 @@
 import random
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -36,10 +35,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def rng() -> random.Random:
-    seed = time.time_ns() % 2**31
-    print(f"seed {seed}")
-    torch.manual_seed(seed)
+def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 

@@ -4,7 +4,5 @@ import pytest
 
 
 @pytest.fixture
-def rng() -> random.Random:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+def rng(seed: int) -> random.Random:
     return random.Random(seed)
