@@ -1,5 +1,6 @@
 """The study file: which recipe, what is varied, how often it is run, and what counts as a difference. Reads without torch."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -10,7 +11,8 @@ from attnkit.ablation.design import DESIGNS, Design, Factor, Variant, check_key,
 from attnkit.ablation.launch import read_engine
 from attnkit.ablation.sections import Budget, Match, Published, Tune
 from attnkit.ablation.store import read_json
-from attnkit.recipe import STUDIES, find_recipe, read_yaml, recipe_folder
+from attnkit.files import read_text
+from attnkit.recipe import MAX_BYTES, STUDIES, find_recipe, read_yaml, recipe_folder
 from attnkit.registry import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -124,7 +126,7 @@ class Study:
     def from_yaml(cls, path: str | Path) -> Self:
         """Read a study file: a path, or the short name of one that comes with attnkit, such as `ablations/attention`."""
         file = find_study(str(path))
-        return replace(cls.from_dict(read_yaml(file.read_text(encoding="utf-8"), where=str(file)), file=file), file=str(path))
+        return replace(cls.from_dict(read_yaml(read_text(file, limit=MAX_BYTES), where=str(file)), file=file), file=str(path))
 
     @classmethod
     def from_dict(cls, content: Any, *, file: Path) -> Self:
@@ -138,7 +140,7 @@ class Study:
             raise ConfigurationError(f"{file}: unknown key {unknown[0]!r}.{nearest(str(unknown[0]), known)} Keys: {', '.join(known)}.")
         given: dict[str, Any] = {"name": file.stem, **content, "file": str(file)}
         beside = file.parent / str(given["recipe"])
-        given["recipe"] = str(beside if beside.is_file() else find_recipe(str(given["recipe"])))
+        given["recipe"] = str(beside if os.path.isfile(beside) else find_recipe(str(given["recipe"])))
         for key, read in _READERS.items():
             if key in given:
                 try:
@@ -197,15 +199,15 @@ def find_study(name: str) -> Path:
     Raises:
         ConfigurationError: There is neither.
     """
-    if (path := Path(name)).is_file():
-        return path
+    if os.path.isfile(name):
+        return Path(name)
     folder = recipe_folder() / STUDIES
     known = sorted(p.stem for p in folder.glob("*.yaml"))
     short = name.removesuffix(".yaml").removeprefix(f"{STUDIES}/")
     if short in known:
         return folder / f"{short}.yaml"
     raise ConfigurationError(
-        f"no study {name!r}: there is no such file.{nearest(short, known)} Studies of attnkit: {', '.join(known) or 'none'}."
+        f"no study {name!r}: there is no such regular file.{nearest(short, known)} Studies of attnkit: {', '.join(known) or 'none'}."
     )
 
 
