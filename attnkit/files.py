@@ -128,7 +128,7 @@ class _Unpacked(io.RawIOBase):
     """The content of a gzip file, up to its limit."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._stream = path, gzip.open(path)
+        self._path, self._stream = path, gzip.open(path)  # noqa: SIM115 -- closed with this
         self._left = unpacked_limit(path.stat().st_size)
 
     @override

@@ -13,7 +13,7 @@ def markdown(text: str) -> str:
         >>> print(markdown("`a` <script> [x](y)"), markdown("p < 0.001 [1, 2]"))
         \`a\` &lt;script> [x]\(y) p < 0.001 [1, 2]
     """
-    text = re.sub(r"[\\`*]", r"\\\g<0>", " ".join(text.split()))
+    text = re.sub(r"[\\`*]", r"\\\g<0>", _line(text))
     text = re.sub(r"&(?=[#\w])", "&amp;", text)
     return re.sub(r"<(?=[\w/!?])", "&lt;", text).replace("](", "]\\(")
 
@@ -27,7 +27,7 @@ def markdown_item(text: str) -> str:
         - baseline: 1 failed
     """
     text = markdown(text)
-    return f"- \\{text}" if re.match(r"[-+#>|~=\[]", text) else f"- {re.sub(r'^(\d+)([.)])', r'\1\\\2', text)}"
+    return f"- \\{text}" if text[:1] in ("-", "+", "#", ">", "|", "~", "=", "[") else f"- {text}"
 
 
 def markdown_cell(text: str) -> str:
@@ -47,7 +47,7 @@ def markdown_code(text: str) -> str:
         >>> markdown_code("attnkit list"), markdown_code("a`b")
         ('`attnkit list`', '`` a`b ``')
     """
-    text = " ".join(text.split())
+    text = _line(text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"`{text}`" if len(fence) == 1 else f"{fence} {text} {fence}"
 
@@ -60,7 +60,7 @@ def latex(text: str) -> str:
         ('a\\_b 5\\% $<$ 1', '{}[a]')
     """
     special = {c: f"\\{c}" for c in "_%&#${}"} | {"<": "$<$", ">": "$>$", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
-    escaped = "".join(special.get(c, c) for c in " ".join(text.split()))
+    escaped = "".join(special.get(c, c) for c in _line(text))
     return f"{{}}{escaped}" if escaped[:1] in ("[", "*") else escaped  # after the \\ of the row before they would be its arguments
 
 
@@ -72,6 +72,10 @@ def csv(table: pd.DataFrame) -> str:
         "variant,mean\\n'=cmd(),-1.5\\n"
     """
     return str(table.rename(columns=_cell).map(_cell).to_csv(index=False))
+
+
+def _line(text: str) -> str:
+    return re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029]+", " ", text)
 
 
 def _cell(value: Any) -> Any:

@@ -13,9 +13,9 @@ from attnkit.ablation import escape
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.methods import methods
 from attnkit.ablation.published import published
-from attnkit.ablation.results import COSTS, Results, pescape.latext
+from attnkit.ablation.results import COSTS, Results, p_text
 from attnkit.ablation.statistics import Comparison
-from attnkit.ablation.store import writeescape.latext
+from attnkit.ablation.store import write_text
 
 HEADERS = (
     "variant",
@@ -54,7 +54,7 @@ def rows(results: Results) -> list[Row]:
             interval = "" if row["interval_low"] is None else f" [{row['interval_low']:.3g}, {row['interval_high']:.3g}]"
             tests = (
                 _number(row["difference"], "{:+.3g}") + interval,
-                pescape.latext(row["p_adjusted"]),
+                p_text(row["p_adjusted"]),
                 _number(row["effect"], "{:+.2f}"),
                 _number(row["p_better"], "{:.0%}"),
                 row["verdict"],
@@ -134,9 +134,9 @@ def markdown(results: Results) -> str:
     lines = [f"# {results.study.name}", "", escape.markdown(subtitle(results)), ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
     lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), LEGEND, ""]
-    lines += [
-        line for figure in results.figures for line in (f"### {escape.markdown(figure.title)}", "", f"![{escape.markdown(figure.title)}](figures/{figure.name}.svg)", "")
-    ]
+    for figure in results.figures:
+        title = escape.markdown(figure.title)
+        lines += [f"### {title}", "", f"![{title}](figures/{figure.name}.svg)", ""]
     if results.interactions:
         lines += ["## Interactions", "", *(escape.markdown_item(_interaction(c, results)) for c in results.interactions), ""]
     lines += ["## Failures and exclusions", "", *(escape.markdown_item(line) for line in omissions(results)), ""]
@@ -184,7 +184,8 @@ def omissions(results: Results) -> list[str]:
 
 def latex(results: Results) -> str:
     r"""Return the main table in LaTeX (needs the package booktabs)."""
-    lines = [rf"\begin{{tabular}}{{l{'r' * (len(HEADERS) - 1)}}}", r"\toprule", " & ".join(map(escape.latex, HEADERS)) + r" \\", r"\midrule"]
+    header = " & ".join(map(escape.latex, HEADERS)) + r" \\"
+    lines = [rf"\begin{{tabular}}{{l{'r' * (len(HEADERS) - 1)}}}", r"\toprule", header, r"\midrule"]
     for bold, cells in rows(results):
         shown = [rf"\textbf{{{escape.latex(c)}}}" if bold and i in BOLD else escape.latex(c) for i, c in enumerate(cells)]
         lines.append(" & ".join(shown) + r" \\")
@@ -224,12 +225,12 @@ def page(results: Results) -> str:
 def write_report(results: Results, folder: Path) -> Path:
     """Write all forms of the report; return the path of the page."""
     for figure in results.figures:
-        writeescape.latext(folder / "figures" / f"{figure.name}.svg", figure.svg or "")
-    writeescape.latext(folder / "report.md", markdown(results))
-    writeescape.latext(folder / "report.tex", latex(results))
-    writeescape.latext(folder / "report.csv", escape.csv(results.summary()))
-    writeescape.latext(folder / "runs.csv", escape.csv(results.frame()))
-    writeescape.latext(folder / "report.html", page(results))
+        write_text(folder / "figures" / f"{figure.name}.svg", figure.svg or "")
+    write_text(folder / "report.md", markdown(results))
+    write_text(folder / "report.tex", latex(results))
+    write_text(folder / "report.csv", escape.csv(results.summary()))
+    write_text(folder / "runs.csv", escape.csv(results.frame()))
+    write_text(folder / "report.html", page(results))
     return folder / "report.html"
 
 
@@ -240,7 +241,7 @@ def _effects(results: Results) -> list[tuple[str, str]]:
 def _interaction(c: Comparison, results: Results) -> str:
     numbers = f"{c.mean:+.3g} [{c.interval[0]:.3g}, {c.interval[1]:.3g}]" if c.mean is not None and c.interval else "no number"
     verdict = {"better": "an interaction", "worse": "an interaction", "equivalent": "none that matters"}.get(c.verdict, "not known")
-    return f"{c.variant}: {results.study.metric} {numbers}, adjusted p {pescape.latext(c.p_adjusted)}: {verdict}"
+    return f"{c.variant}: {results.study.metric} {numbers}, adjusted p {p_text(c.p_adjusted)}: {verdict}"
 
 
 def _markdown_table(headers: Sequence[str], table: Sequence[Row]) -> str:

@@ -109,18 +109,21 @@ def result_of(run: Path) -> dict[str, Any]:
     result = read_json(run / "result.json")
     if result is None:
         return {}
-    tables = lambda value: isinstance(value, list) and all(map(_is_row, value))  # noqa: E731
     if not isinstance(result, dict) or not _is_row(result.get("metrics")):
         wrong = ["metrics"]
     else:
         wrong = [name for name in _NUMBERS if not _is_number(result.get(name))]
         wrong += [name for name in ("batch_hash", "clock") if not isinstance(result.get(name, ""), str)]
-        wrong += [] if tables(result.get("curve", [])) else ["curve"]
+        wrong += [] if _is_table(result.get("curve", [])) else ["curve"]
         lengths = result.get("lengths", {})
-        wrong += [] if isinstance(lengths, dict) and all(map(tables, lengths.values())) else ["lengths"]
+        wrong += [] if isinstance(lengths, dict) and all(map(_is_table, lengths.values())) else ["lengths"]
     if wrong:
         raise ConfigurationError(f"{run / 'result.json'} is damaged: {wrong[0]} is not what a run writes")
     return result
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_row, value))
 
 
 def _is_row(value: Any) -> bool:

@@ -121,8 +121,8 @@ class Tokenizer(ABC):
             text.encode()
         except UnicodeEncodeError as error:
             raise ConfigurationError(
-                f"position {error.start} of the text {reprlib.repr(text)} has half of a surrogate pair ({text[error.start]!r}), which is no "
-                f"character: the text was not UTF-8"
+                f"position {error.start} of the text {reprlib.repr(text)} has half of a surrogate pair ({text[error.start]!r}), which is "
+                f"no character: the text was not UTF-8"
             ) from error
         return [text] if self._extra is None else self._extra.split(text)
 
