@@ -45,14 +45,14 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = self._values = 0
-        self._sizes: dict[yaml.Node, int] = {}  # the values in each node that is complete
+        self._sizes: dict[Any, int] = {}  # the values in each node that is complete
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        mark, is_alias, before = self.peek_event().start_mark, self.check_event(yaml.AliasEvent), self._values
+        mark, is_alias, before = self.peek_event().start_mark, self.check_event(yaml.AliasEvent), self._values  # type: ignore[no-untyped-call]
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise _error(f"nested deeper than {MAX_DEPTH} levels", mark)
-        node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and node not in self._sizes:
             raise _error("an alias stands inside what it refers to", mark)
@@ -63,7 +63,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_scalar_node(self, anchor: Any) -> Any:
-        node = super().compose_scalar_node(anchor)  # type: ignore[no-untyped-call]
+        node = super().compose_scalar_node(anchor)
         if "\0" in node.value or any("\ud800" <= c <= "\udfff" for c in node.value):
             raise _error("a text has the character NUL or half of a surrogate pair", node.start_mark)
         if node.tag != _PLAIN[-3] and len(node.value) > MAX_DIGITS:
@@ -71,7 +71,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        node = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+        node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -83,7 +83,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
-            value = super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+            value = super().construct_object(node, deep)
         except (ValueError, LookupError) as error:  # of a tag that the text does not suit, such as !!int x
             raise _error(f"{node.value!r} is no {node.tag.rpartition(':')[2]}", node.start_mark) from error
         if isinstance(value, float) and math.isinf(value) and "inf" not in node.value.lower():

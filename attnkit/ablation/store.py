@@ -154,7 +154,7 @@ def status_of(run: Path) -> dict[str, Any]:
                 raise ConfigurationError(f"{run / 'result.json'} is gone")
             if found["status"] == "diverged":
                 result_of(run)
-            return found
+            return dict(found)
     except ConfigurationError as error:
         return {"status": "damaged", "kind": "damaged", "message": str(error)}
     if not (run / "stderr.txt").exists():

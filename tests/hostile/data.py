@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-SYSTEM = "import os; os.system('touch \"$ATTNKIT_CANARY\"')"
-
 
 class Shell:
     """What pickle stores of it runs a command where it is read."""
@@ -289,12 +287,11 @@ def vectors_overflow(folder: Path) -> Path:
 
 
 def vectors_bomb(folder: Path) -> Path:
-    """1 GB of zeros in a gzip file of 1 MB."""
+    """260 MB in a gzip file of 1 MB."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 31)
     with (folder / "a.txt.gz").open("wb") as file:
-        file.write(packer.compress(b"dog 1 2\n"))
-        for _ in range(64):
-            file.write(packer.compress(b"dog 1 2\n" * (2 << 20)))
+        for _ in range(256):
+            file.write(packer.compress((b"d" * 60_000 + b" 1 2\n") * 17))
         file.write(packer.flush())
     return folder / "a.txt.gz"
 
@@ -362,10 +359,10 @@ def image_deep(folder: Path) -> Path:
 
 
 def images_bomb(folder: Path) -> Path:
-    """A .npz file of 1 MB that unpacks to 1 GB."""
+    """A .npz file of 1 MB that unpacks to 256 MB."""
     with zipfile.ZipFile(folder / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive, archive.open("images.npy", "w") as file:
-        file.write(_npy(f"({1 << 14}, 256, 256)", "|u1"))
-        for _ in range(64):
+        file.write(_npy(f"({1 << 12}, 256, 256)", "|u1"))
+        for _ in range(16):
             file.write(bytes(16 << 20))
     return folder / "a.npz"
 
@@ -384,9 +381,9 @@ def images_objects(folder: Path) -> Path:
 
 
 def idx_bomb(folder: Path) -> Path:
-    """1 GB of zeros in a compressed idx file."""
+    """256 MB of zeros in a compressed idx file."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 31)
-    (folder / "a.gz").write_bytes(b"".join(packer.compress(bytes(16 << 20)) for _ in range(64)) + packer.flush())
+    (folder / "a.gz").write_bytes(b"".join(packer.compress(bytes(16 << 20)) for _ in range(16)) + packer.flush())
     return folder / "a.gz"
 
 
@@ -400,11 +397,11 @@ def idx_overflow(folder: Path) -> Path:
 
 
 def wheel_bomb(folder: Path) -> Path:
-    """The wheel of movie reviews, whose table unpacks to 1 GB."""
+    """The wheel of movie reviews, whose table unpacks to 256 MB."""
     from attnkit.data.imdb import TABLE, WHEEL
 
     with zipfile.ZipFile(folder / WHEEL, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive, archive.open(TABLE, "w") as file:
-        for _ in range(64):
+        for _ in range(16):
             file.write(bytes(16 << 20))
     return folder
 
@@ -425,8 +422,8 @@ def sdist(folder: Path, member: tarfile.TarInfo, content: bytes = b"", *, zeros:
 
 
 def snippets_bomb(folder: Path) -> Path:
-    """An archive in an archive that unpacks to 1 GB."""
-    return sdist(folder, tarfile.TarInfo("x"), zeros=1024)
+    """An archive in an archive that unpacks to 256 MB."""
+    return sdist(folder, tarfile.TarInfo("x"), zeros=256)
 
 
 def snippets_outside(folder: Path) -> Path:
@@ -442,15 +439,15 @@ def snippets_link(folder: Path) -> Path:
 
 
 def verses_bomb(folder: Path) -> Path:
-    """The verses of the King James Bible, as a block that unpacks to 1 GB."""
+    """The verses of the King James Bible, as a block that unpacks to 256 MB."""
     from attnkit.data.kjv import _MODULE
 
     packer = zlib.compressobj(1)
-    block = b"".join(packer.compress(bytes(16 << 20)) for _ in range(64)) + packer.flush()
+    block = b"".join(packer.compress(bytes(16 << 20)) for _ in range(16)) + packer.flush()
     (folder / _MODULE).mkdir(parents=True)
     for testament in ("ot", "nt"):
         for suffix, content in (
-            ("bzs", struct.pack("<III", 0, len(block), 1 << 30)),
+            ("bzs", struct.pack("<III", 0, len(block), 1 << 28)),
             ("bzv", struct.pack("<IIH", 0, 0, 9)),
             ("bzz", block),
         ):
