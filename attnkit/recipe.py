@@ -4,6 +4,8 @@ A recipe has the keys `model` and `data`, which are specs, and what Lightning's 
 Layers are merged in this order, later ones win: checkpoint, recipes, flags.
 """
 
+import math
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from attnkit.files import MAX_DEPTH, read_text
 from attnkit.registry import ConfigurationError, name_in_class_path, nearest, stacks
 
 SPEC_KEYS = ("model", "data")
@@ -21,18 +24,82 @@ STUDIES = "ablations"
 """The folder of the recipes in which the study files are: they are not recipes themselves."""
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML in which `1e-3` is a number, as in YAML 1.2, and a key that is written twice is an error."""
+MAX_BYTES = 1 << 18
+"""Of a recipe or a study file."""
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+MAX_VALUES = 20_000
+"""In a recipe; an alias counts as all that it stands for."""
+
+MAX_DIGITS = 100
+"""Characters of a number."""
+
+_PLAIN = [f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as plain data, within limits: deep nesting, and aliases of aliases, could keep its reader busy for ever.
+
+    `1e-3` is a number, as in YAML 1.2; a date is text; a key is a scalar, and one that is written twice is an error.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = self._values = 0
+        self._sizes: dict[Any, int] = {}  # the values in each node that is complete
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        mark, is_alias, before = self.peek_event().start_mark, self.check_event(yaml.AliasEvent), self._values  # type: ignore[no-untyped-call]
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise _error(f"nested deeper than {MAX_DEPTH} levels", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias and node not in self._sizes:
+            raise _error("an alias stands inside what it refers to", mark)
+        self._values += self._sizes[node] if is_alias else 1
+        if self._values > MAX_VALUES:
+            raise _error(f"more than {MAX_VALUES:,} values, where an alias counts as all that it stands for", mark)
+        self._sizes.setdefault(node, self._values - before)
+        return node
+
+    def compose_scalar_node(self, anchor: Any) -> Any:
+        node = super().compose_scalar_node(anchor)
+        if "\0" in node.value or any("\ud800" <= c <= "\udfff" for c in node.value):
+            raise _error("a text has the character NUL or half of a surrogate pair", node.start_mark)
+        if node.tag != _PLAIN[-3] and len(node.value) > MAX_DIGITS:
+            raise _error(f"a {node.tag.rpartition(':')[2]} of more than {MAX_DIGITS} characters", node.start_mark)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _error("a key must be a word or a number, not a list or a mapping", key.start_mark)
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} is written twice", key.start_mark)
+                raise _error(f"the key {key.value!r} is written twice", key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, LookupError) as error:  # of a tag that the text does not suit, such as !!int x
+            raise _error(f"{node.value!r} is no {node.tag.rpartition(':')[2]}", node.start_mark) from error
+        if isinstance(value, float) and math.isinf(value) and "inf" not in node.value.lower():
+            raise _error(f"the number {node.value} is too large", node.start_mark)
+        return value
 
 
+def _error(problem: str, mark: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+_Loader.yaml_constructors = {tag: read for tag, read in yaml.SafeLoader.yaml_constructors.items() if tag in (*_PLAIN, None)}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789"))
 
 
@@ -40,7 +107,8 @@ def read_yaml(text: str, *, where: str) -> Any:
     """Return the plain data in `text`.
 
     Raises:
-        ConfigurationError: It is not YAML; the message names `where` and the line.
+        ConfigurationError: It is not YAML, has a tag or a key of other than plain data, or goes beyond a limit; the message names `where`
+            and the line.
 
     Example:
         >>> read_yaml("{lr: 1e-3, name: adamw}", where="an example")
@@ -50,8 +118,8 @@ def read_yaml(text: str, *, where: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigurationError(f"{where}{line} is not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{where}{line} is not YAML: {str(error.problem)[:200]}") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: an escape of no character, such as "\\UFFFFFFFF"
         raise ConfigurationError(f"{where} is not YAML: {error}") from error
 
 
@@ -74,14 +142,14 @@ def find_recipe(name: str) -> Path:
     Raises:
         ConfigurationError: There is neither.
     """
-    if (path := Path(name)).is_file():
-        return path
+    if os.path.isfile(name):
+        return Path(name)
     short = name.removesuffix(".yaml").removesuffix(".yml")
     if short in recipe_names():
         return recipe_folder() / f"{short}.yaml"
     known = recipe_names()
     raise ConfigurationError(
-        f"no recipe {name!r}: there is no such file, and no recipe of that name comes with attnkit."
+        f"no recipe {name!r}: there is no such regular file, and no recipe of that name comes with attnkit."
         f"{nearest(short, known)} Recipes: {', '.join(known) or 'none'}."
     )
 
@@ -89,10 +157,7 @@ def find_recipe(name: str) -> Path:
 def read_recipe(name: str) -> dict[str, Any]:
     """Return the content of the recipe `name`, with every spec as names and mappings with a name."""
     path = find_recipe(name)
-    try:
-        content = read_yaml(path.read_text(encoding="utf-8"), where=str(path))
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    content = read_yaml(read_text(path, limit=MAX_BYTES), where=str(path))
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path} must be a mapping with the keys model, data and trainer, but is {type(content).__name__}")
     return {key: plain(value) if key in SPEC_KEYS else value for key, value in content.items()}

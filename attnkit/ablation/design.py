@@ -1,5 +1,7 @@
 """Designs: from factors and their levels to the variants of a study, and to what each is compared with. Plain data, no torch."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -11,6 +13,8 @@ Design = Literal["one_factor", "full", "minus_one", "cumulative", "list"]
 DESIGNS: tuple[str, ...] = get_args(Design)
 Choices = tuple[tuple[str, str], ...]
 """The level of each factor, in the order of the factors."""
+
+MAX_VARIANTS = 10_000
 
 ROOTS = ("model", "data", "trainer")
 """What the dotted keys of overrides begin with."""
@@ -109,6 +113,8 @@ def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] 
     if design == "one_factor":
         return [_variant(base, base), *(_variant(base | {f.name: v}, base) for f in factors for v in f.levels)]
     if design == "full":
+        if (count := math.prod(1 + len(f.levels) for f in factors)) > MAX_VARIANTS:
+            raise ConfigurationError(f"the design full has {count:,} variants of these factors; at most {MAX_VARIANTS:,} are possible")
         grid = product(*([f.baseline, *f.levels] for f in factors))
         return [_variant(dict(zip(base, levels, strict=True)), base) for levels in grid]
     on = {f.name: f.levels[0] for f in factors}
@@ -151,11 +157,14 @@ def read_factor(name: str, given: Any) -> Factor:
     if not isinstance(levels, list | Mapping) or not levels:
         raise ConfigurationError(f"factor {name!r} needs levels: a list of values, or a mapping from labels to values")
     named = levels.items() if isinstance(levels, Mapping) else [(None, value) for value in levels]
-    read = tuple(_level(name, value, title) for title, value in named)
+    read = tuple(_level(name, value, title if title is None else str(title)) for title, value in named)
     if twice := [v.label for i, v in enumerate(read) if v.label in [w.label for w in read[:i]]]:
         raise ConfigurationError(f"factor {name!r} has the level {twice[0]!r} twice")
+    short = name.rpartition(".")[2]
+    if not re.fullmatch(r"[\w-]{1,100}", short):
+        raise ConfigurationError(f"factor {name!r} needs a name of letters, digits, '-' and '_', up to 100: figures are called after it")
     baseline = _level(name, given["baseline"]) if "baseline" in given else Level(label="baseline")
-    return Factor(name=name.rpartition(".")[2], baseline=baseline, levels=read)
+    return Factor(name=short, baseline=baseline, levels=read)
 
 
 def _level(name: str, value: Any, title: str | None = None) -> Level:

@@ -17,7 +17,7 @@ from attnkit.ablation.launch import POLL, WORKER, Handle, Job, Launcher, launche
 from attnkit.ablation.plan import Plan, Run, make_plan
 from attnkit.ablation.probe import estimate
 from attnkit.ablation.progress import Progress, Say
-from attnkit.ablation.store import FINAL, read_json, status_of, told_when_full, write_json
+from attnkit.ablation.store import FINAL, remove, result_of, status_of, told_when_full, write_json
 from attnkit.registry import ConfigurationError, nearest
 
 BUSY = 75
@@ -105,11 +105,14 @@ class Engine:
         self.tries: dict[str, int] = {}
         progress.total = len(plan.runs)
         for run in plan.runs:
-            status = status_of(plan.run_folder(run.key))["status"]
-            if status in FINAL:
-                progress.ended[status] += 1
-            else:
-                self.queue.append(run)
+            state = status_of(folder := plan.run_folder(run.key))
+            if state["status"] in FINAL:
+                progress.ended[state["status"]] += 1
+                continue
+            if state["status"] == "damaged":
+                say(f"{_name(run)}: {state['message']}; it is run again")
+                forget(folder)
+            self.queue.append(run)
 
     def work(self, spec: Mapping[str, Any], jobs: int | None) -> None:
         """Run all; at an error or Ctrl-C, end the processes first."""
@@ -149,8 +152,7 @@ class Engine:
 
     def _start(self, where: Launcher, run: Run, slot: int) -> _Active:
         folder = self.plan.run_folder(run.key)
-        if not (folder / "job.json").exists():
-            write_json(folder / "job.json", run.job)
+        write_json(folder / "job.json", run.job)  # again if it is there: it may have been damaged
         gpu = self.gpus[slot % len(self.gpus)] if self.gpus else None
         job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=self.plan.study.timeout, worker=WORKER)
         return _Active(run, job, where.submit(job), time.monotonic(), slot)
@@ -185,7 +187,7 @@ class Engine:
         progress.ended[status["status"]] += 1
         if elapsed is not None:
             progress.durations.append(elapsed)
-        value = (read_json(folder / "result.json") or {}).get("metrics", {}).get(self.plan.study.metric)
+        value = result_of(folder).get("metrics", {}).get(self.plan.study.metric) if status["status"] == "ok" else None
         shown = f"{self.plan.study.metric} {value:.5g}" if isinstance(value, float | int) else status.get("message", "")
         took = f"{elapsed:.0f} s" if elapsed is not None else "by another process"
         to_go = f", {progress.to_go()}" if progress.to_go() else ""
@@ -201,7 +203,7 @@ class Engine:
 
 def check_metric(plan: Plan, folder: Path) -> None:
     """Raise if a run that ended well has not logged the metric of the study."""
-    logged = (read_json(folder / "result.json") or {}).get("metrics", {})
+    logged = result_of(folder).get("metrics", {})
     if plan.study.metric not in logged:
         raise ConfigurationError(
             f"the metric {plan.study.metric!r} is never logged.{nearest(plan.study.metric, logged)} "
@@ -211,7 +213,7 @@ def check_metric(plan: Plan, folder: Path) -> None:
 
 def retry(plan: Plan) -> int:
     """Forget how failed runs ended, so that they are run again. Returns how many; a diverged run is no failure."""
-    failed = [f for run in plan.all_runs if status_of(f := plan.run_folder(run.key))["status"] == "failed"]
+    failed = [f for run in plan.all_runs if status_of(f := plan.run_folder(run.key))["status"] in ("failed", "damaged")]
     for folder in failed:
         forget(folder)
     return len(failed)
@@ -221,7 +223,8 @@ def forget(folder: Path) -> None:
     """Forget how a run ended: it goes on from its checkpoint, or begins anew, by the kind of its failure."""
     if status_of(folder).get("kind") not in CONTINUED:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    (folder / "status.json").unlink()
+        remove(folder / "result.json")
+    remove(folder / "status.json")
 
 
 def _name(run: Run) -> str:

@@ -1,7 +1,7 @@
 """What a careful reader would ask of a study, each with whether it holds; read from what is stored."""
 
 from attnkit.ablation.results import Results
-from attnkit.ablation.store import read_json
+from attnkit.ablation.study import read_question
 
 Check = tuple[bool, str]
 
@@ -43,7 +43,7 @@ def _sizes(results: Results) -> Check:
 
 
 def _optional_stopping(results: Results) -> Check:
-    asked = read_json(results.plan.study_folder / "study.json") or {}
+    asked = read_question(results.plan.study_folder) or {}
     added = [seed for seed in asked.get("seeds_added", ()) if seed in results.study.seeds]
     text = "the number of seeds was decided before the results"
     return not added, text + (f", but {added} were added: p-values are too small" if added else "")

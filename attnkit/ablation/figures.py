@@ -253,7 +253,7 @@ def _canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
     Ids inside the SVG are hashed from `name`: figures of one page must not share them.
     """
     svg = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif"}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.parse_math": False}):
         figure = MatplotlibFigure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots()
         axes.grid(axis="x", alpha=0.25)

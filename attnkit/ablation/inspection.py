@@ -57,12 +57,27 @@ def inspect(recipe: str, compositions: Sequence[Sequence[Mapping[str, Any]]], *,
     """
     shared = [attnkit.__version__, source_version(), str(Path(recipe).resolve()), Path(recipe).read_text(encoding="utf-8"), match]
     files = [cache / f"{key_of([shared, compositions[0] if match else None, layers])}.json" for layers in compositions]
-    asked = [i for i, file in enumerate(files) if not file.exists()]
+    asked = [i for i, file in enumerate(files) if _stored(file) is None]
     if asked:
         question = {"recipe": recipe, "match": match, "baseline": compositions[0], "compositions": [compositions[i] for i in asked]}
         for i, answer in zip(asked, _answers(question), strict=True):
             write_json(files[i], answer)
-    return [Inspection(**read_json(file)) for file in files]
+    found = [_stored(file) for file in files]
+    if missing := [file for file, inspection in zip(files, found, strict=True) if inspection is None]:
+        raise ConfigurationError(f"{missing[0]} is not what the inspection wrote; remove it")
+    return [inspection for inspection in found if inspection is not None]
+
+
+def _stored(file: Path) -> Inspection | None:
+    """Return the answer in a file; None if there is none, or it is damaged."""
+    try:
+        inspection = Inspection(**read_json(file))
+    except (TypeError, ConfigurationError):
+        return None
+    shapes = (("recipe", Mapping | None), ("notes", list), ("parameters", int | None), ("flops", int | None), ("error", str | None))
+    has_shape = all(isinstance(getattr(inspection, name), shape) for name, shape in shapes)
+    is_known = inspection.error is not None or (inspection.recipe is not None and isinstance(inspection.recipe.get("data"), Mapping))
+    return inspection if has_shape and is_known else None
 
 
 def _answers(question: Any) -> Iterable[dict[str, Any]]:

@@ -10,7 +10,7 @@ from attnkit import __version__
 from attnkit.ablation.design import Variant, layer
 from attnkit.ablation.inspection import Inspection, as_plain, inspect
 from attnkit.ablation.store import key_of, read_json, write_json
-from attnkit.ablation.study import SEED_KINDS, Study
+from attnkit.ablation.study import SEED_KINDS, Study, read_question
 from attnkit.ablation.tuning import Tuned, best_of, trials_of
 from attnkit.registry import ConfigurationError
 
@@ -93,7 +93,7 @@ class Plan:
             ConfigurationError: There are results of this name for another question.
         """
         file = self.study_folder / "study.json"
-        asked = read_json(file)
+        asked = read_question(self.study_folder)
         question = question_of(self.study)
         question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
         if asked is None:
@@ -123,11 +123,27 @@ def stored_plan(study: Study, folder: Path) -> Plan | None:
 
     So a report does not depend on what the code makes of the study now.
     """
-    asked, stored = (read_json(folder / study.name / name) for name in ("study.json", "plan.json"))
-    if asked is None or stored is None or {run["seed"] for run in stored["runs"]} != set(study.seeds):
+    asked, file = read_question(folder / study.name), folder / study.name / "plan.json"
+    stored = read_json(file)
+    if asked is None or stored is None or any(asked.get(key) != value for key, value in question_of(study).items()):
         return None
-    if any(asked.get(key) != value for key, value in question_of(study).items()):
+    try:
+        plan = _from_stored(stored, study, folder)
+        if any(key_of(run.job) != run.key for run in plan.runs):
+            raise ValueError("a run has the key of another one")
+        complete = {(v.name, seed) for v in plan.variants for seed in study.seeds} == set(plan.key_by_variant)
+        known = {v.name for v in plan.variants} <= set(plan.inspections) & set(plan.side_effects)
+        references = {v.reference for v in plan.variants if v.reference is not None} <= {v.name for v in plan.variants}
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise ConfigurationError(f"{file} is damaged ({error}); remove it, and it is made anew from the study") from error
+    if {run.seed for run in plan.runs} != set(study.seeds):
         return None
+    if not (complete and known and references):
+        raise ConfigurationError(f"{file} is damaged: variants, runs and inspections do not match; remove it, and it is made anew")
+    return plan
+
+
+def _from_stored(stored: Mapping[str, Any], study: Study, folder: Path) -> Plan:
     excluded = [(Variant(**variant), reason) for variant, reason in stored["left_out"]]
     return Plan(
         study=study,
@@ -148,7 +164,7 @@ def add_seeds(study: Study, folder: Path, count: int) -> Study:
         ConfigurationError: There are no results yet, or the number is not above 0.
     """
     file = folder / study.name / "study.json"
-    asked = read_json(file)
+    asked = read_question(file.parent)
     if asked is None:
         raise ConfigurationError(f"{file.parent} has no results yet: set seeds in the study file, before there are any")
     if count < 1:

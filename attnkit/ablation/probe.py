@@ -16,6 +16,7 @@ from attnkit.ablation.inspection import source_version
 from attnkit.ablation.plan import Plan
 from attnkit.ablation.progress import Say
 from attnkit.ablation.store import key_of, read_json, status_of, write_json
+from attnkit.registry import ConfigurationError
 
 PROBER = "attnkit.cli.probe"
 MOST = 8
@@ -96,14 +97,14 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
         for name, job in first.items()
         if name not in finished
     }
-    unknown = [name for name, file in files.items() if not file.exists()]
+    unknown = [name for name, file in files.items() if _stored(file) is None]
     failed = {}
     if probe and unknown and len(files) - len(unknown) < MOST:
         chosen = spread(unknown, MOST)
         which = f"{len(chosen)} of {len(unknown)} variants" if len(chosen) < len(unknown) else f"{len(chosen)} variants"
         say(f"timing a few steps of {which} (at most {PATIENCE:.0f} s; --no-probe leaves it out)")
         failed = _probe({name: first[name] for name in chosen}, files)
-    probes = {name: Probe(**found) for name, file in files.items() if (found := read_json(file)) is not None}
+    probes = {name: found for name, file in files.items() if (found := _stored(file)) is not None}
     known = finished | {name: found.seconds for name, found in probes.items()}
     known |= {name: known[run.variants[0]] for run in runs for name in run.variants if run.variants[0] in known}  # the same composition
     sizes = {name: inspection.parameters or 0 for name, inspection in plan.inspections.items()}
@@ -116,6 +117,15 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
         taken=taken,
         failed=failed,
     )
+
+
+def _stored(file: Path) -> Probe | None:
+    """Return the probe in a file; None if there is none, or it is damaged."""
+    try:
+        probe = Probe(**read_json(file))
+    except (TypeError, ConfigurationError):
+        return None
+    return probe if all(isinstance(value, int | float | None) for value in vars(probe).values()) else None
 
 
 def spread(names: Sequence[str], count: int) -> list[str]:
@@ -135,7 +145,7 @@ def _finished(plan: Plan) -> dict[str, float]:
     times: dict[str, list[float]] = {}
     for run in plan.runs:
         status = status_of(plan.run_folder(run.key))
-        if status["status"] == "ok" and "wall_seconds" in status:
+        if status["status"] == "ok" and status.get("wall_seconds") is not None:
             for name in run.variants:
                 times.setdefault(name, []).append(status["wall_seconds"])
     return {name: sum(found) / len(found) for name, found in times.items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
+from attnkit.ablation import escape
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.methods import methods
 from attnkit.ablation.published import published
@@ -101,6 +102,10 @@ ALL_RUNS = "{} runs, and the command that makes each again"
 PROVENANCE = ("variant", "seed", "status", "the command that makes it again")
 
 
+def _again(results: Results) -> str:
+    return f"attnkit ablate run {quote(_file(results))}"
+
+
 def _file(results: Results) -> str:
     return results.study.file or "STUDY.yaml"
 
@@ -112,7 +117,7 @@ def provenance(results: Results) -> list[tuple[str, ...]]:
             ", ".join(run.variants),
             str(run.seed),
             results.status[run.key]["status"],
-            f"attnkit ablate reproduce {_file(results)} {quote(f'{run.variants[0]}:{run.seed}')}",
+            f"attnkit ablate reproduce {quote(_file(results))} {quote(f'{run.variants[0]}:{run.seed}')}",
         )
         for run in results.plan.runs
     ]
@@ -126,47 +131,36 @@ def count_verdicts(results: Results) -> str:
 
 def markdown(results: Results) -> str:
     """Return the report as Markdown; its figures are files beside it, in `figures`."""
-    lines = [f"# {results.study.name}", "", subtitle(results), ""]
-    lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(_item(s) for s in results.sentences()), ""]
+    lines = [f"# {results.study.name}", "", escape.markdown(subtitle(results)), ""]
+    lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
     lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), LEGEND, ""]
-    lines += [
-        line for figure in results.figures for line in (f"### {figure.title}", "", f"![{figure.title}](figures/{figure.name}.svg)", "")
-    ]
+    for figure in results.figures:
+        title = escape.markdown(figure.title)
+        lines += [f"### {title}", "", f"![{title}](figures/{figure.name}.svg)", ""]
     if results.interactions:
-        lines += ["## Interactions", "", *(_item(_interaction(c, results)) for c in results.interactions), ""]
-    lines += ["## Failures and exclusions", "", *(_item(line) for line in omissions(results)), ""]
+        lines += ["## Interactions", "", *(escape.markdown_item(_interaction(c, results)) for c in results.interactions), ""]
+    lines += ["## Failures and exclusions", "", *(escape.markdown_item(line) for line in omissions(results)), ""]
     if table := published(results):
         lines += [
             "## Beside the published table",
             "",
-            f"{table.source}.",
+            f"{escape.markdown(table.source)}.",
             "",
             _markdown_table(table.headers, table.rows),
-            table.summary,
+            escape.markdown(table.summary),
             "",
         ]
-    lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {text}" for holds, text in checklist(results)), ""]
+    lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {escape.markdown(text)}" for holds, text in checklist(results)), ""]
     if effects := _effects(results):
-        lines += [*(_item(f"{name}: {effect}") for name, effect in effects), ""]
+        lines += [*(escape.markdown_item(f"{name}: {effect}") for name, effect in effects), ""]
     if results.plan.tuned:
         lines += ["## Tuning", "", TUNING, "", _markdown_table(*tuning(results)), ""]
-    lines += ["## Methods", "", methods(results), "", "## Provenance", ""]
-    lines += [f"- {count} runs: {environment}" for environment, count in results.environments()]
-    lines += [f"- all of it again: `attnkit ablate run {_file(results)}`", ""]
+    lines += ["## Methods", "", escape.markdown(methods(results)), "", "## Provenance", ""]
+    lines += [escape.markdown_item(f"{count} runs: {environment}") for environment, count in results.environments()]
+    lines += [f"- all of it again: {escape.markdown_code(_again(results))}", ""]
     lines += ['<details markdown="1">', f"<summary>{ALL_RUNS.format(len(results.plan.runs))}</summary>", ""]
     lines += [_markdown_table(PROVENANCE, [(False, row) for row in provenance(results)]), "</details>", ""]
     return "\n".join(lines)
-
-
-def _item(text: str) -> str:
-    r"""Return an item of a list; the + of a step's name would begin a list in it.
-
-    Example:
-        >>> print(_item("+ attention=additive is better"), _item("baseline: 1 failed"), sep="\n")
-        - \+ attention=additive is better
-        - baseline: 1 failed
-    """
-    return f"- \\{text}" if text.startswith("+") else f"- {text}"
 
 
 def subtitle(results: Results) -> str:
@@ -182,7 +176,7 @@ def omissions(results: Results) -> list[str]:
     """Return what is not in the table as a number, and why."""
     failed = [
         f"{', '.join(run.variants)}, seed {run.seed}: {status['status']}"
-        + (f" ({status['kind']}: {status['message']})" if status["status"] == "failed" else "")
+        + (f" ({status['kind']}: {status['message']})" if "message" in status else "")
         for run, status in results.failures()
     ]
     return [*failed, *(f"{v.name} was left out: {reason}" for v, reason in results.plan.left_out)] or ["none"]
@@ -190,9 +184,10 @@ def omissions(results: Results) -> list[str]:
 
 def latex(results: Results) -> str:
     r"""Return the main table in LaTeX (needs the package booktabs)."""
-    lines = [rf"\begin{{tabular}}{{l{'r' * (len(HEADERS) - 1)}}}", r"\toprule", " & ".join(map(_tex, HEADERS)) + r" \\", r"\midrule"]
+    header = " & ".join(map(escape.latex, HEADERS)) + r" \\"
+    lines = [rf"\begin{{tabular}}{{l{'r' * (len(HEADERS) - 1)}}}", r"\toprule", header, r"\midrule"]
     for bold, cells in rows(results):
-        shown = [rf"\textbf{{{_tex(c)}}}" if bold and i in BOLD else _tex(c) for i, c in enumerate(cells)]
+        shown = [rf"\textbf{{{escape.latex(c)}}}" if bold and i in BOLD else escape.latex(c) for i, c in enumerate(cells)]
         lines.append(" & ".join(shown) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
@@ -212,7 +207,7 @@ def page(results: Results) -> str:
         bold=BOLD,
         legend=LEGEND,
         published=published(results),
-        again=f"attnkit ablate run {_file(results)}",
+        again=_again(results),
         provenance_headers=PROVENANCE,
         all_runs=ALL_RUNS.format(len(results.plan.runs)),
         interactions=[_interaction(c, results) for c in results.interactions],
@@ -233,8 +228,8 @@ def write_report(results: Results, folder: Path) -> Path:
         write_text(folder / "figures" / f"{figure.name}.svg", figure.svg or "")
     write_text(folder / "report.md", markdown(results))
     write_text(folder / "report.tex", latex(results))
-    write_text(folder / "report.csv", results.summary().to_csv(index=False))
-    write_text(folder / "runs.csv", results.frame().to_csv(index=False))
+    write_text(folder / "report.csv", escape.csv(results.summary()))
+    write_text(folder / "runs.csv", escape.csv(results.frame()))
     write_text(folder / "report.html", page(results))
     return folder / "report.html"
 
@@ -250,19 +245,8 @@ def _interaction(c: Comparison, results: Results) -> str:
 
 
 def _markdown_table(headers: Sequence[str], table: Sequence[Row]) -> str:
-    lines = [f"| {' | '.join(headers)} |", f"|{'---|' * len(headers)}"]
+    lines = [f"| {' | '.join(map(escape.markdown_cell, headers))} |", f"|{'---|' * len(headers)}"]
     for bold, cells in table:
-        shown = [f"**{c}**" if bold and i in BOLD else c for i, c in enumerate(c.replace("|", "\\|") for c in cells)]
+        shown = [f"**{c}**" if bold and i in BOLD else c for i, c in enumerate(map(escape.markdown_cell, cells))]
         lines.append(f"| {' | '.join(shown)} |")
     return "\n".join([*lines, ""])
-
-
-def _tex(text: str) -> str:
-    r"""Escape what LaTeX gives a meaning.
-
-    Example:
-        >>> _tex("a_b 5% < 1")
-        'a\\_b 5\\% $<$ 1'
-    """
-    special: dict[str, Any] = {c: f"\\{c}" for c in "_%&#${}"} | {"<": "$<$", ">": "$>$", "\\": r"\textbackslash{}"}
-    return "".join(special.get(c, c) for c in text)

@@ -13,8 +13,9 @@ import pandas as pd
 from attnkit.ablation.interaction import interactions
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.statistics import Comparison, compare, judge
-from attnkit.ablation.store import read_json, status_of
+from attnkit.ablation.store import read_json, result_of, status_of
 from attnkit.ablation.study import Study
+from attnkit.registry import ConfigurationError
 
 if TYPE_CHECKING:
     from attnkit.ablation.figures import Figure
@@ -34,7 +35,14 @@ class Results:
         self.plan = plan
         self.study = plan.study
         self.status = {run.key: status_of(plan.run_folder(run.key)) for run in plan.runs}
-        self.result = {run.key: read_json(plan.run_folder(run.key) / "result.json") or {} for run in plan.runs}
+        self.result = {run.key: self._result(run) for run in plan.runs}
+
+    def _result(self, run: Run) -> dict[str, Any]:
+        """Return the result of a run; of one that is damaged, which its status says, an empty one."""
+        try:
+            return result_of(self.plan.run_folder(run.key))
+        except ConfigurationError:
+            return {}
 
     @property
     def complete(self) -> bool:
@@ -202,12 +210,17 @@ class Results:
 
     def failures(self) -> list[tuple[Run, dict[str, Any]]]:
         """Return the runs without a number, with their status."""
-        return [(run, self.status[run.key]) for run in self.plan.runs if self.status[run.key]["status"] != "ok"]
+        lacking = {"status": "ok", "kind": "damaged", "message": f"its result has no {self.study.metric}"}
+        statuses = [(run, self.status[run.key]) for run in self.plan.runs]
+        return [
+            (run, lacking if status["status"] == "ok" else status)
+            for run, status in statuses
+            if status["status"] != "ok" or self.study.metric not in self.result[run.key]["metrics"]
+        ]
 
     def environments(self) -> list[tuple[str, int]]:
         """Return in which environments the runs were made, and how many in each."""
-        found = [read_json(self.plan.run_folder(run.key) / "environment.json") for run in self.plan.runs]
-        return Counter(", ".join(f"{k} {v}" for k, v in e.items()) for e in found if e).most_common()
+        return Counter(filter(None, (_environment(self.plan.run_folder(run.key)) for run in self.plan.runs))).most_common()
 
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""
@@ -229,6 +242,15 @@ class Results:
 
     def _repr_html_(self) -> str:
         return str(self.frame().to_html())
+
+
+def _environment(run: Path) -> str:
+    """Return the environment of a run in words; empty if it is not known yet."""
+    try:
+        found = read_json(run / "environment.json")
+    except ConfigurationError:
+        return "an environment that is not known, as its file is damaged"
+    return ", ".join(f"{k} {v}" for k, v in found.items()) if isinstance(found, dict) else ""
 
 
 def sentence(c: Comparison, study: Study) -> str:

@@ -1,5 +1,6 @@
 """The study file: which recipe, what is varied, how often it is run, and what counts as a difference. Reads without torch."""
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -10,7 +11,8 @@ from attnkit.ablation.design import DESIGNS, Design, Factor, Variant, check_key,
 from attnkit.ablation.launch import read_engine
 from attnkit.ablation.sections import Budget, Match, Published, Tune
 from attnkit.ablation.store import read_json
-from attnkit.recipe import STUDIES, find_recipe, read_yaml, recipe_folder
+from attnkit.files import read_text
+from attnkit.recipe import MAX_BYTES, STUDIES, find_recipe, read_yaml, recipe_folder
 from attnkit.registry import ConfigurationError, nearest
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ FOLDERS = ("runs", "inspections", "probes", "reproduced")
 """What else is beside the folders of studies."""
 
 SEED_KINDS = ("initialisation", "data", "dropout")
+
+MAX_SEEDS = 10_000
 
 SPECIAL = {"source": 1, "target": 2}
 """How many tokens of each side are no text, though `data.max_length` counts them: the end, and the beginning of targets."""
@@ -82,9 +86,10 @@ class Study:
     file: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+", self.name) or self.name in FOLDERS:
+        if not re.fullmatch(r"\w[\w.-]{0,99}", self.name) or self.name in FOLDERS:
             raise ConfigurationError(
-                f"name: {self.name!r} cannot name a folder of results; use letters, digits, '-', '_' and '.', not {FOLDERS}"
+                f"name: {self.name!r} cannot name a folder of results; use letters, digits, '-', '_' and '.', up to 100, a letter, a digit "
+                f"or '_' first, and not {FOLDERS}"
             )
         if len(set(self.seeds)) != len(self.seeds):
             raise ConfigurationError(f"seeds: {list(self.seeds)} has one twice")
@@ -124,7 +129,7 @@ class Study:
     def from_yaml(cls, path: str | Path) -> Self:
         """Read a study file: a path, or the short name of one that comes with attnkit, such as `ablations/attention`."""
         file = find_study(str(path))
-        return replace(cls.from_dict(read_yaml(file.read_text(encoding="utf-8"), where=str(file)), file=file), file=str(path))
+        return replace(cls.from_dict(read_yaml(read_text(file, limit=MAX_BYTES), where=str(file)), file=file), file=str(path))
 
     @classmethod
     def from_dict(cls, content: Any, *, file: Path) -> Self:
@@ -138,7 +143,10 @@ class Study:
             raise ConfigurationError(f"{file}: unknown key {unknown[0]!r}.{nearest(str(unknown[0]), known)} Keys: {', '.join(known)}.")
         given: dict[str, Any] = {"name": file.stem, **content, "file": str(file)}
         beside = file.parent / str(given["recipe"])
-        given["recipe"] = str(beside if beside.is_file() else find_recipe(str(given["recipe"])))
+        given["recipe"] = str(beside if os.path.isfile(beside) else find_recipe(str(given["recipe"])))
+        for key, kinds in _KINDS.items():
+            if not isinstance(given.get(key, kinds[0]()), kinds) or isinstance(given.get(key), bool):
+                raise ConfigurationError(f"{file}: {key} must be {_SHAPES[key]}, but is {given[key]!r}")
         for key, read in _READERS.items():
             if key in given:
                 try:
@@ -153,7 +161,7 @@ class Study:
 
     def with_added_seeds(self, folder: str | Path = "runs/ablations") -> Self:
         """Return the study with the seeds that `attnkit ablate seeds --add` gave it in this folder of results."""
-        asked = read_json(Path(folder) / self.name / "study.json") or {}
+        asked = read_question(Path(folder) / self.name) or {}
         return self.with_seeds(*asked.get("seeds_added", []))
 
     def expanded(self) -> list[Variant]:
@@ -191,25 +199,42 @@ class Study:
         return Results(run_plan(self.plan(folder), jobs=jobs, fail_fast=fail_fast))
 
 
+def read_question(folder: Path) -> dict[str, Any] | None:
+    """Return what was asked when the results in a study's folder were begun; None if there are none.
+
+    Raises:
+        ConfigurationError: The file is damaged. It is not made anew, for it shows that the question came before the answers.
+    """
+    asked = read_json(folder / "study.json")
+    if asked is None:
+        return None
+    lists = [asked.get("seeds_at_start"), asked.get("seeds_added", [])] if isinstance(asked, dict) else [None]
+    if not all(isinstance(seeds, list) and all(type(seed) is int for seed in seeds) for seeds in lists):
+        raise ConfigurationError(f"{folder / 'study.json'} is damaged: it does not say with which seeds the study began; restore it")
+    return dict(asked)
+
+
 def find_study(name: str) -> Path:
     """Return the file that a name means: an existing path, or a study that comes with attnkit.
 
     Raises:
         ConfigurationError: There is neither.
     """
-    if (path := Path(name)).is_file():
-        return path
+    if os.path.isfile(name):
+        return Path(name)
     folder = recipe_folder() / STUDIES
     known = sorted(p.stem for p in folder.glob("*.yaml"))
     short = name.removesuffix(".yaml").removeprefix(f"{STUDIES}/")
     if short in known:
         return folder / f"{short}.yaml"
     raise ConfigurationError(
-        f"no study {name!r}: there is no such file.{nearest(short, known)} Studies of attnkit: {', '.join(known) or 'none'}."
+        f"no study {name!r}: there is no such regular file.{nearest(short, known)} Studies of attnkit: {', '.join(known) or 'none'}."
     )
 
 
 def _seeds(given: Any) -> tuple[int, ...]:
+    if isinstance(given, int) and given > MAX_SEEDS:
+        raise ConfigurationError(f"seeds: at most {MAX_SEEDS:,}, but is {given}")
     seeds = tuple(range(given)) if isinstance(given, int) and not isinstance(given, bool) else tuple(given)
     if wrong := [s for s in seeds if not isinstance(s, int) or isinstance(s, bool) or s < 0]:
         raise ConfigurationError(f"seeds: a number of seeds, or a list of integers from 0; not {wrong[0]!r}")
@@ -244,7 +269,25 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "published": Published.read,
 }
 
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "metric": (str,),
+    "alpha": (float, int),
+    "min_effect": (float, int, type(None)),
+    "timeout": (float, int, type(None)),
+    "set": (dict,),
+    "retries": (dict,),
+}
+"""The types of the keys that are taken as they are."""
+
 _SHAPES: Mapping[str, str] = {
+    "name": "text",
+    "metric": "text, as in val/loss",
+    "alpha": "a number",
+    "min_effect": "a number",
+    "timeout": "a number of seconds",
+    "set": "a mapping from dotted keys, as in {trainer.max_epochs: 3}",
+    "retries": "a mapping from kinds of failure, as in {killed: 1}",
     "factors": "a mapping, as in {model.stack.position: [none, rotary]}",
     "variants": "a mapping from names to overrides, as in {deep: {model.stack.num_layers: 6}}",
     "seeds": "a number of seeds, or a list of integers from 0",

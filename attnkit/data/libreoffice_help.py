@@ -15,7 +15,11 @@ from typing_extensions import override
 from attnkit.data.base import Pair, Seq2SeqData, references
 from attnkit.data.packages import find_package_file
 from attnkit.data.reading import read_columns
+from attnkit.files import read_text
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
+
+LARGEST_PAGE = 1 << 20
+"""Bytes of a help page."""
 
 Language = Literal["en", "ko", "de"]
 Part = Literal["train", "validation", "test"]
@@ -147,7 +151,7 @@ class LibreOfficeHelp(Seq2SeqData):
     def _pages(self, language: Language) -> dict[str, dict[str, str]]:
         """Return the text of each paragraph id of each page."""
         folder = self._folder(language)
-        return {path.relative_to(folder).as_posix(): paragraphs(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
+        return {path.relative_to(folder).as_posix(): paragraphs(read_text(path, limit=LARGEST_PAGE)) for path in folder.rglob("*.html")}
 
     def _folder(self, language: Language) -> Path:
         locale = _LOCALES[language]
@@ -162,8 +166,11 @@ def paragraphs(page: str) -> dict[str, str]:
         {'a': 'Tables', 'b': 'Press Enter.'}
     """
     parser = _Paragraphs()
-    parser.feed(page)
-    parser.close()
+    try:
+        parser.feed(page)
+        parser.close()
+    except AssertionError as error:  # of a declaration that HTML does not have, such as <![x
+        raise ConfigurationError(f"a help page is not HTML: {error}") from error
     return parser.texts
 
 

@@ -1,9 +1,11 @@
 """Sentences of movie reviews with the sentiment that people found in them."""
 
+import gzip
 import hashlib
 import io
+import math
 import tarfile
-import zipfile
+import zlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing_extensions import override
 from attnkit.data.imdb import imdb_reviews, passages
 from attnkit.data.labelled import Labelled, LabelledTextData, Labels
 from attnkit.data.reading import read_columns
+from attnkit.files import UNPACKED, read_member, too_large
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, nearest
 
 ARCHIVE = "vaderSentiment-0.5.zip"
@@ -128,15 +131,29 @@ class MovieSnippets(LabelledTextData):
                 f"pip download vaderSentiment==0.5 --no-deps --no-binary :all: -d {self.folder}"
             )
         try:
-            with zipfile.ZipFile(path) as outer, tarfile.open(fileobj=io.BytesIO(outer.read(INNER))) as inner:
-                file = inner.extractfile(FILE.format(name))
+            packed = read_member(path, INNER)
+            unpacked = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(UNPACKED + 1)
+            if len(unpacked) > UNPACKED:
+                raise too_large(path)
+            with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as inner:
+                member = inner.getmember(FILE.format(name))
+                if not member.isreg() or member.size > len(unpacked):
+                    raise ValueError(f"{member.name} is not a regular file")
+                file = inner.extractfile(member)
                 assert file is not None
                 lines = file.read().decode("utf-8").splitlines()
-        except (zipfile.BadZipFile, tarfile.TarError, KeyError, UnicodeDecodeError) as error:
+            return [_sentence(line) for line in lines]
+        except (OSError, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError) as error:
             raise ConfigurationError(
                 f"{path} is damaged, or is not the sdist of vaderSentiment 0.5 ({error}): download it again"
             ) from error
-        return [(text, rating) for _, rating, text in (line.split("\t") for line in lines)]
+
+
+def _sentence(line: str) -> tuple[str, str]:
+    _, rating, text = line.split("\t")
+    if not math.isfinite(float(rating)):
+        raise ValueError(f"the rating {rating} is not finite")
+    return text, rating
 
 
 def _class_of(rating: float) -> str:

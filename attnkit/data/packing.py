@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from typing_extensions import override
 
 from attnkit.data.loading import BatchSampler
+from attnkit.files import regular
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer import Tokenizer
 
@@ -85,14 +86,25 @@ class PackedText:
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         self._arguments = (folder, vocab_size)
-        self.marks: Integers = np.load(folder / _MARKS)
-        self.ids = np.memmap(folder / _IDS, dtype=_dtype(vocab_size), mode="r")
+        self.marks: Integers = _marks(folder / _MARKS)
+        self.ids = np.memmap(regular(folder / _IDS), dtype=_dtype(vocab_size), mode="r")
         if len(self.ids) != self.marks[-1, 0] + 1:
             raise ValueError(f"{len(self.ids)} ids in place of {self.marks[-1, 0] + 1}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path, int]]:
         """Processes that prepare batches open the files themselves."""
         return type(self), self._arguments
+
+    def checked(self) -> Self:
+        """Return this text after reading it once.
+
+        Raises:
+            ValueError: An id is not in the vocabulary.
+        """
+        _, vocab_size = self._arguments
+        if (largest := int(self.ids.max())) >= vocab_size:
+            raise ValueError(f"the id {largest} is beyond the vocabulary of {vocab_size}")
+        return self
 
     def __len__(self) -> int:
         """Return the number of targets N: all tokens, and an eos for each document."""
@@ -231,6 +243,16 @@ class WindowSampler(BatchSampler):
         starts = np.append(np.arange(0, last, stride), last)  # [W]
         scored = np.append(0, starts[:-1] + self._context)  # up to where the windows before it have scored
         return np.stack([starts, scored - starts], axis=1)
+
+
+def _marks(path: Path) -> Integers:
+    try:
+        marks = np.load(regular(path), mmap_mode="r")  # so that no more is taken for it than the file has
+    except Exception as error:  # the header is text that Python parses, so there is an error for every way to be wrong
+        raise ValueError(f"{path.name} is no array ({error})") from error
+    if marks.dtype != np.int64 or marks.ndim != 2 or marks.shape[1] != 2 or len(marks) == 0 or (np.diff(marks, axis=0) < 0).any():
+        raise ValueError(f"{path.name} has {marks.dtype} of shape {marks.shape} and not pairs of growing numbers")
+    return np.array(marks)
 
 
 def _dtype(vocab_size: int) -> type[np.unsignedinteger]:

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from attnkit.files import parse_json, read_parquet
 from attnkit.registry import ConfigurationError, nearest
 
 HUB = "hub:"
@@ -161,9 +162,11 @@ def _jsonl(path: str, columns: Sequence[Column]) -> Iterator[Row]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except json.JSONDecodeError as error:
             raise ConfigurationError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from error
+        except ValueError as error:
+            raise ConfigurationError(f"{path}:{number}: {error}") from error
         if not isinstance(row, dict):
             raise ConfigurationError(f'{path}:{number}: must be a JSON object such as {{"source": ...}}, but is {line[:40]!r}')
         yield f"{path}:{number}", row
@@ -176,16 +179,16 @@ def _txt(path: str, columns: Sequence[Column]) -> Iterator[Row]:
 
 
 def _parquet(path: str, columns: Sequence[Column]) -> Iterator[Row]:
-    library = _library("pyarrow.parquet", path)
-    try:
-        file = library.ParquetFile(path)
-    except ValueError as error:
-        raise ConfigurationError(f"{path}: not a parquet file ({error})") from error
-    return _numbered(path, (row for batch in file.iter_batches() for row in batch.to_pylist()))
+    return _numbered(path, read_parquet(path))
 
 
 def _hub(location: str) -> Iterator[Row]:
-    return _numbered(location, load_hub(location))
+    try:
+        yield from _numbered(location, load_hub(location))
+    except ConfigurationError:
+        raise
+    except Exception as error:  # as in load_hub
+        raise ConfigurationError(f"{location}: a row cannot be read: {type(error).__name__}: {error}") from error
 
 
 def load_hub(location: str) -> Any:
@@ -195,10 +198,13 @@ def load_hub(location: str) -> Any:
         ConfigurationError: The library is not installed, or cannot load it.
     """
     name, config, split = _hub_parts(location)
-    library = _library("datasets", location)
+    try:
+        library = import_module("datasets")
+    except ImportError as error:
+        raise ConfigurationError(f"{location} needs the library 'datasets': pip install 'attnkit[data]'") from error
     try:
         return library.load_dataset(name, config, split=split)
-    except (OSError, ValueError) as error:  # not found, no network, no such configuration or split
+    except Exception as error:  # not found, no network, no such split, damaged: the library's errors have no base class in common
         raise ConfigurationError(f"{location}: cannot be loaded: {type(error).__name__}: {error}") from error
 
 
@@ -213,13 +219,6 @@ def _hub_parts(location: str) -> tuple[str, str | None, str]:
 
 def _numbered(location: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
     return ((f"{location}, row {number}", row) for number, row in enumerate(rows))
-
-
-def _library(module: str, location: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ConfigurationError(f"{location} needs the library {module.partition('.')[0]!r}: pip install 'attnkit[data]'") from error
 
 
 _READERS: dict[str, Callable[[str, Sequence[Column]], Iterator[Row]]] = {

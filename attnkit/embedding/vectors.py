@@ -3,20 +3,29 @@
 import gzip
 import zlib
 from collections.abc import Container, Iterable, Iterator
-from importlib import import_module
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from attnkit.files import open_gzip, read_bytes, read_parquet
 from attnkit.registry import ConfigurationError, nearest
 
 Vector = npt.NDArray[np.float32]
 Entry = tuple[str, bytes, Vector]  # where it stands, for messages; the word; its numbers
 
 CHUNK = 1 << 20
+
+LONGEST_WORD = 1 << 16
+"""Bytes of a word."""
+
+LARGEST_WORD_LIST = 256 << 20
+"""Bytes of the list of words beside a matrix."""
+
+LONGEST_NUMBER = 64
+"""Bytes of a number as text."""
 
 
 def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vector]:
@@ -64,7 +73,7 @@ def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vect
                 raise ConfigurationError(f"{where}: the vector of {wanted[key]!r} has a number that is not finite")
             places[key], found[wanted[key]] = where, vector
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ConfigurationError(f"{path} is cut off or damaged ({error}); get it again") from error
+        raise ConfigurationError(f"{path} is truncated or damaged ({error}); get it again") from error
     return found
 
 
@@ -73,19 +82,19 @@ def _entries(file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
         yield from _matrix(file, wanted, dim)
         return
     is_packed = file.suffix == ".gz"
-    with cast(BinaryIO, gzip.open(file) if is_packed else file.open("rb")) as stream:
+    with open_gzip(file) if is_packed else file.open("rb") as stream:
         kind = file.with_suffix("").suffix if is_packed else file.suffix
         yield from (_binary if kind == ".bin" else _text)(stream, file, wanted, dim)
 
 
 def _text(stream: BinaryIO, file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
-    first = stream.readline()
+    lines = _lines(stream, file, LONGEST_WORD + LONGEST_NUMBER * dim)
+    first = next(lines, b"")
     if not first.strip():
         raise ConfigurationError(f"{file} is empty")
-    count = _header(first, file, dim)
-    lines = enumerate(stream, start=2) if count is not None else enumerate(chain([first], stream), start=1)
+    listed = _header(first, file, dim)
     number = 0
-    for number, line in lines:
+    for number, line in enumerate(lines, start=2) if listed is not None else enumerate(chain([first], lines), start=1):
         line = line.rstrip()
         spaces = line.count(b" ")  # more than dim where the word itself has some, as in GloVe 840B
         if spaces < dim or (spaces > dim and number == 1 and _is_number(line.split(b" ")[-dim - 1])):
@@ -95,34 +104,53 @@ def _text(stream: BinaryIO, file: Path, wanted: Container[bytes], dim: int) -> I
             numbers = line[len(word) + 1 :].split(b" ")
             if not all(map(_is_number, numbers)):
                 raise ConfigurationError(f"{file}:{number}: {b' '.join(numbers)[:40].decode(errors='replace')!r} is not a row of numbers")
-            yield f"{file}:{number}", word, np.array([float(n) for n in numbers], np.float32)
-    if count is not None and number - 1 != count:
-        raise ConfigurationError(f"{file} is cut off or damaged: its first line says {count} words, but {max(number - 1, 0)} lines follow")
+            yield f"{file}:{number}", word, _vector([float(n) for n in numbers])
+    if listed is not None and number - 1 != listed:
+        raise ConfigurationError(
+            f"{file} is truncated or damaged: its first line says {listed} words, but {max(number - 1, 0)} lines follow"
+        )
+
+
+def _lines(stream: BinaryIO, file: Path, longest: int) -> Iterator[bytes]:
+    for number in count(1):
+        line = stream.readline(longest + 1)
+        if len(line) > longest:
+            raise ConfigurationError(f"{file}:{number}: a line of more than {longest:,} bytes is no word with its numbers")
+        if not line:
+            return
+        yield line
+
+
+def _vector(numbers: Any) -> Vector:
+    with np.errstate(over="ignore"):  # what is too large for 32 bits becomes infinite, and is refused as such
+        return np.array(numbers, np.float32)
 
 
 def _binary(stream: BinaryIO, file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
-    count = _header(stream.readline(), file, dim)
-    if count is None:
+    listed = _header(stream.readline(LONGEST_WORD), file, dim)
+    if listed is None:
         raise ConfigurationError(f"{file}: not in word2vec's binary format, which begins with the line 'COUNT DIM'")
     size, start, buffer = 4 * dim, 0, b""
-    for number in range(1, count + 1):
+    for number in range(1, listed + 1):
         while (space := buffer.find(b" ", start)) < 0 or len(buffer) < space + 1 + size:
+            if space < 0 and len(buffer) - start > LONGEST_WORD:
+                raise ConfigurationError(f"{file} is damaged: word {number} has more than {LONGEST_WORD:,} bytes")
             if not (more := stream.read(CHUNK)):
-                raise ConfigurationError(f"{file} is cut off: its first line says {count} words, but it ends in the {number}th")
+                raise ConfigurationError(f"{file} is truncated: its first line says {listed} words, but it ends in the {number}th")
             buffer, start = buffer[start:] + more, 0
         word = buffer[start:space].lstrip(b"\n")  # some writers end an entry with a line break, some do not
         start = space + 1 + size
         if word in wanted:
             yield f"{file}, word {number}", word, np.frombuffer(buffer, "<f4", dim, space + 1).astype(np.float32)
     if (buffer[start:] + stream.read(CHUNK)).strip():
-        raise ConfigurationError(f"{file} is damaged: its first line says {count} words of {dim} numbers, but it goes on after them")
+        raise ConfigurationError(f"{file} is damaged: its first line says {listed} words of {dim} numbers, but more follows them")
 
 
 def _matrix(file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError) as error:
-        raise ConfigurationError(f"{file} is cut off, damaged or no .npy file ({error})") from error
+    except Exception as error:  # the header is text that Python parses, so there is an error for every way to be wrong
+        raise ConfigurationError(f"{file} is truncated, damaged or no .npy file ({error})") from error
     if rows.ndim != 2 or rows.shape[1] != dim or not np.issubdtype(rows.dtype, np.floating):
         raise ConfigurationError(f"{file} must be a matrix of floats with dim={dim} columns, but has shape {rows.shape} and {rows.dtype}")
     list_file = _word_list(file)
@@ -131,7 +159,7 @@ def _matrix(file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
         raise ConfigurationError(f"{file} has {len(rows)} rows, but {list_file} has {len(words)} words")
     for i, word in enumerate(words):
         if word in wanted:
-            yield f"{file}, row {i}", word, np.array(rows[i], np.float32)
+            yield f"{file}, row {i}", word, _vector(rows[i])
 
 
 def _word_list(file: Path) -> Path:
@@ -146,25 +174,20 @@ def _word_list(file: Path) -> Path:
 
 def _words(file: Path) -> list[bytes]:
     if file.suffix == ".txt":
-        return file.read_bytes().removesuffix(b"\n").split(b"\n")
-    try:
-        parquet = import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ConfigurationError(f"{file} needs the library 'pyarrow': pip install 'attnkit[data]'") from error
-    try:
-        table = parquet.read_table(file)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{file} is no parquet file ({error})") from error
-    words: list[Any] = table.column(0).to_pylist() if table.num_columns == 1 else [None]
-    if not all(isinstance(word, str) for word in words):
-        raise ConfigurationError(f"{file} must have one column, of text, but has {', '.join(map(str, table.schema.names)) or 'none'}")
-    return [word.encode() for word in words]
+        return read_bytes(file, limit=LARGEST_WORD_LIST).removesuffix(b"\n").split(b"\n")
+    words: list[bytes] = []
+    for row in read_parquet(file):
+        word = next(iter(row.values()), None)
+        if len(row) != 1 or not isinstance(word, str):
+            raise ConfigurationError(f"{file} must have one column, of text, but has {', '.join(row) or 'none'}")
+        words.append(word.encode())
+    return words
 
 
 def _header(line: bytes, file: Path, dim: int) -> int | None:
     """Return the number of words in word2vec's first line, or None if `line` is not such a one."""
     parts = line.split()
-    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+    if len(parts) != 2 or not all(part.isdigit() and len(part) < 20 for part in parts):
         return None
     count, width = map(int, parts)
     if width != dim:

@@ -1,6 +1,7 @@
 """What every tokenizer does, and the vocabulary of those that split a text into symbols."""
 
 import re
+import reprlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -58,7 +59,11 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without special tokens around them; what is not in the vocabulary becomes `unk_id`."""
+        """Return the ids of a text, without special tokens around them; what is not in the vocabulary becomes `unk_id`.
+
+        Raises:
+            ConfigurationError: The tokenizer is not trained, or the text has half of a surrogate pair; the message says where.
+        """
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -107,7 +112,18 @@ class Tokenizer(ABC):
         )
 
     def _pieces(self, text: str) -> list[str]:
-        """Return a text cut at its extra tokens: they are at the odd places, and ordinary text (it may be empty) at the even ones."""
+        """Return a text cut at its extra tokens: they are at the odd places, and ordinary text (it may be empty) at the even ones.
+
+        Raises:
+            ConfigurationError: The text has half of a surrogate pair, as comes of bytes that are not UTF-8.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(
+                f"position {error.start} of the text {reprlib.repr(text)} has half of a surrogate pair ({text[error.start]!r}), which is "
+                f"no character: the text was not UTF-8"
+            ) from error
         return [text] if self._extra is None else self._extra.split(text)
 
     def _content(self, ids: Iterable[int]) -> list[int]:

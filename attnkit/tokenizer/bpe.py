@@ -8,8 +8,12 @@ import tokenizers as hf
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from typing_extensions import override
 
+from attnkit.files import parse_json
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer.base import Tokenizer
+
+LARGEST_MODEL = 64 << 20
+"""Characters of a model's JSON."""
 
 _BYTES = len(pre_tokenizers.ByteLevel.alphabet())
 
@@ -31,7 +35,8 @@ class BPE(Tokenizer):
             and the extra tokens. Fewer result where the texts have fewer pairs.
         lowercase: Whether to lower the case of texts.
         extra_tokens: Tokens that stand for themselves, such as `<mask>`.
-        model: The trained model, as the JSON text of the `tokenizers` library; `None` is for a tokenizer yet to be trained.
+        model: The trained model, as the JSON text of the `tokenizers` library, of which the vocabulary and the merges are used; `None` is
+            for a tokenizer yet to be trained.
 
     Raises:
         ConfigurationError: `vocab_size` is too small, or `model` is no model.
@@ -65,10 +70,7 @@ class BPE(Tokenizer):
         self.vocab_size = vocab_size
         self.lowercase = lowercase
         self._json = model
-        try:
-            self._model: hf.Tokenizer | None = None if model is None else hf.Tokenizer.from_str(model)
-        except Exception as error:  # the library raises nothing narrower
-            raise ConfigurationError(f"tokenizer 'bpe': model must be the JSON text of a trained model ({error})") from error
+        self._model = None if model is None else self._tokenizer(_read_model(model))
 
     @property
     @override
@@ -83,11 +85,7 @@ class BPE(Tokenizer):
 
     @override
     def train(self, texts: Iterable[str]) -> Self:
-        model = hf.Tokenizer(models.BPE())
-        if self.lowercase:
-            model.normalizer = normalizers.Lowercase()
-        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        model.decoder = decoders.ByteLevel()
+        model = self._tokenizer(models.BPE())
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocab_size - self._shift, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
         )
@@ -127,10 +125,41 @@ class BPE(Tokenizer):
     def __len__(self) -> int:
         return self._shift if self._model is None else self._shift + self._model.get_vocab_size()
 
+    def _tokenizer(self, model: models.BPE) -> hf.Tokenizer:
+        """Return what runs a model: a function of this tokenizer's settings alone."""
+        tokenizer = hf.Tokenizer(model)
+        if self.lowercase:
+            tokenizer.normalizer = normalizers.Lowercase()
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer
+
     def _trained_model(self) -> hf.Tokenizer:
         if self._model is None:
             raise self._not_trained()
         return self._model
+
+
+def _read_model(text: str) -> models.BPE:
+    """Return the model with the vocabulary and the merges of a JSON text.
+
+    The rest of the text is left alone: it could bring regular expressions that never end, or padding without bound.
+    """
+    try:
+        if len(text) > LARGEST_MODEL:
+            raise ValueError(f"it has {len(text):,} characters, and at most {LARGEST_MODEL:,} are read")
+        model = parse_json(text)["model"]
+        if model["type"] != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+            raise ValueError("its model is not byte-level BPE")
+        vocabulary = model["vocab"]
+        if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+            raise ValueError("the ids of its vocabulary are not 0, 1, 2, ...")
+        if missing := set(pre_tokenizers.ByteLevel.alphabet()) - vocabulary.keys():
+            raise ValueError(f"its vocabulary lacks {len(missing)} of the {_BYTES} bytes")
+        merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
+        return models.BPE(vocab=vocabulary, merges=merges)
+    except Exception as error:  # wrong types of all kinds, and the library raises nothing narrower
+        raise ConfigurationError(f"tokenizer 'bpe': model must be the JSON text of a trained model ({error})") from error
 
 
 def _begins_word(token: str) -> bool:

@@ -75,11 +75,11 @@ def test_idx_files_are_read_in_their_shape_and_damage_is_named(tmp_path: Path, r
     np.testing.assert_array_equal(read_idx(path), array)
     content = path.read_bytes()
     path.write_bytes(content[:-9])
-    with pytest.raises(ConfigurationError, match="cut off, damaged or not compressed"):
+    with pytest.raises(ConfigurationError, match="truncated, damaged or not compressed"):
         read_idx(path)
     import gzip
 
     for wrong in (b"", b"\0\0\x09\x01\0\0\0\x01a", gzip.decompress(content)[:-1], gzip.decompress(content) + b"a"):
         path.write_bytes(gzip.compress(wrong))
-        with pytest.raises(ConfigurationError, match="cut off, or no idx file of bytes"):
+        with pytest.raises(ConfigurationError, match="truncated, or no idx file of bytes"):
             read_idx(path)

@@ -224,7 +224,7 @@ def test_files_that_are_missing_damaged_or_of_no_known_form_are_refused(path: st
         read_images(str(tmp_path / "b.npz"), labelled=True)
     content = Path(path).read_bytes()
     Path(path).write_bytes(content[:-100])
-    with pytest.raises(ConfigurationError, match=r"cut off, damaged or no .npz file"):
+    with pytest.raises(ConfigurationError, match=r"truncated, damaged or no .npz file"):
         read_images(path, labelled=True)
     np.savez(tmp_path / "x.npz", images=np.zeros((1, 2, 2), np.uint8))
     with pytest.raises(ConfigurationError, match="has no array 'labels'; it has images"):

@@ -1,11 +1,11 @@
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from attnkit import ConfigurationError
-from attnkit.data import reading
 from attnkit.data.reading import read_columns
 
 PAIRS = [("a b", "A"), ('c, "d"', "å 한"), ("", "E")]
@@ -81,10 +81,8 @@ def test_a_hub_location_needs_a_name_and_a_split(location: str) -> None:
 
 @pytest.mark.parametrize(("location", "library"), [("hub:wmt16:de-en:train", "datasets"), ("a.parquet", "pyarrow")])
 def test_a_library_that_is_not_installed_is_named(location: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(name: str) -> None:
-        raise ImportError(name)
-
-    monkeypatch.setattr(reading, "import_module", absent)
+    for module in (library, "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)  # as Python marks what cannot be imported
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.parquet", "")
     assert f"{location} needs the library '{library}': pip install 'attnkit[data]'" in refusal(location)
@@ -158,7 +156,7 @@ def test_a_json_line_of_another_kind_is_named_with_its_number(line: str, reason:
 
 def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    assert "a.parquet: not a parquet file" in refusal(write(tmp_path / "a.parquet", "a\tA"))
+    assert "a.parquet is damaged, or not a parquet file" in refusal(write(tmp_path / "a.parquet", "a\tA"))
 
 
 def test_an_endless_quote_in_csv_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""Text in the formats of a report: what it holds is shown, and means nothing. Names come from study files, messages from runs."""
+
+import re
+from typing import Any
+
+import pandas as pd
+
+
+def markdown(text: str) -> str:
+    r"""Escape text for a line of Markdown: no HTML, code, emphasis or link comes of it.
+
+    Example:
+        >>> print(markdown("`a` <script> [x](y)"), markdown("p < 0.001 [1, 2]"))
+        \`a\` &lt;script> [x]\(y) p < 0.001 [1, 2]
+    """
+    text = re.sub(r"[\\`*]", r"\\\g<0>", _line(text))
+    text = re.sub(r"&(?=[#\w])", "&amp;", text)
+    return re.sub(r"<(?=[\w/!?])", "&lt;", text).replace("](", "]\\(")
+
+
+def markdown_item(text: str) -> str:
+    r"""Escape text that begins an item of a list; the + of a step's name would begin a list in it.
+
+    Example:
+        >>> print(markdown_item("+ attention=additive is better"), markdown_item("baseline: 1 failed"), sep="\n")
+        - \+ attention=additive is better
+        - baseline: 1 failed
+    """
+    text = markdown(text)
+    return f"- \\{text}" if text[:1] in ("-", "+", "#", ">", "|", "~", "=", "[") else f"- {text}"
+
+
+def markdown_cell(text: str) -> str:
+    r"""Escape text for a cell of a table.
+
+    Example:
+        >>> print(markdown_cell("a|b"))
+        a\|b
+    """
+    return markdown(text).replace("|", "\\|")
+
+
+def markdown_code(text: str) -> str:
+    """Return text as code.
+
+    Example:
+        >>> markdown_code("attnkit list"), markdown_code("a`b")
+        ('`attnkit list`', '`` a`b ``')
+    """
+    text = _line(text)
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"`{text}`" if len(fence) == 1 else f"{fence} {text} {fence}"
+
+
+def latex(text: str) -> str:
+    r"""Escape what LaTeX gives a meaning.
+
+    Example:
+        >>> latex("a_b 5% < 1"), latex("[a]")
+        ('a\\_b 5\\% $<$ 1', '{}[a]')
+    """
+    special = {c: f"\\{c}" for c in "_%&#${}"} | {"<": "$<$", ">": "$>$", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+    escaped = "".join(special.get(c, c) for c in _line(text))
+    return f"{{}}{escaped}" if escaped[:1] in ("[", "*") else escaped  # after the \\ of the row before they would be its arguments
+
+
+def csv(table: pd.DataFrame) -> str:
+    """Return a table as CSV. Spreadsheets take text that begins with =, +, - or @ for a formula, so an apostrophe goes before it.
+
+    Example:
+        >>> csv(pd.DataFrame({"variant": ["=cmd()"], "mean": [-1.5]}))
+        "variant,mean\\n'=cmd(),-1.5\\n"
+    """
+    return str(table.rename(columns=_cell).map(_cell).to_csv(index=False))
+
+
+def _line(text: str) -> str:
+    return re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029]+", " ", text)
+
+
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.lstrip()[:1] in ("=", "+", "-", "@") else value

@@ -1,0 +1,217 @@
+"""Files that anyone may have made: only regular ones are opened, and reading one never takes much more room than it has on disk.
+
+What is wrong with a file is a `ConfigurationError` that names it, whatever the library that reads it raises.
+"""
+
+import gzip
+import io
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from typing_extensions import override
+
+from attnkit.registry import ConfigurationError
+
+MAX_DEPTH = 64
+"""Levels of lists and mappings inside each other, in YAML and JSON."""
+
+UNPACKED = 64 << 20
+"""Bytes that any compressed file may unpack to."""
+
+RATIO = 50
+"""A compressed file may unpack to this many times its size too, where that is more than `UNPACKED`."""
+
+LARGEST_JSON = 64 << 20
+"""Bytes of a file of JSON, such as the result of a run."""
+
+
+def regular(path: str | Path) -> Path:
+    """Return the path of a regular file, or of a link to one. A pipe or a device could block its reader for ever, or never end.
+
+    Raises:
+        ConfigurationError: It is something else, or nothing.
+    """
+    if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system refuses
+        raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'not there'}")
+    return Path(path)
+
+
+def _named(path: str | Path) -> str:
+    return str(path).replace("\0", "\ufffd")
+
+
+def read_bytes(path: str | Path, *, limit: int) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes.
+
+    Raises:
+        ConfigurationError: It is not regular, is larger, or cannot be read.
+    """
+    try:
+        with regular(path).open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > limit:
+        raise ConfigurationError(f"{path} is larger than {limit:,} bytes, the limit for such files")
+    return content
+
+
+def read_text(path: str | Path, *, limit: int) -> str:
+    """Return the text of a regular file of at most `limit` bytes.
+
+    Raises:
+        ConfigurationError: As `read_bytes`; or it is not UTF-8.
+    """
+    try:
+        return read_bytes(path, limit=limit).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+def parse_json(text: str) -> Any:
+    r"""Return the data in JSON.
+
+    Raises:
+        ValueError: It is not JSON, is nested deeper than `MAX_DEPTH`, has an integer with more digits than Python converts, or half of
+            a surrogate pair, which is no character.
+
+    Example:
+        >>> parse_json('{"a": [1, "b"]}')
+        {'a': [1, 'b']}
+        >>> parse_json('"\\ud800"')
+        Traceback (most recent call last):
+        ...
+        ValueError: a text has half of a surrogate pair, which is no character
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
+    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if "\\u" in text:
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text has half of a surrogate pair, which is no character") from None
+    return value
+
+
+def _depth(value: Any) -> int:
+    level, depth = [value], 0
+    while level := [v for v in level if isinstance(v, list | dict)]:
+        level = [child for v in level for child in (v.values() if isinstance(v, dict) else v)]
+        depth += 1
+    return depth
+
+
+def unpacked_limit(size: int) -> int:
+    """Return how many bytes a compressed file of `size` bytes may unpack to."""
+    return max(UNPACKED, RATIO * size)
+
+
+def too_large(path: str | Path) -> ConfigurationError:
+    """Return the error for a file that unpacks to more than it may."""
+    return ConfigurationError(
+        f"{path} unpacks to more than {UNPACKED >> 20} MB and {RATIO} times its size, as a decompression bomb does; unpack it by hand "
+        f"if you trust it"
+    )
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a gzip file, up to its limit."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._stream = path, gzip.open(path)  # noqa: SIM115 -- closed with this
+        self._left = unpacked_limit(path.stat().st_size)
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any) -> int:
+        read = self._stream.readinto(buffer)
+        self._left -= read
+        if self._left < 0:
+            raise too_large(self._path)
+        return read
+
+    @override
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def open_gzip(path: str | Path) -> BinaryIO:
+    """Return the content of a gzip file as a stream, which raises a `ConfigurationError` where it goes beyond `unpacked_limit`."""
+    return io.BufferedReader(_Unpacked(regular(path)), 1 << 20)
+
+
+def read_gzip(path: str | Path) -> bytes:
+    """Return the content of a gzip file.
+
+    Raises:
+        ConfigurationError: It is truncated, damaged, or unpacks to too much.
+    """
+    try:
+        with open_gzip(path) as stream:
+            return stream.read()
+    except (EOFError, OSError, zlib.error) as error:
+        raise ConfigurationError(f"{path} is truncated, damaged or not compressed by gzip ({error})") from error
+
+
+def read_member(path: str | Path, name: str) -> bytes:
+    """Return a file inside a zip archive, which is not unpacked to disk.
+
+    Raises:
+        ConfigurationError: It is not there, is damaged, or unpacks to too much.
+    """
+    try:
+        with zipfile.ZipFile(regular(path)) as archive:
+            if archive.getinfo(name).file_size > unpacked_limit(Path(path).stat().st_size):  # never more is read than it says
+                raise too_large(path)
+            return archive.read(name)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # zipfile, zlib and lzma have errors of their own; encrypted and unknown methods are others
+        raise ConfigurationError(f"{path} is damaged, or has no {name} ({error})") from error
+
+
+def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
+    """Return the rows of a parquet file, one at a time.
+
+    Texts are read as dictionaries, so that one which a file repeats a million times takes its room once.
+
+    Raises:
+        ConfigurationError: The library is not installed; or the file is damaged, or unpacks to too much.
+    """
+    try:
+        library = import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ConfigurationError(f"{path} needs the library 'pyarrow': pip install 'attnkit[data]'") from error
+    limit = unpacked_limit(regular(path).stat().st_size)
+    try:
+        with library.ParquetFile(path) as described:
+            texts = [c.path for c in map(described.schema.column, range(len(described.schema))) if c.physical_type == "BYTE_ARRAY"]
+            metadata = described.metadata
+            if sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)) > limit:
+                raise too_large(path)
+        with library.ParquetFile(path, read_dictionary=texts) as file:
+            for batch in file.iter_batches(batch_size=8192):
+                for i in range(batch.num_rows):
+                    row = {name: column[i].as_py() for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+                    limit -= sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+                    if limit < 0:
+                        raise too_large(path)
+                    yield row
+    except ConfigurationError:
+        raise
+    except Exception as error:  # pyarrow's errors have no base class in common: OSError, ValueError, NotImplementedError, ...
+        raise ConfigurationError(f"{path} is damaged, or not a parquet file ({str(error).strip().splitlines()[0][:200]})") from error

@@ -1,0 +1,159 @@
+"""Studies whose files are damaged, edited by hand or named to do harm."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit import ConfigurationError
+from attnkit.ablation import Study
+from attnkit.ablation.engine import run_plan
+from attnkit.ablation.report import latex, markdown, page
+from attnkit.ablation.results import Results
+from attnkit.ablation.store import result_of, status_of, write_json
+from tests.ablation.conftest import folder, guessed, study, worker  # noqa: F401
+
+METRICS = {"val/loss": 1.0}
+HOSTILE = "<script>alert(1)</script>|`x`[a](javascript:b)\n=cmd()"
+
+
+def finished(metrics: Any = METRICS, **changes: Any) -> Any:
+    """Return the plan of a study whose runs have results."""
+    plan = study(**changes).plan("runs")
+    plan.lock()
+    for i, run in enumerate(plan.runs):
+        result = {"metrics": {"val/loss": 1.0 + i}, "batch_hash": str(run.seed)}
+        write_json(plan.run_folder(run.key) / "result.json", result)
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "ok", "wall_seconds": 1.0})
+    return plan
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/../../b", "a/b", "", "a\0b", "a\nb", "a\n", "-a/", "x" * 200, ".hidden"])
+def test_a_study_that_would_write_elsewhere_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot name a folder of results"):
+        study(name=name)
+
+
+CHANGES = [{"alpha": "x"}, {"seeds": 10**9}, {"metric": 5}, {"retries": 5}, {"timeout": "x"}, {"set": [1]}, {"name": 5}, {"min_effect": []}]
+
+
+@pytest.mark.parametrize("changes", [*CHANGES, {"factors": {"../x": [{"model.a": 1}]}}], ids=str)
+def test_a_setting_of_another_type_is_named(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        study(**changes)
+
+
+def test_a_design_of_more_variants_than_anyone_runs_is_refused() -> None:
+    factors = {f"model.x{i}": list(range(10)) for i in range(20)}
+    with pytest.raises(ConfigurationError, match="design full has"):
+        study(design="full", factors=factors).expanded()
+
+
+DAMAGE = {
+    "status.json": ["", "{", "[]", "5", "null", '{"status": "ok?"}', '{"status": "failed"}', '{"status": "ok", "wall_seconds": "x"}', "\xff"],
+    "result.json": [
+        "", '{"metrics"', "[]", "{}", '{"metrics": 5}', '{"metrics": {"val/loss": "1"}}', '{"metrics": {"val/loss": NaN}}',
+        '{"metrics": {"val/loss": ' + "9" * 5000 + "}}", '{"metrics": {}, "curve": [5]}', '{"metrics": {}, "lengths": []}',
+        '{"metrics": {}, "tokens": "many"}', '{"metrics": {}, "seconds": true}', "[" * 5000, '{"metrics": {"\\ud800": 1}}',
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("guessed")
+@pytest.mark.parametrize(("name", "content"), [(name, content) for name, contents in DAMAGE.items() for content in contents])
+def test_a_damaged_run_is_not_finished_and_the_report_names_it(name: str, content: str) -> None:
+    plan = finished()
+    damaged = plan.run_folder(plan.runs[0].key)
+    (damaged / name).write_bytes(content.encode("latin-1"))
+    status = status_of(damaged)
+    assert status["status"] == "damaged"
+    assert name in status["message"]
+    results = Results(plan)
+    assert not results.complete
+    assert f"{', '.join(plan.runs[0].variants)}, seed {plan.runs[0].seed}: damaged" in markdown(results).replace("\\", "")
+    results.report(Path("out"))
+
+
+@pytest.mark.usefixtures("guessed")
+def test_a_result_without_the_metric_is_named() -> None:
+    plan = finished()
+    write_json(plan.run_folder(plan.runs[0].key) / "result.json", {"metrics": {"val/other": 1}})
+    assert "its result has no val/loss" in markdown(Results(plan))
+
+
+@pytest.mark.usefixtures("guessed")
+def test_other_damaged_files_are_named_or_made_anew() -> None:
+    plan = finished()
+    first = plan.run_folder(plan.runs[0].key)
+    (first / "environment.json").write_text("{")
+    assert "an environment that is not known" in markdown(Results(plan))
+    for content in ("", "[]", "{}", '{"seeds_at_start": "x"}', '{"seeds_at_start": [0], "seeds_added": 5}'):
+        (plan.study_folder / "study.json").write_text(content)
+        for use in (lambda: plan.lock(), lambda: study().plan("runs"), lambda: Results(plan).report(Path("out"))):
+            with pytest.raises(ConfigurationError, match=r"study\.json is damaged"):
+                use()
+
+
+@pytest.mark.usefixtures("guessed")
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"runs": 5}', '{"runs": [{"seed": 0}]}'])
+def test_a_damaged_plan_is_named(content: str) -> None:
+    from attnkit.ablation.plan import stored_plan
+
+    plan = finished()
+    assert stored_plan(plan.study, Path("runs")) is not None
+    (plan.study_folder / "plan.json").write_text(content)
+    with pytest.raises(ConfigurationError, match=r"plan\.json is damaged"):
+        stored_plan(plan.study, Path("runs"))
+
+
+def test_a_damaged_run_is_run_again(worker: Callable[[str], None]) -> None:  # noqa: F811
+    plan = study(seeds=2, factors={"model.stack.position": ["none"]}).plan("runs")
+    run_plan(plan, say=lambda line: None)
+    folders = [plan.run_folder(run.key) for run in plan.runs]
+    results = [result_of(f) for f in folders]
+    (folders[0] / "status.json").write_text("")
+    (folders[1] / "result.json").write_text('{"metrics"')
+    (folders[1] / "job.json").write_text("{")
+    (folders[2] / "status.json").unlink()
+    (folders[2] / "status.json").mkdir()
+    said: list[str] = []
+    run_plan(plan, say=said.append)
+    assert sum("it is run again" in line for line in said) == 3
+    assert [result_of(f) for f in folders] == results
+    assert {status_of(f)["status"] for f in folders} == {"ok"}
+
+
+@pytest.mark.usefixtures("guessed")
+def test_names_mean_nothing_in_any_format_of_the_report() -> None:
+    plan = finished(factors={"model.x": {"levels": {HOSTILE: 1}}, "model.y": {"levels": {"$x": 1}}}, seeds=2)
+    results = Results(plan)
+    assert "<script>alert" not in page(results)
+    text = markdown(results)
+    assert "<script" not in text
+    assert "](javascript" not in text
+    assert r"\`x\`" in text
+    for line in (line for line in text.splitlines() if line.startswith("| x=")):
+        assert line.replace(r"\|", "").count("|") in (5, 14)
+    assert r"\$x" in latex(results)
+    results.report(Path("out"))
+
+
+@pytest.mark.parametrize("name", ["=cmd()", "+1", "-1", "@x", "\t=1"])
+@pytest.mark.usefixtures("guessed")
+def test_a_name_is_no_formula_of_a_spreadsheet(name: str) -> None:
+    from attnkit.ablation.escape import csv
+
+    plan = finished(design="list", factors=None, variants={name: {"model.x": 1}}, seeds=2)
+    results = Results(plan)
+    for table in (csv(results.summary()), csv(results.frame())):
+        assert f"'{name}" in table
+        assert f"\n{name}" not in table
+    assert json.loads(results.frame().to_json())  # the numbers stay numbers
+
+
+def test_a_study_file_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    for name in ("/dev/zero", str(tmp_path), "a\0b", "x" * 5000):
+        with pytest.raises(ConfigurationError, match="no study"):
+            Study.from_yaml(name)
