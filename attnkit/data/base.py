@@ -153,7 +153,9 @@ class Seq2SeqData(LightningDataModule, ABC):
     def _evaluation_loader(self, part: Mapping[str, list[str]]) -> DataLoader[Seq2SeqBatch]:
         src = Sequences([self._source_ids(source) for source in part])
         tgt = Sequences([self._target_ids(targets[0]) for targets in part.values()])
-        return self._loader(Examples(src=src, tgt=tgt, texts=list(part.items())), order="fixed")
+        written = self.tgt_tokenizer.normalized  # as a model writes: equal texts are then equal strings
+        texts = [(source, [written(target) for target in targets]) for source, targets in part.items()]
+        return self._loader(Examples(src=src, tgt=tgt, texts=texts), order="fixed")
 
     def _loader(self, examples: Examples, *, order: Literal["shuffled", "fixed", "given"]) -> DataLoader[Seq2SeqBatch]:
         return batch_loader(

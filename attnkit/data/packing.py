@@ -114,7 +114,7 @@ class PackedText:
             for text, ended in parts:
                 ids = [*tokenizer.encode(text), *([Tokenizer.eos_id] if ended else [])]
                 file.write(np.array(ids, dtype=dtype).tobytes())
-                tokens, characters = tokens + len(ids), characters + len(text)
+                tokens, characters = tokens + len(ids), characters + len(tokenizer.normalized(text))
                 if characters - marks[-1][1] >= PIECE // 2 and tokens > marks[-1][0]:
                     marks.append((tokens, characters))
             if not ended:  # the text was cut inside a document

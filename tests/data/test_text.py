@@ -1,5 +1,6 @@
 import pickle
 import random
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,14 @@ def test_documents_number_the_inputs_of_each_document(tmp_path: Path) -> None:
     assert batch["documents"].tolist() == [[1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 4]]
     assert data.tokenizer.decode([t for t in batch["tokens"][0].tolist() if t != 1]) == "abcdefgh"
     assert set(next(iter(build(train=path, document_mask=True, context=4).train_dataloader()))) == {"tokens", "targets", "documents"}
+
+
+def test_characters_are_those_of_the_normalised_text(tmp_path: Path) -> None:
+    composed = "한국 각하 " * 20
+    paths = [write(tmp_path / f"{form}.txt", unicodedata.normalize(form, composed)) for form in ("NFC", "NFD")]
+    for path in paths:
+        data = build(train=paths[0], test=path)
+        assert sum(int(batch["characters"]) for batch in data.test_dataloader()) == len(composed)
 
 
 def test_characters_are_exact_for_any_tokenizer_and_any_text(tmp_path: Path, rng: np.random.Generator) -> None:
