@@ -21,6 +21,7 @@ from attnkit.tokenizer import Tokenizer
 Integers = npt.NDArray[np.int64]
 
 PIECE = 8192  # characters of a document that are encoded at once, at the most
+_CHUNK = 1 << 24  # ids that are counted at once
 _IDS, _MARKS = "ids.bin", "marks.npy"
 _BEFORE_SPACE = re.compile(r".*\S(?=\s)", re.DOTALL)
 
@@ -97,6 +98,10 @@ class PackedText:
     def __len__(self) -> int:
         """Return the number of targets N: all tokens, and an eos for each document."""
         return len(self.ids) - 1
+
+    def count(self, token: int) -> int:
+        """Return how many of `ids` are this token, without a copy of them all."""
+        return sum(int(np.count_nonzero(self.ids[start : start + _CHUNK] == token)) for start in range(0, len(self.ids), _CHUNK))
 
     def characters_before(self, targets: Integers) -> Integers:
         """Return how many characters the first `targets` tokens stand for: exact at 0 and N, and between them as near as `marks` are."""

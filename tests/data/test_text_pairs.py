@@ -37,6 +37,7 @@ def test_targets_of_one_source_are_references_of_one_example(tmp_path: Path) -> 
     assert sorted(zip(batch["source"], batch["references"], strict=True)) == [("a", ["1"]), ("b", ["2", "3"])]
 
 
+@pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
 def test_decomposed_references_are_in_the_form_that_a_model_writes(tmp_path: Path) -> None:
     train = write(tmp_path / "a.tsv", [("a", "한국")])
     test = write(tmp_path / "t.tsv", [("a", unicodedata.normalize("NFD", "한국"))])
