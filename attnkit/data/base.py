@@ -162,7 +162,7 @@ class Seq2SeqData(LightningDataModule, ABC):
         tgt = [self._target_ids(targets[0]) for targets in examples.values()]
         summary = Summary(part, counted(len(src), "example"))
         rows = self.summaries.rows.get(part, sum(map(len, examples.values())))
-        summary.note(rows - len(src), "rows merged (with the same source they are one example with several references)")
+        summary.note(rows - len(src), "merged (rows with the same source are one example with several references)")
         self._say(summary, [(source, targets[0]) for source, targets in examples.items()], src, tgt)
         written = self.tgt_tokenizer.normalized  # as a model writes: equal texts are then equal strings
         texts = [(source, [written(target) for target in targets]) for source, targets in examples.items()]

@@ -48,7 +48,7 @@ class Summary:
         return summary
 
     def note(self, count: int, what: str) -> None:
-        """Say that something happened to so many examples, if it did."""
+        """Say that something happened to this many examples, if it did."""
         if count:
             self._notes.append(f"{count:,} {what}")
 
@@ -71,8 +71,8 @@ class Summary:
         if self.unknown <= UNKNOWN_BOUND * self.tokens:
             return None
         return (
-            f"{_percent(self.unknown, self.tokens)} of the {self.split} tokens are unknown to the tokenizer{self._which()}. The model sees "
-            f"<unk> in their place. Check the language, the script and the Unicode normalisation of the texts; the tokenizer bpe knows all"
+            f"{self.split}: {_percent(self.unknown, self.tokens)} of the tokens are unknown to the tokenizer{self._which()}. The model "
+            f"sees <unk> in their place. Check the language, the script and the Unicode normalisation of the texts; the tokenizer bpe knows all"
         )
 
     def _which(self) -> str:

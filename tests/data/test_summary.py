@@ -50,7 +50,7 @@ def test_pairs_say_what_is_skipped_left_out_merged_and_unknown(write: Write, cap
         f"train: 60 pairs; 1 left out (longer than max_length=6), no unknown tokens; 2 bad rows skipped, the first one {train}:2: 3 cells, "
         "but the header has 2: 'Hello', ' world', 'Bonjour' (a cell with a comma in it must be in \"quotes\")"
     ]
-    merged = "2 rows merged (with the same source they are one example with several references)"
+    merged = "2 merged (rows with the same source are one example with several references)"
     assert said(caplog, data.test_dataloader) == [f"test: 22 examples; {merged}, 0.17 % unknown tokens: 'x' (U+0078)"]
     assert said(caplog, data.test_dataloader) == said(caplog, data.train_dataloader) == []  # once, however often a loader is made
 
@@ -100,7 +100,7 @@ def test_texts_of_nothing_but_unknown_tokens_are_warned_of(write: Write, caplog:
     spec = {"name": "character", "normalization": "none"}
     data = pairs(train=train, validation=other, predict=other, src_tokenizer=spec)
     for loader, split, percent in (("val", "validation", 86), ("predict", "predict", 100)):  # the target A is known
-        with pytest.warns(UnknownTokens, match=rf"^{percent} % of the {split} tokens are unknown to the tokenizer: 'ᄒ' \(U\+1112\)"):
+        with pytest.warns(UnknownTokens, match=rf"^{split}: {percent} % of the tokens are unknown to the tokenizer: 'ᄒ' \(U\+1112\)"):
             (line,) = said(caplog, getattr(data, f"{loader}_dataloader"))
         assert f"; {percent} % unknown tokens: 'ᄒ' (U+1112), " in line
     data = pairs(train=train, validation=other)  # in NFC it is the same text
@@ -114,7 +114,7 @@ def test_a_rate_up_to_the_bound_is_no_warning() -> None:
         warnings.simplefilter("error")
         Summaries().say(summary)
     summary.unknown = 2
-    with pytest.warns(UnknownTokens, match="2 % of the test tokens"):
+    with pytest.warns(UnknownTokens, match="^test: 2 % of the tokens"):
         Summaries().say(summary)
 
 

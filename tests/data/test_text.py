@@ -250,7 +250,7 @@ def test_ids_are_small_and_opened_anew_in_another_process(tmp_path: Path) -> Non
 
 
 def test_tokens_that_are_unknown_in_evaluation_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"), pytest.warns(UnknownTokens, match="40 % of the test tokens are unknown to the tokenizer"):
+    with caplog.at_level("INFO"), pytest.warns(UnknownTokens, match="test: 40 % of the tokens are unknown to the tokenizer"):
         build(train=write(tmp_path / "a.txt", "abc" * 9), test=write(tmp_path / "b.txt", "abXYc")).test_dataloader()
     hidden = "40 % unknown tokens, which cost no bits: bits per character look better than they are"
     assert f"test: 5 tokens in 1 document; {hidden}" in caplog.messages
