@@ -33,7 +33,7 @@ def notes() -> Iterator[None]:
             else:
                 show(message, category, *rest, **more)
 
-        warnings.showwarning = show_or_say  # type: ignore[assignment]  # the optional arguments are those of the original
+        warnings.showwarning = show_or_say
         yield
 
 

@@ -71,8 +71,8 @@ class Summary:
         if self.unknown <= UNKNOWN_BOUND * self.tokens:
             return None
         return (
-            f"{self.split}: {_percent(self.unknown, self.tokens)} of the tokens are unknown to the tokenizer{self._which()}. The model "
-            f"sees <unk> in their place. Check the language, the script and the Unicode normalisation of the texts; the tokenizer bpe knows all"
+            f"{self.split}: {_percent(self.unknown, self.tokens)} of the tokens are unknown to the tokenizer{self._which()}. The model has "
+            f"<unk> in their place. Check language, script and Unicode normalisation of the texts; the tokenizer bpe knows all of them"
         )
 
     def _which(self) -> str:

@@ -17,6 +17,7 @@ def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
         >>> import attnkit, warnings
         >>> tokenizer = attnkit.tokenizers.build("character").train(["abc"])
         >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
         ...     warn_of_unknown(tokenizer, ["abc", "a한", "b?"])
         >>> print(caught[0].message)
         unknown to the tokenizer, so that the model sees <unk> instead: '한' (U+D55C), '?' (U+003F) in 'a한' and 1 other text
@@ -26,7 +27,5 @@ def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
         text, others = found[0][0], len(found) - 1
         shown = repr(text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…")
         more = f" and {others} other text{'s' * (others != 1)}" if others else ""
-        symbols = listed(symbol for _, symbols in found for symbol in symbols)
-        rank_zero_warn(
-            f"unknown to the tokenizer, so that the model sees <unk> instead: {symbols} in {shown}{more}", category=UnknownTokens
-        )
+        every = listed(symbol for _, symbols in found for symbol in symbols)
+        rank_zero_warn(f"unknown to the tokenizer, so that the model sees <unk> instead: {every} in {shown}{more}", category=UnknownTokens)
