@@ -1,9 +1,9 @@
 """`attnkit attention`: what a checkpoint attends to, as a page or a figure."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from attnkit.cli.output import notes, say
 from attnkit.drawing import AttentionMap, require_matplotlib, write_figure, write_page
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task, load_exported
@@ -44,16 +44,17 @@ def attention(
     if beam_size is not None and beam_size < 1:
         raise ConfigurationError(f"--beam_size must be at least 1, but is {beam_size}")
     task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
-    reading = read_text(task, text, target, beam_size=beam_size)
+    with notes():
+        reading = read_text(task, text, target, beam_size=beam_size)
     maps = _choose(reading.labelled(reading.maps()), kind, layers, heads)
     title = text if reading.output is None else f"{text} → {reading.output}"
-    notes: list[str] = []
+    remarks: list[str] = []
     if suffix == ".html":
         write_page(maps, out, title=title)
     else:
-        notes = write_figure(maps, out, title=title)
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        remarks = write_figure(maps, out, title=title)
+    for remark in remarks:
+        say(f"note: {remark}")
     print(title)
     print(f"Wrote {out}: {sum(len(m.heads) for m in maps)} maps ({', '.join(dict.fromkeys(m.name for m in maps))})")
 

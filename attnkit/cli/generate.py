@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from attnkit.cli.output import output
+from attnkit.cli.output import notes, output
 from attnkit.decoding import Options
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task, load_exported
@@ -39,7 +39,7 @@ def generate(
         options = {**options, "seed": secrets.randbelow(2**31)}
         print(f"note: --seed {options['seed']} gives this output again", file=sys.stderr)
     done = 0
-    with output(out) as file:
+    with notes(), output(out) as file:
         for batch in _batches(texts, one_by_one=stream or (not texts and out is None)):
             seed = options.get("seed")
             here: Options = options if seed is None else {**options, "seed": seed + done}

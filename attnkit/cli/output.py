@@ -1,21 +1,40 @@
 """Where a command writes: to stdout, or to a file that appears whole or not at all."""
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from lightning.pytorch.utilities import rank_zero_only
 
 from attnkit.registry import ConfigurationError
 from attnkit.task.checkpoint import atomic
+from attnkit.tokenizer.unknown import UnknownTokens
 
 
 @rank_zero_only
 def say(text: str) -> None:
     """Print a line on stderr."""
     print(text, file=sys.stderr)
+
+
+@contextmanager
+def notes() -> Iterator[None]:
+    """Print warnings of unknown tokens as notes on stderr, and others as ever."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("default", category=UnknownTokens)
+        show = warnings.showwarning
+
+        def show_or_say(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, UnknownTokens):
+                say(f"note: {message}")
+            else:
+                show(message, category, *rest, **more)
+
+        warnings.showwarning = show_or_say
+        yield
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot, overview, trainer_overview
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
-from attnkit.cli.output import output, say
+from attnkit.cli.output import notes, output, say
 from attnkit.cli.parser import Parser
 from attnkit.cli.recipe import SEED, Request, merge, read_recipe, read_yaml, take_apart
 from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in
@@ -68,7 +68,7 @@ def run(command: str, arguments: list[str]) -> None:
     elif (request := take_apart(arguments)).help_of is not None:
         print(describe_slot(request))
     else:
-        with warnings.catch_warnings(), _one_message():
+        with warnings.catch_warnings(), notes(), _one_message():
             for message in _NOISE:
                 warnings.filterwarnings("ignore", message=message)
             logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)

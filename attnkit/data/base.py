@@ -6,12 +6,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from attnkit.data.bad_rows import OnBadRows
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences, batch_loader
 from attnkit.data.cache import trained
+from attnkit.data.summary import Summaries, Summary, counted
 from attnkit.registry import ConfigurationError, TokenizerSpec, tokenizers
 from attnkit.tokenizer import Tokenizer
 
@@ -42,6 +43,10 @@ class Seq2SeqData(LightningDataModule, ABC):
             Evaluation and prediction leave nothing out.
         seed: Of the order of the data, at least 0.
         num_workers: Processes that prepare batches (0: the main process does).
+        on_bad_rows: What a subclass does with rows of files that cannot be used: `error` or `skip` (default: errors, without a choice).
+
+    Attributes:
+        summaries: What has been said of each split, and its bad rows.
 
     Raises:
         ConfigurationError: A number is out of range.
@@ -56,6 +61,7 @@ class Seq2SeqData(LightningDataModule, ABC):
         max_length: int | None,
         seed: int,
         num_workers: int,
+        on_bad_rows: OnBadRows | None = None,
     ) -> None:
         super().__init__()
         for name, value, least in (("batch_tokens", batch_tokens, 1), ("seed", seed, 0), ("num_workers", num_workers, 0)):
@@ -65,6 +71,7 @@ class Seq2SeqData(LightningDataModule, ABC):
         self.max_length = max_length
         self.seed = seed
         self.num_workers = num_workers
+        self.summaries = Summaries(on_bad_rows)
         self._src_tokenizer: Tokenizer = tokenizers.build(src_tokenizer)
         self._tgt_tokenizer: Tokenizer | None = None if tgt_tokenizer is None else tokenizers.build(tgt_tokenizer)
 
@@ -115,30 +122,30 @@ class Seq2SeqData(LightningDataModule, ABC):
     @override
     def train_dataloader(self) -> DataLoader[Seq2SeqBatch]:
         encoded = [(self._source_ids(source), self._target_ids(target)) for source, target in self._pairs]
-        kept = [pair for pair in encoded if self.max_length is None or max(map(len, pair)) <= self.max_length]
+        kept = [i for i, pair in enumerate(encoded) if self.max_length is None or max(map(len, pair)) <= self.max_length]
         if not kept:
             raise ConfigurationError(f"max_length={self.max_length} leaves none of the {len(encoded)} training pairs; raise it")
-        if len(kept) < len(encoded):
-            rank_zero_info(
-                f"Left out {len(encoded) - len(kept)} of {len(encoded)} training pairs: longer than max_length={self.max_length}."
-            )
-        src, tgt = zip(*kept, strict=True)
+        src, tgt = zip(*(encoded[i] for i in kept), strict=True)
+        summary = Summary("train", counted(len(kept), "pair"))
+        summary.note(len(encoded) - len(kept), f"left out (longer than max_length={self.max_length})")
+        self._say(summary, [self._pairs[i] for i in kept], src, tgt)
         return self._loader(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
 
     @override
     def val_dataloader(self) -> DataLoader[Seq2SeqBatch] | list[Any]:
         validation = self.evaluation_set("validation")
-        return self._evaluation_loader(validation) if validation else []
+        return self._evaluation_loader("validation", validation) if validation else []
 
     @override
     def test_dataloader(self) -> DataLoader[Seq2SeqBatch]:
-        return self._evaluation_loader(self.evaluation_set("test"))
+        return self._evaluation_loader("test", self.evaluation_set("test"))
 
     @override
     def predict_dataloader(self) -> DataLoader[Seq2SeqBatch]:
         texts: list[tuple[str, list[str]]] = [(source, []) for source in self.prediction_sources()]
-        src = Sequences([self._source_ids(source) for source, _ in texts])
-        return self._loader(Examples(src=src, tgt=None, texts=texts), order="given")
+        src = [self._source_ids(source) for source, _ in texts]
+        self._say(Summary("predict", counted(len(src), "text")), texts, src, None)
+        return self._loader(Examples(src=Sequences(src), tgt=None, texts=texts), order="given")
 
     @cached_property
     def _pairs(self) -> Sequence[Pair]:
@@ -150,10 +157,24 @@ class Seq2SeqData(LightningDataModule, ABC):
     def _target_ids(self, text: str) -> list[int]:
         return [Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id]
 
-    def _evaluation_loader(self, part: Mapping[str, list[str]]) -> DataLoader[Seq2SeqBatch]:
-        src = Sequences([self._source_ids(source) for source in part])
-        tgt = Sequences([self._target_ids(targets[0]) for targets in part.values()])
-        return self._loader(Examples(src=src, tgt=tgt, texts=list(part.items())), order="fixed")
+    def _evaluation_loader(self, part: Literal["validation", "test"], examples: Mapping[str, list[str]]) -> DataLoader[Seq2SeqBatch]:
+        src = [self._source_ids(source) for source in examples]
+        tgt = [self._target_ids(targets[0]) for targets in examples.values()]
+        summary = Summary(part, counted(len(src), "example"))
+        rows = self.summaries.rows.get(part, sum(map(len, examples.values())))
+        summary.note(rows - len(src), "merged (rows with the same source are one example with several references)")
+        self._say(summary, [(source, targets[0]) for source, targets in examples.items()], src, tgt)
+        written = self.tgt_tokenizer.normalized  # as a model writes: equal texts are then equal strings
+        texts = [(source, [written(target) for target in targets]) for source, targets in examples.items()]
+        return self._loader(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts), order="fixed")
+
+    def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[list[int]], tgt: Sequence[list[int]] | None) -> None:
+        """Say what became of a split: the ids of both sides, and the texts that they are from."""
+        for (source, _), ids in zip(texts, src, strict=True):
+            summary.add(self.src_tokenizer, source, ids)
+        for (_, target), ids in zip(texts if tgt else (), tgt or (), strict=True):
+            summary.add(self.tgt_tokenizer, target, ids)
+        self.summaries.say(summary)
 
     def _loader(self, examples: Examples, *, order: Literal["shuffled", "fixed", "given"]) -> DataLoader[Seq2SeqBatch]:
         return batch_loader(

@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Literal, TypedDict
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from attnkit.data.bad_rows import OnBadRows
 from attnkit.data.batching import BatchedExamples, Sequences, batch_loader
 from attnkit.data.cache import trained
+from attnkit.data.summary import Summaries, Summary, counted
 from attnkit.registry import ConfigurationError, TokenizerSpec, nearest, tokenizers
 from attnkit.tokenizer import Tokenizer
 
@@ -77,12 +78,15 @@ class LabelledTextData(LightningDataModule, ABC):
         classes: The names of the classes, in the order of their ids (default: those of the training texts, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
         batch_tokens: The budget of positions in a batch, padding included.
-        max_length: Longer texts are cut to so many tokens, bos and eos included, in every part; it is said how many.
+        max_length: Longer texts are truncated to this many tokens, bos and eos included, in every part; the summary of the part says how
+            many are.
         seed: Of the order of the data, at least 0.
         num_workers: Processes that prepare batches (0: the main process does).
+        on_bad_rows: What a subclass does with rows of files that cannot be used: `error` or `skip` (default: errors, without a choice).
 
     Attributes:
         image_shape: None: these are no images.
+        summaries: What has been said of each split, and its bad rows.
 
     Raises:
         ConfigurationError: A number is out of range, or a class is listed twice.
@@ -100,6 +104,7 @@ class LabelledTextData(LightningDataModule, ABC):
         max_length: int,
         seed: int,
         num_workers: int,
+        on_bad_rows: OnBadRows | None = None,
     ) -> None:
         super().__init__()
         limits = (("batch_tokens", batch_tokens, 1), ("max_length", max_length, 3), ("seed", seed, 0), ("num_workers", num_workers, 0))
@@ -110,6 +115,7 @@ class LabelledTextData(LightningDataModule, ABC):
             raise ConfigurationError(f"classes must be distinct, but {twice[0]!r} is listed twice")
         self.labels, self._classes = labels, classes
         self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
+        self.summaries = Summaries(on_bad_rows)
         self.batch_tokens, self.max_length, self.seed, self.num_workers = batch_tokens, max_length, seed, num_workers
 
     @abstractmethod
@@ -154,7 +160,7 @@ class LabelledTextData(LightningDataModule, ABC):
 
     @override
     def train_dataloader(self) -> DataLoader[LabelledBatch]:
-        return self._loader("training", [*self._training, *((text, None) for text in self.unlabelled())], order="shuffled")
+        return self._loader("train", [*self._training, *((text, None) for text in self.unlabelled())], order="shuffled")
 
     @override
     def val_dataloader(self) -> DataLoader[LabelledBatch] | list[Any]:
@@ -167,7 +173,7 @@ class LabelledTextData(LightningDataModule, ABC):
 
     @override
     def predict_dataloader(self) -> DataLoader[LabelledBatch]:
-        return self._loader("prediction", [(text, None) for text in self.prediction_texts()], order="given")
+        return self._loader("predict", [(text, None) for text in self.prediction_texts()], order="given")
 
     @cached_property
     def _training(self) -> Sequence[Labelled]:
@@ -179,13 +185,16 @@ class LabelledTextData(LightningDataModule, ABC):
         encoded = [self.tokenizer.encode(text) for text, _ in examples]
         labelled = all(label is not None for _, label in examples)
         room = self.max_length - 2
-        if cut := sum(len(ids) > room for ids in encoded):
-            rank_zero_info(f"Cut {cut} of {len(encoded)} {part} texts: longer than max_length={self.max_length} tokens.")
+        summary = Summary(part, counted(len(encoded), "text"))
+        summary.note(sum(len(ids) > room for ids in encoded), f"truncated (longer than max_length={self.max_length})")
+        for (text, _), ids in zip(examples, encoded, strict=True):
+            summary.add(self.tokenizer, text, ids[:room])
+        self.summaries.say(summary)
         return batch_loader(
             LabelledExamples(
                 tokens=Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
                 labels=self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None,
-                texts=None if part == "training" else [text for text, _ in examples],
+                texts=None if part == "train" else [text for text, _ in examples],
             ),
             trainer=self.trainer,
             batch_tokens=self.batch_tokens,

@@ -6,6 +6,7 @@ from typing import Literal
 
 from typing_extensions import override
 
+from attnkit.data.bad_rows import OnBadRows
 from attnkit.data.labelled import Labelled, LabelledTextData, Labels
 from attnkit.data.reading import check, read_columns
 from attnkit.data.splitting import check_validation, set_aside
@@ -32,9 +33,12 @@ class LabelledText(LabelledTextData):
         classes: The names of the classes, in the order of their ids (default: those of the training texts, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
         batch_tokens: The budget of positions in a batch, padding included.
-        max_length: Longer texts are cut to so many tokens, bos and eos included, in every part; it is said how many.
+        max_length: Longer texts are truncated to this many tokens, bos and eos included, in every part; the summary of the part says how
+            many are.
         seed: Of the order of the data and of `validation_fraction`; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).
+        on_bad_rows: What is done with a row that has other cells than its header, or lacks the text or the label: `error`, or `skip`: it
+            is left out, and the summary of the split says how many are.
 
     Raises:
         ConfigurationError: A file is missing, empty, of an unknown format, or has a bad line; or a label is no class, or no number.
@@ -67,6 +71,7 @@ class LabelledText(LabelledTextData):
         max_length: int = 256,
         seed: int = 0,
         num_workers: int = 0,
+        on_bad_rows: OnBadRows = "error",
     ) -> None:
         super().__init__(
             labels=labels,
@@ -76,6 +81,7 @@ class LabelledText(LabelledTextData):
             max_length=max_length,
             seed=seed,
             num_workers=num_workers,
+            on_bad_rows=on_bad_rows,
         )
         self._locations = {"train": train, "validation": validation, "test": test, "predict": predict}
         check_validation(validation, validation_fraction)
@@ -98,7 +104,8 @@ class LabelledText(LabelledTextData):
 
     @override
     def prediction_texts(self) -> Sequence[str]:
-        return [text for (text,) in read_columns(self._location("predict"), self.columns[:1])]
+        rows = read_columns(self._location("predict"), self.columns[:1], bad_rows=self.summaries.bad_rows("predict"))
+        return [text for (text,) in rows]
 
     @cached_property
     def _split(self) -> tuple[list[Labelled], list[Labelled]]:
@@ -111,7 +118,7 @@ class LabelledText(LabelledTextData):
         return [examples[i] for i in kept], [examples[i] for i in aside]
 
     def _read(self, part: str) -> list[Labelled]:
-        rows = read_columns(self._location(part), self.columns, numbers=self.columns[1:])
+        rows = read_columns(self._location(part), self.columns, numbers=self.columns[1:], bad_rows=self.summaries.bad_rows(part))
         return [(text, label) for text, label in rows]
 
     def _location(self, part: str) -> str:

@@ -9,14 +9,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
+from attnkit.data.bad_rows import OnBadRows
 from attnkit.data.batching import BatchedExamples, Sequences, batch_loader
 from attnkit.data.cache import cached, fingerprint, trained
 from attnkit.data.loading import process_share, sampler_loader
 from attnkit.data.packing import LanguageModelBatch, PackedText, Piece, Windows, WindowSampler
+from attnkit.data.summary import Summaries, Summary, counted
 from attnkit.registry import ConfigurationError, TokenizerSpec, tokenizers
 from attnkit.tokenizer import Tokenizer
 
@@ -39,15 +40,18 @@ class LanguageModelData(LightningDataModule, ABC):
         document_mask: Whether batches say which document each token belongs to, so that attention stays inside it.
         seed: Of the order of the windows, at least 0.
         num_workers: Processes that prepare batches (0: the main process does).
+        on_bad_rows: What a subclass does with rows of files that cannot be used: `error` or `skip` (default: errors, without a choice).
 
     Attributes:
         image_shape: None: these are no images.
+        summaries: What has been said of each split, and its bad rows.
 
     Raises:
         ConfigurationError: A number is out of range.
     """
 
     image_shape: ClassVar[None] = None
+    unknown_note: ClassVar[str] = ", which cost no bits: bits per character look better than they are"
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class LanguageModelData(LightningDataModule, ABC):
         document_mask: bool,
         seed: int,
         num_workers: int,
+        on_bad_rows: OnBadRows | None = None,
     ) -> None:
         super().__init__()
         for name, value, least in (("context", context, 1), ("seed", seed, 0), ("num_workers", num_workers, 0)):
@@ -75,6 +80,7 @@ class LanguageModelData(LightningDataModule, ABC):
         self.seed = seed
         self.num_workers = num_workers
         self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
+        self.summaries = Summaries(on_bad_rows)
         self._packed: dict[Part, PackedText] = {}
 
     @abstractmethod
@@ -107,15 +113,25 @@ class LanguageModelData(LightningDataModule, ABC):
         """
         if part not in self._packed:
             tokenizer = self.tokenizer
-            self._packed[part] = cached(
+            text = cached(
                 "packed",
                 [tokenizer.spec, fingerprint(f"{piece.ends:d}{piece.text}" for piece in self.pieces(part))],
                 write=lambda folder: PackedText.write(folder, self.pieces(part), tokenizer),
                 read=lambda folder: PackedText(folder, len(tokenizer)).checked(),
             )
-        if len(self._packed[part]) == 0:
-            raise ConfigurationError(f"the {part} text is empty")
+            if len(text) == 0:
+                raise ConfigurationError(f"the {part} text is empty")
+            self._packed[part] = text
+            self.summaries.say(self._summary(part, text))
         return self._packed[part]
+
+    def _summary(self, part: Part, text: PackedText) -> Summary:
+        documents = text.count(Tokenizer.eos_id) - 1
+        tokens = len(text) - documents
+        summary = Summary(part, f"{counted(tokens, 'token')} in {counted(documents, 'document')}")
+        summary.tokens, summary.unknown = tokens, text.count(Tokenizer.unk_id)
+        summary.unknown_note = "" if part == "train" else self.unknown_note
+        return summary
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -152,8 +168,10 @@ class LanguageModelData(LightningDataModule, ABC):
 
     @override
     def predict_dataloader(self) -> DataLoader[LanguageModelBatch]:
+        prompts = self.prompts()
+        self.summaries.say(Summary.of_texts("predict", self.tokenizer, prompts))
         return batch_loader(
-            Prompts(self.prompts(), self.tokenizer),
+            Prompts(prompts, self.tokenizer),
             trainer=self.trainer,
             batch_tokens=self.batch_tokens,
             order="given",
@@ -162,14 +180,7 @@ class LanguageModelData(LightningDataModule, ABC):
         )
 
     def _evaluation_loader(self, part: Part) -> DataLoader[LanguageModelBatch]:
-        text = self.packed(part)
-        unknown = int((text.ids == Tokenizer.unk_id).sum())
-        if unknown:
-            rank_zero_info(
-                f"{unknown:,} of {len(text):,} tokens of the {part} text are unknown to the tokenizer: what they hide costs no bits, "
-                f"so bits per character look better than they are."
-            )
-        return self._window_loader(text, stride=self.stride)
+        return self._window_loader(self.packed(part), stride=self.stride)
 
     def _window_loader(self, text: PackedText, *, stride: int | None) -> DataLoader[LanguageModelBatch]:
         windows = Windows(text, context=self.context, documents=self.document_mask, counts=stride is not None)

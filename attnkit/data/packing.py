@@ -22,6 +22,7 @@ from attnkit.tokenizer import Tokenizer
 Integers = npt.NDArray[np.int64]
 
 PIECE = 8192  # characters of a document that are encoded at once, at the most
+_CHUNK = 1 << 24  # ids that are counted at once
 _IDS, _MARKS = "ids.bin", "marks.npy"
 _BEFORE_SPACE = re.compile(r".*\S(?=\s)", re.DOTALL)
 
@@ -110,6 +111,10 @@ class PackedText:
         """Return the number of targets N: all tokens, and an eos for each document."""
         return len(self.ids) - 1
 
+    def count(self, token: int) -> int:
+        """Return how many of `ids` are this token, without a copy of them all."""
+        return sum(int(np.count_nonzero(self.ids[start : start + _CHUNK] == token)) for start in range(0, len(self.ids), _CHUNK))
+
     def characters_before(self, targets: Integers) -> Integers:
         """Return how many characters the first `targets` tokens stand for: exact at 0 and N, and between them as near as `marks` are."""
         return np.rint(np.interp(targets, self.marks[:, 0], self.marks[:, 1])).astype(np.int64)
@@ -126,7 +131,7 @@ class PackedText:
             for text, ended in parts:
                 ids = [*tokenizer.encode(text), *([Tokenizer.eos_id] if ended else [])]
                 file.write(np.array(ids, dtype=dtype).tobytes())
-                tokens, characters = tokens + len(ids), characters + len(text)
+                tokens, characters = tokens + len(ids), characters + len(tokenizer.normalized(text))
                 if characters - marks[-1][1] >= PIECE // 2 and tokens > marks[-1][0]:
                     marks.append((tokens, characters))
             if not ended:  # the text was cut inside a document

@@ -1,22 +1,19 @@
 """Columns of text out of data files and hub data sets; what is wrong with a file is said with its line number."""
 
-import csv
 import json
+import math
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from attnkit.data.bad_rows import BadRows
+from attnkit.data.tables import Column, Row, csv_rows, lines, no_column, tsv_rows
 from attnkit.files import parse_json, read_parquet
 from attnkit.registry import ConfigurationError, nearest
 
 HUB = "hub:"
-DEFAULT_COLUMNS = (("source", "target"), ("text", "label"))  # of a TSV file without a header line
-
-Column = str | int
-Row = tuple[str, Mapping[Any, Any]]  # where it stands, for messages, and its cells by column
 
 
 def check(location: str) -> None:
@@ -41,144 +38,114 @@ def check(location: str) -> None:
         )
 
 
-def read_columns(location: str, columns: Sequence[Column], *, numbers: Collection[Column] = ()) -> list[tuple[str, ...]]:
+def read_columns(
+    location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None
+) -> list[tuple[str, ...]]:
     """Read some columns of a data file, or of a hub data set.
 
     Args:
         location: A path, or a hub location.
         columns: Names, or positions from 0 in a file without a header line.
         numbers: Those of the columns that may hold numbers too; they come as texts.
+        bad_rows: What is done with rows that cannot be used (default: they are errors).
 
     Raises:
         ConfigurationError: As `iterate_columns`; or there are no rows.
     """
-    texts = list(iterate_columns(location, columns, numbers=numbers))
+    texts = list(iterate_columns(location, columns, numbers=numbers, bad_rows=bad_rows))
+    if not texts and bad_rows:
+        raise ConfigurationError(f"{location} has no row that can be used. The first one that was skipped: {bad_rows.first}")
     if not texts:
         raise ConfigurationError(f"{location} is empty: it has no examples")
     return texts
 
 
-def iterate_columns(location: str, columns: Sequence[Column], *, numbers: Collection[Column] = ()) -> Iterator[tuple[str, ...]]:
+def iterate_columns(
+    location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None
+) -> Iterator[tuple[str, ...]]:
     """Read some columns of a data file, or of a hub data set, row by row.
 
     - `.tsv`: cells between tabs, nothing quoted. With a header line that has the names in `columns`; without one the columns are
       positions, and the names `source` and `target`, or `text` and `label`, stand for 0 and 1.
-    - `.csv`: quoting as in RFC 4180; a header line, or positions.
+    - `.csv`: quoting as in RFC 4180, with cells of at most 16 Mi characters; a header line, or positions.
     - `.jsonl`: one object per line.
     - `.parquet`: by pyarrow.
     - `.txt`: one text per line, so it has one column, whatever its name; blank lines are texts too.
     - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: by the `datasets` library; NAME may be a folder too.
 
-    Text is UTF-8. Blank lines are skipped otherwise. A name such as `translation.de` reaches into nested objects.
+    Text is UTF-8. Otherwise, blank lines are skipped, and rows of empty cells. A name such as `translation.de` reaches into nested
+    objects.
+
+    A row is bad if it has more or fewer cells than the header (or, without one, than the first row), lacks a column, has null or something
+    other than text there, or is no JSON object, not CSV or not UTF-8.
 
     Args:
         location: A path, or a hub location.
         columns: Names, or positions from 0 in a file without a header line.
         numbers: Those of the columns that may hold numbers too; they come as texts.
+        bad_rows: What is done with bad rows (default: they are errors).
 
     Raises:
-        ConfigurationError: As `check`; or a line is not UTF-8, lacks a column, or has something other than text there; or a library
-            is not installed.
+        ConfigurationError: As `check`; or a row is bad, and that is an error; or the header has the name of a column twice; or a quote in
+            a CSV file is not closed, so that the rest of the file would be one cell; or a library is not installed.
     """
     check(location)
+    bad = BadRows() if bad_rows is None else bad_rows
     if location.startswith(HUB):
         rows = _hub(location)
     else:
-        rows = _READERS[Path(location).suffix](location, columns)
+        rows = _READERS[Path(location).suffix](location, columns, bad)
     for where, row in rows:
-        yield tuple(_text(where, row, column, number=column in numbers) for column in columns)
+        try:
+            texts = tuple(_text(row, column, number=column in numbers) for column in columns)
+        except _Unusable as error:
+            bad.add(where, str(error))
+        else:
+            yield texts
 
 
-def _text(where: str, row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
+class _Unusable(ValueError):
+    """A cell cannot be used."""
+
+
+def _text(row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
     value: Any = row
     for key in [column] if column in row or isinstance(column, int) else column.split("."):
         if not isinstance(value, Mapping) or key not in value:
-            raise _no_column(where, column, row)
+            raise _Unusable(no_column(column, row))
         value = value[key]
-    if number and isinstance(value, int | float):
+    if number and isinstance(value, int | float) and not math.isnan(value):  # NaN is the null of tables of numbers
         return str(value)
     if not isinstance(value, str):
-        raise ConfigurationError(f"{where}: column {column!r} must be text, but is {value!r} ({type(value).__name__})")
+        raise _Unusable(f"column {column!r} must be text, but is {reprlib.repr(value)} ({type(value).__name__})")
     return value
 
 
-def _no_column(where: str, column: Column, found: Iterable[Column], hint: str = "") -> ConfigurationError:
-    found = list(found)
-    near = nearest(str(column), map(str, found))
-    return ConfigurationError(f"{where}: no column {column!r}.{near} Columns found: {', '.join(map(reprlib.repr, found)) or 'none'}.{hint}")
-
-
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise ConfigurationError(
-                    f"{path}:{number}: not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1}); "
-                    f"convert the file, as with: iconv -f ENCODING -t UTF-8"
-                ) from error
-
-
-def _tsv(path: str, columns: Sequence[Column]) -> Iterator[Row]:
-    unnamed = next((names for names in DEFAULT_COLUMNS if set(columns) <= set(names)), None)
-    return _table(path, columns, ((number, line.split("\t")) for number, line in _lines(path) if line.strip()), unnamed)
-
-
-def _csv(path: str, columns: Sequence[Column]) -> Iterator[Row]:
-    return _table(path, columns, _csv_cells(path), None)
-
-
-def _csv_cells(path: str) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(f"{line}\n" for _, line in _lines(path))
-    try:
-        for cells in reader:
-            if cells:
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise ConfigurationError(f"{path}:{reader.line_num}: not CSV ({error})") from error
-
-
-def _table(path: str, columns: Sequence[Column], lines: Iterator[tuple[int, list[str]]], unnamed: Sequence[str] | None) -> Iterator[Row]:
-    """Name the cells of each line: by the header line if there is one, else by `unnamed`, else by position."""
-    first = next(lines, None)
-    if first is None:
-        return
-    number, cells = first
-    header: Sequence[Column]
-    if any(column in cells for column in columns):
-        header = cells
-    else:
-        header = unnamed or range(len(cells))
-        lines = chain([first], lines)
-    if missing := [column for column in columns if column not in header]:
-        raise _no_column(f"{path}:{number}", missing[0], cells, hint=" Without a header line, columns are positions from 0.")
-    for number, cells in lines:
-        yield f"{path}:{number}", dict(zip(header, cells, strict=False))
-
-
-def _jsonl(path: str, columns: Sequence[Column]) -> Iterator[Row]:
-    for number, line in _lines(path):
+def _jsonl(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
+    for number, line in lines(path, bad):
         if not line.strip():
             continue
         try:
             row = parse_json(line)
         except json.JSONDecodeError as error:
-            raise ConfigurationError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from error
+            bad.add(f"{path}:{number}", f"not JSON ({error.msg} at column {error.colno})")
+            continue
         except ValueError as error:
-            raise ConfigurationError(f"{path}:{number}: {error}") from error
-        if not isinstance(row, dict):
-            raise ConfigurationError(f'{path}:{number}: must be a JSON object such as {{"source": ...}}, but is {line[:40]!r}')
-        yield f"{path}:{number}", row
+            bad.add(f"{path}:{number}", str(error))
+            continue
+        if isinstance(row, dict):
+            yield f"{path}:{number}", row
+        else:
+            bad.add(f"{path}:{number}", f'must be a JSON object such as {{"source": ...}}, but is {line[:40]!r}')
 
 
-def _txt(path: str, columns: Sequence[Column]) -> Iterator[Row]:
+def _txt(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
     if len(columns) > 1:
         raise ConfigurationError(f"{path}: a .txt file has one text per line, but columns {list(columns)} are needed; use a .tsv file")
-    return ((f"{path}:{number}", {columns[0]: line}) for number, line in _lines(path))
+    return ((f"{path}:{number}", {columns[0]: line}) for number, line in lines(path, bad))
 
 
-def _parquet(path: str, columns: Sequence[Column]) -> Iterator[Row]:
+def _parquet(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
     return _numbered(path, read_parquet(path))
 
 
@@ -221,6 +188,6 @@ def _numbered(location: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]
     return ((f"{location}, row {number}", row) for number, row in enumerate(rows))
 
 
-_READERS: dict[str, Callable[[str, Sequence[Column]], Iterator[Row]]] = {
-    ".tsv": _tsv, ".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet, ".txt": _txt,
+_READERS: dict[str, Callable[[str, Sequence[Column], BadRows], Iterator[Row]]] = {
+    ".tsv": tsv_rows, ".csv": csv_rows, ".jsonl": _jsonl, ".parquet": _parquet, ".txt": _txt,
 }  # fmt: skip

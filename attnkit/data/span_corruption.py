@@ -13,6 +13,7 @@ from attnkit.data.language_model import LanguageModelData, Part
 from attnkit.data.packing import Piece
 from attnkit.data.reading import check, read_columns
 from attnkit.data.spans import CorruptedWindows, Corruption
+from attnkit.data.summary import Summary
 from attnkit.registry import ConfigurationError, Spec, TokenizerSpec, datasets, tokenizers
 from attnkit.tokenizer import Tokenizer
 
@@ -89,6 +90,7 @@ class SpanCorruption(LanguageModelData):
         )
         self.text = _text(text)
         self.predict = predict
+        self.summaries = self.text.summaries  # with the bad rows of its files
         self._sentinels = sentinels
 
     @property
@@ -129,6 +131,7 @@ class SpanCorruption(LanguageModelData):
     @override
     def predict_dataloader(self) -> DataLoader[Any]:
         sources = self.prompts()
+        self.summaries.say(Summary.of_texts("predict", self.tokenizer, sources))
         ids = Sequences([[*self.tokenizer.encode(source), Tokenizer.eos_id] for source in sources])
         return self._batches(Examples(src=ids, tgt=None, texts=[(source, []) for source in sources]), order="given")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from attnkit.data.bad_rows import BadRows, OnBadRows
 from attnkit.data.language_model import LanguageModelData, Part
 from attnkit.data.packing import Piece, pieces
 from attnkit.data.reading import HUB, check, iterate_columns, read_columns
@@ -48,6 +49,8 @@ class Text(LanguageModelData):
         document_mask: Whether batches have `documents` [B, T], so that attention stays inside a document.
         seed: Of the order of the windows; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).
+        on_bad_rows: What is done with a row of a table that has other cells than its header, or lacks the text: `error`, or `skip`: it is
+            left out, and the summary of the split says how many are.
 
     Raises:
         ConfigurationError: A file is missing, empty, of an unknown format, or not UTF-8, or a number is out of range.
@@ -79,6 +82,7 @@ class Text(LanguageModelData):
         document_mask: bool = False,
         seed: int = 0,
         num_workers: int = 0,
+        on_bad_rows: OnBadRows = "error",
     ) -> None:
         super().__init__(
             tokenizer=tokenizer,
@@ -88,6 +92,7 @@ class Text(LanguageModelData):
             document_mask=document_mask,
             seed=seed,
             num_workers=num_workers,
+            on_bad_rows=on_bad_rows,
         )
         if separator == "":
             raise ConfigurationError("separator must have characters; leave it out if each .txt file is one document")
@@ -131,7 +136,8 @@ class Text(LanguageModelData):
 
     @override
     def prompts(self) -> Sequence[str]:
-        return [prompt for (prompt,) in read_columns(self._require_prompts(), [self.column])]
+        rows = read_columns(self._require_prompts(), [self.column], bad_rows=self.summaries.bad_rows("predict"))
+        return [prompt for (prompt,) in rows]
 
     @cached_property
     def _train_characters(self) -> int:
@@ -153,17 +159,18 @@ class Text(LanguageModelData):
         if locations is None:
             trains = " (the tokenizer is trained on it too, unless it is given as the spec of a trained one)" if part == "train" else ""
             raise ConfigurationError(f"text has no {part} data: set {part} to a file or a hub data set{trains}")
-        empty = True
+        empty, bad = True, self.summaries.bad_rows(part)
         for path in expand(locations):
-            for piece in self._read_one(path):
+            for piece in self._read_one(path, bad):
                 yield piece
                 empty = False
         if empty:
-            raise ConfigurationError(f"the {part} text is empty: there is nothing but white space in {locations}")
+            skipped = f". The first row that was skipped: {bad.first}" if bad else ""
+            raise ConfigurationError(f"the {part} text is empty: there is nothing but white space in {locations}{skipped}")
 
-    def _read_one(self, location: str) -> Iterator[Piece]:
+    def _read_one(self, location: str, bad: BadRows) -> Iterator[Piece]:
         if location.startswith(HUB) or Path(location).suffix != ".txt":
-            documents: Iterable[Iterable[str]] = iterate_columns(location, [self.column])
+            documents: Iterable[Iterable[str]] = iterate_columns(location, [self.column], bad_rows=bad)
         elif self.separator is None:
             documents = [_chunks(location)]
         else:

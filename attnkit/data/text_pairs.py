@@ -6,6 +6,7 @@ from typing import Literal
 
 from typing_extensions import override
 
+from attnkit.data.bad_rows import OnBadRows
 from attnkit.data.base import Pair, Seq2SeqData, references
 from attnkit.data.reading import check, read_columns
 from attnkit.data.splitting import check_validation, set_aside
@@ -35,6 +36,8 @@ class TextPairs(Seq2SeqData):
         max_length: Training pairs are left out where either side has more tokens, special ones included (default: no limit).
         seed: Of the order of the data and of `validation_fraction`; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).
+        on_bad_rows: What is done with a row that has other cells than its header, or lacks one of the two texts: `error`, or `skip`: it is
+            left out, and the summary of the split says how many are.
 
     Raises:
         ConfigurationError: A file is missing, empty, of an unknown format, or has a bad line (named with its number).
@@ -64,6 +67,7 @@ class TextPairs(Seq2SeqData):
         max_length: int | None = None,
         seed: int = 0,
         num_workers: int = 0,
+        on_bad_rows: OnBadRows = "error",
     ) -> None:
         super().__init__(
             src_tokenizer=src_tokenizer,
@@ -72,6 +76,7 @@ class TextPairs(Seq2SeqData):
             max_length=max_length,
             seed=seed,
             num_workers=num_workers,
+            on_bad_rows=on_bad_rows,
         )
         self._locations = {"train": train, "validation": validation, "test": test, "predict": predict}
         check_validation(validation, validation_fraction)
@@ -91,12 +96,15 @@ class TextPairs(Seq2SeqData):
     @override
     def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
         if part == "test" or self._locations["validation"] is not None:
-            return references(self._read(part))
+            pairs = self._read(part)
+            self.summaries.rows[part] = len(pairs)
+            return references(pairs)
         return references(self._split[1]) if self.validation_fraction > 0 else {}
 
     @override
     def prediction_sources(self) -> Sequence[str]:
-        return [source for (source,) in read_columns(self._location("predict"), self.columns[:1])]
+        rows = read_columns(self._location("predict"), self.columns[:1], bad_rows=self.summaries.bad_rows("predict"))
+        return [source for (source,) in rows]
 
     @cached_property
     def _split(self) -> tuple[list[Pair], list[Pair]]:
@@ -109,7 +117,8 @@ class TextPairs(Seq2SeqData):
         return [pairs[i] for i in kept], [pairs[i] for i in aside]
 
     def _read(self, part: str) -> list[Pair]:
-        return [(source, target) for source, target in read_columns(self._location(part), self.columns)]
+        rows = read_columns(self._location(part), self.columns, bad_rows=self.summaries.bad_rows(part))
+        return [(source, target) for source, target in rows]
 
     def _location(self, part: str) -> str:
         location = self._locations[part]

@@ -29,6 +29,7 @@ class AttentionMap:
         rows: What the rows are, in words.
         columns: What the columns are.
         heads: Number of each head, from 0 (default: all in order).
+        note: What marks in the labels mean, in words (default: there are none).
 
     Raises:
         ValueError: There is not one label for each query and key.
@@ -49,6 +50,7 @@ class AttentionMap:
     rows: str
     columns: str
     heads: tuple[int, ...] = ()
+    note: str = ""
 
     def __post_init__(self) -> None:
         heads, *size = self.weights.shape

@@ -136,7 +136,7 @@ def _label(axes: "Axes", m: AttentionMap, *, rows: bool, columns: bool, size: fl
 
 
 def _heading(m: AttentionMap) -> str:
-    return f"{m.name} (rows: {m.rows}; columns: {m.columns})"
+    return f"{m.name} (rows: {m.rows}; columns: {m.columns}{m.note and f'; {m.note}'})"
 
 
 def _short(label: str) -> str:

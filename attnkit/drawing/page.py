@@ -50,5 +50,6 @@ def _plain(m: AttentionMap) -> dict[str, Any]:
         "keys": m.shown(m.keys),
         "rows": m.rows,
         "columns": m.columns,
+        "note": m.note,
         "weights": base64.b64encode(steps.numpy().astype("<u2").tobytes()).decode("ascii"),
     }

@@ -14,8 +14,10 @@ from attnkit.recording import attention_maps, record_attention
 from attnkit.registry import ConfigurationError
 from attnkit.task.base import Task
 from attnkit.task.generating import UNFINISHED, TextGenerator
+from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
+UNKNOWN = "†"  # stands before what a tokenizer does not know
 LONGEST = 8  # tokens that make whole characters together
 
 
@@ -30,6 +32,8 @@ class Reading:
         target: bos, tokens, eos, padding [B, T] of an encoder-decoder, or None.
         target_tokenizer: Its tokenizer.
         documents: The document [B, S] of each token of a language model, if attention stays inside.
+        unknown: What the unknown tokens of the inputs hide, in turn, where the text is known.
+        target_unknown: The same for the target.
     """
 
     task: Task
@@ -38,6 +42,8 @@ class Reading:
     target: Tensor | None = None
     target_tokenizer: Tokenizer | None = None
     documents: Tensor | None = None
+    unknown: Sequence[str] = ()
+    target_unknown: Sequence[str] = ()
 
     @property
     def output(self) -> str | None:
@@ -80,8 +86,10 @@ class Reading:
             queries = self.queries(path)[row]
             keys = queries if kind == "self" else self.inputs[row]
             real_queries, real_keys = queries != Tokenizer.pad_id, keys != Tokenizer.pad_id
-            query_tokenizer = self.target_tokenizer if decodes and self.target_tokenizer is not None else self.tokenizer
-            key_tokenizer = query_tokenizer if kind == "self" else self.tokenizer
+            source = (self.tokenizer, self.unknown)
+            asking = (self.target_tokenizer, self.target_unknown) if decodes and self.target_tokenizer is not None else source
+            query_labels, query_unknown = _labels(*asking, queries[real_queries].tolist())
+            key_labels, key_unknown = _labels(*(asking if kind == "self" else source), keys[real_keys].tolist())
             read = "tokens read" if self.target is None else "target tokens read" if decodes else "source tokens"
             found.append(
                 AttentionMap(
@@ -89,10 +97,11 @@ class Reading:
                     kind=kind,
                     layer=layer,
                     weights=weights[row][:, real_queries][:, :, real_keys].float().cpu(),
-                    queries=token_labels(query_tokenizer, queries[real_queries].tolist()),
-                    keys=token_labels(key_tokenizer, keys[real_keys].tolist()),
+                    queries=query_labels,
+                    keys=key_labels,
                     rows="target token that is written" if kind == "cross" else read,
                     columns="source tokens" if kind == "cross" else read,
+                    note=f"{UNKNOWN} unknown to the tokenizer" if query_unknown or key_unknown else "",
                 )
             )
         return sorted(found, key=lambda m: (m.kind == "cross", m.part != "encoder", m.layer))
@@ -136,6 +145,16 @@ def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return labels
 
 
+def _labels(tokenizer: Tokenizer, unknown: Sequence[str], ids: Sequence[int]) -> tuple[list[str], bool]:
+    """Return a label for each token, and whether any is marked: one that hides a known text is called by it, with the mark."""
+    labels = token_labels(tokenizer, ids)
+    hiding = [place for place, i in enumerate(ids) if i == Tokenizer.unk_id]
+    marked = dict(zip(hiding, unknown, strict=False))  # of what a model has written, no text is known
+    for place, text in marked.items():
+        labels[place] = UNKNOWN + text
+    return labels, bool(marked)
+
+
 def read_text(task: Task, text: str, target: str | None = None, *, beam_size: int | None = None) -> Reading:
     """Return how a task's model reads a text, and what it writes: a given target, or what it generates.
 
@@ -166,8 +185,16 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
             )
         else:
             output = torch.tensor([[*task.output_tokenizer.encode(target), Tokenizer.eos_id]], device=device)
-        start = src.new_full((1, 1), Tokenizer.bos_id)
-        return Reading(task, src, _tokenizer(task, "src_tokenizer"), torch.cat([start, output], 1), task.output_tokenizer)
+        start, source = src.new_full((1, 1), Tokenizer.bos_id), _tokenizer(task, "src_tokenizer")
+        return Reading(
+            task,
+            src,
+            source,
+            torch.cat([start, output], 1),
+            task.output_tokenizer,
+            unknown=_unknown(source, text),
+            target_unknown=() if target is None else _unknown(task.output_tokenizer, target),
+        )
     tokenizer = _tokenizer(task, "tokenizer")
     if isinstance(task, TextGenerator):
         ids = [*task.input_ids(text), *tokenizer.encode(target or "")]
@@ -177,7 +204,9 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
             raise ConfigurationError(f"the task {task.registered_name!r} reads a text and writes none: leave --target out")
     if beam_size is not None:
         raise ConfigurationError(f"the task {task.registered_name!r} generates nothing here, it reads: leave --beam_size out")
-    return Reading(task, torch.tensor([ids], device=device), tokenizer)
+    return Reading(
+        task, torch.tensor([ids], device=device), tokenizer, unknown=[*_unknown(tokenizer, text), *_unknown(tokenizer, target or "")]
+    )
 
 
 def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
@@ -195,6 +224,12 @@ def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
             task, batch["tokens"][:rows], _tokenizer(task, "tokenizer"), documents=None if documents is None else documents[:rows]
         )
     raise ConfigurationError(f"attention maps need a batch with src and tgt, or with tokens, but this one has {', '.join(batch)}")
+
+
+def _unknown(tokenizer: Tokenizer, text: str) -> list[str]:
+    """Return what a tokenizer does not know in a text, with a warning."""
+    warn_of_unknown(tokenizer, [text])
+    return tokenizer.unknown(text)
 
 
 def _tokenizer(task: Task, name: str) -> Tokenizer:

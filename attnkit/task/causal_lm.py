@@ -125,6 +125,11 @@ class CausalLM(TextGenerator):
     def output_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 
+    @property
+    @override
+    def input_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
     @override
     def input_ids(self, text: str) -> list[int]:
         return [Tokenizer.bos_id, *self.tokenizer.encode(text)]
@@ -182,7 +187,7 @@ class CausalLM(TextGenerator):
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Continuation]:
-        return [Continuation(prompt, text) for prompt, text in zip(batch["text"], self.generate(batch["text"]), strict=True)]
+        return [Continuation(prompt, text) for prompt, text in zip(batch["text"], self.decode(batch["tokens"]), strict=True)]
 
     @override
     def on_validation_epoch_end(self) -> None:

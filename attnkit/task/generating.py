@@ -12,6 +12,7 @@ from attnkit.decoding import Generation, Options
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec
 from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.base import Task
+from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -31,9 +32,9 @@ class TextGenerator(Task):
     """A task whose model generates text from text: a translator, a language model.
 
     A subclass calls `super().__init__` with the arguments below (they are its own too, kept by `store_arguments`), and writes
-    `input_ids` and `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, and `decode` for batches of token ids, as in
-    its validation. The model is one of `attnkit.compose` that generates: an encoder-decoder reads the input as its source, a decoder as
-    its prompt; outputs are what is new.
+    `input_ids`, `input_tokenizer` and `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn of what the
+    tokenizer does not know, and `decode` for batches of token ids, as in its validation. The model is one of `attnkit.compose` that
+    generates: an encoder-decoder reads the input as its source, a decoder as its prompt; outputs are what is new.
 
     Args:
         optimizer: The optimizer.
@@ -67,6 +68,11 @@ class TextGenerator(Task):
     @abstractmethod
     def output_tokenizer(self) -> Tokenizer:
         """The tokenizer of what is generated."""
+
+    @property
+    @abstractmethod
+    def input_tokenizer(self) -> Tokenizer:
+        """The tokenizer of what is read."""
 
     @abstractmethod
     def input_ids(self, text: str) -> list[int]:
@@ -137,6 +143,7 @@ class TextGenerator(Task):
         """
         completed = self._completed({"beam_size": 1, **options})
         self.configure_model()
+        warn_of_unknown(self.input_tokenizer, [text])
         inputs = torch.tensor([self.input_ids(text)], device=self.device)
         tokens = cast(Any, self.model).stream(inputs, **completed)
         return text_pieces((int(token) for token in tokens), self.output_tokenizer)
@@ -163,6 +170,7 @@ class TextGenerator(Task):
             raise TypeError(f"this takes a list of texts, as in [{texts!r}]")
         generation = Generation.of(options)
         self.configure_model()
+        warn_of_unknown(self.input_tokenizer, texts)
         ids = [torch.tensor(self.input_ids(text)) for text in texts]
         order = list(range(len(ids)))
         if not generation.samples:  # which draws row i of a batch with seed + i, so that its batches are in the order of the texts

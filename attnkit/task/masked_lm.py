@@ -35,6 +35,7 @@ from attnkit.task.generating import Hypothesis
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.masking import Masked, mask_tokens
 from attnkit.task.metrics import Mean, Perplexity
+from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
 MASK = "<mask>"
@@ -268,6 +269,7 @@ class MaskedLM(Task):
         if isinstance(texts, str):
             raise TypeError(f"texts must be a list, as in [{texts!r}], but is one string")
         self.configure_model()
+        warn_of_unknown(self.tokenizer, texts)
         for start in range(0, len(texts), BATCH):
             chunk = texts[start : start + BATCH]
             ids = [torch.tensor([Tokenizer.bos_id, *self.tokenizer.encode(text), Tokenizer.eos_id]) for text in chunk]

@@ -17,6 +17,7 @@ from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.base import Task
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
+from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
 BATCH = 64  # texts that `predict_texts` reads at once
@@ -200,6 +201,7 @@ class PooledTask(Task):
         if self.tokenizer is None:
             raise ConfigurationError("this model reads images: call the task with a batch of them, or use `attnkit predict`")
         self.configure_model()
+        warn_of_unknown(self.tokenizer, texts)
         ids = [torch.tensor([Tokenizer.bos_id, *self.tokenizer.encode(text), Tokenizer.eos_id]) for text in texts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # like lengths together: less padding
         found: dict[int, Any] = {}

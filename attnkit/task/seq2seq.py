@@ -145,6 +145,11 @@ class Seq2Seq(TextGenerator):
     def output_tokenizer(self) -> Tokenizer:
         return self.tgt_tokenizer
 
+    @property
+    @override
+    def input_tokenizer(self) -> Tokenizer:
+        return self.src_tokenizer
+
     @override
     def input_ids(self, text: str) -> list[int]:
         return [*self.src_tokenizer.encode(text), Tokenizer.eos_id]

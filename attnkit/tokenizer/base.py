@@ -2,14 +2,17 @@
 
 import re
 import reprlib
+import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError
+
+Normalization = Literal["none", "NFC", "NFD", "NFKC", "NFKD"]
 
 
 class Tokenizer(ABC):
@@ -20,12 +23,15 @@ class Tokenizer(ABC):
 
     Args:
         extra_tokens: Tokens that stand for themselves, such as `<mask>`: where a text has exactly this string, it is this one token.
+        normalization: The Unicode normalisation form that texts are brought into before they are encoded, or `none`. Extra tokens are
+            left as they are.
 
     Attributes:
         extra_tokens: The same, as a tuple.
+        normalization: The same.
 
     Raises:
-        ConfigurationError: An extra token is empty, is listed twice, or is called as a special one.
+        ConfigurationError: An extra token is empty, is listed twice, or is called as a special one; or there is no such form.
     """
 
     special_tokens: ClassVar[tuple[str, ...]] = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -34,9 +40,13 @@ class Tokenizer(ABC):
     eos_id: ClassVar[int] = 2
     unk_id: ClassVar[int] = 3
     extra_tokens: tuple[str, ...] = ()
+    normalization: Normalization = "none"
     _joins_extra: ClassVar[str] = ""  # a pattern: what before an extra token belongs to it
 
-    def __init__(self, *, extra_tokens: Sequence[str] | None = None) -> None:
+    def __init__(self, *, extra_tokens: Sequence[str] | None = None, normalization: Normalization = "none") -> None:
+        if normalization not in (forms := get_args(Normalization)):
+            raise ConfigurationError(f"normalization must be one of {', '.join(forms)}, but is {normalization!r}")
+        self.normalization = normalization
         self.extra_tokens = tuple(extra_tokens or ())
         if wrong := [t for t, n in Counter([*self.special_tokens, *self.extra_tokens]).items() if n > 1 or not t]:
             raise ConfigurationError(f"extra_tokens must be distinct, not empty and no special tokens, but {wrong[0]!r} is not")
@@ -77,6 +87,31 @@ class Tokenizer(ABC):
     def __len__(self) -> int:
         """Return the number of ids, special ones included."""
 
+    def normalized(self, text: str) -> str:
+        """Return a text in the tokenizer's normalisation form.
+
+        Example:
+            >>> import attnkit
+            >>> decomposed = "\u1112\u1161\u11ab"  # 한 as three letters
+            >>> attnkit.tokenizers.build("character").normalized(decomposed)
+            '한'
+        """
+        return text if self.normalization == "none" else unicodedata.normalize(self.normalization, text)
+
+    def symbols(self, text: str) -> list[str]:
+        """Return what each id of `encode(text)` stands for in the text: its label, but an unknown token is called by what it hides."""
+        return self.tokens(self.encode(text))
+
+    def unknown(self, text: str) -> list[str]:
+        """Return the parts of a text that become `unk_id`, in order.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.tokenizers.build("word").train(["so good"]).unknown("so bad so very bad")
+            ['bad', 'very', 'bad']
+        """
+        return [symbol for symbol, i in zip(self.symbols(text), self.encode(text), strict=True) if i == self.unk_id]
+
     def id_of(self, token: str) -> int:
         """Return the id of a special or extra token.
 
@@ -112,10 +147,10 @@ class Tokenizer(ABC):
         )
 
     def _pieces(self, text: str) -> list[str]:
-        """Return a text cut at its extra tokens: they are at the odd places, and ordinary text (it may be empty) at the even ones.
+        """Return a text cut at its extra tokens: these are at the odd places, and normalised text (it may be empty) at the even ones.
 
         Raises:
-            ConfigurationError: The text has half of a surrogate pair, as comes of bytes that are not UTF-8.
+            ConfigurationError: The text has half of a surrogate pair, which no UTF-8 text has.
         """
         try:
             text.encode()
@@ -124,7 +159,8 @@ class Tokenizer(ABC):
                 f"position {error.start} of the text {reprlib.repr(text)} has half of a surrogate pair ({text[error.start]!r}), which is "
                 f"no character: the text was not UTF-8"
             ) from error
-        return [text] if self._extra is None else self._extra.split(text)
+        pieces = [text] if self._extra is None else self._extra.split(text)
+        return [piece if place % 2 else self.normalized(piece) for place, piece in enumerate(pieces)]
 
     def _content(self, ids: Iterable[int]) -> list[int]:
         content: list[int] = []
@@ -136,6 +172,16 @@ class Tokenizer(ABC):
         return content
 
 
+def normalization_of(given: Normalization | None, *, trained: bool) -> Normalization:
+    """Return the normalisation of a tokenizer whose spec says `given`: NFC by default.
+
+    The spec of a trained tokenizer names its normalisation; one that does not is from before there was any.
+    """
+    if given is not None:
+        return given
+    return "none" if trained else "NFC"
+
+
 class SymbolTokenizer(Tokenizer):
     """A tokenizer that splits a text into symbols and looks each one up.
 
@@ -144,6 +190,7 @@ class SymbolTokenizer(Tokenizer):
         lowercase: Whether to lower the case of texts.
         min_count: How often a symbol must occur in the training texts to enter the vocabulary.
         extra_tokens: Tokens that stand for themselves, such as `<mask>`.
+        normalization: The Unicode normalisation form of texts, or `none` (default: NFC; with `tokens`, `none`).
 
     Raises:
         ConfigurationError: A token is empty, or is listed twice.
@@ -158,8 +205,9 @@ class SymbolTokenizer(Tokenizer):
         lowercase: bool = False,
         min_count: int = 1,
         extra_tokens: list[str] | None = None,
+        normalization: Normalization | None = None,
     ) -> None:
-        super().__init__(extra_tokens=extra_tokens)
+        super().__init__(extra_tokens=extra_tokens, normalization=normalization_of(normalization, trained=tokens is not None))
         self.lowercase = lowercase
         self.min_count = min_count
         self._symbols = None if tokens is None else list(tokens)
@@ -182,8 +230,14 @@ class SymbolTokenizer(Tokenizer):
     @property
     @override
     def spec(self) -> dict[str, Any]:
-        settings = {"lowercase": self.lowercase, "min_count": self.min_count, "extra_tokens": list(self.extra_tokens) or None}
-        return {"name": self.registry_name, "tokens": self._symbols, **settings}
+        return {
+            "name": self.registry_name,
+            "tokens": self._symbols,
+            "lowercase": self.lowercase,
+            "min_count": self.min_count,
+            "extra_tokens": list(self.extra_tokens) or None,
+            "normalization": self.normalization,
+        }
 
     @property
     @override
@@ -192,15 +246,16 @@ class SymbolTokenizer(Tokenizer):
 
     @override
     def train(self, texts: Iterable[str]) -> Self:
-        counts = Counter(symbol for text in texts for symbol in self._symbols_of(text))
+        counts = Counter(symbol for text in texts for symbol in self.symbols(text))
         tokens = sorted(symbol for symbol, n in counts.items() if n >= self.min_count and symbol not in self.extra_tokens)
-        return type(self)(tokens=tokens, lowercase=self.lowercase, min_count=self.min_count, extra_tokens=list(self.extra_tokens))
+        settings = {name: value for name, value in self.spec.items() if name not in ("name", "tokens")}
+        return type(self)(**settings, tokens=tokens)
 
     @override
     def encode(self, text: str) -> list[int]:
         if not self.trained:
             raise self._not_trained()
-        return [self._ids.get(symbol, self.unk_id) for symbol in self._symbols_of(text)]
+        return [self._ids.get(symbol, self.unk_id) for symbol in self.symbols(text)]
 
     @override
     def decode(self, ids: Iterable[int]) -> str:
@@ -213,7 +268,8 @@ class SymbolTokenizer(Tokenizer):
     def __len__(self) -> int:
         return len(self._labels)
 
-    def _symbols_of(self, text: str) -> list[str]:
+    @override
+    def symbols(self, text: str) -> list[str]:
         symbols: list[str] = []
         for place, piece in enumerate(self._pieces(text)):
             symbols += [piece] if place % 2 else self.split(piece.lower() if self.lowercase else piece)

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from attnkit.files import parse_json
 from attnkit.registry import ConfigurationError, tokenizers
-from attnkit.tokenizer.base import Tokenizer
+from attnkit.tokenizer.base import Normalization, Tokenizer, normalization_of
 
 LARGEST_MODEL = 64 << 20
 """Characters of a model's JSON."""
@@ -22,8 +22,8 @@ _BYTES = len(pre_tokenizers.ByteLevel.alphabet())
 class BPE(Tokenizer):
     """Byte-level byte-pair encoding: the most frequent pairs of neighbours become tokens, down to single bytes.
 
-    Every text can be encoded and comes back as it was, so that nothing is unknown. What looks like a special token in a
-    text (`<eos>`) is text. Trained and run by the `tokenizers` library.
+    Every text can be encoded and comes back as it was, but for its Unicode normalisation, so that nothing is unknown. What looks like a
+    special token in a text (`<eos>`) is text. Trained and run by the `tokenizers` library.
 
     A token carries the space before it. So does an extra token: it takes the space before it in, and is decoded with one. A text comes
     back as it was if its extra tokens stand between spaces, as in `to be or <mask> to be`.
@@ -37,6 +37,8 @@ class BPE(Tokenizer):
         extra_tokens: Tokens that stand for themselves, such as `<mask>`.
         model: The trained model, as the JSON text of the `tokenizers` library, of which the vocabulary and the merges are used; `None` is
             for a tokenizer yet to be trained.
+        normalization: The Unicode normalisation form that texts are brought into first: `NFC`, `NFD`, `NFKC`, `NFKD`, or `none` (default:
+            `NFC`; with `model`, `none`, for such a spec is older than this argument).
 
     Raises:
         ConfigurationError: `vocab_size` is too small, or `model` is no model.
@@ -62,8 +64,9 @@ class BPE(Tokenizer):
         lowercase: bool = False,
         model: str | None = None,
         extra_tokens: list[str] | None = None,
+        normalization: Normalization | None = None,
     ) -> None:
-        super().__init__(extra_tokens=extra_tokens)
+        super().__init__(extra_tokens=extra_tokens, normalization=normalization_of(normalization, trained=model is not None))
         self._shift = len(self.special_tokens) + len(self.extra_tokens)  # the model numbers its own tokens from 0
         if vocab_size < (smallest := self._shift + _BYTES):
             raise ConfigurationError(f"tokenizer 'bpe': vocab_size must be at least {smallest}, but is {vocab_size}")
@@ -75,8 +78,14 @@ class BPE(Tokenizer):
     @property
     @override
     def spec(self) -> dict[str, Any]:
-        settings = {"vocab_size": self.vocab_size, "lowercase": self.lowercase, "extra_tokens": list(self.extra_tokens) or None}
-        return {"name": "bpe", **settings, "model": self._json}
+        return {
+            "name": "bpe",
+            "vocab_size": self.vocab_size,
+            "lowercase": self.lowercase,
+            "extra_tokens": list(self.extra_tokens) or None,
+            "normalization": self.normalization,
+            "model": self._json,
+        }
 
     @property
     @override

@@ -17,6 +17,8 @@ class Character(SymbolTokenizer):
         lowercase: Whether to lower the case of texts.
         min_count: How often a character must occur in the training texts to enter the vocabulary.
         extra_tokens: Tokens that stand for themselves, such as `<mask>`.
+        normalization: The Unicode normalisation form that texts are brought into first: `NFC`, `NFD`, `NFKC`, `NFKD`, or `none` (default:
+            `NFC`; with `tokens`, `none`, for such a spec is older than this argument).
 
     Raises:
         ConfigurationError: A token is empty, or is listed twice.

@@ -20,6 +20,8 @@ class Word(SymbolTokenizer):
         min_count: How often a word must occur in the training texts to enter the vocabulary. With 2 or more there are
             unknown words in the training texts, so that a model learns what to make of them.
         extra_tokens: Tokens that stand for themselves, such as `<mask>`.
+        normalization: The Unicode normalisation form that texts are brought into first: `NFC`, `NFD`, `NFKC`, `NFKD`, or `none` (default:
+            `NFC`; with `tokens`, `none`, for such a spec is older than this argument).
 
     Raises:
         ConfigurationError: A token is empty, or is listed twice.

@@ -59,6 +59,28 @@ def test_n_best_prints_scores_and_texts(attnkit: Command, trained: Path) -> None
     assert [line.split("\t") for line in outcome.out.splitlines()] == [[f"{h.score:.4f}", h.text] for row in expected for h in row]
 
 
+def test_what_is_unknown_is_a_note_on_stderr(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = "note: unknown to the tokenizer, so that the model sees <unk> instead: "
+    outcome = attnkit("generate", trained, "abc", "ab한국")
+    assert (outcome.status, outcome.err) == (0, f"{note}'한' (U+D55C), '국' (U+AD6D) in 'ab한국'\n")
+    assert len(outcome.out.splitlines()) == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO("abc\n한\nx\n"))
+    outcome = attnkit("generate", trained, "--stream")
+    assert (outcome.status, outcome.err) == (0, f"{note}'한' (U+D55C) in '한'\n{note}'x' (U+0078) in 'x'\n")
+    outcome = attnkit("attention", trained, "--text", "a한", "--out", "a.html")
+    assert (outcome.status, outcome.err) == (0, f"{note}'한' (U+D55C) in 'a한'\n")
+    page = Path("a.html").read_text(encoding="utf-8")
+    assert '"note": "† unknown to the tokenizer"' in page
+    assert '"keys": ["a", "†한", ' in page
+
+
+def test_a_prediction_reports_what_is_unknown_as_any_split_does(attnkit: Command, trained: Path) -> None:
+    Path("p.txt").write_text("abc\nab한\n", encoding="utf-8")
+    outcome = attnkit("predict", "--ckpt_path", trained, "--data.predict", "p.txt")
+    assert (outcome.status, len(outcome.out.splitlines())) == (0, 2)
+    assert "note: predict: 17 % of the tokens are unknown to the tokenizer: '한' (U+D55C). " in outcome.err
+
+
 def test_a_file_appears_whole_or_not_at_all(attnkit: Command, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = attnkit("generate", trained, "abc", "ba").out
     assert attnkit("generate", trained, "abc", "ba", "--out", "made/it.txt").out == "Wrote made/it.txt\n"

@@ -178,6 +178,7 @@ def test_lightning_overfits_the_same_full_batches_again_and_again(sources: list[
     assert min(map(len, first)) > 1
 
 
+@pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
 def test_a_checkpoint_carries_the_tokenizers(sources: list[str], tmp_path: Path) -> None:
     data = Doubled(sources)
     fitting = trainer(tmp_path, max_epochs=1)

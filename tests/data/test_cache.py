@@ -54,9 +54,15 @@ def test_other_texts_or_settings_train_another_tokenizer(rng: np.random.Generato
     text = random_text(rng)
     specs = [
         trained(tokenizers.build(spec), Counted(*texts)).spec
-        for spec, texts in ((BPE, [text]), (BPE, [text, "x"]), (BPE, [text[:9], text[9:]]), ({**BPE, "vocab_size": 271}, [text]))
+        for spec, texts in (
+            (BPE, [text]),
+            (BPE, [text, "x"]),
+            (BPE, [text[:9], text[9:]]),
+            ({**BPE, "vocab_size": 271}, [text]),
+            ({**BPE, "normalization": "none"}, [text]),
+        )
     ]
-    assert len(entries(own_cache)) == 4
+    assert len(entries(own_cache)) == 5
     assert specs[0] != specs[3]
 
 

@@ -85,7 +85,7 @@ def test_long_texts_are_cut_in_every_part_and_it_is_said(write: Write, caplog: p
         (batch,) = list(data.test_dataloader())
     assert batch["tokens"].shape == (4, 4)
     assert len(batch["text"]) == 4
-    assert "Cut 1 of 4 test texts: longer than max_length=4 tokens." in caplog.text
+    assert "test: 4 texts; 1 truncated (longer than max_length=4), no unknown tokens" in caplog.messages
     row = batch["tokens"][batch["text"].index("not so bad at all")].tolist()
     assert (row[0], row[-1]) == (1, 2)
 

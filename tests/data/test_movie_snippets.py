@@ -48,6 +48,7 @@ def test_numbers_are_the_mean_ratings(folder: Path) -> None:
         torch.testing.assert_close(batch["label"], torch.tensor([ratings[text] for text in batch["text"]]))
 
 
+@pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
 def test_texts_without_labels_are_trained_on_besides(folder: Path) -> None:
     unrated = movie_snippets.unrated()
     sources = random.sample(sorted(unrated), 2)
@@ -91,6 +92,7 @@ def test_passages_are_sentences_in_a_row() -> None:
     assert all(length + first > 20 for length, first in zip(lengths[:-1], firsts[1:], strict=True)), "the next sentence would have had room"
 
 
+@pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
 def test_a_task_that_needs_labels_refuses_texts_without(folder: Path) -> None:
     data = make(folder, unlabelled=["editorials"])
     stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}

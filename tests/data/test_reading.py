@@ -1,3 +1,4 @@
+import csv
 import json
 import re
 import sys
@@ -6,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from attnkit import ConfigurationError
+from attnkit.data import reading, tables
+from attnkit.data.bad_rows import BadRows
 from attnkit.data.reading import read_columns
 
 PAIRS = [("a b", "A"), ('c, "d"', "å 한"), ("", "E")]
@@ -119,17 +122,72 @@ def test_a_line_that_is_not_utf8_is_named_with_its_number(name: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "line", "found"),
+    ("name", "content", "line", "reason"),
     [
-        ("a.tsv", "a\tA\nb\n", 2, "'source'"),
-        ("a.tsv", "source\tid\ttarget\n\na\t1\tA\nb\t2\n", 4, "'source', 'id'"),
-        ("a.csv", "source,target\na,A\nb\n", 3, "'source'"),
-        ("a.jsonl", '{"source": "a", "target": "A"}\n{"source": "b"}\n', 2, "'source'"),
+        ("a.tsv", "a\tA\nb\n", 2, "1 cell, but line 1 has 2: 'b'"),
+        ("a.tsv", "source\tid\ttarget\n\na\t1\tA\nb\t2\n", 4, "2 cells, but the header has 3: 'b', '2'"),
+        ("a.tsv", "a\tA\nb\tB\tC\n", 2, "3 cells, but line 1 has 2: 'b', 'B', 'C' (no cell can contain a tab"),
+        ("a.csv", "source,target\na,A\nb\n", 3, "1 cell, but the header has 2: 'b'"),
+        ("a.csv", "source,target\nHello, world,Bonjour\n", 2, "3 cells, but the header has 2: 'Hello', ' world', 'Bonjour' (a cell with a"),
+        ("a.csv", 'source,target\n"a\nb",A\nc\n', 4, "1 cell, but the header has 2: 'c'"),
+        ("a.csv", 'source,target\na,A\nb,"B"B\n', 3, "not CSV (',' expected after"),
+        ("a.csv", "source,target\na,A\rb,B\n", 2, "not CSV (a carriage return outside of quotes)"),
+        ("a.jsonl", '{"source": "a", "target": "A"}\n{"source": "b"}\n', 2, "no column 'target'. Columns found: 'source'."),
+        ("a.jsonl", '{"source": "a", "target": null}\n', 1, "column 'target' must be text, but is None (NoneType)"),
     ],
 )
-def test_a_line_that_lacks_a_column_is_named_with_its_number(name: str, content: str, line: int, found: str, tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_used_is_an_error_with_file_and_line(name: str, content: str, line: int, reason: str, tmp_path: Path) -> None:
     path = write(tmp_path / name, content)
-    assert refusal(path) == f"{path}:{line}: no column 'target'. Columns found: {found}."
+    assert refusal(path).startswith(f"{path}:{line}: {reason}")
+    with pytest.raises(ConfigurationError, match="Correct the row, or leave such rows out with on_bad_rows: skip"):
+        read_columns(path, COLUMNS, bad_rows=BadRows("error"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "used", "skipped", "first"),
+    [
+        ("a.csv", b"source,target\nHello, world,Bonjour\na,A\nb\n,,,\n\xff,X\n", [("a", "A")], 3, "a.csv:2: 3 cells"),
+        ("a.csv", b'source,target\n"a\n\xff",A\nb,B\n', [("b", "B")], 1, "a.csv:3: not UTF-8"),
+        ("a.tsv", b"source\ttarget\na\tA\nb\nc\tC\tD\n\t\n\xff\tX\n", [("a", "A")], 3, "a.tsv:3: 1 cell"),
+        ("a.jsonl", b'{}\n{"source": "a", "target": "A"}\n[]\n{\n{"source": 1, "target": "A"}\n', [("a", "A")], 4, "a.jsonl:1: no column"),
+    ],
+)
+def test_bad_rows_can_be_skipped_and_are_counted_once(
+    name: str, content: bytes, used: list[tuple[str, str]], skipped: int, first: str, tmp_path: Path
+) -> None:
+    path, bad = write(tmp_path / name, content), BadRows("skip")
+    for _ in range(2):
+        assert read_columns(path, COLUMNS, bad_rows=bad) == used
+    assert len(bad) == skipped
+    assert str(bad.first).startswith(f"{tmp_path}/{first}")
+
+
+def test_a_null_in_a_table_of_columns_is_a_bad_row(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").table({"text": ["a", None, "c"], "label": [1.0, 0.0, float("nan")]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    path, bad = str(tmp_path / "a.parquet"), BadRows("skip")
+    assert read_columns(path, ["text", "label"], numbers=["label"], bad_rows=bad) == [("a", "1.0")]
+    assert len(bad) == 2
+    assert refusal(path, "text").startswith(f"{path}, row 1: column 'text' must be text, but is None")
+
+
+def test_rows_that_are_all_skipped_are_an_error_that_shows_the_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "source,target\na\nb\n")
+    with pytest.raises(ConfigurationError, match=r"a.csv has no row that can be used. The first one that was skipped: .*a.csv:2: 1 cell"):
+        read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
+
+
+def test_a_policy_for_bad_rows_is_error_or_skip() -> None:
+    with pytest.raises(ConfigurationError, match="on_bad_rows must be error or skip, but is 'ignore'"):
+        BadRows("ignore")  # type: ignore[arg-type]
+
+
+def test_a_column_whose_name_is_in_the_header_twice_is_refused_if_it_is_needed(tmp_path: Path) -> None:
+    for name, line in (("a.csv", "source,target,target"), ("a.tsv", "source\ttarget\ttarget")):
+        path = write(tmp_path / name, f"{line}\n")
+        assert refusal(path) == f"{path}:1: several columns are called 'target': rename all but the one to be read"
+        assert "is empty" in refusal(path, "source")
 
 
 def test_missing_names_in_a_header_are_told_with_the_nearest(tmp_path: Path) -> None:
@@ -159,5 +217,40 @@ def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
     assert "a.parquet is damaged, or not a parquet file" in refusal(write(tmp_path / "a.parquet", "a\tA"))
 
 
-def test_an_endless_quote_in_csv_is_named(tmp_path: Path) -> None:
-    assert "not CSV (field larger than field limit" in refusal(write(tmp_path / "a.csv", 'source,target\n"a,A\n' + "b,B\n" * 50_000))
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('source,target\na,A\n"b\nb","open\nc,C\n', 4),
+        ('source,target\n"a,A\n' + "b,B\n" * 50_000, 2),
+        ('source,target\na,"', 2),
+    ],
+)
+def test_a_quote_that_swallows_the_rest_of_a_file_is_an_error_that_names_its_line(content: str, line: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", content)
+    for policy in (None, "error", "skip"):
+        with pytest.raises(ConfigurationError) as refused:
+            read_columns(path, COLUMNS, bad_rows=BadRows(policy))
+        assert str(refused.value).startswith(f"{path}:{line}: a quote opens in this line, and none closes it. ")
+
+
+def test_a_row_of_several_lines_that_ends_wrongly_is_no_row_to_skip(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'source,target\n"a,A\nb,B\n"c",C\n')
+    with pytest.raises(ConfigurationError, match=r"a.csv:2: not CSV: a row from this line to line 4 ends in a cell with text after"):
+        read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
+
+
+def test_cells_may_be_long_up_to_a_limit_that_is_not_the_process_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = csv.field_size_limit()
+    long = "x, " * 100_000
+    path = write(tmp_path / "a.csv", f'source,target\n"{long}",{"y" * 200_000}\n')
+    assert read_columns(path, COLUMNS) == [(long, "y" * 200_000)]
+    monkeypatch.setattr(tables, "LONGEST_CELL", 1000)
+    assert refusal(path) == f"{path}:2: a cell of more than 1,000 characters, which is the limit"
+    path = write(tmp_path / "b.csv", 'source,target\na,"' + "x\n" * 1000)
+    assert refusal(path).startswith(f"{path}:2: a quote opens in this line, and none closes it within 1,000 characters")
+    assert csv.field_size_limit() == before
+
+
+def test_line_breaks_in_cells_are_the_same_however_lines_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", '\ufeffsource,target\r\n"a\r\nb",A\r\n')
+    assert read_columns(path, COLUMNS) == [("a\nb", "A")]

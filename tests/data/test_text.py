@@ -1,5 +1,6 @@
 import pickle
 import random
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from attnkit import ConfigurationError, datasets, tokenizers
 from attnkit.data.cache import cache_folder
 from attnkit.data.language_model import LanguageModelData
 from attnkit.data.packing import PIECE, PackedText, WindowSampler, pieces
+from attnkit.tokenizer.unknown import UnknownTokens
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # lightning 2.6 with torch 2.13
 
@@ -151,6 +153,14 @@ def test_documents_number_the_inputs_of_each_document(tmp_path: Path) -> None:
     assert set(next(iter(build(train=path, document_mask=True, context=4).train_dataloader()))) == {"tokens", "targets", "documents"}
 
 
+def test_characters_are_those_of_the_normalised_text(tmp_path: Path) -> None:
+    composed = "한국 각하 " * 20
+    paths = [write(tmp_path / f"{form}.txt", unicodedata.normalize(form, composed)) for form in ("NFC", "NFD")]
+    for path in paths:
+        data = build(train=paths[0], test=path)
+        assert sum(int(batch["characters"]) for batch in data.test_dataloader()) == len(composed)
+
+
 def test_characters_are_exact_for_any_tokenizer_and_any_text(tmp_path: Path, rng: np.random.Generator) -> None:
     text = "".join(rng.choice(list("ab é안녕≤\n"), size=3 * PIECE))
     path = write(tmp_path / "a.txt", text)
@@ -240,9 +250,10 @@ def test_ids_are_small_and_opened_anew_in_another_process(tmp_path: Path) -> Non
 
 
 def test_tokens_that_are_unknown_in_evaluation_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO"), pytest.warns(UnknownTokens, match="test: 40 % of the tokens are unknown to the tokenizer"):
         build(train=write(tmp_path / "a.txt", "abc" * 9), test=write(tmp_path / "b.txt", "abXYc")).test_dataloader()
-    assert "2 of 6 tokens of the test text are unknown" in caplog.text
+    hidden = "40 % unknown tokens, which cost no bits: bits per character look better than they are"
+    assert f"test: 5 tokens in 1 document; {hidden}" in caplog.messages
 
 
 def test_prompts_keep_their_order_and_begin_with_bos(tmp_path: Path) -> None:
@@ -336,6 +347,7 @@ def test_lightning_overfits_the_same_full_batches(tmp_path: Path) -> None:
     assert len(first) == 8
 
 
+@pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
 def test_the_tokenizer_of_a_checkpoint_replaces_that_of_the_data(tmp_path: Path) -> None:
     data, other = (build(train=write(tmp_path / f"{name}.txt", text * 9)) for name, text in (("a", "abc"), ("b", "xyz")))
     other.packed("train")

@@ -1,3 +1,4 @@
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,17 @@ def test_targets_of_one_source_are_references_of_one_example(tmp_path: Path) -> 
     path = write(tmp_path / "a.tsv", [("b", "2"), ("a", "1"), ("b", "3"), ("b", "2")])
     (batch,) = build(train=path, test=path).test_dataloader()
     assert sorted(zip(batch["source"], batch["references"], strict=True)) == [("a", ["1"]), ("b", ["2", "3"])]
+
+
+@pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
+def test_decomposed_references_are_in_the_form_that_a_model_writes(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.tsv", [("a", "한국")])
+    test = write(tmp_path / "t.tsv", [("a", unicodedata.normalize("NFD", "한국"))])
+    (batch,) = build(train=train, test=test).test_dataloader()
+    assert batch["references"] == [["한국"]]
+    assert (batch["tgt"] != 3).all()
+    (batch,) = build(train=train, test=test, tgt_tokenizer={"name": "character", "normalization": "none"}).test_dataloader()
+    assert batch["references"] != [["한국"]]
 
 
 def test_columns_have_names_or_positions(tmp_path: Path) -> None:

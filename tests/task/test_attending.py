@@ -5,6 +5,7 @@ import attnkit
 from attnkit.registry import ConfigurationError
 from attnkit.task.attending import place, read_batch, read_text, token_labels
 from attnkit.tokenizer import Tokenizer
+from attnkit.tokenizer.unknown import UnknownTokens
 from tests.task.conftest import TOKENIZER
 
 RECURRENT = {"name": "recurrent_encoder_decoder", "d_model": 16, "num_layers": 1}
@@ -33,6 +34,29 @@ def test_a_given_target_is_written(rng, make_task):
     cross = reading.labelled(reading.maps())[-1]
     assert cross.queries == ["c", "d", "e", "<eos>"]
     assert reading.output == "cde"
+
+
+def test_what_the_tokenizer_does_not_know_is_shown_with_a_mark_and_warned_of(rng, make_task):
+    with pytest.warns(UnknownTokens) as warned:
+        reading = read_text(make_task(), "f한a국", "각c각")
+    assert [str(w.message).split(": ")[1] for w in warned] == ["'한' (U+D55C), '국' (U+AD6D) in 'f한a국'", "'각' (U+AC01) in '각c각'"]
+    encoder, decoder, cross = reading.labelled(reading.maps())
+    assert encoder.queries == encoder.keys == cross.keys == ["f", "†한", "a", "†국", "<eos>"]
+    assert decoder.queries == ["<bos>", "†각", "c", "†각"]
+    assert cross.queries == ["†각", "c", "†각", "<eos>"]
+    assert {m.note for m in (encoder, decoder, cross)} == {"† unknown to the tokenizer"}
+    known = read_text(make_task(), "fab", "cde")
+    assert {m.note for m in known.labelled(known.maps())} == {""}
+
+
+def test_what_a_language_model_does_not_know_is_marked_in_the_text_and_after_it(rng):
+    tokenizer = attnkit.tokenizers.build("word").train(["so good"])
+    stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
+    task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer.spec})
+    with pytest.warns(UnknownTokens):
+        reading = read_text(task, "so very good", "so bad")
+    (only,) = reading.labelled(reading.maps())
+    assert only.queries == ["<bos>", "so", "†very", "good", "so", "†bad"]
 
 
 def test_recurrent_attention_gives_one_map(rng, make_task):

@@ -75,7 +75,7 @@ def test_learns_to_go_on(make_batch, make_task, fit, capsys, stack, tmp_path):
     trainer.save_checkpoint(tmp_path / "a.ckpt")
     loaded = Task.load(tmp_path / "a.ckpt")
     assert loaded.generate(["bcdefabc"], max_length=3) == ["def"]
-    (predicted,) = trainer.predict(task, loader([{"tokens": torch.ones(1, 1), "text": ["bcdefabc"]}]))
+    (predicted,) = trainer.predict(task, loader([{"tokens": torch.tensor([task.input_ids("bcdefabc")]), "text": ["bcdefabc"]}]))
     assert predicted == [Continuation("bcdefabc", task.generate(["bcdefabc"])[0])]
     assert str(Continuation("a", "b\nc")) == "a\tb\\nc"
 

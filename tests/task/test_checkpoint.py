@@ -51,6 +51,17 @@ def test_a_task_is_rebuilt_from_its_checkpoint_alone(saved, batches):
         assert same_outputs(task, loaded, batches[0])
 
 
+def test_a_checkpoint_from_before_normalization_encodes_as_it_did(saved, batches, tmp_path):
+    task, path = saved
+    checkpoint = load_checkpoint(path)
+    for side in ("src_tokenizer", "tgt_tokenizer"):
+        assert checkpoint["hyper_parameters"][side].pop("normalization") == "NFC"
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    old = Task.load(tmp_path / "old.ckpt")
+    assert (task.src_tokenizer.normalization, old.src_tokenizer.normalization) == ("NFC", "none")
+    assert same_outputs(task, old, batches[0])
+
+
 def test_a_checkpoint_says_what_it_is(saved):
     written = load_checkpoint(saved[1])["attnkit"]
     assert written == {"format": 1, "version": attnkit.__version__, "task": "seq2seq", "packages": {}}

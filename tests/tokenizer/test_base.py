@@ -3,6 +3,8 @@
 import json
 import pickle
 import random
+import unicodedata
+from typing import Any
 
 import pytest
 
@@ -147,3 +149,65 @@ def test_words_begin_at_white_space_and_at_punctuation_marks(untrained: Tokenize
     found = [tokenizer.decode(group).strip() for group in groups]
     assert found == ([*words[:-1], f"{words[-1]}."] if tokenizer.spec["name"] == "word" else [*words, "."])
     assert tokenizer.begins_word([0, 1, 2, 3, 4]) == [True] * 5
+
+
+KOREAN = "한국 각하"
+DECOMPOSED = unicodedata.normalize("NFD", KOREAN)  # two or three letters for each syllable
+
+
+def test_decomposed_korean_is_the_same_text_as_composed(untrained: Tokenizer) -> None:
+    for texts in ([KOREAN], [DECOMPOSED]):
+        tokenizer = untrained.train(texts)
+        assert tokenizer.encode(DECOMPOSED) == tokenizer.encode(KOREAN)
+        assert tokenizer.unknown(DECOMPOSED) == []
+        assert tokenizer.decode(tokenizer.encode(DECOMPOSED)) == KOREAN
+    assert untrained.train([KOREAN]).spec == untrained.train([DECOMPOSED]).spec
+
+
+@pytest.mark.parametrize(("form", "text"), [("NFD", DECOMPOSED), ("NFKC", "ﬁ １ 각"), ("NFKD", "ﬁ １ 각")])
+def test_texts_are_brought_into_the_form_asked_for(untrained: Tokenizer, form: Any, text: str) -> None:
+    tokenizer = tokenizers.build({"name": untrained.spec["name"], "normalization": form}).train([KOREAN, text])
+    assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize(form, text) == tokenizer.normalized(text)
+    assert tokenizers.build(json.loads(json.dumps(tokenizer.spec))).encode(text) == tokenizer.encode(text)
+
+
+def test_without_normalization_the_two_spellings_differ(untrained: Tokenizer) -> None:
+    tokenizer = tokenizers.build({"name": untrained.spec["name"], "normalization": "none"}).train([KOREAN, DECOMPOSED])
+    assert tokenizer.encode(DECOMPOSED) != tokenizer.encode(KOREAN)
+    assert tokenizer.decode(tokenizer.encode(DECOMPOSED)) == DECOMPOSED
+
+
+def test_a_trained_spec_from_before_there_was_a_normalization_encodes_as_it_did(untrained: Tokenizer) -> None:
+    never = tokenizers.build({"name": untrained.spec["name"], "normalization": "none"}).train([KOREAN, DECOMPOSED])
+    old = {name: value for name, value in never.spec.items() if name != "normalization"}
+    for spec in (old, tokenizers.resolve(old), json.loads(json.dumps(tokenizers.resolve(old)))):  # as checkpoints and recipes hold it
+        rebuilt = tokenizers.build(spec)
+        assert rebuilt.spec == never.spec
+        assert rebuilt.encode(DECOMPOSED) == never.encode(DECOMPOSED) != rebuilt.encode(KOREAN)
+
+
+def test_the_normalization_is_in_the_spec_and_a_new_one_has_nfc(untrained: Tokenizer) -> None:
+    assert untrained.spec["normalization"] == "NFC"
+    assert untrained.train(["a"]).spec["normalization"] == "NFC"
+
+
+def test_an_unknown_form_is_refused(untrained: Tokenizer) -> None:
+    with pytest.raises(ConfigurationError, match=r"normalization must be .*NFKC.* but is 'nfc'"):
+        tokenizers.build({"name": untrained.spec["name"], "normalization": "nfc"})
+
+
+def test_an_extra_token_is_not_normalised_and_no_mark_after_it_changes_it(untrained: Tokenizer) -> None:
+    extra = unicodedata.normalize("NFD", "<é>")
+    text = f"{DECOMPOSED} {extra}\u0338 {extra}"  # '>' and U+0338 compose to '≯'
+    tokenizer = tokenizers.build({"name": untrained.spec["name"], "extra_tokens": [extra]}).train([text])
+    assert tokenizer.encode(text).count(4) == 2
+    assert tokenizer.tokens([4]) == [extra]
+
+
+def test_every_id_has_a_symbol_and_unknown_ones_show_what_they_hide(untrained: Tokenizer) -> None:
+    tokenizer = with_extra(untrained, "<mask>").train(["한국 ab"])
+    text = f"{DECOMPOSED} <mask> ab"
+    assert len(tokenizer.symbols(text)) == len(tokenizer.encode(text))
+    unknown = tokenizer.unknown(text)
+    assert unknown == {"bpe": [], "character": ["각", "하"], "word": ["각하"]}[tokenizer.spec["name"]]
+    assert [s for s, i in zip(tokenizer.symbols(text), tokenizer.encode(text), strict=True) if i == tokenizer.unk_id] == unknown

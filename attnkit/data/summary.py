@@ -1,0 +1,136 @@
+"""What became of the data of each split: one line."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Self
+
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from attnkit.data.bad_rows import BadRows, OnBadRows
+from attnkit.tokenizer import Tokenizer
+from attnkit.tokenizer.unknown import UnknownTokens, listed
+
+UNKNOWN_BOUND = 0.01
+"""The part of the tokens of a split that may be unknown without a warning."""
+
+
+class Summary:
+    """Counts what became of one split.
+
+    Args:
+        split: Its name: `train`, `validation`, `test` or `predict`.
+        used: What is used of it, in words.
+
+    Example:
+        >>> import attnkit
+        >>> tokenizer = attnkit.tokenizers.build("character").train(["abc"])
+        >>> summary = Summary("test", "3 pairs")
+        >>> for text in ("abc", "cab", "abd"):
+        ...     summary.add(tokenizer, text, tokenizer.encode(text))
+        >>> summary.note(2, "left out (longer than max_length=64)")
+        >>> summary.line
+        "test: 3 pairs; 2 left out (longer than max_length=64), 11 % unknown tokens: 'd' (U+0064)"
+    """
+
+    def __init__(self, split: str, used: str) -> None:
+        self.split, self.used = split, used
+        self.tokens = self.unknown = 0
+        self.unknown_note = ""
+        self._notes: list[str] = []
+        self._symbols: Counter[str] = Counter()
+
+    @classmethod
+    def of_texts(cls, split: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Self:
+        """Return the summary of texts that are used as they are."""
+        summary = cls(split, counted(len(texts), "text"))
+        for text in texts:
+            summary.add(tokenizer, text, tokenizer.encode(text))
+        return summary
+
+    def note(self, count: int, what: str) -> None:
+        """Say that something happened to this many examples, if it did."""
+        if count:
+            self._notes.append(f"{count:,} {what}")
+
+    def add(self, tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> None:
+        """Count the tokens of a text, of which `ids` are used."""
+        self.tokens += len(ids) - ids.count(Tokenizer.bos_id) - ids.count(Tokenizer.eos_id)
+        if unknown := ids.count(Tokenizer.unk_id):
+            self.unknown += unknown
+            self._symbols.update(tokenizer.unknown(text)[:unknown])
+
+    @property
+    def line(self) -> str:
+        """What there is to say."""
+        unknown = f"{_percent(self.unknown, self.tokens)} unknown tokens{self._which()}" if self.unknown else "no unknown tokens"
+        return f"{self.split}: {self.used}; {', '.join([*self._notes, unknown])}{self.unknown_note if self.unknown else ''}"
+
+    @property
+    def warning(self) -> str | None:
+        """What is said besides, if too many tokens are unknown."""
+        if self.unknown <= UNKNOWN_BOUND * self.tokens:
+            return None
+        return (
+            f"{self.split}: {_percent(self.unknown, self.tokens)} of the tokens are unknown to the tokenizer{self._which()}. The model has "
+            f"<unk> in their place. Check language, script and Unicode normalisation of the texts; the tokenizer bpe knows all of them"
+        )
+
+    def _which(self) -> str:
+        return f": {listed(self._symbols.elements())}" if self._symbols else ""
+
+
+class Summaries:
+    """The summaries of a data module's splits, each said once, however often a loader is made; and the bad rows of each.
+
+    Args:
+        on_bad_rows: What is done with bad rows (default: they are errors, and there is no such setting).
+
+    Attributes:
+        rows: How many rows of a split were read, before those with the same source were merged; a data module may leave it out.
+
+    Raises:
+        ConfigurationError: `on_bad_rows` is neither `error` nor `skip`.
+    """
+
+    def __init__(self, on_bad_rows: OnBadRows | None = None) -> None:
+        self._bad_rows = {split: BadRows(on_bad_rows) for split in ("train", "validation", "test", "predict")}
+        self.rows: dict[str, int] = {}
+        self._said: dict[str, str] = {}
+
+    def bad_rows(self, split: str) -> BadRows:
+        """Return where the bad rows of the files of a split are counted."""
+        return self._bad_rows[split]
+
+    def say(self, summary: Summary) -> None:
+        """Say what became of a split, unless the same was said before; by the first process only."""
+        bad = self._bad_rows[summary.split]
+        line = summary.line + (f"; {counted(len(bad), 'bad row')} skipped, the first one {bad.first}" if bad else "")
+        if self._said.get(summary.split) == line:
+            return
+        self._said[summary.split] = line
+        rank_zero_info(line)
+        if summary.warning is not None:
+            rank_zero_warn(summary.warning, category=UnknownTokens)
+
+
+def counted(count: int, unit: str) -> str:
+    """Return a count with its unit.
+
+    Example:
+        >>> counted(1, "text"), counted(24310, "pair")
+        ('1 text', '24,310 pairs')
+    """
+    return f"{count:,} {unit}{'s' * (count != 1)}"
+
+
+def _percent(part: int, whole: int) -> str:
+    """Return a part of a whole in percent.
+
+    Example:
+        >>> _percent(1, 3), _percent(2, 10_000), _percent(1, 10**9)
+        ('33 %', '0.02 %', 'less than 0.001 %')
+    """
+    percent = 100 * part / whole
+    if percent < 0.001:
+        return "less than 0.001 %"
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"

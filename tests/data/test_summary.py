@@ -1,0 +1,125 @@
+"""What is said of each split."""
+
+import json
+import unicodedata
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch.utilities import rank_zero_only
+
+from attnkit import datasets
+from attnkit.data.summary import Summaries, Summary
+from attnkit.tokenizer.unknown import UnknownTokens
+
+Write = Callable[[str, str], str]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    caplog.set_level("INFO")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def to(name: str, text: str) -> str:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    return to
+
+
+def said(caplog: pytest.LogCaptureFixture, do: Callable[[], object]) -> list[str]:
+    caplog.clear()
+    do()
+    return list(caplog.messages)
+
+
+def pairs(**arguments: Any) -> Any:
+    return datasets.build({"name": "text_pairs", **arguments})
+
+
+def test_pairs_say_what_is_skipped_left_out_merged_and_unknown(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    train = write("train.csv", "source,target\nHello, world,Bonjour\n" + "abc,ABC\n" * 60 + "abcabcabc,ABC\nab\n")
+    test = write("test.csv", "source,target\na,A\nb,B\na,B\na,A\n" + "".join(f"{'abc' * i},C\n" for i in range(1, 20)) + "x,C\n")
+    data = pairs(train=train, test=test, max_length=6, on_bad_rows="skip")
+    assert said(caplog, data.train_dataloader) == [
+        f"train: 60 pairs; 1 left out (longer than max_length=6), no unknown tokens; 2 bad rows skipped, the first one {train}:2: 3 cells, "
+        "but the header has 2: 'Hello', ' world', 'Bonjour' (a cell with a comma in it must be in \"quotes\")"
+    ]
+    merged = "2 merged (rows with the same source are one example with several references)"
+    assert said(caplog, data.test_dataloader) == [f"test: 22 examples; {merged}, 0.17 % unknown tokens: 'x' (U+0078)"]
+    assert said(caplog, data.test_dataloader) == said(caplog, data.train_dataloader) == []  # once, however often a loader is made
+
+
+def test_bad_rows_of_every_split_stop_the_run_by_default(write: Write) -> None:
+    path = write("a.csv", "source,target\nabc,ABC\nHello, world,Bonjour\n")
+    bad = r"a.csv:3: 3 cells, .* on_bad_rows: skip"
+    data = pairs(train=path, validation=path, test=path, predict=path, src_tokenizer={"name": "character", "tokens": ["a"]})
+    for loader in ("train", "val", "test", "predict"):
+        with pytest.raises(ValueError, match=bad):
+            getattr(data, f"{loader}_dataloader")()
+    for spec in ({"name": "text", "column": "source"}, {"name": "labelled_text", "text_column": "source", "label_column": "target"}):
+        with pytest.raises(ValueError, match=bad):
+            datasets.build({**spec, "train": path}).train_dataloader()
+
+
+def test_labelled_texts_say_what_is_skipped_and_truncated(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"text": "so good", "label": "praise"}, {"text": "not so good at all", "label": "blame"}, {"text": None, "label": "blame"}]
+    path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    spec = {"name": "labelled_text", "tokenizer": "word", "max_length": 6, "on_bad_rows": "skip"}
+    data = datasets.build({**spec, "train": path, "predict": path})
+    skipped = f"1 bad row skipped, the first one {path}:3: column 'text' must be text, but is None (NoneType)"
+    truncated = "1 truncated (longer than max_length=6), no unknown tokens"
+    assert said(caplog, data.train_dataloader) == [f"train: 2 texts; {truncated}; {skipped}"]
+    assert said(caplog, data.predict_dataloader) == [f"predict: 2 texts; {truncated}; {skipped}"]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_running_text_counts_a_bad_row_once_though_it_is_read_several_times(
+    wrapped: bool, write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write("a.csv", "text\n" + "one fish two fish\n" * 9 + "red, fish\n")
+    spec: dict[str, Any] = {"name": "text", "train": path, "validation_fraction": 0.2, "on_bad_rows": "skip"}
+    for _ in range(2):  # the second time, the text is in the cache
+        if wrapped:
+            data = datasets.build({"name": "span_corruption", "text": spec, "src_tokenizer": "word", "context": 6})
+        else:
+            data = datasets.build({**spec, "tokenizer": "word", "context": 6})
+        skipped = f"1 bad row skipped, the first one {path}:11: 2 cells"
+        (line,) = said(caplog, data.train_dataloader)
+        assert line.startswith(f"train: 29 tokens in 8 documents; no unknown tokens; {skipped}")
+        assert said(caplog, data.train_dataloader) == []
+
+
+def test_texts_of_nothing_but_unknown_tokens_are_warned_of(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    train, other = write("a.tsv", "한국\tA\n"), write("b.tsv", f"{unicodedata.normalize('NFD', '한국')}\tA\n")
+    spec = {"name": "character", "normalization": "none"}
+    data = pairs(train=train, validation=other, predict=other, src_tokenizer=spec)
+    for loader, split, percent in (("val", "validation", 86), ("predict", "predict", 100)):  # the target A is known
+        with pytest.warns(UnknownTokens, match=rf"^{split}: {percent} % of the tokens are unknown to the tokenizer: 'ᄒ' \(U\+1112\)"):
+            (line,) = said(caplog, getattr(data, f"{loader}_dataloader"))
+        assert f"; {percent} % unknown tokens: 'ᄒ' (U+1112), " in line
+    data = pairs(train=train, validation=other)  # in NFC it is the same text
+    assert said(caplog, data.val_dataloader) == ["validation: 1 example; no unknown tokens"]
+
+
+def test_a_rate_up_to_the_bound_is_no_warning() -> None:
+    summary = Summary("test", "1 text")
+    summary.tokens, summary.unknown = 100, 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Summaries().say(summary)
+    summary.unknown = 2
+    with pytest.warns(UnknownTokens, match="^test: 2 % of the tokens"):
+        Summaries().say(summary)
+
+
+def test_only_the_first_process_says_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    summary = Summary("test", "1 text")
+    summary.tokens = summary.unknown = 1
+    monkeypatch.setattr(rank_zero_only, "rank", 1, raising=False)
+    assert said(caplog, lambda: Summaries().say(summary)) == []
