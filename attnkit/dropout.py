@@ -1,20 +1,30 @@
 # https://jmlr.org/papers/v15/srivastava14a.html
-"""Dropout that is not the slowest operation of a Transformer on a CPU.
+"""Dropout that is a function of the example, the module and the element, and costs no more than torch's.
 
-torch draws CPU dropout masks one Bernoulli number at a time (about 6 ns each). Here a CPU mask compares 16 random bits with the
-threshold, four masks from each 64-bit draw. The probability is thereby a multiple of 2^-16, and the scale is that of the actual one.
-Elsewhere this is `torch.nn.functional.dropout`.
+During the training of a task, which elements fall depends on the seed, the epoch, the example, the module's path and the element's
+coordinates alone (`attnkit.draws`): never on the batch, the padding, the process or the device. Elsewhere a seed from torch's global
+generator takes the place of the examples' keys.
+
+Each element compares 16 random bits with a threshold, so the probability is a multiple of 2^-16; the scale is that of the actual one.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from attnkit import draws
 
 LEVELS = 2**16
 
 
-def dropout(x: Tensor, p: float) -> Tensor:
-    """Zero each element with probability `p` and scale the others by 1 / (1 - p), from torch's global generator.
+def dropout(x: Tensor, p: float, *, site: int = 0, rows: Tensor | None = None, first: int = 0) -> Tensor:
+    """Zero each element with probability `p` and scale the others by 1 / (1 - p).
+
+    Args:
+        x: [B, ..., N]. If B is not the number of examples of the step, torch's global generator decides.
+        p: In [0, 1].
+        site: Which of the model's dropouts this is.
+        rows: int64 [...], numbers of the rows of N elements that one example has (default: counted from 0).
+        first: Number of the first of the N elements.
 
     Example:
         >>> dropout(torch.ones(3), 0.0)
@@ -22,11 +32,21 @@ def dropout(x: Tensor, p: float) -> Tensor:
         >>> sorted(set(dropout(torch.ones(1000), 0.5).tolist()))
         [0.0, 2.0]
     """
-    if p in (0.0, 1.0) or x.device.type != "cpu" or torch.compiler.is_compiling():  # a compiler fuses it, and cannot trace `random_`
-        return F.dropout(x, p)
+    if p == 0.0:
+        return x
+    if p == 1.0:
+        return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0.0)
+    keys = draws.current()
+    batch = x.shape[0] if x.ndim > 1 else 1
+    if keys is None or keys.shape[0] != batch:
+        seed = torch.randint(2**62, (1,), device=x.device)
+        keys = draws.make_keys(torch.arange(batch, device=x.device)) + seed
+    middle = x.shape[1:-1]
+    if rows is None:
+        rows = torch.arange(middle.numel(), device=x.device).view(middle)
     threshold = min(round(p * LEVELS), LEVELS - 1)
-    bits = torch.empty(x.numel() // 4 + 1, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
-    dropped = bits[: x.numel()].view(x.shape) < threshold - LEVELS // 2
+    columns = x.shape[-1] if x.ndim else 1
+    dropped = draws.fields(keys.to(x.device), site, rows, columns, first=first).view(x.shape) < threshold - LEVELS // 2
     return x.masked_fill(dropped, 0.0) * (LEVELS / (LEVELS - threshold))
 
 
@@ -36,19 +56,35 @@ class Dropout(nn.Module):
     Args:
         p: Probability of zeroing an element, in [0, 1].
 
+    Attributes:
+        site: Which of the model's dropouts this is; a task sets it by the module's path.
+        first: Number of the first element of a row that this process has, under tensor parallelism.
+
     Raises:
-        ValueError: `p` is not a probability.
+        ValueError: `p` is outside [0, 1].
     """
+
+    site: int = 0
+    first: int = 0
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()
         if not 0 <= p <= 1:
-            raise ValueError(f"a dropout probability lies in [0, 1], but is {p}")
+            raise ValueError(f"dropout must be in [0, 1], but is {p}")
         self.p = p
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `x` [...] with some elements dropped."""
-        return dropout(x, self.p) if self.training else x
+    def forward(self, x: Tensor, *, call: int = 0, position: int = 0) -> Tensor:
+        """Drop some elements.
+
+        Args:
+            x: [B, ..., N].
+            call: Number of this call, where a module is called several times in a step: each drops others.
+            position: Of the first row [..., N] of an example, where a sequence comes in parts.
+        """
+        if not self.training or self.p == 0.0:
+            return x
+        rows = position + torch.arange(x.shape[1:-1].numel(), device=x.device).view(x.shape[1:-1])
+        return dropout(x, self.p, site=self.site + call, rows=rows, first=self.first)
 
     def extra_repr(self) -> str:
         """Show the probability."""

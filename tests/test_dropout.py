@@ -58,5 +58,5 @@ def test_the_module_acts_in_training_alone(seed: int) -> None:
 
 @pytest.mark.parametrize("p", [-0.1, 1.1])
 def test_what_is_no_probability_is_refused(p: float) -> None:
-    with pytest.raises(ValueError, match=f"lies in \\[0, 1\\], but is {p}"):
+    with pytest.raises(ValueError, match=f"must be in \\[0, 1\\], but is {p}"):
         Dropout(p)

@@ -20,6 +20,9 @@ Backend = Literal["auto", "reference", "chunked", "sdpa"]
 
 HALF = (torch.float16, torch.bfloat16)
 
+MOST_HEADS = 2**16
+"""More heads than a layer has: numbers of (query, head) are all different."""
+
 CPU_SHORT_KEYS = 128
 """Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times at 16 keys, even at 128)."""
 
@@ -44,6 +47,10 @@ class Attention(nn.Module, ABC):
     """The backends that compute this kind; each agrees with `reference` in values and gradients."""
     chunk_elements: int = 2**22
     """Elements of the largest tensor that `chunked` makes at once (16 MiB in fp32)."""
+    site: int = 0
+    """Which of the model's dropouts this is; a task sets it by the module's path."""
+    first_head: int = 0
+    """Number of the first head that this process has, under tensor parallelism."""
 
     def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None) -> None:
         super().__init__()
@@ -88,6 +95,7 @@ class Attention(nn.Module, ABC):
         attn_bias: Tensor | None = None,
         projected: bool = False,
         dropout: float = 0.0,
+        first_query: int = 0,
         backend: Backend = "auto",
     ) -> Tensor:
         """Attend.
@@ -99,7 +107,9 @@ class Attention(nn.Module, ABC):
             mask: Bool, broadcastable to [B, H, Q, K]; True = attend. A row without any key gives zeros.
             attn_bias: Added to the logits, broadcastable to [B, H, Q, K].
             projected: `query` and `key` went through `project_query` and `project_key` already.
-            dropout: Probability of dropping a weight, in training mode.
+            dropout: Probability of dropping a weight, in training mode; see `attnkit.dropout`. Only `sdpa` draws from torch's generators
+                instead, so with dropout `auto` does not choose it.
+            first_query: Position of the first query, where a sequence comes in parts; it matters for dropout alone.
             backend: `reference` (the oracle: whole logits, fp32), `chunked` (the same, a few queries at a time, recomputed in
                 the backward pass), `sdpa` (torch's fused kernels, inner products only) or `auto`.
 
@@ -110,8 +120,8 @@ class Attention(nn.Module, ABC):
             query, key = self.project_query(query), self.project_key(key)
         mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
         dropout = dropout if self.training else 0.0
-        compute = getattr(self, f"_{self._choose(backend, query, key)}")
-        output: Tensor = compute(query, key, value, mask, attn_bias, dropout)
+        compute = getattr(self, f"_{self._choose(backend, query, key, dropout)}")
+        output: Tensor = compute(query, key, value, mask, attn_bias, dropout, first_query)
         return output if mask is None or mask.alive is None else output * mask.alive
 
     def weights(
@@ -134,7 +144,7 @@ class Attention(nn.Module, ABC):
         mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
         return torch.cat([self._logits(rows, key, m, bias) for rows, m, bias in self._chunks(query, key, mask, attn_bias)], -2)
 
-    def _choose(self, backend: Backend, query: Tensor, key: Tensor) -> str:
+    def _choose(self, backend: Backend, query: Tensor, key: Tensor, dropout: float) -> str:
         if backend == "auto":
             return "chunked" if self._chunk_size(query, key) < query.shape[-2] else "reference"
         if backend not in self.backends:
@@ -159,18 +169,24 @@ class Attention(nn.Module, ABC):
                 logits = logits.masked_fill(~allowed, float("-inf"))
             return logits
 
-    def _reference(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float) -> Tensor:
-        weights = drop(self._softmax(query, key, mask, attn_bias), dropout)
+    def _reference(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float, first_query: int
+    ) -> Tensor:
+        weights = self._softmax(query, key, mask, attn_bias)
+        if dropout > 0:
+            heads, queries = (torch.arange(n, device=query.device) for n in query.shape[1:3])
+            rows = (first_query + queries) * MOST_HEADS + (self.first_head + heads)[:, None]  # [H, Q]
+            weights = drop(weights, dropout, site=self.site, rows=rows)
         return weights.to(value.dtype) @ _repeat_heads(value, query)
 
-    def _chunked(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float) -> Tensor:
-        return torch.cat(
-            [
-                checkpoint(self._reference, rows, key, value, m, bias, dropout, use_reentrant=False)
-                for rows, m, bias in self._chunks(query, key, mask, attn_bias)
-            ],
-            -2,
-        )
+    def _chunked(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float, first_query: int
+    ) -> Tensor:
+        outputs: list[Tensor] = []
+        for rows, m, bias in self._chunks(query, key, mask, attn_bias):
+            outputs.append(checkpoint(self._reference, rows, key, value, m, bias, dropout, first_query, use_reentrant=False))
+            first_query += rows.shape[-2]
+        return torch.cat(outputs, -2)
 
     def _chunks(
         self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None
@@ -196,13 +212,15 @@ class InnerProduct(Attention):
         """Return `scale * query . key`, [B, H, Q, K]."""
         return (query * self.scale) @ key.transpose(-1, -2)
 
-    def _choose(self, backend: Backend, query: Tensor, key: Tensor) -> str:
-        if backend != "auto":
-            return super()._choose(backend, query, key)
+    def _choose(self, backend: Backend, query: Tensor, key: Tensor, dropout: float) -> str:
+        if backend != "auto" or dropout > 0:
+            return super()._choose(backend, query, key, dropout)
         is_short = key.shape[-2] <= CPU_SHORT_KEYS and query.device.type == "cpu" and query.dtype in HALF
         return "reference" if is_short else "sdpa"
 
-    def _sdpa(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float) -> Tensor:
+    def _sdpa(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float, first_query: int
+    ) -> Tensor:
         grouped = key.shape[1] != query.shape[1]
         symbolic = attn_bias is None and (mask is None or (mask.causal and mask.allowed is None))
         # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code

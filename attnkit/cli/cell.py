@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import yaml
@@ -41,6 +41,7 @@ from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import data_share
+from attnkit.task import Task
 
 RECIPE = "recipe.yaml"
 
@@ -49,8 +50,8 @@ class Recorder(Callback):
     """Seeds what is drawn, and keeps what is measured. Its state is in the checkpoints, so a run that goes on has all of it.
 
     Args:
-        seeds: Of initialisation and dropout. Dropout is a function of its seed, the step and the share of the data that a process has. So a
-            run that goes on draws the same, and processes with other examples draw something else.
+        seeds: Of initialisation and dropout. attnkit's dropout is a function of its seed, the epoch and the example. Modules that draw from
+            torch's generators find them in a state that follows from the seed, the step and the process, also in a resumed run.
     """
 
     state_key = "attnkit_ablation"
@@ -68,6 +69,7 @@ class Recorder(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             torch.manual_seed(self.seeds["initialisation"])  # the model is built next
+            cast(Task, pl_module).draw_seed = self.seeds["dropout"]
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -47,7 +47,7 @@ class Score(nn.Module):
 
     Raises:
         ConfigurationError: An unknown attention, or a wrong argument of it.
-        ValueError: `dropout` is no probability, or the attention has no such backend.
+        ValueError: `dropout` is outside [0, 1], or the attention has no such backend.
 
     Example:
         >>> attention = Score(d_model=8, attention="dot_product")
@@ -58,7 +58,7 @@ class Score(nn.Module):
     def __init__(self, *, d_model: int, attention: AttentionSpec, dropout: float = 0.0, backend: Backend = "auto") -> None:
         super().__init__()
         if not 0 <= dropout <= 1:
-            raise ValueError(f"a dropout probability lies in [0, 1], but is {dropout}")
+            raise ValueError(f"dropout must be in [0, 1], but is {dropout}")
         self.attention: Attention = attentions.build(attention, head_dim=d_model, num_heads=1, num_kv_heads=1)
         if backend not in ("auto", *(known := self.attention.backends)):
             raise ValueError(f"{type(self.attention).__name__} has no backend {backend!r}; choose 'auto' or one of {', '.join(known)}")
@@ -68,11 +68,18 @@ class Score(nn.Module):
         """Project what is attended to, [B, K, D], with the score's own weights."""
         return KeyValues(self.attention.project_key(memory[:, None]), memory[:, None])
 
-    def forward(self, x: Tensor, memory: KeyValues, *, mask: Mask | None = None) -> Tensor:
-        """Attend from `x` [B, Q, D] to `memory`, giving [B, Q, D]."""
+    def forward(self, x: Tensor, memory: KeyValues, *, mask: Mask | None = None, first_query: int = 0) -> Tensor:
+        """Attend from `x` [B, Q, D] to `memory`, giving [B, Q, D]; the other arguments are those of `Attention.forward`."""
         query = self.attention.project_query(x[:, None])
         heads: Tensor = self.attention(
-            query, memory.key, memory.value, mask=mask, projected=True, dropout=self.dropout, backend=self.backend
+            query,
+            memory.key,
+            memory.value,
+            mask=mask,
+            projected=True,
+            dropout=self.dropout,
+            first_query=first_query,
+            backend=self.backend,
         )
         return heads[:, 0]
 
@@ -176,9 +183,9 @@ class ContextDecoder(nn.Module):
     def _feed(self, x: Tensor, state: ContextState, mask: Mask | None) -> tuple[Tensor, tuple[CellState, ...], Tensor]:
         """Read each output with the next input: all layers take one token at a time."""
         layers, fed, outputs = state.layers, cast(Tensor, state.fed), []
-        for token in x.unbind(1):
-            h, layers = self.recurrent.step(torch.cat([token, fed], -1), layers)
-            fed = self._join(self._attend(h[:, None], state, mask)[:, 0], h)
+        for t, token in enumerate(x.unbind(1)):
+            h, layers = self.recurrent.step(torch.cat([token, fed], -1), layers, position=t)
+            fed = self._join(self._attend(h[:, None], state, mask, first_query=t)[:, 0], h)
             outputs.append(fed)
         return torch.stack(outputs, 1), layers, fed
 
@@ -186,17 +193,17 @@ class ContextDecoder(nn.Module):
         """Read a context with each input: the lowest layer takes one token at a time, those above the whole sequence."""
         lowest, here = cast(RecurrentLayer, self.recurrent.layers[0]), state.layers[0]
         contexts, outputs = [], []
-        for token in x.unbind(1):
-            contexts.append(self._attend(here.hidden[:, None], state, mask)[:, 0])
-            here = lowest.step(self.recurrent.dropout(torch.cat([token, contexts[-1]], -1)), here)
+        for t, token in enumerate(x.unbind(1)):
+            contexts.append(self._attend(here.hidden[:, None], state, mask, first_query=t)[:, 0])
+            here = lowest.step(self.recurrent.dropout(torch.cat([token, contexts[-1]], -1), position=t), here)
             outputs.append(here.hidden)
         y, above = self.recurrent.run(torch.stack(outputs, 1), state.layers, first=1)
         return self._join(torch.stack(contexts, 1), y), (here, *above.layers)
 
-    def _attend(self, query: Tensor, state: ContextState, mask: Mask | None) -> Tensor:
+    def _attend(self, query: Tensor, state: ContextState, mask: Mask | None, *, first_query: int = 0) -> Tensor:
         assert self.attention is not None
         assert state.memory is not None
-        context: Tensor = self.attention(query, state.memory, mask=mask)
+        context: Tensor = self.attention(query, state.memory, mask=mask, first_query=first_query)
         return context
 
     def _join(self, context: Tensor, h: Tensor) -> Tensor:

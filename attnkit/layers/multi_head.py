@@ -53,7 +53,7 @@ class MultiHead(nn.Module):
 
     Raises:
         ValueError: `num_heads` does not divide `d_model`, or `num_kv_heads` does not divide `num_heads`; a width is not positive, or
-            `dropout` is no probability.
+            `dropout` is outside [0, 1].
         ConfigurationError: An unknown attention, or a wrong argument of it.
 
     Example:
@@ -82,7 +82,7 @@ class MultiHead(nn.Module):
         if d_model < 1 or head_dim < 1:
             raise ValueError(f"d_model ({d_model}) and head_dim ({head_dim}) must be positive")
         if not 0 <= dropout <= 1:
-            raise ValueError(f"a dropout probability lies in [0, 1], but is {dropout}")
+            raise ValueError(f"dropout must be in [0, 1], but is {dropout}")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim, self.dropout, self.backend = head_dim, dropout, backend
         self.attention: Attention = attentions.build(attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
@@ -108,8 +108,9 @@ class MultiHead(nn.Module):
         mask: Mask | None = None,
         attn_bias: Tensor | None = None,
         rotation: Rotation | None = None,
+        first_query: int = 0,
     ) -> Tensor:
-        """Attend from `x` [B, Q, D] to `memory`, giving [B, Q, D]. The mask and the bias broadcast to [B, H, Q, K]."""
+        """Attend from `x` [B, Q, D] to `memory`, giving [B, Q, D]; the other arguments are those of `Attention.forward`."""
         query = self.attention.project_query(self._heads(self.query(x)))
         heads = self.attention(
             query if rotation is None else rotation(query),
@@ -119,6 +120,7 @@ class MultiHead(nn.Module):
             attn_bias=attn_bias,
             projected=True,
             dropout=self.dropout,
+            first_query=first_query,
             backend=self.backend,
         )
         y: Tensor = self.output(rearrange(heads, "b h q d -> b q (h d)"))

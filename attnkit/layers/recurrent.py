@@ -234,22 +234,22 @@ class Recurrent(nn.Module):
         reverse = (end - 1 - torch.arange(length, device=x.device)[None]) % length  # its own inverse; padding stays behind
         after = []
         for i in range(first, len(self.layers)):
-            x = self.dropout(x)
+            x = self.dropout(x, call=i)
             y, state = self.layers[i](x, None if states is None else states[i], real=real)
             if self.backward_layers:
                 back, other = self.backward_layers[i](take(x, reverse), real=real)
                 y, state = torch.cat([y, take(back, reverse)], -1), _side_by_side(state, other)
             x = y
             after.append(state)
-        return self.dropout(x), RecurrentState(tuple(after))
+        return self.dropout(x, call=len(self.layers)), RecurrentState(tuple(after))
 
-    def step(self, x: Tensor, states: tuple[CellState, ...]) -> tuple[Tensor, tuple[CellState, ...]]:
-        """Run all layers over one token [B, I], giving [B, D]."""
+    def step(self, x: Tensor, states: tuple[CellState, ...], *, position: int = 0) -> tuple[Tensor, tuple[CellState, ...]]:
+        """Run all layers over one token [B, I], giving [B, D]; dropout depends on its position."""
         after = []
-        for layer, state in zip(self.layers, states, strict=True):
-            after.append(cast(RecurrentLayer, layer).step(self.dropout(x), state))
+        for i, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            after.append(cast(RecurrentLayer, layer).step(self.dropout(x, call=i, position=position), state))
             x = after[-1].hidden
-        return self.dropout(x), tuple(after)
+        return self.dropout(x, call=len(self.layers), position=position), tuple(after)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

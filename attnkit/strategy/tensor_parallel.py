@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from attnkit.attention import Attention
+from attnkit.dropout import Dropout
 from attnkit.feed_forward import FeedForward
 from attnkit.feed_forward.glu import GLU
 from attnkit.feed_forward.mlp import MLP
@@ -75,11 +76,21 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
             if type(module) in SPLIT:
                 styles: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in SPLIT[type(module)]}
                 parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
+                _number_own(module, mesh)
             if isinstance(module, MultiHead):
                 module.register_forward_pre_hook(_OwnHeads(mesh), with_kwargs=True)
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         _distribute(module, mesh, Shard(0) if isinstance(module, Attention) else Replicate(), shared)
+
+
+def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Tell dropout which of the heads or hidden units this process has, so that it drops the same ones as a single process."""
+    if isinstance(module, MultiHead):
+        module.attention.first_head = mesh.get_local_rank() * (module.attention.num_heads // mesh.size())
+    else:
+        width = cast(nn.Linear, module.output).in_features
+        cast(Dropout, module.dropout).first = mesh.get_local_rank() * (width // mesh.size())
 
 
 class _OwnHeads:

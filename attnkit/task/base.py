@@ -15,8 +15,10 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
+from attnkit import draws
 from attnkit.embedding import Embedding
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
@@ -24,7 +26,7 @@ from attnkit.strategy import ActivationCheckpointing, check_preparation, data_sh
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
 from attnkit.task.parameters import parameter_groups, read_any_names, write_plain_names
-from attnkit.task.resume import RANDOM, WITHIN_STEP, go_on, is_within_step, random_states, settle
+from attnkit.task.resume import DRAW_SEED, RANDOM, WITHIN_STEP, go_on, is_within_step, random_states, settle
 from attnkit.task.transfer import take_weights, words_of
 
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
@@ -56,6 +58,7 @@ class Task(LightningModule, ABC):
     Attributes:
         from_data: Arguments that come from the data module on the command line, each with the attribute that holds it.
         model: The model; there after `configure_model`.
+        draw_seed: Seed of dropout and of other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`).
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
@@ -79,6 +82,7 @@ class Task(LightningModule, ABC):
         self.init_from = init_from
         self.is_new = True  # until there are weights to go on with
         self._states: list[Any] | None = None  # random states to go on with
+        self.draw_seed: int | None = None
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_is_new_no_more)  # type: ignore[no-untyped-call]
@@ -151,6 +155,7 @@ class Task(LightningModule, ABC):
     def configure_model(self) -> None:
         if not hasattr(self, "model"):
             self.model = self.build_model()
+            draws.name_sites(self.model)
             prepare(self.model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
         if self.device_mesh is not None:
             self._begin()  # while the weights are whole
@@ -207,6 +212,8 @@ class Task(LightningModule, ABC):
         assert isinstance(scheduler, LambdaLR)
         go_on(self.trainer, self._states)
         self._states = None
+        if self.draw_seed is None:
+            self.draw_seed = int(self.trainer.strategy.broadcast(torch.initial_seed()))
         # a resumed run takes the optimizer's settings from this task's arguments, and only its state from the checkpoint
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
         for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
@@ -214,9 +221,22 @@ class Task(LightningModule, ABC):
 
     @override
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        draws.begin(self.row_keys(batch, batch_idx))
         sums = self.objective(batch)
         self._tally += torch.stack([sums.targets.to(self._tally), sums.nll.to(self._tally)])
         return sums.loss * UNIT
+
+    def row_keys(self, batch: Any, batch_idx: int) -> Tensor:
+        """Return a key [B] for each row of a training batch, from which dropout draws: a function of the seed, the epoch and the example.
+
+        Rows are known as examples by `batch["example"]` [B], which attnkit's data modules give. Without it a row is known by the batch, the
+        process and its place there, so that another number of processes draws otherwise.
+        """
+        assert self.draw_seed is not None
+        if isinstance(batch, Mapping) and "example" in batch:
+            return draws.make_keys(batch["example"].to(self.device), self.draw_seed, self.current_epoch)
+        rows = next((leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0), 1)
+        return draws.make_keys(torch.arange(rows, device=self.device), self.draw_seed, self.current_epoch, batch_idx, self.data_rank)
 
     @override
     def optimizer_step(
@@ -253,9 +273,14 @@ class Task(LightningModule, ABC):
 
     @override
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        draws.begin(None)
         if self._nll is not None:  # an optimizer step was made
             self.log_dict({f"train/{name}": value for name, value in self.training_log(self._nll).items()}, prog_bar=True)
             self._nll = None
+
+    @override
+    def teardown(self, stage: str) -> None:
+        draws.begin(None)  # a step that failed has left its own
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -264,11 +289,13 @@ class Task(LightningModule, ABC):
         settle(fit_loop, steps=self.trainer.global_step)
         checkpoint[WITHIN_STEP] = is_within_step(fit_loop, accumulated=self.trainer.accumulate_grad_batches)
         checkpoint[RANDOM] = random_states(self.trainer)
+        checkpoint[DRAW_SEED] = self.draw_seed
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         require_readable(checkpoint, "the checkpoint")
         self._states = checkpoint.get(RANDOM)
+        self.draw_seed = checkpoint.get(DRAW_SEED)
 
 
 def plain_data(value: Any, *, path: str) -> Any:

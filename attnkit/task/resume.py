@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from attnkit.strategy import data_share
 
 RANDOM = "random_states"  # in a checkpoint: one for each process
+DRAW_SEED = "draw_seed"  # in a checkpoint: that of dropout
 WITHIN_STEP = "within_step"  # in a checkpoint: whether it lacks the gradients of the first micro-batches of a step
 
 

@@ -19,7 +19,7 @@ SIZES: dict[str, Any] = {"d_model": 8, "num_heads": 2}
         ({"num_heads": 4, "num_kv_heads": 3}, r"num_kv_heads \(3\)"),
         ({"head_dim": 0}, r"head_dim \(0\) must be positive"),
         ({"d_model": 0}, r"d_model \(0\)"),
-        ({"dropout": 1.5}, r"probability lies in \[0, 1\], but is 1.5"),
+        ({"dropout": 1.5}, r"dropout must be in \[0, 1\], but is 1.5"),
         ({"backend": "sdpa", "attention": "additive"}, "Additive has no backend 'sdpa'"),
         ({"backend": "flash"}, "no backend 'flash'; choose 'auto' or one of reference, chunked, sdpa"),
     ],
