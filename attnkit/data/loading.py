@@ -62,8 +62,8 @@ class Share:
 
     def example(self, numbers: Sequence[int] | Integers) -> Tensor:
         """Return the numbers of the examples in `rows` as a batch has them: int64 [B]; that of a filler is -1."""
-        numbers = torch.as_tensor(numbers, dtype=torch.int64)
-        return torch.full_like(numbers, FILLER) if self.is_filler else numbers
+        example = torch.as_tensor(numbers, dtype=torch.int64)
+        return torch.full_like(example, FILLER) if self.is_filler else example
 
 
 class BatchSampler(DistributedSampler[Any]):
@@ -94,6 +94,7 @@ class BatchSampler(DistributedSampler[Any]):
     """
 
     start: int = 0
+    _planned: tuple[int, Sequence[Any]] | None = None  # the latest epoch and its batches
 
     def __init__(self, examples: Any, *, shuffle: bool, seed: int = 0, num_replicas: int | None = None, rank: int | None = None) -> None:
         distributed = dist.is_available() and dist.is_initialized()
@@ -110,16 +111,22 @@ class BatchSampler(DistributedSampler[Any]):
     @override
     def __iter__(self) -> Iterator[Share]:
         start, self.start = self.start, 0  # the next pass is this one, even if nobody takes a batch of it
-        epoch, rest = self.epoch if self.shuffle else 0, self.batches()[start:]
-        return (Share(batch=batch, epoch=epoch, rank=self.rank, processes=self.num_replicas) for batch in rest)
+        epoch, batches = self._plan()
+        return (Share(batch=batch, epoch=epoch, rank=self.rank, processes=self.num_replicas) for batch in batches[start:])
 
     def seen(self, count: int) -> tuple[int, int]:
         """Return how many examples the first `count` batches of the current epoch have, and a checksum of these batches."""
-        batches = [np.asarray(batch) for batch in self.batches()[:count]]
+        batches = [np.asarray(batch) for batch in self._plan()[1][:count]]
         checksum = 0
         for batch in batches:
             checksum = zlib.crc32(batch.astype("<i8").tobytes(), zlib.crc32(b"%d;" % len(batch), checksum))
         return sum(map(len, batches)), checksum
+
+    def _plan(self) -> tuple[int, Sequence[Any]]:
+        epoch = self.epoch if self.shuffle else 0
+        if self._planned is None or self._planned[0] != epoch:
+            self._planned = epoch, self.batches()
+        return self._planned
 
 
 class BatchLoader(DataLoader[Any]):
@@ -141,7 +148,7 @@ class _InOrder(SequentialSampler, DistributedSampler[Any]):
     """
 
     def __init__(self, batches: Sequence[Any]) -> None:
-        SequentialSampler.__init__(self, batches)  # type: ignore[arg-type]
+        SequentialSampler.__init__(self, batches)
 
 
 def process_share(trainer: Trainer | None) -> dict[str, Any]:
