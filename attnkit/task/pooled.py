@@ -225,7 +225,7 @@ class PooledTask(Task):
             if name == "loss":
                 cast(Metric, metric).update(sums.nll, sums.targets)
             elif len(label) > 0:
-                cast(Metric, metric).update(outputs.float(), label)
+                cast(Metric, metric).update(outputs.float(), label.float() if label.is_floating_point() else label)
             self.log(f"{stage}/{name}", cast(Metric, metric), batch_size=len(label), prog_bar=name == self.metric_names[0])
         return outputs
 
