@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import attnkit
 from tests.strategy.conftest import largest_difference
 
 pytestmark = pytest.mark.slow
@@ -22,6 +21,7 @@ SIZE = {"d_model": 8, "num_layers": 2, "num_heads": 2, "dropout": 0.2, "attentio
 ENCODER, DECODER, BOTH = ({"name": name, **SIZE} for name in ("encoder", "decoder", "encoder_decoder"))
 COMMON = {"optimizer": {"name": "adamw", "lr": 0.01}, "schedule": {"name": "constant"}}
 SEQ2SEQ = {"name": "seq2seq", "stack": BOTH, "max_length": 4, "metrics": ["sequence_error_rate", "token_error_rate", "bleu", "chrf"]}
+PAIRS = {"name": "text_pairs", "train": "pairs.tsv", "validation": "pairs.tsv", "batch_tokens": 24}
 LABELS = {"name": "labelled_text", "tokenizer": "character", "batch_tokens": 30}
 METRIC_NAMES = {
     "classification": ["accuracy", "f1", "weighted_f1", "precision", "recall"],
@@ -31,10 +31,10 @@ TEXT = {"name": "text", "train": "text.tsv", "validation": "valid.tsv", "context
 MASKS = {"name": "character", "extra_tokens": ["<mask>"]}
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "seq2seq": (SEQ2SEQ, {"name": "text_pairs", "train": "pairs.tsv", "validation": "pairs.tsv", "predict": "pairs.tsv", "batch_tokens": 24}),
+    "seq2seq": (SEQ2SEQ, {**PAIRS, "predict": "pairs.tsv"}),
     "recurrent seq2seq": (
         {**SEQ2SEQ, "stack": {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 2, "dropout": 0.2}, "metrics": []},
-        {"name": "text_pairs", "train": "pairs.tsv", "validation": "pairs.tsv", "batch_tokens": 24},
+        PAIRS,
     ),
     "span_corruption": (
         {**SEQ2SEQ, "metrics": []},
@@ -42,7 +42,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
          "context": 8, "batch_tokens": 40},
     ),
     "causal_lm": ({"name": "causal_lm", "stack": DECODER, "prompts": []}, {**TEXT, "tokenizer": "character", "stride": 5}),
-    "causal_lm documents": ({"name": "causal_lm", "stack": DECODER, "prompts": []}, {**TEXT, "tokenizer": "character", "document_mask": True}),
+    "causal_lm documents": (
+        {"name": "causal_lm", "stack": DECODER, "prompts": []},
+        {**TEXT, "tokenizer": "character", "document_mask": True},
+    ),
     "masked_lm token": ({"name": "masked_lm", "stack": ENCODER, "mask_probability": 0.4}, {**TEXT, "tokenizer": MASKS}),
     "masked_lm whole_word": (
         {"name": "masked_lm", "stack": ENCODER, "mask_probability": 0.4, "masking": "whole_word"},
@@ -62,11 +65,19 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }  # fmt: skip
 PREDICTED = [name for name, (_, data) in CASES.items() if "predict" in data]
-ACCUMULATED = {"trainer": {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1, "max_epochs": 2}}
-LARGER = [("seq2seq", "ddp", 4), ("regression", "ddp", 4), ("causal_lm documents", "fsdp2", 4), ("masked_lm token", "fsdp2_tp2", 4)]
-MATRIX = [(name, strategy, n) for name in CASES for strategy, n in (("fsdp2", 1), ("ddp", 2), ("fsdp2", 2))] + LARGER
+TWO_EPOCHS = {"max_epochs": 2}
+ACCUMULATED = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}
+MATRIX = [
+    *((name, strategy, 2) for name in CASES for strategy in ("ddp", "fsdp2")),
+    ("causal_lm documents", "fsdp2", 1),
+    ("seq2seq", "fsdp2", 1),
+    ("seq2seq", "ddp", 4),
+    ("regression", "ddp", 4),
+    ("causal_lm documents", "fsdp2", 4),
+    ("masked_lm token", "fsdp2_tp2", 4),
+]
 RESUMED = ["seq2seq", "masked_lm token"]
-WAYS = [(2, 1), (1, 2), (2, 4), (4, 2)]
+WAYS = [(2, 1), (1, 2), (2, 4)]
 AT = 4
 """Steps before the checkpoint: in the middle of an epoch."""
 
@@ -107,13 +118,14 @@ def runs(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest.
     for name, strategy, n in MATRIX:
         payload[f"{name} {strategy} {n}"] = job(name, strategy, n, predict=name in PREDICTED)
     for n in (1, 2):
-        payload[f"accumulated {n}"] = job("causal_lm documents", "ddp", n, **ACCUMULATED)
+        payload[f"accumulated {n}"] = job("causal_lm documents", "ddp", n, trainer=ACCUMULATED)
     for name in RESUMED:
-        for n in (1, 2, 4):
-            payload[f"{name} wrote {n}"] = job(name, "ddp", n, save_at=AT, save=str(folder / f"{name} {n}.ckpt"))
+        for n in (1, 2):
+            path = str(folder / f"{name} {n}.ckpt")
+            payload[f"{name} wrote {n}"] = job(name, "ddp", n, save_at=AT, save=path, trainer=TWO_EPOCHS)
         for writer, reader in WAYS:
-            strategy = "fsdp2" if reader == 2 else "ddp"
-            payload[f"{name} {writer} to {reader}"] = job(name, strategy, reader, load=str(folder / f"{name} {writer}.ckpt"))
+            path = str(folder / f"{name} {writer}.ckpt")
+            payload[f"{name} {writer} to {reader}"] = job(name, "fsdp2" if reader == 2 else "ddp", reader, load=path, trainer=TWO_EPOCHS)
     return run_processes(1, payload)
 
 
@@ -123,20 +135,16 @@ def check(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert found["steps"] == expected["steps"]
     assert found["losses"] == pytest.approx(expected["losses"], rel=ROUNDING)
     assert largest_difference(found["weights"], expected["weights"]) < ROUNDING
-    logged = {name: value for name, value in expected["logged"].items()}
-    assert found["logged"] == pytest.approx(logged, rel=METRICS, abs=METRICS, nan_ok=True)
+    assert found["logged"] == pytest.approx(expected["logged"], rel=METRICS, abs=METRICS, nan_ok=True)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_process_learns_and_every_example_comes_once_in_an_epoch(runs: dict[str, Any], name: str) -> None:
+def test_one_process_sees_every_example_once(runs: dict[str, Any], name: str) -> None:
     alone = runs[f"{name} alone"]
-    assert len(alone["losses"]) == alone["steps"] > 4
+    assert len(alone["losses"]) == len(alone["batches"]) == alone["steps"] > 3
     assert all(map(math.isfinite, alone["losses"]))
-    half = len(alone["batches"]) // 2
-    for epoch in (alone["batches"][:half], alone["batches"][half:]):
-        seen = [i for batch in epoch for i in batch]
-        assert len(seen) == len(set(seen))
-    assert alone["batches"][:half] != alone["batches"][half:]
+    seen = [i for batch in alone["batches"] for i in batch]
+    assert len(seen) == len(set(seen)) >= 7
     assert alone["fillers"] == 0
 
 
@@ -152,7 +160,7 @@ def test_the_run_is_that_of_one_process(runs: dict[str, Any], name: str, strateg
 
 def test_accumulated_steps_are_those_of_one_process(runs: dict[str, Any]) -> None:
     check(runs["accumulated 2"], runs["accumulated 1"])
-    assert runs["accumulated 1"]["steps"] == math.ceil(runs["causal_lm documents alone"]["steps"] / 4) * 2
+    assert runs["accumulated 1"]["steps"] == math.ceil(runs["causal_lm documents alone"]["steps"] / 2)
 
 
 @pytest.mark.parametrize(("writer", "reader"), WAYS)
@@ -160,14 +168,13 @@ def test_accumulated_steps_are_those_of_one_process(runs: dict[str, Any]) -> Non
 def test_a_run_goes_on_in_the_middle_of_an_epoch_with_another_number_of_processes(
     runs: dict[str, Any], name: str, writer: int, reader: int
 ) -> None:
-    whole, rest = runs[f"{name} alone"], runs[f"{name} {writer} to {reader}"]
+    whole, rest = runs[f"{name} wrote 1"], runs[f"{name} {writer} to {reader}"]
     epoch = len(whole["batches"]) // 2
     assert 0 < AT < epoch, "the checkpoint is not from the middle of an epoch"
     assert [sorted(b) for b in rest["batches"]] == [sorted(b) for b in whole["batches"][AT:]]
+    for start in (0, epoch):
+        seen = [i for batch in [*whole["batches"][:AT], *rest["batches"]][start : start + epoch] for i in batch]
+        assert len(seen) == len(set(seen))
     assert rest["losses"] == pytest.approx(whole["losses"][AT:], rel=ROUNDING)
     assert rest["steps"] == whole["steps"]
     assert largest_difference(rest["weights"], whole["weights"]) < ROUNDING
-
-
-def test_a_checkpoint_says_what_was_seen(runs: dict[str, Any], tmp_path: Path) -> None:
-    assert attnkit  # see test_resume
