@@ -57,7 +57,6 @@ class Throughput(Callback):
         self.peak_tflops = peak_tflops
         self._flops: dict[Exponents, int] | None = None
         self._sums: dict[str | Exponents, Any] = {}
-        self._rows = 0
         self._seconds = 0.0
         self._clock: float | None = None
         self._last = 0  # the step of the newest log
@@ -77,11 +76,12 @@ class Throughput(Callback):
             return
         self._clock = self._clock or time.perf_counter()
         s, t = row_lengths(pl_module, batch)
-        self._rows += len(s)
+        counts = batch["example"] >= 0 if "example" in batch else torch.ones_like(s)  # not those that fill an empty share of a batch
+        self._add("rows", counts)
         if "image" not in batch:
-            self._add("tokens", s + t)
+            self._add("tokens", counts * (s + t))
         for a, b in self._flops:
-            self._add((a, b), s**a * t**b)
+            self._add((a, b), counts * s**a * t**b)
 
     def _add(self, name: str | Exponents, values: Tensor) -> None:
         self._sums[name] = self._sums.get(name, 0) + values.sum()  # stays on the device
@@ -96,17 +96,16 @@ class Throughput(Callback):
         if self._flops is None or step == self._last or step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
             return
         names = list(self._sums)
-        sums = torch.stack([*self._sums.values(), torch.tensor(self._rows, device=pl_module.device)])
+        sums = torch.stack(list(self._sums.values()))
         if trainer.world_size > 1:
             whole = trainer.strategy.reduce(sums, reduce_op="sum")
             assert isinstance(whole, Tensor)
             sums = whole * data_share(trainer).num_replicas / trainer.world_size  # processes that share a batch count it once
-        *values, rows = sums.tolist()  # waits for the device
+        totals = dict(zip(names, sums.tolist(), strict=True))  # waits for the device
         self._pause()
-        totals = dict(zip(names, values, strict=True))
         tflops = (1 + BACKWARD) * sum(c * totals[term] for term, c in self._flops.items()) / self._seconds / 1e12
         logged = {
-            "examples_per_second": rows / self._seconds,
+            "examples_per_second": totals["rows"] / self._seconds,
             "steps_per_second": (step - self._last) / self._seconds,
             "model_tflops": tflops,
         }
@@ -127,7 +126,7 @@ class Throughput(Callback):
             self._clock = None
 
     def _forget(self) -> None:
-        self._sums, self._rows, self._seconds, self._clock = {}, 0, 0.0, None
+        self._sums, self._seconds, self._clock = {}, 0.0, None
 
 
 def known_peak(device: torch.device) -> float | None:

@@ -1,6 +1,7 @@
 """What a run of a study costs: tokens, operations, time."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from attnkit.task.flops import BACKWARD, batch_flops, forward_flops
 
 
 def real_tokens(batch: Any) -> int:
-    """Return how many tokens of a batch are no padding: inputs and targets."""
+    """Return how many tokens of a batch are not padding: inputs and targets."""
+    if isinstance(batch, Mapping):
+        batch = {name: value for name, value in batch.items() if name != "example"}
     return sum(int(leaf.count_nonzero()) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
 
 

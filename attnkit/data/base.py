@@ -38,7 +38,7 @@ class Seq2SeqData(LightningDataModule, ABC):
     Args:
         src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training pairs.
         tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both sides, trained on both.
-        batch_tokens: The budget of source and target positions in a batch, padding included.
+        batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
         max_length: Training pairs are left out where either side has more tokens, special ones included (default: no limit).
             Evaluation and prediction leave nothing out.
         seed: Of the order of the data, at least 0.

@@ -1,23 +1,19 @@
 """Batches of about equal cost: examples of about equal length, as many as a budget of positions allows."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 import torch
-import torch.distributed as dist
 from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
-from attnkit.data.loading import BatchSampler, process_share, sampler_loader
+from attnkit.data.loading import BatchSampler, Integers, Share, process_share, sampler_loader
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.base import Tokenizer
-
-Integers = npt.NDArray[np.int64]
 
 _BANDS = (1, 2, 3, 4, 6, 8)  # widths of the bands of source lengths that are tried; one is best where every length has many examples
 
@@ -25,6 +21,7 @@ _BANDS = (1, 2, 3, 4, 6, 8)  # widths of the bands of source lengths that are tr
 class Seq2SeqBatch(TypedDict, total=False):
     """What a model is trained on (`src`, `tgt`) and evaluated on (all of it; there is no `tgt` in prediction)."""
 
+    example: Tensor  # [B] int64: the index of each example; -1 for a filler, see `attnkit.data.loading.Share`
     src: Tensor  # [B, S] int64: tokens, eos, padding
     tgt: Tensor  # [B, T] int64: bos, tokens, eos, padding
     source: list[str]
@@ -53,28 +50,26 @@ class Sequences:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def padded(self, indices: Sequence[int]) -> Tensor:
-        """Return the chosen sequences as int64 [B, L], padded with 0 to the longest."""
+    def padded(self, indices: Sequence[int], length: int | None = None) -> Tensor:
+        """Return the chosen sequences as int64 [B, L], padded with 0 to `length` L (default: the longest of them)."""
         index = torch.as_tensor(indices)
         lengths = self._lengths[index].unsqueeze(1)  # [B, 1]
-        columns = torch.arange(int(lengths.max()))  # [L]
+        columns = torch.arange(int(lengths.max()) if length is None else length)  # [L]
         places = self._starts[index].unsqueeze(1) + columns  # [B, L]
         ids = self._flat[places.clamp_(max=len(self._flat) - 1)]
         return ids.masked_fill_(columns >= lengths, Tokenizer.pad_id).long()
 
 
 class BatchedExamples(Dataset[Any], ABC):
-    """Encoded examples of which `TokenBatchSampler` makes batches; an item is a whole batch, and its index the list of its examples.
+    """Encoded examples of which `TokenBatchSampler` makes batches; an item is one process's part of a batch, and its index a `Share`.
 
     Attributes:
         lengths: How many source and how many target positions each example has.
         unit: What these positions are called in messages, as a format of both numbers.
-        renewed: Whether training examples are others in every epoch, of the same lengths: example i of epoch e has the index e * len + i.
     """
 
     lengths: tuple[Integers, Integers]
     unit: ClassVar[str] = "{} source and {} target positions"
-    renewed: ClassVar[bool] = False
 
     @abstractmethod
     def __len__(self) -> int:
@@ -84,9 +79,14 @@ class BatchedExamples(Dataset[Any], ABC):
     def text(self, index: int) -> str | None:
         """Return the text of an example, if it is known."""
 
+    def longest(self, share: Share) -> tuple[int, int]:
+        """Return the most source and target positions of an example in the whole batch."""
+        src, tgt = (int(lengths[share.batch].max()) for lengths in self.lengths)
+        return src, tgt
+
 
 class Examples(BatchedExamples):
-    """Encoded pairs; an item is a whole batch, and its index the list of its examples.
+    """Encoded pairs.
 
     Args:
         src: Source sequences.
@@ -108,44 +108,52 @@ class Examples(BatchedExamples):
     def text(self, index: int) -> str | None:
         return self.texts[index][0] if self.texts else None
 
-    def __getitem__(self, indices: Sequence[int]) -> Seq2SeqBatch:
-        batch: Seq2SeqBatch = {"src": self.src.padded(indices)}
+    def __getitem__(self, share: Share) -> Seq2SeqBatch:
+        indices, (src, tgt) = share.rows, self.longest(share)
+        batch: Seq2SeqBatch = {"example": share.example(indices), "src": self.src.padded(indices, src)}
         if self.tgt is not None:
-            batch["tgt"] = self.tgt.padded(indices)
+            targets = self.tgt.padded(indices, tgt)
+            batch["tgt"] = without_targets(targets) if share.is_filler else targets
         if self.texts is not None:
-            batch["source"] = [self.texts[i][0] for i in indices]
-            batch["references"] = [self.texts[i][1] for i in indices]
+            texts = [] if share.is_filler else [self.texts[i] for i in indices]
+            batch["source"] = [source for source, _ in texts]
+            batch["references"] = [references for _, references in texts]
         return batch
 
 
+def without_targets(tgt: Tensor) -> Tensor:
+    """Return targets [B, T] of which nothing but bos is left, so that nothing is scored."""
+    return torch.cat([tgt[:, :1], torch.full_like(tgt[:, 1:], Tokenizer.pad_id)], 1)
+
+
 class TokenBatchSampler(BatchSampler):
-    """Yields the example indices of one batch after another: each example once per epoch, over all processes.
+    """Yields the examples of one batch after another: each example once per epoch, over all processes.
 
     Examples are sorted by bands of source lengths, then by target length (rising and falling in turn, so that neighbours stay alike from
     band to band), and cut into batches of at most `batch_tokens` positions, padding included: (longest source + longest target) x
-    examples. The width of the bands is the one with the least padding. There are equally many batches in every epoch and every process;
-    large ones are halved until it fits. The order is a pure function of seed and epoch, and global random states play no part.
+    examples. The width of the bands is the one with the least padding. Every epoch has the same number of batches, and all processes share
+    each of them. The batches and their order are a pure function of seed and epoch; global random states play no part.
 
     Use it as `DataLoader(examples, sampler=..., batch_size=None)`.
 
     Args:
         examples: What to sample from.
-        batch_tokens: The budget of source and target positions in a batch. In prediction, targets count as long as the sources; a text
-            with a label has none.
+        batch_tokens: The budget of source and target positions in a batch, over all processes. In prediction, targets count as long as
+            the sources; a text with a label has none.
         order: `shuffled`, for training: each epoch puts examples of equal lengths into a new order, moves the cuts and shuffles the
             batches. `fixed`, for evaluation: batches come in a mixed order that is always the same, so that the first few of them
             are a fair sample. `given`, for prediction: nothing is sorted.
         seed: Of the order, at least 0.
-        num_replicas: How many processes share the examples (default: as `torch.distributed` says, if it is initialised, else 1).
+        num_replicas: How many processes share each batch (default: as `torch.distributed` says, if it is initialised, else 1).
         rank: Which of them this one is (default: likewise, else 0).
 
     Raises:
-        ConfigurationError: An example exceeds the budget, or there are too few batches for the processes.
+        ConfigurationError: An example exceeds the budget.
 
     Example:
         >>> sequences = Sequences([[7, 2], [7, 8, 9, 2], [8, 2], [8, 9, 2]])
         >>> examples = Examples(src=sequences, tgt=sequences, texts=None)
-        >>> sorted(sorted(batch) for batch in TokenBatchSampler(examples, batch_tokens=16, order="fixed"))
+        >>> sorted(sorted(share.rows.tolist()) for share in TokenBatchSampler(examples, batch_tokens=16, order="fixed"))
         [[0, 2], [1, 3]]
     """
 
@@ -159,16 +167,10 @@ class TokenBatchSampler(BatchSampler):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        distributed = dist.is_available() and dist.is_initialized()
-        if num_replicas is None:
-            num_replicas = dist.get_world_size() if distributed else 1
-        if rank is None:
-            rank = dist.get_rank() if distributed else 0
         super().__init__(examples, num_replicas=num_replicas, rank=rank, shuffle=order == "shuffled", seed=seed)
         self.batch_tokens = batch_tokens
         self.order = order
         self._src, self._tgt = examples.lengths
-        self._renewed = examples.renewed and self.shuffle
         self._check_budget(examples)
         rng = np.random.default_rng(seed)
         self._band = min(_BANDS, key=lambda band: self._padded_size(self._arrange(rng, band)))
@@ -176,31 +178,23 @@ class TokenBatchSampler(BatchSampler):
         self._first = ends[0]
         # A cut moved forward needs one batch more; where batches are few, that would cost more than it is worth.
         self._moves_cuts = self.shuffle and len(ends) >= 50 and 2 * len(ends) <= len(examples)
-        self._num_batches = -(-(len(ends) + self._moves_cuts) // num_replicas) * num_replicas
-        if self._num_batches > len(examples):
-            raise ConfigurationError(
-                f"{len(examples)} examples make {len(ends)} batches of at most batch_tokens={batch_tokens} positions, which cannot be "
-                f"dealt out evenly to {num_replicas} processes: use fewer processes, or a larger batch_tokens"
-            )
+        self._num_batches = len(ends) + self._moves_cuts
 
     @override
     def __len__(self) -> int:
-        return self._num_batches // self.num_replicas
+        return self._num_batches
 
     @override
-    def batches(self) -> Iterator[list[int]]:
+    def batches(self) -> list[Integers]:
         rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
         indices = self._arrange(rng, self._band)
         ends = self._cut(indices, first=int(rng.integers(1, self._first, endpoint=True)) if self._moves_cuts else None)
-        while len(ends) < self._num_batches:  # halve the largest
+        while len(ends) < self._num_batches:  # moved cuts did not need the further batch: halve the largest
             sizes = np.diff(ends, prepend=0)
             largest = int(sizes.argmax())
             ends.insert(largest, ends[largest] - int(sizes[largest]) // 2)
         batches = np.split(indices, ends[:-1])
-        turn = rng.permutation(len(batches)) if self.order != "given" else np.arange(len(batches))
-        first = self.epoch * len(indices) if self._renewed else 0
-        for i in turn[self.rank :: self.num_replicas]:
-            yield (first + batches[i]).tolist()
+        return batches if self.order == "given" else [batches[i] for i in rng.permutation(len(batches))]
 
     def _arrange(self, rng: np.random.Generator, band: int) -> Integers:
         """Return the indices in sorted order, those of equal lengths at random: the lengths in this order are always the same."""
@@ -247,6 +241,6 @@ def batch_loader(
     seed: int,
     num_workers: int,
 ) -> DataLoader[Any]:
-    """Return the loader of the batches that `TokenBatchSampler` makes, each process of the trainer with its share."""
+    """Return the loader of the batches that `TokenBatchSampler` makes, each process of the trainer with its share of them."""
     sampler = TokenBatchSampler(examples, batch_tokens=batch_tokens, order=order, seed=seed, **process_share(trainer))
     return sampler_loader(examples, sampler, trainer=trainer, num_workers=num_workers)

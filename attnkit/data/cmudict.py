@@ -34,7 +34,7 @@ class CMUDict(Seq2SeqData):
         predict: A file with words to pronounce: `.txt` with one per line, or a table with a column `source`. Their order is kept.
         src_tokenizer: Spec of the tokenizer of words; the default lowers their case, as the dictionary does.
         tgt_tokenizer: Spec of the tokenizer of pronunciations.
-        batch_tokens: The budget of source and target positions in a batch, padding included.
+        batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
         max_length: Training entries are left out where either side has more tokens, special ones included (default: no limit).
         seed: Of the order of the data and of `max_validation_words`; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).

@@ -1,6 +1,6 @@
 """Batches of images: normalised, augmented, and in which order."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -10,22 +10,23 @@ from torch.utils.data import Dataset
 from typing_extensions import override
 
 from attnkit.data.augmentation import Augmentation
-from attnkit.data.loading import BatchSampler
-from attnkit.registry import ConfigurationError
-
-Draw = tuple[list[int], int]  # the examples of a batch, and the epoch
+from attnkit.data.loading import BatchSampler, Integers, Share
 
 
 class ImageBatch(TypedDict, total=False):
-    """A batch of images, with labels but for prediction, and with their names but for training."""
+    """A batch of images, with labels except in prediction, and with their names except in training.
 
+    A filler (`attnkit.data.loading.Share`) has an image, but no label and no name.
+    """
+
+    example: Tensor  # [B] int64: the index of each image; -1 for a filler
     image: Tensor  # [B, C, H, W] float32, normalised
-    label: Tensor  # [B] int64, the class
+    label: Tensor  # [B] int64, the class; [0] for a filler
     text: list[str]  # the path of each image, or its index
 
 
 class ImageExamples(Dataset[ImageBatch]):
-    """Images in memory as bytes; an item is a whole batch, and its index the list of its examples and the epoch.
+    """Images in memory as bytes; an item is one process's part of a batch, and its index a `Share`.
 
     Args:
         pixels: [N, C, H, W] uint8.
@@ -52,40 +53,35 @@ class ImageExamples(Dataset[ImageBatch]):
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def __getitem__(self, draw: Draw) -> ImageBatch:
-        indices, epoch = draw
-        index = torch.as_tensor(indices)
-        pixels = self.pixels[index] if self.augmentation is None else self.augmentation(self.pixels, index, epoch=epoch)
-        batch: ImageBatch = {"image": (pixels.float() - self._mean) / self._std}
+    def __getitem__(self, share: Share) -> ImageBatch:
+        index = torch.as_tensor(share.rows)
+        pixels = self.pixels[index] if self.augmentation is None else self.augmentation(self.pixels, index, epoch=share.epoch)
+        batch: ImageBatch = {"example": share.example(share.rows), "image": (pixels.float() - self._mean) / self._std}
+        answered = index[:0] if share.is_filler else index
         if self.labels is not None:
-            batch["label"] = self.labels[index]
+            batch["label"] = self.labels[answered]
         if self.names is not None:
-            batch["text"] = [self.names[i] for i in indices]
+            batch["text"] = [self.names[i] for i in answered.tolist()]
         return batch
 
 
 class ImageBatchSampler(BatchSampler):
-    """Yields the examples of one batch after another, with the epoch: each example once per epoch, over all processes.
+    """Yields the examples of one batch after another: each example once per epoch, over all processes.
 
-    There are equally many batches in every process, and their sizes differ by one at the most. The order is a pure function of seed and
-    epoch.
+    The sizes of batches differ by at most one, and all processes share each of them. The order is a pure function of seed and epoch.
 
     Args:
         examples: What to sample from.
-        batch_size: Most images in a batch.
+        batch_size: Images in a batch over all processes, at most.
         order: `shuffled` anew in each epoch, for training; `fixed`, mixed in one way that is always the same, so that the first few
             batches are a fair sample; `given`, as they are.
         seed: Of the order, at least 0.
-        num_replicas: How many processes share the examples.
-        rank: Which of them this one is.
-
-    Raises:
-        ConfigurationError: There are too few examples for the processes.
+        num_replicas: How many processes share each batch (default: as `torch.distributed` says, if it is initialised, else 1).
+        rank: Which of them this one is (default: likewise, else 0).
 
     Example:
-        >>> sampler = ImageBatchSampler(range(5), batch_size=2, order="given")
-        >>> list(sampler)
-        [([0, 1], 0), ([2, 3], 0), ([4], 0)]
+        >>> [share.rows.tolist() for share in ImageBatchSampler(range(5), batch_size=2, order="given")]
+        [[0, 1], [2, 3], [4]]
     """
 
     def __init__(
@@ -95,28 +91,20 @@ class ImageBatchSampler(BatchSampler):
         batch_size: int,
         order: Literal["shuffled", "fixed", "given"],
         seed: int = 0,
-        num_replicas: int = 1,
-        rank: int = 0,
+        num_replicas: int | None = None,
+        rank: int | None = None,
     ) -> None:
         super().__init__(examples, num_replicas=num_replicas, rank=rank, shuffle=order == "shuffled", seed=seed)
         self.order = order
         self._count = len(examples)
         self._num_batches = -(-self._count // batch_size)
-        self._num_batches += -self._num_batches % num_replicas
-        if self._num_batches > self._count:
-            raise ConfigurationError(
-                f"{self._count} images in batches of batch_size={batch_size} cannot be dealt out evenly to {num_replicas} processes: "
-                f"use fewer processes, or a larger batch_size"
-            )
 
     @override
     def __len__(self) -> int:
-        return self._num_batches // self.num_replicas
+        return self._num_batches
 
     @override
-    def batches(self) -> Iterator[Draw]:
+    def batches(self) -> list[Integers]:
         rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
         indices = np.arange(self._count) if self.order == "given" else rng.permutation(self._count)
-        batches = np.array_split(indices, self._num_batches)
-        for batch in batches[self.rank :: self.num_replicas]:
-            yield batch.tolist(), self.epoch
+        return np.array_split(indices, self._num_batches)

@@ -52,7 +52,7 @@ class ImageData(LightningDataModule, ABC):
         flip: Whether every other training image is mirrored, left to right.
         augmentation: Further random changes of training images: names of transforms of `torchvision.transforms.v2`, or mappings with a
             name and arguments.
-        batch_size: Images in a batch.
+        batch_size: Images in a batch over all processes.
         seed: Of the order and of the augmentation, at least 0.
         num_workers: Processes that prepare batches (0: the main process does).
 

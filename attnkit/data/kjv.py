@@ -42,7 +42,7 @@ class KJV(LanguageModelData):
         context: Tokens in a window.
         stride: In evaluation, tokens between the starts of windows: less than `context` leaves each scored token more context before it
             (default: `context`, no overlap).
-        batch_tokens: The budget of positions in a batch.
+        batch_tokens: The budget of positions in a batch over all processes.
         document_mask: Whether batches have `documents` [B, T], so that attention stays inside a chapter.
         seed: Of the order of the windows; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).

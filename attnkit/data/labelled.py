@@ -15,6 +15,7 @@ from typing_extensions import override
 from attnkit.data.bad_rows import OnBadRows
 from attnkit.data.batching import BatchedExamples, Sequences, batch_loader
 from attnkit.data.cache import trained
+from attnkit.data.loading import Share
 from attnkit.data.summary import Summaries, Summary, counted
 from attnkit.registry import ConfigurationError, TokenizerSpec, nearest, tokenizers
 from attnkit.tokenizer import Tokenizer
@@ -24,10 +25,14 @@ Labels = Literal["class", "number"]
 
 
 class LabelledBatch(TypedDict, total=False):
-    """A batch of texts, with labels if all texts of the part have some, and with the texts themselves but for training."""
+    """A batch of texts, with labels if all texts of the part have one, and with the texts themselves except in training.
 
+    A filler (`attnkit.data.loading.Share`) has tokens, but no label and no text.
+    """
+
+    example: Tensor  # [B] int64: the index of each text; -1 for a filler
     tokens: Tensor  # [B, T] int64: bos, tokens, eos, padding
-    label: Tensor  # [B]: int64, the class, or float32, a number
+    label: Tensor  # [B]: int64, the class, or float32, a number; [0] for a filler
     text: list[str]
 
 
@@ -41,7 +46,7 @@ class LabelledExamples(BatchedExamples):
 
     Example:
         >>> examples = LabelledExamples(tokens=Sequences([[1, 5, 2], [1, 2]]), labels=torch.tensor([1, 0]), texts=None)
-        >>> examples[[1, 0]]["label"]
+        >>> examples[Share(batch=[1, 0])]["label"]
         tensor([0, 1])
     """
 
@@ -61,12 +66,14 @@ class LabelledExamples(BatchedExamples):
     def text(self, index: int) -> str | None:
         return self.texts[index] if self.texts else None
 
-    def __getitem__(self, indices: Sequence[int]) -> LabelledBatch:
-        batch: LabelledBatch = {"tokens": self.tokens.padded(indices)}
+    def __getitem__(self, share: Share) -> LabelledBatch:
+        indices, (length, _) = share.rows, self.longest(share)
+        batch: LabelledBatch = {"example": share.example(indices), "tokens": self.tokens.padded(indices, length)}
+        answered = indices[:0] if share.is_filler else indices
         if self.labels is not None:
-            batch["label"] = self.labels[torch.as_tensor(indices)]
+            batch["label"] = self.labels[torch.as_tensor(answered, dtype=torch.int64)]
         if self.texts is not None:
-            batch["text"] = [self.texts[i] for i in indices]
+            batch["text"] = [self.texts[i] for i in answered]
         return batch
 
 
@@ -77,7 +84,7 @@ class LabelledTextData(LightningDataModule, ABC):
         labels: What labels are: `class`, names of classes, or `number`.
         classes: The names of the classes, in the order of their ids (default: those of the training texts, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
-        batch_tokens: The budget of positions in a batch, padding included.
+        batch_tokens: The budget of positions in a batch over all processes, padding included.
         max_length: Longer texts are truncated to this many tokens, bos and eos included, in every part; the summary of the part says how
             many are.
         seed: Of the order of the data, at least 0.

@@ -40,7 +40,7 @@ class LabelledImages(ImageData):
         flip: Whether every other training image is mirrored, left to right.
         augmentation: Further random changes of training images: names of transforms of `torchvision.transforms.v2`, or mappings with a
             name and arguments.
-        batch_size: Images in a batch.
+        batch_size: Images in a batch over all processes.
         seed: Of the order, the augmentation and `validation_fraction`; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).
 

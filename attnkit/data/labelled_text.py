@@ -32,7 +32,7 @@ class LabelledText(LabelledTextData):
         labels: `class`: the label names a class; `number`: it is a number, for the task `regression`.
         classes: The names of the classes, in the order of their ids (default: those of the training texts, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
-        batch_tokens: The budget of positions in a batch, padding included.
+        batch_tokens: The budget of positions in a batch over all processes, padding included.
         max_length: Longer texts are truncated to this many tokens, bos and eos included, in every part; the summary of the part says how
             many are.
         seed: Of the order of the data and of `validation_fraction`; global random states play no part.

@@ -15,7 +15,7 @@ from typing_extensions import override
 from attnkit.data.bad_rows import OnBadRows
 from attnkit.data.batching import BatchedExamples, Sequences, batch_loader
 from attnkit.data.cache import cached, fingerprint, trained
-from attnkit.data.loading import process_share, sampler_loader
+from attnkit.data.loading import Share, process_share, sampler_loader
 from attnkit.data.packing import LanguageModelBatch, PackedText, Piece, Windows, WindowSampler
 from attnkit.data.summary import Summaries, Summary, counted
 from attnkit.registry import ConfigurationError, TokenizerSpec, tokenizers
@@ -36,7 +36,7 @@ class LanguageModelData(LightningDataModule, ABC):
         context: Tokens in a window.
         stride: In evaluation, tokens between the starts of windows: less than `context` leaves each scored token more context before it
             (default: `context`, no overlap).
-        batch_tokens: The budget of positions in a batch.
+        batch_tokens: The budget of positions in a batch over all processes.
         document_mask: Whether batches say which document each token belongs to, so that attention stays inside it.
         seed: Of the order of the windows, at least 0.
         num_workers: Processes that prepare batches (0: the main process does).
@@ -194,7 +194,7 @@ class LanguageModelData(LightningDataModule, ABC):
 
 
 class Prompts(BatchedExamples):
-    """Texts to continue; an item is a batch, and its index the list of its texts.
+    """Texts to continue.
 
     Args:
         texts: The texts.
@@ -216,5 +216,9 @@ class Prompts(BatchedExamples):
     def text(self, index: int) -> str:
         return self.texts[index]
 
-    def __getitem__(self, indices: Sequence[int]) -> LanguageModelBatch:
-        return {"tokens": self.tokens.padded(indices), "text": [self.texts[i] for i in indices]}
+    def __getitem__(self, share: Share) -> LanguageModelBatch:
+        return {
+            "example": share.example(share.rows),
+            "tokens": self.tokens.padded(share.rows, self.longest(share)[0]),
+            "text": [] if share.is_filler else [self.texts[i] for i in share.rows],
+        }

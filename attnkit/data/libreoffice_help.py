@@ -59,7 +59,7 @@ class LibreOfficeHelp(Seq2SeqData):
         predict: A file with texts to translate: `.txt` with one per line, or a table with a column `source`. Their order is kept.
         src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training part.
         tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both languages, trained on both.
-        batch_tokens: The budget of source and target positions in a batch, padding included.
+        batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
         max_length: Training pairs are left out where either side has more tokens, special ones included (default: no limit).
         seed: Of the order of the data and of `max_validation_pairs`; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).

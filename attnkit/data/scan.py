@@ -38,7 +38,7 @@ class Scan(Seq2SeqData):
         predict: A file with commands to predict for: `.txt` with one per line, or a table with a column `source`. Their order is kept.
         src_tokenizer: Spec of the tokenizer of commands.
         tgt_tokenizer: Spec of the tokenizer of actions.
-        batch_tokens: The budget of source and target positions in a batch, padding included.
+        batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
         max_length: Training pairs are left out where either side has more tokens, special ones included (default: no limit).
         seed: Of the order of the data and of `validation_commands`; the splits do not depend on it.
         num_workers: Processes that prepare batches (0: the main process does).

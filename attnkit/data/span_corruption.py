@@ -40,7 +40,7 @@ class SpanCorruption(LanguageModelData):
         mean_length: Mean length of a span, in tokens, at least 1.
         src_tokenizer: Spec of the tokenizer of both sides. An untrained one gets as many sentinels among its extra tokens as a window
             needs, and is trained on the training text.
-        batch_tokens: The budget of source and target positions in a batch, padding included.
+        batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
         seed: Of the spans and of the order; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).
 

@@ -2,20 +2,15 @@
 """Spans of a text hidden behind sentinels: what is left is the source, and what was hidden is the target."""
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
-from attnkit.data.batching import BatchedExamples, Seq2SeqBatch
+from attnkit.data.batching import BatchedExamples, Seq2SeqBatch, Sequences, without_targets
+from attnkit.data.loading import Integers, Share
 from attnkit.data.packing import PackedText
 from attnkit.tokenizer import Tokenizer
-
-Integers = npt.NDArray[np.int64]
 
 
 class Corrupted(NamedTuple):
@@ -86,7 +81,7 @@ class Corruption(NamedTuple):
 
 
 class CorruptedWindows(BatchedExamples):
-    """Windows of a packed text, each corrupted anew in every epoch; an item is a batch, and its index the list of its examples.
+    """Windows of a packed text, corrupted anew in every epoch of training; an item is one process's part of a batch.
 
     An example is a pure function of the seeds, the epoch and the window.
 
@@ -97,10 +92,9 @@ class CorruptedWindows(BatchedExamples):
         corruption: How much is hidden.
         sentinels: Ids of the sentinels.
         seeds: What the random numbers depend on, besides the epoch and the window.
-        tokenizer: What decodes the texts of evaluation batches; None: batches are tensors only, as in training.
+        tokenizer: What decodes the texts of evaluation batches, which are the same in every epoch; None: batches are for training, and
+            have no texts.
     """
-
-    renewed: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -129,23 +123,25 @@ class CorruptedWindows(BatchedExamples):
 
     @override
     def text(self, index: int) -> str | None:
-        return None if self._tokenizer is None else self._tokenizer.decode(self.example(index).source)
+        return None if self._tokenizer is None else self._tokenizer.decode(self.example(index, epoch=0).source)
 
-    def example(self, index: int) -> Corrupted:
+    def example(self, window: int, *, epoch: int) -> Corrupted:
         """Return an example of an epoch."""
-        epoch, window = divmod(index, len(self))
         start = self._starts[window]
         tokens = self._text.ids[start : start + self._sizes[window]].tolist()
         return self._corruption.apply(tokens, self._sentinels, np.random.default_rng([*self._seeds, epoch, window]))
 
-    def __getitem__(self, indices: Sequence[int]) -> Seq2SeqBatch:
-        sources, targets = zip(*map(self.example, indices), strict=True)
-        batch: Seq2SeqBatch = {"src": _padded(sources), "tgt": _padded(targets)}
+    def __getitem__(self, share: Share) -> Seq2SeqBatch:
+        examples = [self.example(window, epoch=share.epoch) for window in share.rows]
+        src, tgt = self.longest(share)
+        targets = Sequences([example.target for example in examples]).padded(range(len(examples)), tgt)
+        batch: Seq2SeqBatch = {
+            "example": share.example(share.rows),
+            "src": Sequences([example.source for example in examples]).padded(range(len(examples)), src),
+            "tgt": without_targets(targets) if share.is_filler else targets,
+        }
         if self._tokenizer is not None:
-            batch["source"] = [self._tokenizer.decode(source) for source in sources]
-            batch["references"] = [[self._tokenizer.decode(target)] for target in targets]
+            answered = [] if share.is_filler else examples
+            batch["source"] = [self._tokenizer.decode(example.source) for example in answered]
+            batch["references"] = [[self._tokenizer.decode(example.target)] for example in answered]
         return batch
-
-
-def _padded(rows: Sequence[list[int]]) -> Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=Tokenizer.pad_id)

@@ -32,7 +32,7 @@ class TextPairs(Seq2SeqData):
         validation_fraction: In place of `validation`, the part of the training sources to validate on, between 0 and 1.
         src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training pairs.
         tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both sides, trained on both.
-        batch_tokens: The budget of source and target positions in a batch, padding included.
+        batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
         max_length: Training pairs are left out where either side has more tokens, special ones included (default: no limit).
         seed: Of the order of the data and of `validation_fraction`; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnkit.decoding import Hypotheses, Options, Start
 from attnkit.embedding import Embedding
-from attnkit.masks import check_bool
+from attnkit.masks import check_bool, document
 from attnkit.models.base import GeneratingModel
 from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
@@ -52,9 +52,23 @@ class DecoderModel(GeneratingModel):
         self.embedding: Embedding = embeddings.build(embedding, vocab_size=vocab_size, d_model=self.stack.d_model)
         self.head = Head(d_model=self.stack.d_model, outputs=vocab_size, tied=self.embedding if tie == "output" else None)
 
-    def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Return the logits [B, T, V] of the token after each of `tokens` [B, T] (`key_mask` [B, T] bool, True = real token)."""
-        logits: Tensor = self.head(self.stack(self.embedding(tokens), key_mask=key_mask)[0])
+    def forward(self, tokens: Tensor, key_mask: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
+        """Return the logits of the token after each one.
+
+        Args:
+            tokens: [B, T].
+            key_mask: [B, T] bool, True = real token (default: all).
+            documents: [B, T] integers, the document of each token in rows that pack several: attention stays inside it (default: a row is
+                one document).
+
+        Returns:
+            [B, T, V].
+
+        Raises:
+            ValueError: There are documents, and the stack has no attention to restrict.
+        """
+        attn_mask = None if documents is None else document(documents, documents)
+        logits: Tensor = self.head(self.stack(self.embedding(tokens), key_mask=key_mask, attn_mask=attn_mask)[0])
         return logits
 
     def step(self, tokens: Tensor, state: State | None) -> tuple[Tensor, State]:

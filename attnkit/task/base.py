@@ -26,7 +26,7 @@ from attnkit.strategy import ActivationCheckpointing, check_preparation, data_sh
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
 from attnkit.task.parameters import parameter_groups, read_any_names, write_plain_names
-from attnkit.task.resume import DRAW_SEED, RANDOM, WITHIN_STEP, go_on, is_within_step, random_states, settle
+from attnkit.task.resume import DATA_POSITION, DRAW_SEED, RANDOM, WITHIN_STEP, data_position, go_on, is_within_step, random_states, settle
 from attnkit.task.transfer import take_weights, words_of
 
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
@@ -82,6 +82,7 @@ class Task(LightningModule, ABC):
         self.init_from = init_from
         self.is_new = True  # until there are weights to go on with
         self._states: list[Any] | None = None  # random states to go on with
+        self._position: dict[str, int] | None = None  # of the data, in the checkpoint
         self.draw_seed: int | None = None
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
@@ -210,8 +211,8 @@ class Task(LightningModule, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         assert isinstance(optimizer, Optimizer)
         assert isinstance(scheduler, LambdaLR)
-        go_on(self.trainer, self._states)
-        self._states = None
+        go_on(self.trainer, self._states, self._position)
+        self._states = self._position = None
         if self.draw_seed is None:
             self.draw_seed = int(self.trainer.strategy.broadcast(torch.initial_seed()))
         # a resumed run takes the optimizer's settings from this task's arguments, and only its state from the checkpoint
@@ -221,22 +222,27 @@ class Task(LightningModule, ABC):
 
     @override
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        draws.begin(self.row_keys(batch, batch_idx))
+        assert self.draw_seed is not None
+        draws.begin(self.row_keys(batch, batch_idx, self.draw_seed, self.current_epoch))
         sums = self.objective(batch)
         self._tally += torch.stack([sums.targets.to(self._tally), sums.nll.to(self._tally)])
         return sums.loss * UNIT
 
-    def row_keys(self, batch: Any, batch_idx: int) -> Tensor:
-        """Return a key [B] for each row of a training batch, from which dropout draws: a function of the seed, the epoch and the example.
+    def row_keys(self, batch: Any, batch_idx: int, *words: int) -> Tensor:
+        """Return a key [B] for each row of a batch, from which dropout and masks draw: a function of the words and the example.
 
         Rows are known as examples by `batch["example"]` [B], which attnkit's data modules give. Without it a row is known by the batch, the
         process and its place there, so that another number of processes draws otherwise.
+
+        Args:
+            batch: The batch.
+            batch_idx: Its number in the epoch.
+            words: What the keys depend on besides the example, such as a seed and the epoch.
         """
-        assert self.draw_seed is not None
         if isinstance(batch, Mapping) and "example" in batch:
-            return draws.make_keys(batch["example"].to(self.device), self.draw_seed, self.current_epoch)
-        rows = next((leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0), 1)
-        return draws.make_keys(torch.arange(rows, device=self.device), self.draw_seed, self.current_epoch, batch_idx, self.data_rank)
+            return draws.make_keys(batch["example"], *words)
+        rows, device = next(((x.shape[0], x.device) for x in tree_leaves(batch) if isinstance(x, Tensor) and x.ndim > 0), (1, self.device))
+        return draws.make_keys(torch.arange(rows, device=device), *words, batch_idx, self.data_rank)
 
     @override
     def optimizer_step(
@@ -288,6 +294,7 @@ class Task(LightningModule, ABC):
         fit_loop = checkpoint["loops"]["fit_loop"]
         settle(fit_loop, steps=self.trainer.global_step)
         checkpoint[WITHIN_STEP] = is_within_step(fit_loop, accumulated=self.trainer.accumulate_grad_batches)
+        checkpoint[DATA_POSITION] = data_position(self.trainer, fit_loop)
         checkpoint[RANDOM] = random_states(self.trainer)
         checkpoint[DRAW_SEED] = self.draw_seed
 
@@ -295,6 +302,7 @@ class Task(LightningModule, ABC):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         require_readable(checkpoint, "the checkpoint")
         self._states = checkpoint.get(RANDOM)
+        self._position = checkpoint.get(DATA_POSITION)
         self.draw_seed = checkpoint.get(DRAW_SEED)
 
 

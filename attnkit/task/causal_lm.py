@@ -9,7 +9,6 @@ from torchmetrics import Metric
 from typing_extensions import override
 
 import attnkit
-from attnkit import masks
 from attnkit.models import DecoderModel
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
 from attnkit.stack.recurrent_decoder import RecurrentDecoder
@@ -155,17 +154,12 @@ class CausalLM(TextGenerator):
     @override
     def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the logits [B, T, V] of the token after each of `tokens` [B, T], which sees its own document only, if any are given."""
-        # padding is on the right, where no real token sees it
-        if documents is None:
-            logits: Tensor = self.model(tokens)
-            return logits
-        model = cast(DecoderModel, self.model)
-        if isinstance(model.stack, RecurrentDecoder):
+        if documents is not None and isinstance(cast(DecoderModel, self.model).stack, RecurrentDecoder):
             raise ConfigurationError(
                 "a recurrent stack carries its state from one document into the next, and has no attention that a mask could keep "
                 "apart: set data.document_mask to false, or use a stack that attends"
             )
-        logits = model.head(model.stack(model.embedding(tokens), attn_mask=masks.document(documents, documents))[0])
+        logits: Tensor = self.model(tokens, documents=documents)  # padding is on the right, where no real token sees it
         return logits
 
     @override

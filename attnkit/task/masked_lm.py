@@ -2,11 +2,10 @@
 """The task of telling the hidden tokens of a text."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Literal, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -47,13 +46,15 @@ class MaskedLM(Task):
     """Tells hidden tokens of a text from what stands on both sides of them, as BERT is pre-trained.
 
     Of the tokens 15 % are chosen anew at each step; 80 % of these are hidden behind `<mask>`, 10 % behind a random token, and 10 % are
-    left as they are. The loss is over the chosen tokens only. Special, unknown and extra tokens are never chosen. What is chosen depends
-    on the seed, the epoch, the batch and the share of the data alone; in validation and test on the batch and the share, so that losses can
-    be compared between epochs and between models.
+    left as they are. The loss is over the chosen tokens only. Special, unknown and extra tokens are never chosen. What is chosen is a
+    function of the seed, the epoch and the example; in validation and test of the example alone, so that losses can be compared between
+    epochs and between models.
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 
-    A batch is a mapping with `tokens` [B, T]; for prediction also `text`, the texts with `<mask>` in them.
+    A batch is a mapping with `tokens` [B, T], and with `example` [B], a number for each example; a row whose number is negative is not
+    scored. Without `example`, a row is known by the batch, the process and its place there. For prediction there is also `text`, the texts
+    with `<mask>` in them.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity` and
     `masked_accuracy`. Loss is the negative log-likelihood per chosen token in nats; accuracy is from 0 to 1.
@@ -164,24 +165,25 @@ class MaskedLM(Task):
         logits: Tensor = self.model(tokens, key_mask=tokens != Tokenizer.pad_id, chosen=chosen)
         return logits
 
-    def hide(self, tokens: Tensor, stage: Literal["fit", "evaluation"], batch_idx: int) -> Masked:
-        """Choose tokens of a batch [B, T] and hide them, as in that batch of the epoch (`fit`), or of any validation or test."""
-        seeds = [self.seed, self.current_epoch] if stage == "fit" else []
-        rng = np.random.default_rng([["evaluation", "fit"].index(stage), self.data_rank, batch_idx, *seeds])
-        return mask_tokens(
-            tokens,
+    def hide(self, batch: Mapping[str, Any], batch_idx: int, stage: Literal["fit", "evaluation"]) -> Masked:
+        """Choose tokens of a batch and hide them, as in this epoch of training (`fit`), or in any validation or test."""
+        keys = self.row_keys(batch, batch_idx, *((self.seed, self.current_epoch) if stage == "fit" else ()))
+        masked = mask_tokens(
+            batch["tokens"],
             probability=self.mask_probability,
             mask_id=self.mask_id,
             first_id=self.first_id,
             vocab_size=len(self.tokenizer),
             begins_word=cast(Tensor | None, self._begins_word),
-            rng=rng,
+            keys=keys,
         )
+        if "example" not in batch:
+            return masked
+        return masked._replace(chosen=masked.chosen & (batch["example"] >= 0)[:, None])
 
     @override
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        masked = self.hide(batch["tokens"], "fit", batch_idx)
-        return super().training_step({"masked": masked, "tokens": batch["tokens"]}, batch_idx)
+        return super().training_step({**batch, "masked": self.hide(batch, batch_idx, "fit")}, batch_idx)
 
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
@@ -202,6 +204,8 @@ class MaskedLM(Task):
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Filled]:
+        if not batch["text"]:  # no text of the batch is left for this process
+            return []
         rows = self._filled(batch["tokens"], n=1)
         return [Filled(text, filled, math.exp(score)) for text, ((filled, score),) in zip(batch["text"], rows, strict=True)]
 
@@ -292,7 +296,7 @@ class MaskedLM(Task):
         return [list(islice(pairs, count)) for count in masks.sum(1).tolist()]
 
     def _evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
-        masked = self.hide(batch["tokens"], "evaluation", batch_idx)
+        masked = self.hide(batch, batch_idx, "evaluation")
         logits, targets = self(*masked), batch["tokens"][masked.chosen]
         sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
         totals = {"loss": sums.nll, "perplexity": sums.nll, "masked_accuracy": (logits.argmax(-1) == targets).sum()}

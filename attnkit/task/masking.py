@@ -3,9 +3,10 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from attnkit import draws
 
 MASKED, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
 
@@ -30,7 +31,7 @@ def mask_tokens(
     first_id: int,
     vocab_size: int,
     begins_word: Tensor | None,
-    rng: np.random.Generator,
+    keys: Tensor,
 ) -> Masked:
     """Choose tokens, and hide most of them: 80 % become `<mask>`, 10 % a random token, 10 % stay as they are.
 
@@ -46,24 +47,25 @@ def mask_tokens(
         first_id: Ids below this are never chosen, and never stand in for another: special, unknown and extra tokens.
         vocab_size: Ids V; random tokens are from `first_id` to V - 1, all equally likely.
         begins_word: [V] bool, the ids that begin a word, to choose whole words; None: single tokens.
-        rng: Where the random numbers come from; how many are drawn depends on the shape of `tokens` alone.
+        keys: [B] int64, a random key for each row (`attnkit.draws`): what happens to a row is a function of its key and its tokens alone,
+            whatever the padding and the other rows are.
 
     Example:
         >>> tokens = torch.tensor([[1, 7, 8, 9, 7, 2, 0]])
         >>> ids = {"mask_id": 4, "first_id": 5, "vocab_size": 10, "begins_word": None}
-        >>> masked = mask_tokens(tokens, probability=0.5, **ids, rng=np.random.default_rng(0))
+        >>> masked = mask_tokens(tokens, probability=0.5, **ids, keys=torch.tensor([3]))
         >>> masked.chosen
         tensor([[False, False, False,  True,  True, False, False]])
         >>> masked.tokens
         tensor([[1, 7, 8, 4, 7, 2, 0]])
     """
-    drawn = *rng.random((2, *tokens.shape), dtype=np.float32), rng.integers(first_id, vocab_size, size=tokens.shape)
-    draws, fates, others = (torch.from_numpy(numbers).to(tokens.device) for numbers in drawn)  # [B, T] each
+    chances, fates, others = (draws.uniform(keys, draws.site(f"masking.{what}"), tokens.shape[1]) for what in ("choice", "fate", "other"))
+    others = first_id + (others * (vocab_size - first_id)).long()  # [B, T], as all of these
     ordinary = tokens >= first_id
     if begins_word is not None:
         follows = torch.nn.functional.pad(ordinary[:, :-1], (1, 0))  # [B, T]
         word = (begins_word[tokens] | ~follows).cumsum(1) - 1  # [B, T], the number of the word in its row
-        draws = draws.gather(1, word)  # one draw for all tokens of a word
-    chosen = ordinary & (draws < probability)
+        chances = chances.gather(1, word)  # one draw for all tokens of a word
+    chosen = ordinary & (chances < probability)
     hidden = torch.where(fates < MASKED, mask_id, torch.where(fates < MASKED + REPLACED, others, tokens))
     return Masked(torch.where(chosen, hidden, tokens), chosen)

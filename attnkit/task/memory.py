@@ -91,7 +91,7 @@ def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-tr
     dtype, autocast = PRECISIONS[precision]
     rows = 0
     if isinstance(task, MaskedLM):
-        masked = task.hide(batch["tokens"], "fit", 0)
+        masked = task.hide(batch, 0, "fit")
         batch, rows = {"tokens": batch["tokens"], "masked": masked}, int(masked.chosen.sum())
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)

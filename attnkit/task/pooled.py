@@ -32,7 +32,8 @@ class PooledTask(Task):
     and `metric_directions` which metrics there are, in `answer` what a prediction is, and in `sample_line` how one is shown.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B], and for evaluation and
-    prediction `text`, what the inputs are called.
+    prediction `text`, what the inputs are called. Where there are fewer labels and texts than inputs, the inputs after them count for
+    nothing.
 
     Args:
         stack: An encoder or a decoder stack.
@@ -154,7 +155,8 @@ class PooledTask(Task):
     def objective(self, batch: dict[str, Any]) -> Sums:
         if "label" not in batch:
             raise ConfigurationError("there are training texts without labels, which only masked_lm can use: leave data.unlabelled out")
-        return self.sums(self(self._inputs(batch)), batch["label"], smooth=True)
+        label = batch["label"]
+        return self.sums(self(self._inputs(batch))[: len(label)], label, smooth=True)
 
     @override
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
@@ -168,7 +170,7 @@ class PooledTask(Task):
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Any]:
-        outputs = self(self._inputs(batch)).float().cpu()
+        outputs = self(self._inputs(batch))[: len(batch["text"])].float().cpu()
         return [self.answer(text, row) for text, row in zip(batch["text"], outputs, strict=True)]
 
     @override
@@ -217,15 +219,15 @@ class PooledTask(Task):
         return cast(Tensor, batch["image" if self.tokenizer is None else "tokens"])
 
     def _evaluate(self, batch: dict[str, Any], stage: str) -> Tensor:
-        """Update and log the metrics of a stage; return the model's outputs [B, C]."""
-        outputs: Tensor = self(self._inputs(batch))
+        """Update and log the metrics of a stage; return the model's outputs [B, C] for inputs with labels."""
         label = batch["label"]
+        outputs: Tensor = self(self._inputs(batch))[: len(label)]
         sums = self.sums(outputs, label, smooth=False)
         for name, metric in cast(nn.ModuleDict, cast(nn.ModuleDict, self.evaluation)[stage]).items():
             if name == "loss":
                 cast(Metric, metric).update(sums.nll, sums.targets)
-            else:
-                cast(Metric, metric).update(outputs.float(), label)
+            elif len(label) > 0:
+                cast(Metric, metric).update(outputs.float(), label.float() if label.is_floating_point() else label)
             self.log(f"{stage}/{name}", cast(Metric, metric), batch_size=len(label), prog_bar=name == self.metric_names[0])
         return outputs
 

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from attnkit.strategy import data_share
 
+DATA_POSITION = "data_position"  # in a checkpoint: what has been seen of the data in the epoch
 RANDOM = "random_states"  # in a checkpoint: one for each process
 DRAW_SEED = "draw_seed"  # in a checkpoint: that of dropout
 WITHIN_STEP = "within_step"  # in a checkpoint: whether it lacks the gradients of the first micro-batches of a step
@@ -53,6 +54,24 @@ def is_within_step(fit_loop: Mapping[str, Any], *, accumulated: int) -> bool:
     return bool(batch["current"]["processed"] % accumulated != 0 and not batch["is_last_batch"])
 
 
+def data_position(trainer: Trainer, fit_loop: Mapping[str, Any]) -> dict[str, int]:
+    """Return how much of the current epoch is done, which is the same on any number of processes that share the batches.
+
+    Args:
+        trainer: The trainer.
+        fit_loop: The settled state of its fit loop.
+
+    Returns:
+        `epoch`; `batches`, those of all processes together, and of attnkit's own data modules also `examples`, those in these batches, and
+        `checksum`, which tells these batches from others.
+    """
+    batches = fit_loop["epoch_loop.batch_progress"]["current"]["processed"]
+    position = {"epoch": fit_loop["epoch_progress"]["current"]["processed"], "batches": batches}
+    for sampler in _samplers(trainer):
+        position["examples"], position["checksum"] = sampler.seen(batches)
+    return position
+
+
 def random_states(trainer: Trainer) -> list[dict[str, Any]]:
     """Return the states of the global generators of each process, as plain data and tensors; to be called by all processes."""
     numbers = np.random.get_state(legacy=False)
@@ -70,34 +89,45 @@ def random_states(trainer: Trainer) -> list[dict[str, Any]]:
     return states
 
 
-def go_on(trainer: Trainer, states: Sequence[Mapping[str, Any]] | None) -> None:
-    """Take a resumed run up where it stood, or seed a new one's dropout; to be called when the training starts.
+def go_on(trainer: Trainer, states: Sequence[Mapping[str, Any]] | None, position: Mapping[str, int] | None) -> None:
+    """Resume a run where it stopped, or seed the generators of a new one; to be called when the training starts.
 
     Args:
         trainer: The trainer; the checkpoint that it has loaded is settled.
         states: The random states in the checkpoint.
+        position: The data position in the checkpoint.
     """
     if trainer.fit_loop.is_resuming:
-        _take_up(trainer)
+        _take_up(trainer, position)
     if trainer.fit_loop.is_resuming and states is not None and len(states) == trainer.world_size:
         _restore(trainer, states[trainer.global_rank])
         return
     if trainer.fit_loop.is_resuming:
-        rank_zero_warn(f"The checkpoint has no random states of {trainer.world_size} processes: from here on, dropout is another one.")
-    _seed_dropout(trainer)
+        rank_zero_info(
+            f"The checkpoint has the states of torch's global generators for {len(states or ())} processes, and this run has "
+            f"{trainer.world_size}: modules of your own that draw from them start from new states. attnkit's data, masks and dropout are "
+            f"functions of seed, epoch and example, and are the same."
+        )
+    _seed_generators(trainer)
 
 
-def _take_up(trainer: Trainer) -> None:
+def _samplers(trainer: Trainer) -> list[Any]:
+    """Return attnkit's samplers of the training data: none if the data are of another kind."""
+    loader = trainer.fit_loop._combined_loader
+    samplers = [getattr(one, "sampler", None) for one in (() if loader is None else loader.flattened)]
+    return [sampler for sampler in samplers if hasattr(sampler, "seen")]
+
+
+def _take_up(trainer: Trainer, position: Mapping[str, int] | None) -> None:
     fit_loop, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
-    loader, fetcher = fit_loop._combined_loader, fit_loop._data_fetcher
-    assert loader is not None
+    fetcher = fit_loop._data_fetcher
     assert fetcher is not None
     done = loop.batch_progress.current.completed
-    samplers: list[Any] = [getattr(one, "sampler", None) for one in loader.flattened]
-    for sampler in samplers:
-        if hasattr(sampler, "start"):  # attnkit's own
-            sampler.start = done if loop.restarting else 0
-            sampler.set_epoch(trainer.current_epoch)
+    for sampler in _samplers(trainer):
+        sampler.start = done if loop.restarting else 0
+        sampler.set_epoch(trainer.current_epoch)
+        if loop.restarting and position is not None and "checksum" in position:
+            _compare(position, sampler.seen(done))
     iter(fetcher)  # workers ask for batches at once, and Lightning began before it had read the checkpoint
     if not loop.restarting:
         return
@@ -112,6 +142,16 @@ def _take_up(trainer: Trainer) -> None:
         loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation that was before the checkpoint
 
 
+def _compare(position: Mapping[str, int], seen: tuple[int, int]) -> None:
+    """Warn if the batches that count as done are not those that the checkpoint was trained on."""
+    if seen != (position["examples"], position["checksum"]):
+        rank_zero_warn(
+            f"The checkpoint is from the middle of an epoch, after {position['batches']} batches with {position['examples']} examples, but "
+            f"the first {position['batches']} batches are now others, with {seen[0]} examples: the data, data.seed, data.batch_tokens or "
+            f"data.batch_size have changed. In the rest of this epoch some examples come a second time and others not at all."
+        )
+
+
 def _restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     numbers = state["numpy"]
@@ -122,11 +162,11 @@ def _restore(trainer: Trainer, state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"], trainer.strategy.root_device)
 
 
-def _seed_dropout(trainer: Trainer) -> None:
-    """Give torch's global generators a seed of their own for the training, so that the model's initialisation does not move dropout.
+def _seed_generators(trainer: Trainer) -> None:
+    """Give torch's global generators a seed of their own for the training, so that what is drawn there does not depend on initialisation.
 
-    It follows from the seed of `seed_everything` and from the share of the data that this process has; processes that work on the same
-    examples (tensor parallelism) draw the same.
+    attnkit itself draws nothing from them in training; modules of a user's own may. The seed follows from that of `seed_everything` and
+    from the share of the data that this process has; processes that work on the same examples (tensor parallelism) draw the same.
     """
     words = np.random.SeedSequence([torch.initial_seed(), data_share(trainer).rank]).generate_state(2, np.uint64)
     torch.manual_seed(int(words[0] >> np.uint64(1)))  # of CUDA too

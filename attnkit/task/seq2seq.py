@@ -183,7 +183,7 @@ class Seq2Seq(TextGenerator):
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Prediction]:
-        return [Prediction(s, h) for s, h in zip(batch["source"], self.decode(batch["src"]), strict=True)]
+        return [Prediction(s, h) for s, h in zip(batch["source"], self._answers(batch, "source"), strict=True)]
 
     @override
     def on_validation_epoch_start(self) -> None:
@@ -211,7 +211,7 @@ class Seq2Seq(TextGenerator):
         sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
         right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
         metrics = dict(cast(nn.ModuleDict, self.evaluation[stage]).items())
-        hypotheses = self.decode(batch["src"]) if self.metric_names else []
+        hypotheses = self._answers(batch, "references") if self.metric_names else []
         for name, metric in metrics.items():
             if name in self.metric_names:
                 cast(Metric, metric).update(hypotheses, batch["references"])
@@ -219,6 +219,11 @@ class Seq2Seq(TextGenerator):
                 cast(Metric, metric).update(right if name == "token_accuracy" else sums.nll, sums.targets)
             self.log(f"{stage}/{name}", cast(Metric, metric), batch_size=len(targets), prog_bar=name == self.monitor[0].partition("/")[2])
         return hypotheses
+
+    def _answers(self, batch: dict[str, Any], texts: str) -> list[str]:
+        """Return what is generated for the sources of a batch, those without one of its `texts` left out."""
+        count = len(batch[texts])
+        return self.decode(batch["src"][:count]) if count > 0 else []
 
     def _metrics(self) -> nn.ModuleDict:
         means: dict[str, Metric] = {"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean()}

@@ -79,7 +79,7 @@ def test_training_batches_are_source_eos_and_bos_target_eos(sources: list[str]) 
     data = Doubled(sources)
     pairs = set()
     for batch in data.train_dataloader():
-        assert set(batch) == {"src", "tgt"}
+        assert set(batch) == {"example", "src", "tgt"}
         assert batch["src"].dtype == batch["tgt"].dtype == torch.int64
         for src, tgt in zip(batch["src"], batch["tgt"], strict=True):
             assert src[src != 0][-1] == 2
@@ -94,7 +94,7 @@ def test_evaluation_batches_have_texts_and_references(part: Literal["validation"
     loader = data.val_dataloader() if part == "validation" else data.test_dataloader()
     seen = {}
     for batch in loader:
-        assert set(batch) == {"src", "tgt", "source", "references"}
+        assert set(batch) == {"example", "src", "tgt", "source", "references"}
         for i, source in enumerate(batch["source"]):
             assert data.src_tokenizer.decode(batch["src"][i]) == source
             assert data.tgt_tokenizer.decode(batch["tgt"][i]) == batch["references"][i][0]
@@ -105,7 +105,7 @@ def test_evaluation_batches_have_texts_and_references(part: Literal["validation"
 def test_prediction_batches_follow_the_order_and_have_no_target(sources: list[str]) -> None:
     batches = list(Doubled(sources * 2).predict_dataloader())
     assert [source for batch in batches for source in batch["source"]] == sources * 2
-    assert all(set(batch) == {"src", "source", "references"} for batch in batches)
+    assert all(set(batch) == {"example", "src", "source", "references"} for batch in batches)
     assert all(batch["references"] == [[]] * len(batch["source"]) for batch in batches)
 
 

@@ -1,5 +1,6 @@
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from attnkit import ConfigurationError
 from attnkit.data import Examples, Sequences, TokenBatchSampler
+from attnkit.data.loading import Share
 
 
 def random_sequences(rng: np.random.Generator, count: int, longest: int = 30) -> list[list[int]]:
@@ -21,7 +23,7 @@ def epochs(examples: Examples, count: int = 3, **options: int | str) -> Iterator
     sampler = TokenBatchSampler(examples, **options)  # type: ignore[arg-type]
     for epoch in range(count):
         sampler.set_epoch(epoch)
-        yield list(sampler)
+        yield [share.rows.tolist() for share in sampler if not share.is_filler]
 
 
 def padded_size(examples: Examples, batch: list[int]) -> int:
@@ -39,7 +41,7 @@ def test_sequences_are_padded_to_the_longest_of_the_batch(rng: np.random.Generat
 
 
 def test_a_batch_of_training_has_tensors_only(rng: np.random.Generator) -> None:
-    assert set(random_examples(rng, 5)[[3, 1]]) == {"src", "tgt"}
+    assert set(random_examples(rng, 5)[Share(batch=[3, 1])]) == {"example", "src", "tgt"}
 
 
 @pytest.mark.parametrize("order", ["shuffled", "fixed", "given"])
@@ -48,17 +50,65 @@ def test_every_example_comes_once_per_epoch_within_the_budget(order: str, proces
     examples = random_examples(rng, int(rng.integers(100, 3000)))
     shares = [epochs(examples, batch_tokens=300, order=order, num_replicas=processes, rank=rank) for rank in range(processes)]
     for parts in zip(*shares, strict=True):
-        assert len({len(part) for part in parts}) == 1, "a process has fewer batches than another"
-        batches = [batch for part in parts for batch in part]
-        assert sorted(i for batch in batches for i in batch) == list(range(len(examples)))
-        assert all(batch for batch in batches)
-        assert max(padded_size(examples, batch) for batch in batches) <= 300
+        assert sorted(i for part in parts for batch in part for i in batch) == list(range(len(examples)))
+    for batch in TokenBatchSampler(examples, batch_tokens=300, order=order, num_replicas=processes, rank=0).batches():  # type: ignore[arg-type]
+        assert padded_size(examples, batch.tolist()) <= 300
+
+
+LITERALS = {  # as one process had them before batches were shared
+    "shuffled": [[[8, 7, 13, 10, 9], [4, 2, 11, 5, 0], [12], [1, 6, 3]], [[1, 6, 3], [4, 2, 11, 5, 0], [12], [8, 7, 13, 10, 9]]],
+    "fixed": [[[8, 7, 13, 10, 9], [4, 2, 11, 5, 0], [12], [1, 6, 3]]] * 2,
+    "given": [[[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13]]] * 2,
+}
+
+
+@pytest.mark.parametrize("order", LITERALS)
+def test_the_batches_of_one_process_are_those_of_every_number_of_processes(order: str) -> None:
+    numbers = np.random.default_rng(7)
+    sides = [Sequences([[4] * n for n in numbers.integers(1, 9, size=14)]) for _ in range(2)]
+    examples = Examples(src=sides[0], tgt=sides[1], texts=None)
+    assert list(epochs(examples, 2, batch_tokens=60, order=order, seed=3)) == LITERALS[order]
+    for processes in (2, 3, 7):
+        samplers = [
+            TokenBatchSampler(examples, batch_tokens=60, order=order, seed=3, num_replicas=processes, rank=r) for r in range(processes)
+        ]  # type: ignore[arg-type]
+        for sampler in samplers:
+            sampler.set_epoch(1)
+        for expected, *shares in zip(LITERALS[order][1], *samplers, strict=True):
+            rows = [share.rows.tolist() for share in shares]
+            assert [share.is_filler for share in shares] == [rank >= len(expected) for rank in range(processes)]
+            assert [expected[rank::processes] or expected[:1] for rank in range(processes)] == rows
+
+
+def test_moved_cuts_of_one_process_are_as_before() -> None:
+    numbers = np.random.default_rng(7)
+    sides = [Sequences([[4] * n for n in numbers.integers(1, 9, size=500)]) for _ in range(2)]
+    *_, last = epochs(Examples(src=sides[0], tgt=sides[1], texts=None), 3, batch_tokens=60, order="shuffled", seed=3)
+    assert (len(last), last[:3]) == (87, [[453, 357, 378, 36], [147, 343, 57, 348], [360, 278, 82]])
+    assert sum((i + 1) * (k + 1) * (j + 1) for j, batch in enumerate(last) for k, i in enumerate(batch)) == 22705367
+
+
+def test_rows_have_the_same_shape_in_every_share_and_a_filler_has_nothing_to_score(rng: np.random.Generator) -> None:
+    ids = random_sequences(rng, 5), random_sequences(rng, 5)
+    texts = [(str(i), [str(i)]) for i in range(5)]
+    examples = Examples(src=Sequences(ids[0]), tgt=Sequences(ids[1]), texts=texts)
+    whole: Any = examples[Share(batch=[4, 0, 3])]
+    assert whole["example"].tolist() == [4, 0, 3]
+    parts: list[Any] = [examples[Share(batch=[4, 0, 3], rank=rank, processes=5)] for rank in range(5)]
+    for name in ("example", "src", "tgt"):
+        assert torch.equal(torch.cat([part[name] for part in parts[:3]]), whole[name]), name
+    assert [text for part in parts for text in part["source"]] == whole["source"] == ["4", "0", "3"]
+    for filler in parts[3:]:
+        assert filler["example"].tolist() == [-1]
+        assert torch.equal(filler["src"], whole["src"][:1])
+        assert filler["tgt"].tolist() == [[ids[1][4][0], *[0] * (whole["tgt"].shape[1] - 1)]]
+        assert filler["source"] == filler["references"] == []
 
 
 def test_the_number_of_batches_is_the_same_in_every_epoch(rng: np.random.Generator) -> None:
     examples = random_examples(rng, 2000)
-    sampler = TokenBatchSampler(examples, batch_tokens=250, order="shuffled", num_replicas=3, rank=0)
-    assert {len(batches) for batches in epochs(examples, 20, batch_tokens=250, order="shuffled", num_replicas=3, rank=0)} == {len(sampler)}
+    sampler = TokenBatchSampler(examples, batch_tokens=250, order="shuffled")
+    assert {len(batches) for batches in epochs(examples, 20, batch_tokens=250, order="shuffled")} == {len(sampler)}
 
 
 def test_the_order_is_a_pure_function_of_seed_and_epoch(rng: np.random.Generator) -> None:
@@ -125,8 +175,3 @@ def test_an_example_beyond_the_budget_is_named() -> None:
         ConfigurationError, match=r"example 1 \('so long'\) has 60 source and 60 target positions, more than batch_tokens=100"
     ):
         TokenBatchSampler(examples, batch_tokens=100, order="fixed")
-
-
-def test_fewer_examples_than_processes_are_refused(rng: np.random.Generator) -> None:
-    with pytest.raises(ConfigurationError, match=r"3 examples make 1 batches .* cannot be dealt out evenly to 4 processes"):
-        TokenBatchSampler(random_examples(rng, 3), batch_tokens=4000, order="fixed", num_replicas=4, rank=0)

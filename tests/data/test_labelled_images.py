@@ -10,6 +10,7 @@ from attnkit import ConfigurationError
 from attnkit.data.image_batches import ImageBatchSampler
 from attnkit.data.image_reading import read_images
 from attnkit.data.labelled_images import LabelledImages
+from attnkit.data.loading import Share
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_training_order_is_a_function_of_seed_and_epoch(path: str) -> None:
     assert torch.equal(first["image"], again["image"])
     for other in (epoch(LabelledImages(train=path, shift=1, flip=True), 1), epoch(LabelledImages(train=path, seed=1, shift=1, flip=True))):
         assert not torch.equal(first["image"], other["image"])
-    assert set(first) == {"image", "label"}
+    assert set(first) == {"example", "image", "label"}
 
 
 def test_evaluation_is_not_augmented_and_its_order_is_fixed(path: str) -> None:
@@ -74,20 +75,45 @@ def test_evaluation_is_not_augmented_and_its_order_is_fixed(path: str) -> None:
 
 @pytest.mark.parametrize("order", ["shuffled", "fixed", "given"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_processes_share_every_image_once_in_equally_many_batches(order: Any, ranks: int, rng: np.random.Generator) -> None:
+def test_processes_share_every_image_once(order: Any, ranks: int, rng: np.random.Generator) -> None:
     count, size = int(rng.integers(20, 60)), int(rng.integers(2, 7))
     samplers = [ImageBatchSampler(range(count), batch_size=size, order=order, seed=3, num_replicas=ranks, rank=r) for r in range(ranks)]
-    batches = [list(sampler) for sampler in samplers]
-    assert {len(own) for own in batches} == {len(samplers[0])}
-    lengths = {len(indices) for own in batches for indices, _ in own}
+    batches = samplers[0].batches()
+    lengths = {len(batch) for batch in batches}
     assert max(lengths) <= size
     assert max(lengths) - min(lengths) <= 1
-    assert sorted(i for own in batches for indices, _ in own for i in indices) == list(range(count))
+    shares = [list(sampler) for sampler in samplers]
+    assert {len(own) for own in shares} == {len(samplers[0])} == {len(batches)}
+    assert sorted(i for own in shares for share in own if not share.is_filler for i in share.rows.tolist()) == list(range(count))
 
 
-def test_too_many_processes_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="3 images in batches of batch_size=2 cannot be dealt out evenly to 4 processes"):
-        ImageBatchSampler(range(3), batch_size=2, order="fixed", num_replicas=4)
+LITERALS = {  # as one process had them before batches were shared
+    "shuffled": [[7, 4, 10, 1], [2, 5, 9, 0], [8, 6, 3]],
+    "fixed": [[9, 7, 0, 2], [1, 4, 6, 10], [5, 3, 8]],
+    "given": [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]],
+}
+
+
+@pytest.mark.parametrize("order", LITERALS)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_batches_are_the_same_on_any_number_of_processes(order: Any, ranks: int) -> None:
+    sampler = ImageBatchSampler(range(11), batch_size=4, order=order, seed=3, num_replicas=ranks, rank=ranks - 1)
+    sampler.set_epoch(1)
+    assert [batch.tolist() for batch in sampler.batches()] == LITERALS[order]
+    assert [share.rows.tolist() for share in sampler] == [batch[ranks - 1 :: ranks] for batch in LITERALS[order]]
+
+
+def test_what_becomes_of_an_image_depends_on_seed_epoch_and_image_alone(path: str) -> None:
+    options: dict[str, Any] = {"train": path, "batch_size": 6, "shift": 2, "flip": True}
+    loader: Any = LabelledImages(**options).train_dataloader()
+    examples = loader.dataset
+    whole = examples[Share(batch=[3, 9, 4, 7], epoch=2)]
+    parts = [examples[Share(batch=[3, 9, 4, 7], epoch=2, rank=rank, processes=5)] for rank in range(5)]
+    for name in ("example", "image", "label"):
+        joined = torch.cat([part[name] for part in (parts[0], parts[1], parts[2], parts[3])])
+        assert torch.equal(joined, whole[name]), name
+    assert (parts[4]["example"].tolist(), len(parts[4]["image"]), len(parts[4]["label"])) == ([-1], 1, 0)
+    assert not torch.equal(examples[Share(batch=[3, 9, 4, 7], epoch=3)]["image"], whole["image"])
 
 
 def test_a_checkpoint_restores_classes_shape_and_normalisation(path: str, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_a_batch_is_bos_tokens_eos_padding_and_classes_by_sorted_name(write: Wri
     data = make(train=write())
     assert data.classes == ["blame", "praise"]
     (batch,) = list(data.train_dataloader())
-    assert set(batch) == {"tokens", "label"}
+    assert set(batch) == {"example", "tokens", "label"}
     assert batch["label"].dtype == torch.int64
     found = {data.tokenizer.decode(row): data.classes[label] for row, label in zip(batch["tokens"].tolist(), batch["label"], strict=True)}
     assert found == dict(ROWS)
@@ -48,7 +48,7 @@ def test_evaluation_has_texts_and_prediction_has_no_labels(write: Write) -> None
     data = make(train=write(), validation=write(ROWS[:2], "v.tsv"), test=write(ROWS[2:], "t.tsv"), predict=write(ROWS[::-1], "p.tsv"))
     (validation,), (test,), (prediction,) = map(list, (data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()))
     assert dict(zip(validation["text"], validation["label"].tolist(), strict=True)) == {"so good": 1, "bad": 0}
-    assert set(test) == {"tokens", "label", "text"}
+    assert set(test) == {"example", "tokens", "label", "text"}
     assert "label" not in prediction
     assert prediction["text"] == [text for text, _ in ROWS[::-1]]
 

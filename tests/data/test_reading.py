@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnkit import ConfigurationError
-from attnkit.data import reading, tables
+from attnkit.data import tables
 from attnkit.data.bad_rows import BadRows
 from attnkit.data.reading import read_columns
 

@@ -1,11 +1,14 @@
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from attnkit import ConfigurationError, datasets
+from attnkit.data.loading import Share
 from attnkit.data.span_corruption import SpanCorruption
 from attnkit.data.spans import Corruption
 
@@ -119,9 +122,27 @@ def test_evaluation_is_always_the_same_and_can_be_read(location: Path) -> None:
     assert batch["src"].shape[0] * (batch["src"].shape[1] + batch["tgt"].shape[1]) <= 400
 
 
-def test_processes_share_the_windows_and_workers_change_nothing(location: Path) -> None:
+def test_workers_change_nothing(location: Path) -> None:
     alone = batches_of(make(location, num_workers=1), epoch=2)
     assert alone == batches_of(make(location), epoch=2)
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+def test_what_is_hidden_depends_on_seed_epoch_and_window_alone(location: Path, part: str) -> None:
+    data = make(location)
+    loader: Any = data.train_dataloader() if part == "train" else data.val_dataloader()
+    examples, batch = loader.dataset, loader.sampler.batches()[0][:4]
+    whole = examples[Share(batch=batch, epoch=2)]
+    parts = [examples[Share(batch=batch, epoch=2, rank=rank, processes=5)] for rank in range(5)]
+    for name in ("example", "src", "tgt"):
+        assert torch.equal(torch.cat([part[name] for part in parts[:4]]), whole[name]), name
+    assert parts[4]["example"].tolist() == [-1]
+    assert torch.equal(parts[4]["src"], whole["src"][:1])
+    assert parts[4]["tgt"][0].tolist() == [1, *[0] * (whole["tgt"].shape[1] - 1)]
+    if part == "validation":
+        assert (len(parts[3]["references"]), len(parts[4]["references"])) == (1, 0)
+    else:
+        assert not torch.equal(examples[Share(batch=batch, epoch=3)]["src"], whole["src"])
 
 
 def test_sources_to_predict_for_keep_their_order_and_their_sentinels(location: Path, tmp_path: Path) -> None:

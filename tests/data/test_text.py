@@ -56,7 +56,7 @@ def test_targets_are_the_next_tokens_and_documents_begin_with_bos_and_end_with_e
     ids = [i for text in documents for i in [*data.tokenizer.encode(text), 2]]
     assert data.packed("train").ids.tolist() == [2, *ids]
     for batch in data.train_dataloader():
-        assert set(batch) == {"tokens", "targets"}
+        assert set(batch) == {"example", "tokens", "targets"}
         assert batch["tokens"].dtype == batch["targets"].dtype == torch.int64
         assert batch["tokens"].shape[1] == 9
         ends = batch["targets"][:, :-1] == 2
@@ -116,12 +116,8 @@ def test_cuts_and_order_are_a_pure_function_of_seed_and_epoch(tmp_path: Path) ->
 def test_evaluation_scores_every_token_exactly_once(tmp_path: Path, stride: int | None, words: int) -> None:
     path = numbered(tmp_path, words)
     data = build(train=path, test=path, tokenizer="word", stride=stride)
-    for processes in (1, 3):
+    for processes in (1, 3, 5):
         windows = data.test_dataloader().dataset
-        if words < 100 and processes > 1:
-            with pytest.raises(ConfigurationError, match="use fewer processes"):
-                WindowSampler(windows, batch_size=4, stride=16, num_replicas=processes, rank=0)
-            continue
         samplers = [
             WindowSampler(windows, batch_size=4, stride=stride or 16, num_replicas=processes, rank=rank)  # type: ignore[arg-type]
             for rank in range(processes)
@@ -130,9 +126,39 @@ def test_evaluation_scores_every_token_exactly_once(tmp_path: Path, stride: int 
         assert sorted(places(batches, data)) == [-1, *range(words)]
         assert sum(int(batch["characters"]) for batch in batches) == 6 * words - 1
         for batch in batches:  # the context before what is scored is all that fits
-            unscored = (batch["targets"] == 0).sum(1)
-            assert int(unscored.max()) <= 16 - (stride or 16) + 15
             assert batch["tokens"].shape[1] == min(16, words + 1)
+            unscored = (batch["targets"] == 0).sum(1)
+            if batch["example"].tolist() == [-1]:
+                assert unscored.tolist() == [batch["tokens"].shape[1]]
+            else:
+                assert int(unscored.max()) <= 16 - (stride or 16) + 15
+
+
+class Numbers:
+    """45 tokens in windows of 6."""
+
+    text = range(45)
+    context = 6
+
+    def __len__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(
+    ("stride", "epoch", "expected"),
+    [  # as one process had them before batches were shared
+        (None, 0, [[[27, 0], [36, 0], [3, 0]], [[42, 0], [15, 0]], [[21, 0], [9, 0]]]),
+        (None, 1, [[[11, 0], [5, 0], [23, 0]], [[44, 0], [29, 0]], [[17, 0], [35, 0]]]),
+        (4, 1, [[[36, 2], [28, 2], [0, 0]], [[8, 2], [4, 2], [16, 2]], [[24, 2], [39, 3], [20, 2]], [[12, 2], [32, 2]]]),
+    ],
+)
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_windows_are_batched_alike_on_any_number_of_processes(stride: Any, epoch: int, expected: Any, processes: int) -> None:
+    for rank in range(processes):
+        sampler = WindowSampler(Numbers(), batch_size=3, stride=stride, seed=3, num_replicas=processes, rank=rank)  # type: ignore[arg-type]
+        sampler.set_epoch(epoch)
+        shares = [share.rows.tolist() for share in sampler]
+        assert shares == [batch[rank::processes] or batch[:1] for batch in expected]
 
 
 def test_a_stride_gives_every_token_but_the_first_ones_more_context(tmp_path: Path) -> None:
@@ -150,7 +176,8 @@ def test_documents_number_the_inputs_of_each_document(tmp_path: Path) -> None:
     (batch,) = data.test_dataloader()
     assert batch["documents"].tolist() == [[1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 4]]
     assert data.tokenizer.decode([t for t in batch["tokens"][0].tolist() if t != 1]) == "abcdefgh"
-    assert set(next(iter(build(train=path, document_mask=True, context=4).train_dataloader()))) == {"tokens", "targets", "documents"}
+    training = next(iter(build(train=path, document_mask=True, context=4).train_dataloader()))
+    assert set(training) == {"example", "tokens", "targets", "documents"}
 
 
 def test_characters_are_those_of_the_normalised_text(tmp_path: Path) -> None:
@@ -262,7 +289,7 @@ def test_prompts_keep_their_order_and_begin_with_bos(tmp_path: Path) -> None:
     batches = list(data.predict_dataloader())
     assert [text for batch in batches for text in batch["text"]] == prompts
     for batch in batches:
-        assert set(batch) == {"tokens", "text"}
+        assert set(batch) == {"example", "tokens", "text"}
         for row, text in zip(batch["tokens"].tolist(), batch["text"], strict=True):
             assert row[: len(text) + 1] == [1, *data.tokenizer.encode(text)]
             assert not any(row[len(text) + 1 :])

@@ -1,5 +1,7 @@
 """N processes that do what a payload says, one thing after another; the first process writes down what came out.
 
+A thing is `(what, arguments)`, or `(what, arguments, number)` for another number of processes.
+
 They are forks of one that has imported all, in the environment that torchrun would give them; each thing is done by forks of its own, as
 a process in real life has one mesh. If a thread of gloo breaks, it is done once more: of torch 2.13 such threads died of SIGSEGV in malloc
 twice in some hundreds of runs, both with tensor parallelism, whose collectives run beside one another; no code of ours runs there.
@@ -34,9 +36,10 @@ from torch.utils.data import DataLoader
 
 import attnkit
 from attnkit import callback
+from attnkit.cli.inheritance import values_from_data
 from attnkit.cli.measurement import measure
 from attnkit.registry import ConfigurationError
-from attnkit.strategy import FSDP2, gathered, parallelize, prepare
+from attnkit.strategy import FSDP2, data_share, gathered, parallelize, prepare
 from attnkit.task import AtomicCheckpointIO
 
 RANK, PROCESSES = 0, int(sys.argv[1])
@@ -84,6 +87,59 @@ def fit(
     }
     if predict and loaders[1] is not None:
         result["predictions"] = everyone([str(p) for batch in run.predict(module, loaders[1]) or [] for p in batch])
+    return result
+
+
+def fit_data(
+    *,
+    task: dict[str, Any],
+    data: dict[str, Any],
+    strategy: str,
+    predict: bool = False,
+    save_at: int | None = None,
+    save: str | None = None,
+    load: str | None = None,
+    trainer: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Train on a data module: the loss of each step, the examples that each batch had in all processes, metrics, predictions and weights.
+
+    After `save_at` steps a checkpoint is written to `save`.
+    """
+    torch.manual_seed(1)
+    module = attnkit.datasets.build(data)
+    built = attnkit.tasks.build(task | values_from_data(task["name"], data["name"], module))
+    built.configure_model()
+    built.double()
+    losses: list[float] = []
+    batches: list[list[int]] = []
+
+    class Watch(Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            batches.append(batch["example"].tolist())
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if pl_module._nll is not None:
+                losses.append(float(pl_module._nll))
+                if trainer.global_step == save_at:
+                    trainer.save_checkpoint(save)
+
+    run = quiet(strategy, **(trainer or {}))
+    run.callbacks.append(Watch())  # type: ignore[attr-defined]
+    run.fit(built, datamodule=module, ckpt_path=load, weights_only=True if load else None)
+    shares = everyone(batches) if dist.is_initialized() else [batches]
+    shares = shares[:: run.world_size // data_share(run).num_replicas]  # processes of a tensor-parallel group have the same
+    result = {
+        "losses": losses,
+        "batches": [[i for share in parts for i in share if i >= 0] for parts in zip(*shares, strict=True)],
+        "fillers": sum(i < 0 for share in shares for batch in share for i in batch),
+        "logged": {name: float(value) for name, value in run.callback_metrics.items()},
+        "weights": run.strategy.lightning_module_state_dict(),
+        "steps": run.global_step,
+        "planned": (run.num_training_batches, run.estimated_stepping_batches),
+    }
+    if predict:
+        own = [str(p) for batch in run.predict(built, datamodule=module) or [] for p in batch]
+        result["predictions"] = [p for share in (everyone(own) if dist.is_initialized() else [own]) for p in share]
     return result
 
 
@@ -181,7 +237,7 @@ def work(name: str, what: str, arguments: dict[str, Any], out: Path) -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     try:
-        result = {"fit": fit, "validate": validate, "gradients": gradients, "measure": measure}[what](**arguments)
+        result = {"fit": fit, "fit_data": fit_data, "validate": validate, "gradients": gradients, "measure": measure}[what](**arguments)
     except Exception:
         print(f"rank {RANK}, {name}:", flush=True)
         raise
@@ -225,7 +281,8 @@ def fork(*job: Any) -> list[int]:
 
 
 if __name__ == "__main__":
-    for name, (what, arguments) in torch.load(sys.argv[2], weights_only=True).items():
+    for name, (what, arguments, *number) in torch.load(sys.argv[2], weights_only=True).items():
+        PROCESSES = number[0] if number else int(sys.argv[1])
         job = name, what, arguments, Path(sys.argv[3])
         codes = fork(*job)
         if -signal.SIGSEGV in codes:

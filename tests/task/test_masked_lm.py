@@ -1,11 +1,11 @@
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 import attnkit
+from attnkit import draws
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.filling import Filled
@@ -51,7 +51,7 @@ def within(count, total, probability):
 @pytest.mark.parametrize("probability", [0.15, 0.5])
 def test_so_many_tokens_are_chosen_and_hidden_as_in_the_paper(seed, probability):
     tokens = random_tokens()
-    masked = mask_tokens(tokens, probability=probability, **IDS, begins_word=None, rng=np.random.default_rng(seed))
+    masked = mask_tokens(tokens, probability=probability, **IDS, begins_word=None, keys=draws.make_keys(torch.arange(len(tokens)), seed))
     ordinary = tokens >= 5
     assert not (masked.chosen & ~ordinary).any()
     assert torch.equal(masked.tokens[~masked.chosen], tokens[~masked.chosen])
@@ -71,7 +71,7 @@ def test_whole_words_are_chosen_wholly_each_with_the_same_probability(seed):
     begins = torch.rand(VOCABULARY) < 0.4
     begins[:5] = True
     tokens = random_tokens()
-    chosen = mask_tokens(tokens, probability=0.3, **IDS, begins_word=begins, rng=np.random.default_rng(seed)).chosen
+    chosen = mask_tokens(tokens, probability=0.3, **IDS, begins_word=begins, keys=draws.make_keys(torch.arange(len(tokens)), seed)).chosen
     words = whole = first = 0
     for row, choice in zip(tokens.tolist(), chosen.tolist(), strict=True):
         word = []
@@ -92,29 +92,48 @@ def test_whole_words_are_chosen_wholly_each_with_the_same_probability(seed):
 def test_of_whole_words_what_becomes_of_a_token_is_drawn_for_each_token(seed):
     begins = torch.zeros(VOCABULARY, dtype=torch.bool)
     tokens = torch.randint(5, VOCABULARY, (200, 20))
-    masked = mask_tokens(tokens, probability=0.5, **IDS, begins_word=begins, rng=np.random.default_rng(seed))
+    masked = mask_tokens(tokens, probability=0.5, **IDS, begins_word=begins, keys=draws.make_keys(torch.arange(len(tokens)), seed))
     hidden = (masked.tokens == 4)[masked.chosen.all(1)].sum(1)
     assert 0 < hidden.double().std() < 5  # of a binomial with 20 tokens: 1.8
 
 
-def test_training_hides_other_tokens_in_each_batch_epoch_process_and_seed_and_the_same_ones_again(seed, monkeypatch):
-    tokens = random_tokens(20)
+def test_what_is_hidden_of_an_example_depends_on_seed_epoch_and_example_alone(seed, monkeypatch):
+    tokens = random_tokens(20).clamp(max=len(TOKENIZER) - 1)
+    examples = torch.randperm(1000)[:20]
 
-    def hidden(stage, batch, *, epoch=0, rank=0, **arguments):
-        task = MaskedLM(**TINY, **arguments)
+    def hidden(stage="fit", rows=slice(None), columns=None, *, epoch=0, **arguments):
         monkeypatch.setattr(MaskedLM, "current_epoch", epoch)
-        monkeypatch.setattr(MaskedLM, "data_rank", rank)
-        torch.manual_seed(batch)
-        return task.hide(tokens.clamp(max=len(TOKENIZER) - 1), stage, batch).chosen
+        monkeypatch.setattr(MaskedLM, "data_rank", int(torch.randint(8, ())))
+        batch = {"tokens": tokens[rows, :columns], "example": examples[rows]}
+        return MaskedLM(**TINY, **arguments).hide(batch, int(torch.randint(100, ())), stage)
 
-    cases = [("fit", 3, {}), ("fit", 4, {}), ("fit", 3, {"epoch": 1}), ("fit", 3, {"rank": 1}), ("fit", 3, {"seed": 1})]
-    found = [hidden(stage, batch, **arguments) for stage, batch, arguments in cases]
+    found = [hidden(), hidden(epoch=1), hidden(seed=1), hidden("evaluation")]
+    assert all(not torch.equal(a.chosen, b.chosen) for i, a in enumerate(found) for b in found[:i])
+    for whole, again in ((found[0], hidden()), (found[3], hidden("evaluation", epoch=5, seed=7))):
+        assert torch.equal(whole.tokens, again.tokens)
+        assert torch.equal(whole.chosen, again.chosen)
+    share = hidden(rows=slice(1, None, 3), columns=40)  # other rows and other padding beside them
+    assert torch.equal(share.tokens, found[0].tokens[1::3, :40])
+    assert torch.equal(share.chosen, found[0].chosen[1::3, :40])
+
+
+def test_rows_of_loaders_that_name_no_examples_differ_by_batch_and_process(seed, monkeypatch):
+    tokens = random_tokens(20).clamp(max=len(TOKENIZER) - 1)
+
+    def hidden(batch_idx, rank):
+        monkeypatch.setattr(MaskedLM, "data_rank", rank)
+        return MaskedLM(**TINY).hide({"tokens": tokens}, batch_idx, "evaluation").chosen
+
+    found = [hidden(3, 0), hidden(4, 0), hidden(3, 1)]
     assert all(not torch.equal(a, b) for i, a in enumerate(found) for b in found[:i])
-    assert all(torch.equal(a, hidden(stage, batch, **arguments)) for a, (stage, batch, arguments) in zip(found, cases, strict=True))
-    fixed = hidden("evaluation", 3)
-    assert torch.equal(fixed, hidden("evaluation", 3, epoch=5, seed=7))
-    assert not torch.equal(fixed, hidden("evaluation", 4))
-    assert not torch.equal(fixed, found[0])
+    assert torch.equal(hidden(3, 0), found[0])
+
+
+def test_nothing_is_chosen_in_a_filler():
+    batch = {"tokens": tokens_of(TEXTS[:2]), "example": torch.tensor([7, -1])}
+    chosen = MaskedLM(**TINY | {"mask_probability": 0.9}).hide(batch, 0, "fit").chosen
+    assert chosen[0].any()
+    assert not chosen[1].any()
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -122,7 +141,7 @@ def test_the_loss_is_that_of_the_chosen_tokens_only_as_computed_from_all_logits(
     task = MaskedLM(**TINY | {"stack": STACKS[stack], "mask_probability": 0.5})
     task.configure_model()
     tokens = tokens_of(TEXTS)
-    masked = task.hide(tokens, "fit", 0)
+    masked = task.hide({"tokens": tokens}, 0, "fit")
     sums = task.objective({"masked": masked, "tokens": tokens})
     every = task(masked.tokens).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
     assert sums.targets == masked.chosen.sum() > 0
@@ -139,7 +158,7 @@ def test_a_batch_without_chosen_tokens_is_no_error():
     task = MaskedLM(**TINY)
     task.configure_model()
     tokens = torch.tensor([[1, 3, 2, 0]])
-    sums = task.objective({"masked": task.hide(tokens, "fit", 0), "tokens": tokens})
+    sums = task.objective({"masked": task.hide({"tokens": tokens}, 0, "fit"), "tokens": tokens})
     sums.loss.backward()
     assert (sums.loss.item(), sums.targets.item()) == (0.0, 0)
 

@@ -16,6 +16,7 @@ import attnkit
 from attnkit.callback import LastCheckpoint
 from attnkit.cli.inheritance import values_from_data
 from attnkit.cli.runs import newest_checkpoint
+from attnkit.task import load_checkpoint
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
@@ -170,6 +171,35 @@ def test_lightning_s_own_checkpoints_are_as_good(rng: Random) -> None:
     kill_and_resume("text_pairs", rng, lambda: [ModelCheckpoint(save_last=True)], kills=1, accumulate_grad_batches=1)  # after validations
     kill_and_resume("labelled_text", rng, lambda: [ModelCheckpoint(save_last=True)], kills=1)  # at the end of epochs
     kill_and_resume("text", rng, lambda: [ModelCheckpoint(save_last=True)], kills=1, val_check_interval=1.0)  # likewise, with max_steps
+
+
+class Counter(Callback):
+    """Counts the examples of each batch of training."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.counts.append(len(batch["example"]))
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("kind", ["recurrent", "text", "images"])
+def test_a_checkpoint_says_how_many_examples_of_the_epoch_were_seen(kind: str) -> None:
+    counter = Counter()
+    with pytest.raises(Killed):
+        train(kind, counter, LastCheckpoint(every_n_steps=3), Kill(4, "on_train_batch_end"), curve=Curve())
+    position = load_checkpoint(Path("checkpoints/last.ckpt"))["data_position"]
+    assert (position["epoch"], position["batches"], position["examples"]) == (0, 3, sum(counter.counts[:3]))
+
+
+@pytest.mark.usefixtures("files")
+def test_a_run_that_goes_on_with_other_batches_says_so() -> None:
+    with pytest.raises(Killed):
+        train("recurrent", LastCheckpoint(every_n_steps=3), Kill(4, "on_train_batch_end"), curve=Curve())
+    for change in ({"batch_tokens": 90}, {"seed": 1}):
+        with pytest.warns(UserWarning, match="some examples come a second time and others not at all"):
+            train("recurrent", LastCheckpoint(), curve=Curve(), ckpt_path=Path("checkpoints/last.ckpt"), data=change, max_epochs=1)
 
 
 @pytest.mark.usefixtures("files")
