@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from attnkit.archive import read_archive
+from attnkit.archive import ArchiveError, read_archive
 from attnkit.registry import ConfigurationError
 from attnkit.strategy.preparation import gather, release
 from attnkit.strategy.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
@@ -155,7 +155,10 @@ class FSDP2(ModelParallelStrategy):
         assert self.lightning_module is not None
         if path.is_dir():
             return self._load_sharded(path)
-        checkpoint: dict[str, Any] = read_archive(path, mmap=True)
+        try:
+            checkpoint: dict[str, Any] = read_archive(path, mmap=True)
+        except ArchiveError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error}") from error
         options = StateDictOptions(full_state_dict=True, strict=self.lightning_module.strict_loading)
         set_model_state_dict(self.model, checkpoint["state_dict"], options=options)
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
