@@ -12,11 +12,44 @@ from attnkit import callback
 from attnkit.strategy import FSDP2
 
 STEERING = frozenset(
-    "accelerator strategy devices num_nodes precision logger fast_dev_run max_epochs min_epochs max_steps min_steps max_time "
-    "limit_train_batches limit_val_batches limit_test_batches limit_predict_batches overfit_batches val_check_interval "
-    "check_val_every_n_epoch num_sanity_val_steps log_every_n_steps enable_checkpointing enable_progress_bar enable_model_summary "
-    "accumulate_grad_batches gradient_clip_val gradient_clip_algorithm deterministic benchmark inference_mode use_distributed_sampler "
-    "detect_anomaly barebones sync_batchnorm reload_dataloaders_every_n_epochs enable_autolog_hparams".split()
+    {  # fmt: skip
+        "accelerator",
+        "strategy",
+        "devices",
+        "num_nodes",
+        "precision",
+        "logger",
+        "fast_dev_run",
+        "max_epochs",
+        "min_epochs",
+        "max_steps",
+        "min_steps",
+        "max_time",
+        "limit_train_batches",
+        "limit_val_batches",
+        "limit_test_batches",
+        "limit_predict_batches",
+        "overfit_batches",
+        "val_check_interval",
+        "check_val_every_n_epoch",
+        "num_sanity_val_steps",
+        "log_every_n_steps",
+        "enable_checkpointing",
+        "enable_progress_bar",
+        "enable_model_summary",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "gradient_clip_algorithm",
+        "deterministic",
+        "benchmark",
+        "inference_mode",
+        "use_distributed_sampler",
+        "detect_anomaly",
+        "barebones",
+        "sync_batchnorm",
+        "reload_dataloaders_every_n_epochs",
+        "enable_autolog_hparams",
+    }
 )
 """The keys of the trainer that are taken if they are numbers, words, or lists of these."""
 

@@ -51,6 +51,8 @@ def require_complete(path: Path) -> Metadata:
         raise ConfigurationError(
             f"{path} is a half-written checkpoint: it has no {' and no '.join(missing)}, which are written last; use an earlier checkpoint"
         )
+    if index == INDEX and (path / PICKLED_INDEX).exists():
+        raise ConfigurationError(f"{path} has two indices, {INDEX} and {PICKLED_INDEX}: no attnkit writes both")
     try:
         if index == INDEX:
             return read_index(path / INDEX, path)

@@ -221,6 +221,17 @@ def require_readable(checkpoint: Any, source: str | Path) -> None:
             package = written["packages"].get(f"{registry.attribute}.{name}")
             hint = f": pip install {package}" if package else "; import the module that registers it first"
             raise CheckpointError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
+    _require_own_files(content.get("callbacks"), source)
+
+
+def _require_own_files(callbacks: Any, source: str | Path) -> None:
+    """Raise if a `ModelCheckpoint` would delete files outside its folder: it deletes those that it has noted in its state."""
+    for state in callbacks.values() if isinstance(callbacks, Mapping) else ():
+        if isinstance(state, Mapping) and "dirpath" in state:
+            noted = [*(state.get("best_k_models") or ()), state.get("kth_best_model_path"), state.get("last_model_path")]
+            folder = os.path.normpath(str(state["dirpath"]))
+            if foreign := [str(path) for path in noted if path and folder not in map(str, Path(os.path.normpath(str(path))).parents)]:
+                raise CheckpointError(f"{source} cannot be used: it notes as a checkpoint of its own {foreign[0]}, outside {folder}")
 
 
 def _is_header(written: Any) -> bool:
