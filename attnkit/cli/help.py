@@ -16,7 +16,12 @@ def overview(command: str) -> str:
     """Return what `attnkit COMMAND --help` prints."""
     names = "\n".join(f"  {registry.family:<13} {', '.join(registry.names())}" for registry in FAMILIES if registry.names())
     out = "\n  --out FILE              write the predictions to this file, which appears when it is whole" if command == "predict" else ""
-    resume = "\n  --resume                go on with the newest run of this recipe, if there is one" if command == "fit" else ""
+    resume = (
+        "\n  --resume                go on with the newest run of this recipe, if there is one"
+        "\n  --trust                 use all of the trainer section in a checkpoint: its callbacks can be any code, its paths any folder"
+        if command == "fit"
+        else ""
+    )
     needed = "--config RECIPE" if command == "fit" else "--ckpt_path PATH"
     return f"""usage: attnkit {command} {needed} [--KEY VALUE]...
 

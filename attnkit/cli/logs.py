@@ -84,7 +84,7 @@ def cut_back(folder: Path, position: Mapping[str, Any]) -> None:
         write_rows(path, names, rows[: position["rows"]])
     for events in folder.glob(EVENTS):
         if events.name in position.get("events", {}):
-            os.truncate(events, position["events"][events.name])
+            os.truncate(events, min(position["events"][events.name], events.stat().st_size))
         else:
             events.unlink()
 

@@ -44,6 +44,8 @@ class Request:
     """Everything else, for Lightning's parser."""
     ckpt_path: str | None = None
     resume: bool = False
+    trust: bool = False
+    """Whether all of the trainer section in a checkpoint is used."""
     out: str | None = None
     print_config: bool = False
     help_of: str | None = None
@@ -73,6 +75,8 @@ def take_apart(arguments: Sequence[str]) -> Request:
             request.print_config = True
         elif flag == "--resume" and not equals:
             request.resume = True
+        elif flag == "--trust" and not equals:
+            request.trust = True
         elif is_spec and key.endswith(".help"):
             request.help_of = key.removesuffix(".help")
             request.help_name = value or (rest.pop(0) if rest and not rest[0].startswith("-") else None)

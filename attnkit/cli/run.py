@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAvera
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
@@ -30,9 +32,11 @@ from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
 from attnkit.cli.output import notes, output, say
 from attnkit.cli.parser import Parser
 from attnkit.cli.recipe import SEED, Request, merge, read_recipe, read_yaml, take_apart
-from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in
+from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in, saved_state
 from attnkit.cli.runs import find_run, next_version, run_name, version_of
+from attnkit.cli.trust import is_run_name, trusted_part
 from attnkit.registry import ConfigurationError, Registry, datasets, tasks
+from attnkit.strategy import FSDP2
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
 from attnkit.task.generating import TextGenerator
 
@@ -118,6 +122,8 @@ class RunCLI(LightningCLI):
         self.request = request
         if request.out is not None and command != "predict":
             raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} writes no such file")
+        if request.trust and command != "fit":
+            raise ConfigurationError(f"--trust is for attnkit fit: attnkit {command} takes nothing of the trainer from a checkpoint")
         layers = [read_recipe(name) for name in request.recipes]
         dropped: list[str] = []
         recipe: dict[str, Any] = {}
@@ -129,7 +135,7 @@ class RunCLI(LightningCLI):
             self.resumed, self.ckpt_path = find_run(request, command, recipe, self.ckpt_path)
         self.checkpoint = self._read_checkpoint(command)
         if self.checkpoint is not None:
-            recipe = merge(recipe_in(self.checkpoint, command), recipe, dropped=dropped)
+            recipe = merge(self._recipe_in_checkpoint(command, recipe), recipe, dropped=dropped)
         recipe = merge(recipe, request.flags, dropped=dropped)
         self.tokenizers: dict[str, Any] = {}
         model = recipe.get("model")
@@ -154,6 +160,20 @@ class RunCLI(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
         )
+
+    def _recipe_in_checkpoint(self, command: str, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the recipe in the checkpoint; of its trainer section only what is harmless, unless `--trust` is given."""
+        assert self.checkpoint is not None
+        saved = recipe_in(self.checkpoint, command)
+        if "trainer" in saved and not self.request.trust:
+            flags = (re.match(r"--trainer\.(\w+)", flag) for flag in self.request.others)
+            given = {*(recipe.get("trainer") or {}), *(flag[1] for flag in flags if flag)}
+            saved["trainer"], left = trusted_part(saved["trainer"], given=given)
+            if left:
+                say(
+                    f"note: not used from the checkpoint's recipe: {', '.join(left)}; add --trust to use it, or give it on the command line"
+                )
+        return saved
 
     def _read_checkpoint(self, command: str) -> dict[str, Any] | None:
         if self.ckpt_path in ("best", "hpc") and command == "fit":
@@ -239,6 +259,11 @@ class RunCLI(LightningCLI):
             raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        reads_by_itself = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
+        if self.ckpt_path is not None and Path(self.ckpt_path).is_dir() and reads_by_itself and not isinstance(trainer.strategy, FSDP2):
+            raise ConfigurationError(
+                f"trainer.strategy: {type(trainer.strategy).__name__} would run code that a sharded checkpoint holds; use fsdp2 or ddp"
+            )
         return trainer
 
     def before_fit(self) -> None:
@@ -272,8 +297,8 @@ class RunCLI(LightningCLI):
     def _run_name(self) -> str:
         if self.request.recipes:
             return run_name(self.request.recipes[0])
-        state = (self.checkpoint or {}).get("callbacks", {}).get(RecipeCallback.state_key, {})
-        return str(state.get("name", self.specs["model"]["name"]))
+        name = saved_state(self.checkpoint or {}).get("name")
+        return str(name) if is_run_name(name) else str(self.specs["model"]["name"])
 
     def _complete(self) -> dict[str, Any]:
         """Return the whole recipe, without what is null by default."""

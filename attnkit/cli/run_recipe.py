@@ -73,10 +73,17 @@ def as_yaml(recipe: Mapping[str, Any]) -> str:
 
 
 def recipe_in(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
-    """Return the recipe that lies in a checkpoint. The trainer's settings are for going on with `fit` only."""
+    """Return the recipe in a checkpoint. The trainer's settings are for `fit` only, and not all can be trusted; see `trusted_part`."""
     name = checkpoint["attnkit"]["task"]
     from_data = data_arguments(tasks, name)
     model = {key: value for key, value in checkpoint["hyper_parameters"].items() if key not in from_data}
-    state = checkpoint.get("callbacks", {}).get(RecipeCallback.state_key, {})  # a run from Python has none
+    state = saved_state(checkpoint)
     kept = ("data", "trainer") if command == "fit" else ("data",)
     return {"model": {"name": name, **model}} | {key: state[key] for key in kept if key in state}
+
+
+def saved_state(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what `RecipeCallback` has saved in a checkpoint; a run from Python has none."""
+    callbacks = checkpoint.get("callbacks")
+    state = callbacks.get(RecipeCallback.state_key) if isinstance(callbacks, Mapping) else None
+    return state if isinstance(state, Mapping) else {}

@@ -14,6 +14,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ModelParallelStrategy, StrategyRegistry
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
+    get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
@@ -21,9 +22,10 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 from typing_extensions import override
 
+from attnkit.archive import ArchiveError, read_archive
 from attnkit.registry import ConfigurationError
 from attnkit.strategy.preparation import gather, release
-from attnkit.strategy.shards import is_sharded_checkpoint, name_parameters, number_parameters, require_complete
+from attnkit.strategy.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on some ranks and not on others
 
@@ -134,7 +136,9 @@ class FSDP2(ModelParallelStrategy):
         if self.is_global_zero:
             _remove(draft)
         self.barrier()
-        super().save_checkpoint(checkpoint, draft, storage_options)
+        state = {"state_dict": checkpoint.pop("state_dict")}
+        state |= {f"optimizer_{i}": optimizer for i, optimizer in enumerate(checkpoint.pop("optimizer_states", []))}
+        write_sharded(state, checkpoint, draft)
         self.barrier()
         if self.is_global_zero:  # the folder takes its name when it is whole
             _remove(old)
@@ -147,18 +151,34 @@ class FSDP2(ModelParallelStrategy):
     @override
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
         path = Path(self.broadcast(checkpoint_path))
-        if path.is_dir():
-            require_complete(path)
-            return super().load_checkpoint(path, weights_only=weights_only)
         assert self.model is not None
         assert self.lightning_module is not None
-        checkpoint: dict[str, Any] = torch.load(path, mmap=True, map_location="cpu", weights_only=weights_only)
+        if path.is_dir():
+            return self._load_sharded(path)
+        try:
+            checkpoint: dict[str, Any] = read_archive(path, mmap=True)
+        except ArchiveError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error}") from error
         options = StateDictOptions(full_state_dict=True, strict=self.lightning_module.strict_loading)
         set_model_state_dict(self.model, checkpoint["state_dict"], options=options)
         for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states", ()), strict=False):
             named = name_parameters(state, self._parameter_names(optimizer))
             set_optimizer_state_dict(self.model, optimizer, named, options=options)
         return checkpoint
+
+    def _load_sharded(self, path: Path) -> dict[str, Any]:
+        """Read what this process needs, as data only, which Lightning's own method does not."""
+        assert self.model is not None
+        assert self.lightning_module is not None
+        weights = {"state_dict": get_model_state_dict(self.model)}
+        load_into(weights, path)
+        self.model.load_state_dict(weights["state_dict"], strict=self.lightning_module.strict_loading)
+        for i, optimizer in enumerate(self.optimizers):
+            state = {f"optimizer_{i}": get_optimizer_state_dict(self.model, optimizer)}
+            load_into(state, path)
+            options = StateDictOptions(cpu_offload=True)
+            set_optimizer_state_dict(self.model, optimizer, state[f"optimizer_{i}"], options=options)
+        return read_rest(path)
 
     def _parameter_names(self, optimizer: Optimizer) -> list[str]:
         """Return the names of the parameters in the optimizer's order."""

@@ -1,11 +1,12 @@
 """Sharded checkpoints: a folder to which every process writes its own part. Here one process reads them all.
 
-The folder holds one `.distcp` file per process, `.metadata` (which tensor lies where) and `meta.pt` (all that is no tensor of the model or
-of the optimizer). The last two are written at the end.
+The folder holds one `.distcp` file per process, `index.json` (which tensor lies where) and `meta.pt` (all that is no tensor of the model or
+of the optimizer). The last two are written at the end. In a folder of attnkit 0.1 the index is torch's `.metadata`, a pickle.
 """
 
 import io
-import pickle
+import json
+import os
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -13,22 +14,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 from typing_extensions import override
 
+from attnkit.archive import ArchiveError, read_archive
 from attnkit.registry import ConfigurationError
+from attnkit.strategy.shard_index import HalfWrittenError, describe, parse, read_index, read_pickled_index
 
-INDEX, REST = ".metadata", "meta.pt"
+INDEX, PICKLED_INDEX, REST = "index.json", ".metadata", "meta.pt"
 
 
 def is_sharded_checkpoint(path: Path) -> bool:
     """Return whether a path is the folder of a sharded checkpoint, complete or not."""
-    return path.is_dir() and any(part.suffix == ".distcp" or part.name in (INDEX, REST) for part in path.iterdir())
+    return path.is_dir() and any(part.suffix == ".distcp" or part.name in (PICKLED_INDEX, REST) for part in path.iterdir())
 
 
 def require_complete(path: Path) -> Metadata:
@@ -37,26 +45,22 @@ def require_complete(path: Path) -> Metadata:
     Raises:
         ConfigurationError: Something is missing, cut short or damaged.
     """
-    missing = [name for name in (INDEX, REST) if not (path / name).is_file()]
+    index = INDEX if (path / INDEX).is_file() or not (path / PICKLED_INDEX).is_file() else PICKLED_INDEX
+    missing = [name for name in (index, REST) if not (path / name).is_file()]
     if missing:
         raise ConfigurationError(
             f"{path} is a half-written checkpoint: it has no {' and no '.join(missing)}, which are written last; use an earlier checkpoint"
         )
+    if index == INDEX and (path / PICKLED_INDEX).exists():
+        raise ConfigurationError(f"{path} has two indices, {INDEX} and {PICKLED_INDEX}: no attnkit writes both")
     try:
-        index = _Plain(io.BytesIO((path / INDEX).read_bytes())).load()
-    except (pickle.UnpicklingError, EOFError, AttributeError) as error:
-        raise ConfigurationError(f"{path / INDEX} is damaged, or is no index of a sharded checkpoint ({error})") from error
-    ends: dict[str, int] = {}
-    for piece in index.storage_data.values():
-        ends[piece.relative_path] = max(ends.get(piece.relative_path, 0), piece.offset + piece.length)
-    for name, end in ends.items():
-        size = (path / name).stat().st_size if (path / name).is_file() else 0
-        if size < end:
-            raise ConfigurationError(
-                f"{path} is a half-written checkpoint: {name} has {size:,} of {end:,} bytes; use an earlier checkpoint"
-            )
-    assert isinstance(index, Metadata)
-    return index
+        if index == INDEX:
+            return read_index(path / INDEX, path)
+        return parse(read_pickled_index(path / PICKLED_INDEX), path)
+    except HalfWrittenError as error:
+        raise ConfigurationError(f"{path} is a half-written checkpoint: {error}; use an earlier checkpoint") from error
+    except ArchiveError as error:
+        raise ConfigurationError(f"{path / index} is damaged, or is no index of a sharded checkpoint: {error}") from error
 
 
 def require_whole(path: Path) -> None:
@@ -68,11 +72,8 @@ def require_whole(path: Path) -> None:
     index = require_complete(path)
     pieces = [(piece.relative_path, piece.offset, piece.length) for piece in index.storage_data.values()]
     for name, start, length in [*pieces, (REST, 0, (path / REST).stat().st_size)]:
-        with (path / name).open("rb") as file:
-            file.seek(start)
-            piece = io.BytesIO(file.read(length))
         try:
-            with zipfile.ZipFile(piece) as archive:  # as torch.save writes everything
+            with zipfile.ZipFile(_piece(path / name, start, length)) as archive:  # as torch.save writes everything
                 damaged = archive.testzip()
         except zipfile.BadZipFile:
             damaged = "zip file"
@@ -88,8 +89,8 @@ def read_rest(path: Path) -> dict[str, Any]:
     """
     require_complete(path)
     try:
-        return dict(torch.load(path / REST, map_location="cpu", weights_only=True))
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        return dict(read_archive(path / REST))
+    except (ArchiveError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
 
 
@@ -100,23 +101,51 @@ def read_sharded(path: Path) -> dict[str, Any]:
         ConfigurationError: It is not complete, or holds more than tensors and plain data.
     """
     index = require_complete(path)
-    content: dict[str, Any] = {
-        key: torch.empty(entry.size, dtype=entry.properties.dtype) if isinstance(entry, TensorStorageMetadata) else None
-        for key, entry in index.state_dict_metadata.items()
-    }
     try:
+        content: dict[str, Any] = {
+            key: torch.empty(entry.size, dtype=entry.properties.dtype) if isinstance(entry, TensorStorageMetadata) else None
+            for key, entry in index.state_dict_metadata.items()
+        }
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what `no_dist` asks for
-            load(content, storage_reader=_Reader(path, index), planner=_Planner(), no_dist=True)
-    except (CheckpointException, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            load(
+                content, storage_reader=Reader(path), planner=Planner(flatten_state_dict=False, flatten_sharded_tensors=False), no_dist=True
+            )
+        nested = _nest({tuple(index.planner_data[key]): value for key, value in content.items()})
+        optimizers: list[dict[str, Any]] = []
+        while (key := f"optimizer_{len(optimizers)}") in nested:
+            groups = nested[key]["param_groups"]
+            state = {"state": nested[key].get("state", {}), "param_groups": [groups[i] for i in range(len(groups))]}
+            optimizers.append(number_parameters(state))
+        return {**read_rest(path), "state_dict": nested["state_dict"], "optimizer_states": optimizers}
+    except (CheckpointException, ArchiveError, RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(path, error) from error
-    nested = _nest({tuple(index.planner_data[key]): value for key, value in content.items()})
-    optimizers: list[dict[str, Any]] = []
-    while (key := f"optimizer_{len(optimizers)}") in nested:
-        groups = nested[key]["param_groups"]
-        state = {"state": nested[key].get("state", {}), "param_groups": [groups[i] for i in range(len(groups))]}
-        optimizers.append(number_parameters(state))
-    return {**read_rest(path), "state_dict": nested["state_dict"], "optimizer_states": optimizers}
+
+
+def load_into(state: dict[str, Any], path: Path) -> None:
+    """Read the parts of a sharded checkpoint that `state` names into the tensors in it; to be called by all processes.
+
+    Raises:
+        ConfigurationError: It is not complete, damaged, or holds more than tensors and plain data.
+    """
+    try:
+        load(state, storage_reader=Reader(path), planner=Planner())
+    except (CheckpointException, ArchiveError, RuntimeError) as error:
+        raise _damaged(path, error) from error
+
+
+def write_sharded(state: dict[str, Any], rest: Mapping[str, Any], path: Path) -> None:
+    """Write a sharded checkpoint into a folder; to be called by all processes.
+
+    Args:
+        state: The weights, and the states of optimizers, of which each process has parts.
+        rest: What the first process writes to `meta.pt`.
+        path: The folder, which is made.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    save(state, storage_writer=Writer(path))
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        torch.save(dict(rest), path / REST)
 
 
 def number_parameters(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +176,10 @@ def _rename(state: Mapping[str, Any], new: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _damaged(path: Path, error: BaseException) -> ConfigurationError:
-    return ConfigurationError(f"{path} is damaged, or holds more than tensors and plain data ({error})")
+    if isinstance(error, CheckpointException):  # of all processes
+        error = next(iter(error.failures.values()))[0]
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    return ConfigurationError(f"{path} is damaged, or holds more than tensors and plain data ({reason})")
 
 
 def _nest(flat: Mapping[tuple[Any, ...], Any]) -> dict[str, Any]:
@@ -160,39 +192,57 @@ def _nest(flat: Mapping[tuple[Any, ...], Any]) -> dict[str, Any]:
     return nested
 
 
-class _Plain(pickle.Unpickler):
-    """Reads the index, which is a pickle, without running anything that is not of torch's checkpoint format."""
+def _piece(path: Path, start: int, length: int) -> io.BytesIO:
+    with path.open("rb") as file:
+        file.seek(start)
+        return io.BytesIO(file.read(length))
+
+
+class Writer(FileSystemWriter):
+    """Writes the index as JSON."""
 
     @override
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("torch.distributed.checkpoint.") or (module, name) in _HARMLESS:
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        metadata.storage_data = {result.index: result.storage_data for one in results for result in one}
+        with (Path(self.path) / INDEX).open("w", encoding="utf-8") as file:
+            json.dump(describe(metadata), file)
+            file.flush()
+            os.fsync(file.fileno())
 
 
-_HARMLESS = {
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("collections", "OrderedDict"),
-    ("pathlib", "PosixPath"),
-    *(("torch", str(dtype).removeprefix("torch.")) for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)),
-}
-
-
-class _Reader(FileSystemReader):
-    def __init__(self, path: Path, index: Metadata) -> None:
-        super().__init__(path)
-        self.index = index
+class Reader(FileSystemReader):
+    """Reads index and pieces as data only."""
 
     @override
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        return self.index
+        return require_complete(Path(self.path))
+
+    @override
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for item in plan.items:
+            place = self.storage_data[item.storage_index]
+            piece = _piece(Path(self.path) / place.relative_path, place.offset, place.length)
+            if item.type == LoadItemType.BYTE_IO:
+                planner.load_bytes(item, piece)
+                continue
+            tensor = read_archive(piece)
+            for axis, (begin, size) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                tensor = tensor.narrow(axis, begin, size)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(tensor)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
 
-class _Planner(DefaultLoadPlanner):
-    def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+class Planner(DefaultLoadPlanner):
+    """Reads what is no tensor as data only."""
 
     @override
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+        content, key = read_archive(value), read_item.dest_index.fqn
+        if self.flatten_state_dict:
+            set_element(self.original_state_dict, self.mappings[key], content)
+        else:
+            self.state_dict[key] = content

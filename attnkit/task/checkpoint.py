@@ -7,7 +7,6 @@ registry name) and `packages` (who provides the components that are not attnkit'
 
 import json
 import os
-import pickle
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,9 +19,11 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, load_model, save_model
 from torch import Tensor
+from torch.nn.modules.module import register_module_buffer_registration_hook, register_module_parameter_registration_hook
 from typing_extensions import override
 
 from attnkit import __version__
+from attnkit.archive import MAX_JSON, ArchiveError, ForeignError, read_archive, read_json
 from attnkit.registry import ConfigurationError, Registry, Spec, nearest, tasks
 from attnkit.strategy import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from attnkit.task.base import Task
 
 FORMAT = 1
+MAX_TENSORS = 100_000  # of a safetensors file
 ARGUMENTS = "hyper_parameters"  # Lightning's key
 
 
@@ -56,6 +58,17 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
             raise CheckpointError(str(error)) from error
         require_readable(sharded, path)
         return sharded
+    checkpoint = _read_file(path)
+    require_readable(checkpoint, path)
+    return dict(checkpoint)
+
+
+def _read_file(path: Path) -> Any:
+    """Return what is in a checkpoint file, whoever wrote it.
+
+    Raises:
+        CheckpointError: It is missing or damaged, holds more than plain data and tensors, or goes beyond a limit.
+    """
     _require_file(path)
     if not zipfile.is_zipfile(path):  # torch.save writes a zip file, whose directory is at its end
         with path.open("rb") as file:
@@ -63,15 +76,13 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
                 raise CheckpointError(f"{path} is cut short or damaged ({path.stat().st_size:,} bytes): use an earlier checkpoint")
         raise CheckpointError(f"{path} is not an attnkit checkpoint; those are written by `attnkit fit`")
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # to read what is damaged may end in any way
-        if isinstance(error, pickle.UnpicklingError) and _damaged_entry(path) is None:
-            raise CheckpointError(
-                f"{path} is not an attnkit checkpoint: it holds more than plain data and tensors, and was not read"
-            ) from error
-        raise CheckpointError(f"{path} is damaged, or is no checkpoint ({(str(error).splitlines() or [''])[0]})") from error
-    require_readable(checkpoint, path)
-    return dict(checkpoint)
+        return read_archive(path)
+    except ForeignError as error:
+        raise CheckpointError(
+            f"{path} is not an attnkit checkpoint: it holds more than plain data and tensors, and was not read ({error})"
+        ) from error
+    except ArchiveError as error:
+        raise CheckpointError(f"{path} is damaged, or is no checkpoint ({error})") from error
 
 
 def require_undamaged(path: str | Path) -> dict[str, Any]:
@@ -91,25 +102,25 @@ def require_undamaged(path: str | Path) -> dict[str, Any]:
             return description
     except ConfigurationError as error:
         raise CheckpointError(str(error)) from error
-    if (damaged := _damaged_entry(path)) is not None:
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
         raise CheckpointError(f"{path} is damaged: the checksum of {damaged} is wrong")
     return description
-
-
-def _damaged_entry(path: Path) -> str | None:
-    with zipfile.ZipFile(path) as archive:
-        return archive.testzip()
 
 
 def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> "Task":
     """Return the task of a loaded checkpoint, with its weights; `source` names the checkpoint in errors.
 
     Raises:
-        CheckpointError: Its arguments or weights do not fit this version of attnkit.
+        CheckpointError: Its arguments or weights do not fit this version of attnkit, or describe a larger model than the weights.
     """
-    task = _build(checkpoint["attnkit"], checkpoint[ARGUMENTS], source, dtype=_dtype(checkpoint["state_dict"]))
+    weights = checkpoint["state_dict"]
+    if not isinstance(weights, Mapping) or not all(isinstance(w, Tensor) and isinstance(name, str) for name, w in weights.items()):
+        raise CheckpointError(f"{source} is not an attnkit checkpoint: its state_dict has more than tensors with names")
+    task = _build(checkpoint["attnkit"], checkpoint[ARGUMENTS], source, weights)
     try:
-        task.load_state_dict(checkpoint["state_dict"])
+        task.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(f"the weights in {source} do not fit the model that it describes: {error}") from error
     return task
@@ -145,6 +156,7 @@ def load_exported(path: str | Path) -> "Task":
     """
     path = Path(path)
     _require_file(path)
+    _require_modest_header(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -153,14 +165,33 @@ def load_exported(path: str | Path) -> "Task":
         raise CheckpointError(f"{path} is cut short or damaged, or is no safetensors file ({error})") from error
     if "attnkit" not in metadata:
         raise CheckpointError(f"{path} is a safetensors file, but was not written by `attnkit export`: it does not say what model it is")
-    described = json.loads(metadata["attnkit"])
+    try:
+        described = read_json(metadata["attnkit"])
+    except ArchiveError as error:
+        raise CheckpointError(f"{path} cannot be used: in its metadata, {error}") from error
     require_readable(described, path)
-    task = _build(described["attnkit"], described[ARGUMENTS], path, dtype=_dtype(weights))
+    task = _build(described["attnkit"], described[ARGUMENTS], path, weights)
     try:
         load_model(task, path)  # knows that tied weights are written once
     except RuntimeError as error:
         raise CheckpointError(f"the weights in {path} do not fit the model that it describes: {error}") from error
     return task
+
+
+def _require_modest_header(path: Path) -> None:
+    """Raise if the header of a safetensors file, which is JSON after its length in 8 bytes, is too large."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size - 8:
+            raise CheckpointError(f"{path} is cut short or damaged, or is no safetensors file")
+        try:
+            if length > MAX_JSON:
+                raise ArchiveError(f"it has more than {MAX_JSON // 2**20} MiB")
+            header = read_json(file.read(length))
+        except ArchiveError as error:
+            raise CheckpointError(f"{path} is damaged, or is no safetensors file: in its header, {error}") from error
+    if not isinstance(header, dict) or len(header) > MAX_TENSORS:
+        raise CheckpointError(f"{path} is no safetensors file, or has more than {MAX_TENSORS:,} tensors")
 
 
 def header(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,9 +201,10 @@ def header(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def require_readable(checkpoint: Any, source: str | Path) -> None:
     """Raise unless `checkpoint` is attnkit's, of a known format, and all of its components are installed."""
-    written = checkpoint.get("attnkit") if isinstance(checkpoint, Mapping) else None
-    if not isinstance(written, Mapping) or not {"format", "version", "task", "packages"} <= set(written) or ARGUMENTS not in checkpoint:
-        is_lightning = isinstance(checkpoint, Mapping) and "pytorch-lightning_version" in checkpoint
+    content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
+    written: Any = content.get("attnkit")
+    if not _is_header(written) or not isinstance(content.get(ARGUMENTS), Mapping):
+        is_lightning = "pytorch-lightning_version" in content
         what = "a Lightning checkpoint of another project" if is_lightning else "a file of another project"
         raise CheckpointError(f"{source} is not an attnkit checkpoint, but {what}")
     if written["format"] > FORMAT:
@@ -180,11 +212,31 @@ def require_readable(checkpoint: Any, source: str | Path) -> None:
             f"{source} was written by attnkit {written['version']} in format {written['format']}, but attnkit {__version__} reads formats "
             f"up to {FORMAT}: pip install --upgrade attnkit"
         )
-    for registry, name in _components(tasks, {"name": written["task"], **checkpoint[ARGUMENTS]}):
+    try:
+        components = list(_components(tasks, {"name": written["task"], **content[ARGUMENTS]}))
+    except ConfigurationError as error:
+        raise CheckpointError(f"{source} cannot be used: {error}") from error
+    for registry, name in components:
         if name not in registry:
             package = written["packages"].get(f"{registry.attribute}.{name}")
             hint = f": pip install {package}" if package else "; import the module that registers it first"
             raise CheckpointError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
+    _require_own_files(content.get("callbacks"), source)
+
+
+def _require_own_files(callbacks: Any, source: str | Path) -> None:
+    """Raise if a `ModelCheckpoint` would delete files outside its folder: it deletes those that it has noted in its state."""
+    for state in callbacks.values() if isinstance(callbacks, Mapping) else ():
+        if isinstance(state, Mapping) and "dirpath" in state:
+            noted = [*(state.get("best_k_models") or ()), state.get("kth_best_model_path"), state.get("last_model_path")]
+            folder = os.path.normpath(str(state["dirpath"]))
+            if foreign := [str(path) for path in noted if path and folder not in map(str, Path(os.path.normpath(str(path))).parents)]:
+                raise CheckpointError(f"{source} cannot be used: it notes as a checkpoint of its own {foreign[0]}, outside {folder}")
+
+
+def _is_header(written: Any) -> bool:
+    kinds = {"format": int, "version": str, "task": str, "packages": Mapping}
+    return isinstance(written, Mapping) and all(isinstance(written.get(key), kind) for key, kind in kinds.items())
 
 
 @contextmanager
@@ -229,10 +281,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             raise OSError(cause.errno, message, str(path)) from error
 
     @override
-    def load_checkpoint(self, path: str | Path, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None) -> Any:
-        if is_sharded_checkpoint(Path(path)):  # of another strategy
-            return load_checkpoint(path)
-        return super().load_checkpoint(path, map_location, weights_only)
+    def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> Any:
+        """Read a checkpoint on the CPU, as data only whatever `weights_only` is."""
+        if "://" in str(path):
+            return super().load_checkpoint(path, weights_only=True)
+        path = Path(path)
+        return load_checkpoint(path) if is_sharded_checkpoint(path) else _read_file(path)
 
 
 def _require_file(path: Path) -> None:
@@ -241,17 +295,47 @@ def _require_file(path: Path) -> None:
     if not path.exists():
         there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise CheckpointError(f"no checkpoint at {path}.{nearest(path.name, there)}")
+    if not path.is_file():
+        raise CheckpointError(f"{path} is not a file, but a device or a pipe")
     if path.stat().st_size == 0:
         raise CheckpointError(f"{path} is cut short: it is empty")
 
 
-def _build(written: Mapping[str, Any], arguments: Mapping[str, Any], source: str | Path, *, dtype: torch.dtype) -> "Task":
+def _build(written: Mapping[str, Any], arguments: Mapping[str, Any], source: str | Path, weights: Mapping[str, Tensor]) -> "Task":
+    stored = {
+        weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() // weight.element_size() for weight in weights.values()
+    }
     try:
-        task: Task = tasks.build({"name": written["task"], **arguments})
-        task.configure_model()
-    except ConfigurationError as error:
-        raise CheckpointError(f"{source}, written by attnkit {written['version']}, cannot be rebuilt by {__version__}: {error}") from error
-    return task.to(dtype)
+        with _no_larger_than(sum(stored.values())):
+            task: Task = tasks.build({"name": written["task"], **arguments})
+        with _no_larger_than(sum(stored.values())):
+            task.configure_model()
+    except CheckpointError as error:
+        raise CheckpointError(f"{source} cannot be used: {error}") from error
+    except Exception as error:  # arguments of the right types, but no sense, may end in any way
+        raise CheckpointError(
+            f"{source}, written by attnkit {written['version']}, cannot be rebuilt by {__version__}: {error or type(error).__name__}"
+        ) from error
+    return task.to(_dtype(weights))
+
+
+@contextmanager
+def _no_larger_than(elements: int) -> Iterator[None]:
+    """Raise as soon as the modules that are built have far more parameters and buffers than a checkpoint holds."""
+    allowed = 4 * elements + 2**20  # tied weights count each time, and not all buffers are stored
+    left = [allowed]
+
+    def count(module: torch.nn.Module, name: str, tensor: Tensor | None) -> None:
+        left[0] -= 1 if tensor is None else max(tensor.numel(), 1)
+        if left[0] < 0:
+            raise CheckpointError(f"it describes a model of more than {allowed:,} parameters, but holds {elements:,}")
+
+    hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _dtype(weights: Mapping[str, Tensor]) -> torch.dtype:

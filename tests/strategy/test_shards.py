@@ -1,5 +1,6 @@
-"""Sharded checkpoints, as one process writes them with torch's own functions."""
+"""Sharded checkpoints of one process: as attnkit writes them, and as attnkit 0.1 did with torch's own functions."""
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from attnkit.registry import ConfigurationError
-from attnkit.strategy.shards import is_sharded_checkpoint, name_parameters, number_parameters, read_sharded
+from attnkit.strategy.shards import is_sharded_checkpoint, name_parameters, number_parameters, read_sharded, write_sharded
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
@@ -25,17 +26,24 @@ OPTIMIZER = {
 def write(tmp_path: Path) -> Callable[..., Path]:
     """Writes a sharded checkpoint, with parts changed."""
 
-    def make(**parts: Any) -> Path:
-        folder = tmp_path / "step.ckpt"
-        dcp.save({"state_dict": WEIGHTS, "optimizer_0": OPTIMIZER} | parts, checkpoint_id=folder, no_dist=True)
-        torch.save({"epoch": 3, "loops": {"fit_loop": {}}}, folder / "meta.pt")
+    def make(*, pickled: bool = False, **parts: Any) -> Path:
+        folder, state = tmp_path / "step.ckpt", {"state_dict": WEIGHTS, "optimizer_0": OPTIMIZER} | parts
+        rest = {"epoch": 3, "loops": {"fit_loop": {}}}
+        if pickled:
+            dcp.save(state, checkpoint_id=folder, no_dist=True)
+            torch.save(rest, folder / "meta.pt")
+        else:
+            write_sharded(state, rest, folder)
         return folder
 
     return make
 
 
-def test_one_process_reads_all_of_it(write: Callable[..., Path]) -> None:
-    read = read_sharded(write())
+@pytest.mark.parametrize("pickled", [False, True])
+def test_one_process_reads_all_of_it(write: Callable[..., Path], pickled: bool) -> None:
+    folder = write(pickled=pickled)
+    assert (folder / ".metadata").exists() == pickled
+    read = read_sharded(folder)
     assert read["epoch"] == 3
     assert list(read["state_dict"]) == list(WEIGHTS)
     for name, weight in WEIGHTS.items():
@@ -53,7 +61,7 @@ def test_names_and_numbers_of_parameters_are_each_others_inverse() -> None:
     assert name_parameters(number_parameters(OPTIMIZER), names) == OPTIMIZER
 
 
-@pytest.mark.parametrize("part", [".metadata", "meta.pt", "__0_0.distcp"])
+@pytest.mark.parametrize("part", ["index.json", "meta.pt", "__0_0.distcp"])
 def test_a_missing_part_is_named(write: Callable[..., Path], part: str) -> None:
     folder = write()
     (folder / part).unlink()
@@ -70,12 +78,12 @@ def test_a_part_that_is_cut_short_is_named(write: Callable[..., Path]) -> None:
         read_sharded(folder)
 
 
-def test_a_cut_index_is_refused(write: Callable[..., Path]) -> None:
-    folder = write()
-    index = folder / ".metadata"
+@pytest.mark.parametrize(("pickled", "name"), [(False, "index.json"), (True, ".metadata")])
+def test_a_cut_index_is_refused(write: Callable[..., Path], pickled: bool, name: str) -> None:
+    index = write(pickled=pickled) / name
     index.write_bytes(index.read_bytes()[:40])
-    with pytest.raises(ConfigurationError, match="damaged"):
-        read_sharded(folder)
+    with pytest.raises(ConfigurationError, match=f"{name} is damaged"):
+        read_sharded(index.parent)
 
 
 class Trap:
@@ -91,12 +99,19 @@ class Trap:
 @pytest.mark.parametrize("where", ["index", "value"])
 def test_nothing_is_run_that_a_checkpoint_holds(write: Callable[..., Path], tmp_path: Path, where: str) -> None:
     trap = Trap(tmp_path / "sprung")
-    folder = write(**({"state_dict": WEIGHTS | {"model.c": trap}} if where == "value" else {}))
+    folder = write(pickled=where == "index", **({"state_dict": WEIGHTS | {"model.c": trap}} if where == "value" else {}))
     if where == "index":
         (folder / ".metadata").write_bytes(pickle.dumps(trap))
-    with pytest.raises(ConfigurationError, match="damaged, or"):
+    with pytest.raises(ConfigurationError, match="it refers to"):
         read_sharded(folder)
     assert not trap.sprung.exists()
+
+
+def test_an_index_of_a_newer_format_is_refused(write: Callable[..., Path]) -> None:
+    index = write() / "index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"format": 2}))
+    with pytest.raises(ConfigurationError, match="newer format: pip install --upgrade attnkit"):
+        read_sharded(index.parent)
 
 
 def test_a_folder_of_other_things_is_no_checkpoint(tmp_path: Path) -> None:

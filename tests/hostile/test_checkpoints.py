@@ -1,0 +1,166 @@
+"""No hostile checkpoint runs code, writes elsewhere, takes long or much memory, or ends in a traceback, whatever reads it."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from attnkit.cli.main import main
+from attnkit.registry import ConfigurationError
+from attnkit.task import AtomicCheckpointIO, Task, load_checkpoint, load_exported
+from attnkit.task.checkpoint import export
+from tests.cli.conftest import TINY
+from tests.hostile import checkpoints
+from tests.hostile.limits import Outcome, survive
+
+SECONDS, MEGABYTES = 2.0, 500
+QUIET = ["--trainer.max_epochs", "2", "--trainer.accelerator", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A good checkpoint of a very small model, after one use of each loader, which imports what they need."""
+    folder = tmp_path_factory.mktemp("good")
+    (folder / "words.tsv").write_text("source\ttarget\nabc\tABC\nba\tBA\ncab\tCAB\n", encoding="utf-8")
+    data = {key: str(folder / value) if str(value).endswith(".tsv") else value for key, value in TINY["data"].items()}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "data": data}), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        torch.set_num_threads(1)
+        assert main(["fit", "--config", "tiny.yaml"]) == 0
+        path = "runs/tiny/version_0/checkpoints/last.ckpt"
+        assert main(["generate", path, "abc"]) == 0
+        export(path, "good.safetensors")
+        load_exported("good.safetensors")
+        return dict(torch.load(path, weights_only=True))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a hostile file, with a module that creates the canary when it is imported."""
+    (tmp_path / "evil.py").write_text(checkpoints.EVIL_MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def outcomes(path: Path, loaders: dict[str, Callable[[], object]]) -> tuple[Outcome, list[dict[str, Any]]]:
+    """Call each loader in one child, and return what became of each."""
+
+    def run() -> str:
+        results = []
+        for name, load in loaders.items():
+            start = time.process_time()
+            try:
+                value: Any = load()
+            except ConfigurationError as error:
+                value = f"refused: {error}"
+            results.append(
+                {"loader": name, "value": value if isinstance(value, str | int) else "loaded", "seconds": time.process_time() - start}
+            )
+        return json.dumps(results)
+
+    outcome = survive(run, seconds=SECONDS * len(loaders), megabytes=MEGABYTES)
+    assert outcome.signal is None, outcome
+    assert isinstance(outcome.value, str), outcome
+    return outcome, json.loads(outcome.value)
+
+
+def assert_refused(path: Path, loaders: dict[str, Callable[[], object]]) -> None:
+    before = sorted(os.listdir(path.parent))
+    outcome, results = outcomes(path, loaders)
+    assert not outcome.ran_code
+    assert outcome.written == ()
+    assert outcome.megabytes < MEGABYTES
+    assert "Traceback" not in outcome.output
+    assert sorted(name for name in os.listdir(path.parent) if name != "__pycache__") == before
+    for result in results:
+        assert result["value"] == 2 or str(result["value"]).startswith("refused: "), result
+        assert result["seconds"] < SECONDS, result
+        assert len(str(result["value"])) < 2000, result
+
+
+COMMANDS: dict[str, list[str]] = {
+    "generate": ["generate", "{}", "abc"],
+    "export": ["export", "{}", "--out", "out.safetensors"],
+    "test": ["test", "--ckpt_path", "{}"],
+    "fit": ["fit", "--ckpt_path", "{}", *QUIET],
+}
+
+
+def commands(path: Path, *names: str) -> dict[str, Callable[[], object]]:
+    return {name: lambda words=COMMANDS[name]: main([word.format(path) for word in words]) for name in names}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", checkpoints.FILES)
+def test_files(good: dict[str, Any], folder: Path, name: str) -> None:
+    path = folder / "hostile.ckpt"
+    checkpoints.FILES[name](good, path)
+    read = {"Task.load": lambda: Task.load(path), "load_checkpoint": lambda: Task.load(path) and load_checkpoint(path)}
+    assert_refused(path, read | commands(path, "generate", "export", "test", "fit"))
+    if name not in SOUND_UNTIL_BUILT:
+        assert_refused(path, {"AtomicCheckpointIO": lambda: AtomicCheckpointIO().load_checkpoint(path)})
+
+
+SOUND_UNTIL_BUILT = {
+    name
+    for name in checkpoints.FILES
+    if name.startswith(
+        ("has_many_layers", "has_wide", "has_a_huge", "has_a_broken", "imports", "names", "has_lists", "has_a_header", "deletes")
+    )
+}
+"""Plain data that is wrong only as a description of a task: what reads plain data alone may return it."""
+
+
+@pytest.mark.parametrize("name", checkpoints.FOLDERS)
+def test_folders(good: dict[str, Any], folder: Path, name: str) -> None:
+    path = folder / "hostile.ckpt"
+    checkpoints.FOLDERS[name](good, path)
+    read = {"Task.load": lambda: Task.load(path), "AtomicCheckpointIO": lambda: AtomicCheckpointIO().load_checkpoint(path)}
+    assert_refused(path, read | commands(path, "generate", "export", "fit"))
+
+
+@pytest.mark.parametrize("name", checkpoints.EXPORTED)
+def test_exported_files(good: dict[str, Any], folder: Path, name: str) -> None:
+    path = folder / "hostile.safetensors"
+    checkpoints.EXPORTED[name](good, path)
+    assert_refused(path, {"load_exported": lambda: load_exported(path)} | commands(path, "generate"))
+
+
+@pytest.mark.parametrize("name", checkpoints.RECIPES)
+def test_recipes_in_checkpoints(good: dict[str, Any], folder: Path, name: str) -> None:
+    path = folder / "hostile.ckpt"
+    checkpoints.RECIPES[name](good, path)
+    before = sorted(os.listdir(folder))
+    outcome = survive(lambda: main([word.format(path) for word in COMMANDS["fit"]]), seconds=60, megabytes=2000)
+    assert (outcome.value, outcome.signal) == (2 if name == "imports_data" else 0, None), outcome.output
+    assert not outcome.ran_code
+    assert "Traceback" not in outcome.output
+    assert sorted(name for name in os.listdir(folder) if name != "__pycache__") == before
+    assert {written.partition("/")[0] for written in outcome.written} <= {"runs"}
+    if name not in ("imports_data", "is_called_upwards"):
+        assert "note: not used from the checkpoint's recipe: trainer." in outcome.output
+        assert "add --trust" in outcome.output
+
+
+def test_trust_takes_all_of_the_trainer_section(good: dict[str, Any], folder: Path) -> None:
+    path = folder / "hostile.ckpt"
+    checkpoints.imports_a_callback(good, path)
+    outcome = survive(lambda: main(["fit", "--ckpt_path", str(path), "--trust", *QUIET]), seconds=60, megabytes=2000)
+    assert outcome.value == 0, outcome.output
+    assert outcome.ran_code  # so the other tests can fail
+
+
+def test_a_good_checkpoint_goes_on_without_a_note(good: dict[str, Any], folder: Path) -> None:
+    path = folder / "good.ckpt"
+    torch.save(good, path)
+    outcome = survive(lambda: main(["fit", "--ckpt_path", str(path), *QUIET]), seconds=60, megabytes=2000)
+    assert outcome.value == 0, outcome.output
+    assert "not used" not in outcome.output
+    assert sys.modules.get("evil") is None
