@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
+from attnkit.ownership import owner_of
 from attnkit.registry import ConfigurationError
 
 FINAL = ("ok", "diverged", "failed")
@@ -80,15 +79,12 @@ def read_json(path: Path) -> Any:
 def status_of(run: Path) -> dict[str, Any]:
     """Return what is known of a run.
 
-    `status` is one of `FINAL`; or `running` if a process is at it; `interrupted` if one was; `pending` if none ever was.
+    `status` is one of `FINAL`; or `running` if a process is at it, which is the `owner`; `interrupted` if one was; `pending` if none ever was.
     """
     found = read_json(run / "status.json")
     if found is not None:
         return dict(found)
     if not (run / "stderr.txt").exists():
         return {"status": "pending"}
-    try:
-        with FileLock(run / ".lock", timeout=0):
-            return {"status": "interrupted"}
-    except Timeout:
-        return {"status": "running"}
+    owner = owner_of(run)
+    return {"status": "interrupted"} if owner is None else {"status": "running", "owner": owner}
