@@ -79,7 +79,7 @@ def read_json(path: Path) -> Any:
 def status_of(run: Path) -> dict[str, Any]:
     """Return what is known of a run.
 
-    `status` is one of `FINAL`; or `running` if a process is at it, which is the `owner`; `interrupted` if one was; `pending` if none ever was.
+    `status` is one of `FINAL`; or `running` if a process, the `owner`, is at it; `interrupted` if one was; `pending` if none ever was.
     """
     found = read_json(run / "status.json")
     if found is not None:

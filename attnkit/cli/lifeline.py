@@ -44,6 +44,6 @@ def _watch(folder: Path, driven: bool, timeout: float | None, is_first: bool) ->
             note(folder, "timeout", took_too_long(timeout))
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE)
-    if os.getpgid(0) == os.getpid() or not is_first:
+    if os.getpgid(0) == os.getsid(0):  # the group of this run alone
         os.killpg(0, signal.SIGKILL)  # loaders of data and other ranks too
     os.kill(os.getpid(), signal.SIGKILL)

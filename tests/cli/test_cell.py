@@ -159,7 +159,7 @@ def test_a_wrong_recipe_is_a_failed_run_with_its_message() -> None:
 
 def test_a_run_that_another_process_is_at_is_left_alone() -> None:
     Path("busy").mkdir()
-    with cell.FileLock(Path("busy/.lock")):
+    with owned(Path("busy")):
         assert cell.main(Path("busy")) == cell.BUSY
 
 
