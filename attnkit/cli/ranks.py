@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch.distributed
 from lightning.pytorch.strategies.launchers import subprocess_script
@@ -142,8 +143,8 @@ def _as_first() -> Iterator[None]:
         watch = Watch(processes)
         watch.start()
 
-    original = subprocess_script._launch_process_observer
-    subprocess_script._launch_process_observer = begin  # type: ignore[assignment]
+    launching: Any = subprocess_script
+    original, launching._launch_process_observer = launching._launch_process_observer, begin
     before = os.environ.get(LAUNCHER)
     os.environ[LAUNCHER] = str(os.getpid())
     try:
@@ -172,7 +173,7 @@ def _as_first() -> Iterator[None]:
             watch.over.set()
             watch.wait_for_all()
     finally:
-        subprocess_script._launch_process_observer = original
+        launching._launch_process_observer = original
         if before is None:
             del os.environ[LAUNCHER]
         else:
@@ -187,7 +188,7 @@ def _as_child(parent: int) -> Iterator[None]:
         while not over.wait(POLL):
             if os.getppid() != parent:
                 if os.environ.get("LOCAL_RANK") == "1":  # one of those that are left speaks
-                    message = _sentence(f"rank {_rank() - 1} (process {parent}), which began the other processes, has died")
+                    message = _sentence(f"rank 0 (process {parent}), which began the other processes, has died")
                     print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
                 os._exit(LOST)
 

@@ -20,6 +20,7 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.cli import cell
 from attnkit.cli.inspection import Inspector
+from attnkit.ownership import owned
 from tests.ablation.conftest import SEEDS, STUDY
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
