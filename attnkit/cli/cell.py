@@ -30,6 +30,7 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.ablation.engine import BUSY
+from attnkit.ablation.launch import note
 from attnkit.ablation.sections import Budget
 from attnkit.ablation.store import FULL, read_json, write_json
 from attnkit.callback import UnhealthyError
@@ -293,7 +294,8 @@ def _main(folder: Path) -> int:
                     train(folder)
             except Exception as error:
                 if is_lost(error):
-                    raise  # which process died is for those to say who watch
+                    note(folder, "killed", "one of its processes died; attnkit ablate logs says which")
+                    raise
                 traceback.print_exc()
                 first = f"{type(error).__name__}: {error}".splitlines()[0]
                 write_json(folder / "status.json", {"status": "failed", "kind": kind_of(error), "message": first})

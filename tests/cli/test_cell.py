@@ -82,6 +82,32 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.M
     assert len(resumed["curve"]) == 2
 
 
+def test_a_run_that_is_asked_to_end_saves_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = cell.Recorder.on_train_batch_end
+
+    def asked(self: cell.Recorder, trainer: Any, *others: Any) -> None:
+        end(self, trainer, *others)
+        if trainer.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", asked)
+    run("asked")
+    assert not Path("asked/status.json").exists()  # so that it goes on
+    assert torch.load("asked/checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
+    assert cell.main(Path("asked").absolute()) == 0
+    assert status_of(Path("asked"))["status"] == "ok"
+
+
+def test_a_run_of_which_a_process_died_counts_as_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: Any) -> None:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+
+    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", lose)
+    with pytest.raises(SystemExit):
+        run("lost")
+    assert status_of(Path("lost"))["kind"] == "killed"
+
+
 def test_a_run_that_diverges_says_so() -> None:
     run("wild", {"model": {"optimizer": {"name": "sgd", "lr": 1e30}}, "trainer": {"max_epochs": 3}})
     assert status_of(Path("wild"))["status"] == "diverged"
