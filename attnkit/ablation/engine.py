@@ -1,10 +1,12 @@
 """Runs the trainings of a plan, each in a process of its own, so many at once. No torch here.
 
 Nothing but the files of the runs says what is done: this process may be killed at any point, alone or with its children, and
-another one goes on from there. A run whose process lives on without its parent holds a lock, and is waited for.
+another one goes on from there. The processes of its runs save and end when it does. A run that a process of another study or machine is
+at is waited for.
 """
 
 import errno
+import math
 import shutil
 import signal
 import time
@@ -13,12 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.launch import POLL, WORKER, Handle, Job, Launcher, launcher
+from attnkit.ablation.launch import POLL, WORKER, Handle, Job, Launcher, launcher, note
 from attnkit.ablation.plan import Plan, Run, make_plan
 from attnkit.ablation.probe import estimate
-from attnkit.ablation.progress import Progress, Say
+from attnkit.ablation.progress import Progress, Say, clock
 from attnkit.ablation.store import FINAL, remove, result_of, status_of, told_when_full, write_json
+from attnkit.ownership import Owner
 from attnkit.registry import ConfigurationError, nearest
+
+ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
+"""Exit statuses of a run that saved and ended because it was asked to."""
+
+SAID_AGAIN = 60.0
+"""Seconds after which it is said again what is waited for."""
+
+LOOKED_AGAIN = 1.0
+"""Seconds after which runs that others are at are looked at again."""
 
 BUSY = 75
 """Exit status of a run that another process is at (EX_TEMPFAIL of sysexits.h)."""
@@ -103,6 +115,7 @@ class Engine:
         self.queue: list[Run] = []
         self.active: list[_Active] = []
         self.tries: dict[str, int] = {}
+        self.others = Others(say)
         progress.total = len(plan.runs)
         for run in plan.runs:
             state = status_of(folder := plan.run_folder(run.key))
@@ -127,7 +140,7 @@ class Engine:
         where = launcher(spec)
         try:
             while self.queue or self.active:
-                while len(self.active) < self.progress.jobs and (run := self._next()) is not None:
+                while len(self.active) < self.progress.jobs and self.others.is_time() and (run := self._next()) is not None:
                     slot = min(set(range(self.progress.jobs)) - {a.slot for a in self.active})
                     self.active.append(self._start(where, run, slot))
                     self.progress.active = {_name(a.run): a.began for a in self.active}
@@ -140,14 +153,18 @@ class Engine:
             where.close()
 
     def _next(self) -> Run | None:
-        """Return a run that no process is at: one may have outlived an engine that was killed, and may have finished since."""
+        """Return a run that no process is at: one of another engine may be, and may have finished since."""
+        held: dict[str, Owner] = {}
         for run in list(self.queue):
             state = status_of(self.plan.run_folder(run.key))
-            if state["status"] != "running":
-                self.queue.remove(run)
-                if state["status"] not in FINAL:
-                    return run
-                self._end(run, None)
+            if state["status"] == "running":
+                held[_name(run)] = state["owner"]
+                continue
+            self.queue.remove(run)
+            if state["status"] not in FINAL:
+                return run
+            self._end(run, None)
+        self.others.wait_for(held)
         return None
 
     def _start(self, where: Launcher, run: Run, slot: int) -> _Active:
@@ -163,15 +180,16 @@ class Engine:
         except OSError:
             raise  # of this machine
         except Exception as error:  # of the machine that it was on
-            active.job.note("killed", f"lost: {str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__}")
+            note(
+                active.job.folder, "killed", f"lost: {str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__}"
+            )
         else:
             if code == BUSY:
                 self.queue.append(active.run)
                 return
-            if code < 0:
-                active.job.note("killed", f"killed by {signal.Signals(-code).name}")
-            else:
-                active.job.note("error", f"exit status {code}")
+            number = -code if code < 0 else ASKED.get(code)
+            kind, message = ("killed", f"killed by {signal.Signals(number).name}") if number else ("error", f"exit status {code}")
+            note(active.job.folder, kind, message)
         self._end(active.run, time.monotonic() - active.began)
 
     def _end(self, run: Run, elapsed: float | None) -> None:
@@ -199,6 +217,38 @@ class Engine:
             raise OSError(errno.ENOSPC, status.get("message"))
         elif status["status"] == "failed" and self.fail_fast:
             raise ConfigurationError(f"{name} failed ({kind}): {status.get('message')}; attnkit ablate logs says more")
+
+
+class Others:
+    """Says which runs are waited for because other processes are at them.
+
+    Args:
+        say: Is told.
+    """
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self._since: dict[str, float] = {}  # when each run was first waited for
+        self._said = self._looked = -math.inf
+
+    def is_time(self) -> bool:
+        """Return whether to look for a run again: at once, unless others were at all of them."""
+        return not self._since or time.monotonic() - self._looked > LOOKED_AGAIN
+
+    def wait_for(self, held: Mapping[str, Owner]) -> None:
+        """Say what is waited for, and for how long it has been: at first, when there is more, and then each minute.
+
+        Args:
+            held: The processes, by the names of their runs.
+        """
+        now = self._looked = time.monotonic()
+        is_new = not held.keys() <= self._since.keys()
+        self._since = {name: self._since.get(name, now) for name in held}
+        if held and (is_new or now - self._said > SAID_AGAIN):
+            self._said = now
+            for name, owner in held.items():
+                waited = now - self._since[name]
+                self.say(f"waiting for {name}: {owner} has it{f', for {clock(waited)} now' if waited > 1 else ''}")
 
 
 def check_metric(plan: Plan, folder: Path) -> None:

@@ -26,6 +26,9 @@ POLL = 0.05
 GRACE = 10
 """Seconds between asking a process to end, when it saves a checkpoint, and ending it."""
 
+DRIVEN = "--driven"
+"""Tells a worker that its stdin ends when the process that began it does, however that ends: then it has to end too."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -48,13 +51,18 @@ class Job:
     def carry_out(self, stop: Event | None = None) -> int:
         """Begin the process, wait for it, and write down how it ended if it did not itself; return its exit status."""
         environment = dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.gpu is not None else {})
-        command = [sys.executable, "-m", self.worker, str(self.folder)]
+        limit = [f"--timeout={self.timeout}"] if self.timeout is not None else []
+        command = [sys.executable, "-m", self.worker, str(self.folder), DRIVEN, *limit]
         with (self.folder / "stdout.txt").open("ab") as out, (self.folder / "stderr.txt").open("ab") as err:
-            process = subprocess.Popen(command, cwd=self.directory, stdout=out, stderr=err, env=environment, start_new_session=True)
+            process = subprocess.Popen(
+                command, cwd=self.directory, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment, start_new_session=True
+            )
         try:
             return self._wait(process, stop)
         finally:
             _end(process)
+            assert process.stdin is not None
+            process.stdin.close()
 
     def _wait(self, process: subprocess.Popen[bytes], stop: Event | None) -> int:
         began = time.monotonic()
@@ -63,14 +71,20 @@ class Job:
                 return process.wait(POLL)
             if self.timeout is not None and time.monotonic() - began > self.timeout:
                 _end(process)
-                self.note("timeout", f"took more than {self.timeout:g} s")
+                note(self.folder, "timeout", took_too_long(self.timeout))
                 break
         return -signal.SIGTERM
 
-    def note(self, kind: str, message: str) -> None:
-        """Write down that the run failed, unless there is an outcome."""
-        if status_of(self.folder)["status"] not in FINAL:
-            write_json(self.folder / "status.json", {"status": "failed", "kind": kind, "message": message})
+
+def note(folder: Path, kind: str, message: str) -> None:
+    """Write down that a run failed, unless there is an outcome."""
+    if status_of(folder)["status"] not in FINAL:
+        write_json(folder / "status.json", {"status": "failed", "kind": kind, "message": message})
+
+
+def took_too_long(timeout: float) -> str:
+    """Return the message of a run that was ended."""
+    return f"took more than {timeout:g} s"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

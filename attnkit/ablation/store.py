@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from attnkit.files import LARGEST_JSON, parse_json, read_text
+from attnkit.ownership import owner_of
 from attnkit.registry import ConfigurationError
 
 FINAL = ("ok", "diverged", "failed")
@@ -140,8 +139,9 @@ def _is_number(value: Any) -> bool:
 def status_of(run: Path) -> dict[str, Any]:
     """Return what is known of a run.
 
-    `status` is one of `FINAL`; `damaged` if its status or its result cannot be read, so that it must be run again; `running` if a process
-    is at it; `interrupted` if one was; `pending` if none ever was. With `failed` and `damaged` there are a `kind` and a `message`.
+    `status` is one of `FINAL`; `damaged` if its status or its result cannot be read, so that it must be run again; `running` if a process,
+    the `owner`, is at it; `interrupted` if one was; `pending` if none ever was. With `failed` and `damaged` there are a `kind` and a
+    `message`.
     """
     try:
         found = read_json(run / "status.json")
@@ -159,8 +159,5 @@ def status_of(run: Path) -> dict[str, Any]:
         return {"status": "damaged", "kind": "damaged", "message": str(error)}
     if not (run / "stderr.txt").exists():
         return {"status": "pending"}
-    try:
-        with FileLock(run / ".lock", timeout=0):
-            return {"status": "interrupted"}
-    except Timeout:
-        return {"status": "running"}
+    owner = owner_of(run)
+    return {"status": "interrupted"} if owner is None else {"status": "running", "owner": owner}

@@ -2,27 +2,28 @@
 
 import shutil
 import signal
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import rank_zero_info
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
+from attnkit.callback.stopping import Stopped, stop_signals
 from attnkit.registry import ConfigurationError
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+FIRST = "attnkit: the run saves its state and stops after this step, and after a validation that is due; Ctrl-C again ends it at once\n"
 
 
 class LastCheckpoint(Checkpoint):
     """Keeps the newest state of a run as `checkpoints/last.ckpt`, and the one before it as `checkpoints/previous.ckpt`.
 
     It is written between two optimizer steps, when all that belongs to the first one is done and logged: after each validation and each
-    epoch, every so many steps and minutes, at the end of the run, and when SIGTERM stops it.
+    epoch, every so many steps and minutes, at the end of the run, and when SIGINT or SIGTERM stops it. A second SIGINT ends it at once.
 
     Args:
         every_n_steps: Optimizer steps between two checkpoints (default: steps do not matter).
@@ -42,7 +43,7 @@ class LastCheckpoint(Checkpoint):
                 raise ConfigurationError(f"{name} must be positive, but is {value}")
         self.every_n_steps, self.every_n_minutes = every_n_steps, every_n_minutes
         self.path = Path(LAST)
-        self._due = self._stopping = False
+        self._due = False
         self._step = 0  # of the newest checkpoint, and its time
         self._time = time.monotonic()
 
@@ -51,27 +52,42 @@ class LastCheckpoint(Checkpoint):
         self.path = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints" / LAST
 
     @override
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._due, self._stopping = False, trainer.received_sigterm
-        self._step, self._time = trainer.global_step, time.monotonic()
-        if threading.current_thread() is threading.main_thread():
-            # Lightning's own handler breaks validations off, and its messages to other processes can come in the midst of others
-            signal.signal(signal.SIGTERM, self._stop)
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        stop_signals.take()  # back from Lightning, whose handler breaks validations off and talks to other processes in the midst of others
 
-    def _stop(self, *_: Any) -> None:
-        self._stopping = True
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._due = False
+        self._step, self._time = trainer.global_step, time.monotonic()
+        stop_signals.take()
+        if trainer.received_sigterm:  # by Lightning's handler
+            raise Stopped(signal.SIGTERM)
+        stop_signals.defer(FIRST if trainer.is_global_zero else "")
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if batch_idx % trainer.accumulate_grad_batches != 0:
             return
-        # it is enough that one of several processes got the signal; all stop before the same step
-        stops = trainer.strategy.reduce_boolean_decision(self._stopping, all=False)
-        if stops or self._is_due(trainer):
+        stopping = self._stopping(trainer)
+        if stopping is not None or self._is_due(trainer):
             self._save(trainer)
-        if stops:
-            rank_zero_info(f"Stopped by SIGTERM after {trainer.global_step} steps, saved in {self.path}")
-            raise SIGTERMException
+        if stopping is not None:
+            if trainer.global_step == self._step > 0:
+                rank_zero_info(f"Stopped by {stopping.name} after {trainer.global_step} steps, saved in {self.path}")
+            raise Stopped(stopping)
+
+    @staticmethod
+    def _stopping(trainer: Trainer) -> signal.Signals | None:
+        """Return the signal that any of the processes got: all of them stop before the same step."""
+        if trainer.world_size == 1:
+            return stop_signals.received
+        received = torch.tensor(stop_signals.received or 0, device=trainer.strategy.root_device)
+        number = int(trainer.strategy.reduce(received, reduce_op="max"))
+        return signal.Signals(number) if number else None
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        stop_signals.act()  # a signal that was noted came too late: all steps are made
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,5 +1,7 @@
 """One run of a study, in a process of its own: `python -m attnkit.cli.cell FOLDER` trains what FOLDER/job.json says.
 
+What began it adds `--driven`, and `--timeout=SECONDS` if the study has one; see `attnkit.cli.lifeline`.
+
 Initialisation, order of the data and dropout have a seed each, so that what one variant draws moves nothing in another. That all variants
 saw the same batches is not taken on trust: a hash of every batch is part of the result.
 """
@@ -13,13 +15,13 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import yaml
-from filelock import FileLock, Timeout
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
@@ -28,17 +30,22 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.ablation.engine import BUSY
+from attnkit.ablation.launch import note
 from attnkit.ablation.sections import Budget
 from attnkit.ablation.store import FULL, read_json, write_json
 from attnkit.callback import UnhealthyError
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
+from attnkit.callback.stopping import Stopped, stop_signals
 from attnkit.callback.throughput import peak_memory
 from attnkit.cli.budget import Limit
 from attnkit.cli.costs import now, real_tokens, training_flops_per_token, uses_processor_time
 from attnkit.cli.lengths import Lengths
+from attnkit.cli.lifeline import hold_on
 from attnkit.cli.output import say
+from attnkit.cli.ranks import is_lost, together
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
+from attnkit.ownership import OwnedError, owned
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import data_share
 from attnkit.task import Task
@@ -140,7 +147,11 @@ class CellCLI(RunCLI):
 
     def __init__(self, request: Request, recorder: Recorder, others: Sequence[Callback]) -> None:
         self.recorder, self.others = recorder, others
-        super().__init__("fit", request)
+        super().__init__("fit", request, ExitStack())
+
+    @override
+    def _hold(self, folder: Path) -> None:
+        """Do nothing: this process holds the folder of the run."""
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -262,11 +273,20 @@ def kind_of(error: BaseException) -> str:
 
 def main(folder: Path) -> int:
     """Train, and write down how it ended. Returns the exit status."""
+    with stop_signals.taken():
+        try:
+            with together():
+                return _main(folder)
+        except Stopped as stop:
+            return 0 if is_child() else int(stop.code or 0)
+
+
+def _main(folder: Path) -> int:
     if is_child():
         train(folder)
         return 0
     try:
-        with FileLock(folder / ".lock", timeout=0):
+        with owned(folder):
             if (folder / "status.json").exists():
                 return 0  # by another process, since this one was begun
             try:
@@ -275,15 +295,19 @@ def main(folder: Path) -> int:
                         warnings.filterwarnings("ignore", message=message)
                     train(folder)
             except Exception as error:
+                if is_lost(error):
+                    note(folder, "killed", "one of its processes died; attnkit ablate logs says which")
+                    raise
                 traceback.print_exc()
                 first = f"{type(error).__name__}: {error}".splitlines()[0]
                 write_json(folder / "status.json", {"status": "failed", "kind": kind_of(error), "message": first})
                 return 1
-    except Timeout:
+    except OwnedError:
         return BUSY
     return 0
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    hold_on(Path(sys.argv[1]), sys.argv[2:])
     sys.exit(main(Path(sys.argv[1])))

@@ -37,6 +37,8 @@ class Word(str):
 class Request:
     """The arguments of `attnkit fit` and its siblings, taken apart."""
 
+    given: list[str] = field(default_factory=list)
+    """All of them, as they were given."""
     recipes: list[str] = field(default_factory=list)
     flags: dict[str, Any] = field(default_factory=dict)
     """What `--model...` and `--data...` ask for, as a layer."""
@@ -63,7 +65,7 @@ def take_apart(arguments: Sequence[str]) -> Request:
         >>> take_apart(["--config", "g2p/transformer", "--model.stack.attention", "additive", "--trainer.max_epochs=3"]).flags
         {'model': {'stack': {'attention': 'additive'}}}
     """
-    request = Request()
+    request = Request(given=list(arguments))
     settings: list[tuple[list[str], Any]] = []
     rest = list(arguments)
     while rest:

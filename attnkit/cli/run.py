@@ -4,10 +4,12 @@ import inspect
 import json
 import logging
 import re
+import shlex
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,10 +22,10 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_only
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
+from attnkit.callback.stopping import Stopped, stop_signals
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot, overview, trainer_overview
@@ -31,17 +33,18 @@ from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_
 from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
 from attnkit.cli.output import notes, output, say
 from attnkit.cli.parser import Parser
+from attnkit.cli.ranks import together
 from attnkit.cli.recipe import SEED, Request, merge, read_recipe, read_yaml, take_apart
 from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in, saved_state
-from attnkit.cli.runs import find_run, next_version, run_name, version_of
+from attnkit.cli.runs import find_run, is_first, new_run, run_name, runs_in, version_of
 from attnkit.cli.trust import is_run_name, trusted_part
+from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError, Registry, datasets, tasks
 from attnkit.strategy import FSDP2
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
 from attnkit.task.generating import TextGenerator
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
-TERMINATED = 143  # the exit status of what SIGTERM stops, 128 + 15
 UNHEALTHY = 3  # that of a training that would only spoil more, so that it is not begun again and again
 
 _NOISE = (
@@ -72,19 +75,18 @@ def run(command: str, arguments: list[str]) -> None:
     elif (request := take_apart(arguments)).help_of is not None:
         print(describe_slot(request))
     else:
-        with warnings.catch_warnings(), notes(), _one_message():
-            for message in _NOISE:
-                warnings.filterwarnings("ignore", message=message)
-            logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
-            try:
-                RunCLI(command, request)
-            except SIGTERMException:
-                rank_zero_only(say)("note: stopped by SIGTERM; --resume goes on from the newest checkpoint")
-                # the first process's status is the command's; Lightning kills it while it ends if another one's is not 0
-                raise SystemExit(0 if getattr(rank_zero_only, "rank", 0) else TERMINATED) from None
-            except UnhealthyError as error:
-                rank_zero_only(say)(f"attnkit: error: {error}")
-                raise SystemExit(0 if getattr(rank_zero_only, "rank", 0) else UNHEALTHY) from None
+        try:
+            with warnings.catch_warnings(), stop_signals.taken(), together(), notes(), _one_message(), ExitStack() as claims:
+                for message in _NOISE:
+                    warnings.filterwarnings("ignore", message=message)
+                logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
+                RunCLI(command, request, claims)
+        except Stopped as stop:  # the first process's status is the command's
+            rank_zero_only(say)("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))
+            raise SystemExit(stop.code if is_first() else 0) from None
+        except UnhealthyError as error:
+            rank_zero_only(say)(f"attnkit: error: {error}")
+            raise SystemExit(UNHEALTHY if is_first() else 0) from None
 
 
 @contextmanager
@@ -116,10 +118,11 @@ class RunCLI(LightningCLI):
     Args:
         command: `fit`, `validate`, `test` or `predict`.
         request: The arguments after it.
+        claims: Holds the folder of the run until it is closed.
     """
 
-    def __init__(self, command: str, request: Request) -> None:
-        self.request = request
+    def __init__(self, command: str, request: Request, claims: ExitStack) -> None:
+        self.request, self.claims = request, claims
         if request.out is not None and command != "predict":
             raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} writes no such file")
         if request.trust and command != "fit":
@@ -132,7 +135,7 @@ class RunCLI(LightningCLI):
         self.ckpt_path: str | None = request.ckpt_path or recipe.pop("ckpt_path", None)
         self.resumed: Path | None = None  # the folder of the run that goes on
         if request.resume or (command == "fit" and self.ckpt_path == "last"):
-            self.resumed, self.ckpt_path = find_run(request, command, recipe, self.ckpt_path)
+            self.resumed, self.ckpt_path = find_run(request, command, recipe, self.ckpt_path, claims)
         self.checkpoint = self._read_checkpoint(command)
         if self.checkpoint is not None:
             recipe = merge(self._recipe_in_checkpoint(command, recipe), recipe, dropped=dropped)
@@ -220,9 +223,9 @@ class RunCLI(LightningCLI):
         chosen = self.config_init[self.subcommand].trainer
         callbacks = chosen.callbacks or []
         callbacks = [*callbacks] if isinstance(callbacks, list) else [callbacks]
-        if self.subcommand == "fit" and chosen.logger is None:
+        if self.subcommand == "fit" and chosen.logger is None and not chosen.fast_dev_run:  # which writes nothing
             folder = Path(chosen.default_root_dir or "runs")
-            number = version_of(self.resumed) if self.resumed else next_version(folder / self._run_name())
+            number = version_of(self.resumed) if self.resumed else self._new_version(folder / self._run_name())
             if self.resumed is not None and self.checkpoint is not None:
                 rank_zero_only(cut_back)(self.resumed, self.checkpoint.get(POSITION, {}))
             kwargs["logger"] = [
@@ -231,6 +234,8 @@ class RunCLI(LightningCLI):
             ]
         elif chosen.logger is None:
             kwargs["logger"] = False
+        if self.subcommand == "fit" and chosen.logger is False and not chosen.fast_dev_run:
+            self._hold(Path(chosen.default_root_dir or ".") / "checkpoints")
         wants_checkpoints = self.subcommand == "fit" and chosen.enable_checkpointing is not False and not chosen.barebones
         if wants_checkpoints and not any(isinstance(c, ModelCheckpoint) for c in callbacks):
             monitor, mode = getattr(self.model, "monitor", (None, "min"))
@@ -265,6 +270,40 @@ class RunCLI(LightningCLI):
                 f"trainer.strategy: {type(trainer.strategy).__name__} would run code that a sharded checkpoint holds; use fsdp2 or ddp"
             )
         return trainer
+
+    def _new_version(self, folder: Path) -> int:
+        """Create the folder of this run, and return its number; other processes of the run need none, since they write nothing."""
+        return self.claims.enter_context(new_run(folder)) if is_first() else 0
+
+    def _hold(self, folder: Path) -> None:
+        """Hold a folder that may serve many runs, one after another."""
+        if is_first():
+            folder.mkdir(parents=True, exist_ok=True)
+            self.claims.enter_context(owned(folder, say=say))
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            super()._run_subcommand(subcommand)
+        except Stopped as stop:
+            if subcommand == "fit":
+                stop.add_note(self._how_to_go_on())
+            raise
+
+    def _how_to_go_on(self) -> str:
+        """Return what to do after a fit that was stopped: the command to the letter."""
+        paths = [c.path for c in self.trainer.checkpoint_callbacks if isinstance(c, LastCheckpoint) and c.path.exists()]
+        command = ["attnkit", "fit", *self.request.given]
+        if not paths:
+            return f"Nothing is saved, since no step was complete. Start again with:\n  {shlex.join(command)}"
+        if "--resume" not in command:
+            run = paths[0].parents[1]
+            is_newest = run.name.startswith("version_") and run == runs_in(run.parent)[-1]
+            if self.request.recipes and self.ckpt_path is None and is_newest and run.parent.name == Path(self._run_name()).name:
+                command.append("--resume")
+            else:
+                command = [*_without(command, "--ckpt_path"), "--ckpt_path", short_path(str(paths[0]))]
+        return f"Its state is saved. Continue with:\n  {shlex.join(command)}"
 
     def before_fit(self) -> None:
         """Say what is trained."""
@@ -306,6 +345,16 @@ class RunCLI(LightningCLI):
         default = inspect.signature(Trainer).parameters
         trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or default[k].default is not None}
         return {**self.specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
+
+
+def _without(command: list[str], flag: str) -> list[str]:
+    """Return a command without a flag and its value.
+
+    Example:
+        >>> _without(["fit", "--ckpt_path", "a.ckpt", "--ckpt_path=b.ckpt", "-c", "x"], "--ckpt_path")
+        ['fit', '-c', 'x']
+    """
+    return [word for before, word in pairwise(["", *command]) if flag not in (before, word) and not word.startswith(f"{flag}=")]
 
 
 def _path_of(callback: Checkpoint) -> str | None:

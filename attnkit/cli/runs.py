@@ -1,6 +1,8 @@
-"""The runs of a recipe: folders `version_0`, `version_1`, ... with checkpoints."""
+"""The runs of a recipe: folders `version_0`, `version_1`, ... with checkpoints, each held by the process whose run it is."""
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,21 +10,32 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_only
 
 from attnkit.cli.components import short_path
+from attnkit.cli.logs import EVENTS, METRICS
 from attnkit.cli.output import say
 from attnkit.cli.recipe import Request, find_recipe, recipe_folder
+from attnkit.ownership import disown, owned, owner_of
 from attnkit.registry import ConfigurationError
 from attnkit.task.checkpoint import CheckpointError, require_undamaged
 from attnkit.task.resume import WITHIN_STEP
 
 DAMAGED, INEXACT = ".damaged", ".within_step"
 ROOT = "--trainer.default_root_dir"
+RECIPE = "config.yaml"
+STARTED = (EVENTS, RECIPE, "hparams.yaml")
+"""What a run writes before its first step."""
 
 
-def find_run(request: Request, command: str, recipe: Mapping[str, Any], ckpt_path: str | None) -> tuple[Path, str] | tuple[None, None]:
+def find_run(
+    request: Request, command: str, recipe: Mapping[str, Any], ckpt_path: str | None, claims: ExitStack
+) -> tuple[Path, str] | tuple[None, None]:
     """Return the folder and the newest checkpoint of the newest run of a recipe, for `--resume`; None if there is none, and say so.
+
+    The first process holds the folder until the end of `claims`, and has it before it looks
+    into it, so that nothing of a living run is touched.
 
     Raises:
         ConfigurationError: It is not clear which run is meant.
+        OwnedError: The newest run is under way.
     """
     if command != "fit" or ckpt_path not in (None, "last"):
         raise ConfigurationError("--resume is for attnkit fit, and finds the checkpoint by itself: leave out one of both")
@@ -30,15 +43,63 @@ def find_run(request: Request, command: str, recipe: Mapping[str, Any], ckpt_pat
         raise ConfigurationError("--resume goes on with the newest run of a recipe: add --config RECIPE")
     flags = (flag.partition("=")[2] or after for flag, after in pairwise([*request.others, ""]) if flag.partition("=")[0] == ROOT)
     root = next(flags, None) or (recipe.get("trainer") or {}).get("default_root_dir") or "runs"
-    run = newest_run(Path(root) / run_name(request.recipes[0]))
-    path = None if run is None else newest_checkpoint(run / "checkpoints")
-    if run is None or path is None:
-        say("note: --resume found no checkpoint of this recipe, so the run starts anew")
-        return None, None
-    for draft in run.glob("checkpoints/.*.ckpt.*.tmp"):  # a kill leaves what was being written
-        rank_zero_only(draft.unlink)(missing_ok=True)
-    say(f"note: going on from {short_path(str(path))}")
-    return run, str(path)
+    for run in reversed(runs_in(Path(root) / run_name(request.recipes[0]))):
+        owner = owner_of(run) if is_first() else None
+        saved = any(run.glob("checkpoints/*.ckpt"))
+        if owner is None and not saved and not (run / RECIPE).exists():
+            continue  # a start that failed is no run
+        if is_first() and (saved or owner is not None):
+            claims.enter_context(owned(run, say=say))
+            for draft in run.glob("checkpoints/.*.ckpt*.tmp"):  # a kill leaves what was being written
+                shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
+        if (path := newest_checkpoint(run / "checkpoints")) is not None:
+            say(f"note: going on from {short_path(str(path))}")
+            return run, str(path)
+        break
+    say("note: --resume found no checkpoint of this recipe, so the run starts anew")
+    return None, None
+
+
+@contextmanager
+def new_run(folder: Path) -> Iterator[int]:
+    """Create the next folder `version_N`, hold it until the end of the `with` block, and yield N.
+
+    Of several processes each gets a folder of its own. If the run fails before its first step, the folder is removed again.
+    """
+    while True:
+        runs = runs_in(folder)
+        run = folder / f"version_{version_of(runs[-1]) + 1 if runs else 0}"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            run.mkdir()
+            break
+        except FileExistsError:
+            continue  # another process was faster
+    with owned(run):
+        try:
+            yield version_of(run)
+        except BaseException:
+            _remove_if_nothing_came(run)
+            raise
+
+
+def _remove_if_nothing_came(run: Path) -> None:
+    """Remove the folder of a run that has neither checkpoints nor metrics; what attnkit did not write stays."""
+    if (run / METRICS).exists() or any(run.glob("checkpoints/*")):
+        return
+    for pattern in STARTED:
+        for path in run.glob(pattern):
+            path.unlink()
+    disown(run)
+    with suppress(OSError):  # there is more
+        if (run / "checkpoints").exists():
+            (run / "checkpoints").rmdir()
+        run.rmdir()
+
+
+def is_first() -> bool:
+    """Return whether this process is the first of its run: it alone holds the folder, and writes."""
+    return not getattr(rank_zero_only, "rank", 0)
 
 
 def run_name(recipe: str) -> str:
@@ -47,10 +108,9 @@ def run_name(recipe: str) -> str:
     return path.relative_to(folder).with_suffix("").as_posix() if path.is_relative_to(folder) else path.stem
 
 
-def newest_run(folder: Path) -> Path | None:
-    """Return the folder `version_N` with the greatest N."""
-    runs = [path for path in folder.glob("version_*") if path.name[8:].isdigit()]
-    return max(runs, key=version_of, default=None)
+def runs_in(folder: Path) -> list[Path]:
+    """Return the folders `version_N`, by N."""
+    return sorted((path for path in folder.glob("version_*") if path.name[8:].isdecimal()), key=version_of)
 
 
 def version_of(run: Path) -> int:
@@ -61,12 +121,6 @@ def version_of(run: Path) -> int:
         12
     """
     return int(run.name[8:])
-
-
-def next_version(folder: Path) -> int:
-    """Return the smallest N so that neither `version_N` nor a later one is in `folder`."""
-    run = newest_run(folder)
-    return 0 if run is None else version_of(run) + 1
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

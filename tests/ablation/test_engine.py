@@ -10,11 +10,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.fairness import checklist
@@ -22,6 +22,7 @@ from attnkit.ablation.plan import Plan, add_seeds
 from attnkit.ablation.report import markdown, page
 from attnkit.ablation.results import Results
 from attnkit.ablation.store import status_of, write_json
+from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import study
 
@@ -279,9 +280,38 @@ def test_a_run_is_running_while_a_process_has_its_lock(worker: Use) -> None:
     assert status_of(run)["status"] == "pending"
     run.mkdir(parents=True)
     (run / "stderr.txt").touch()
-    with FileLock(run / ".lock"):
-        assert status_of(run)["status"] == "running"
+    with owned(run):
+        found = status_of(run)
+        assert (found["status"], found["owner"].pid) == ("running", os.getpid())
     assert status_of(run)["status"] == "interrupted"
+
+
+def test_who_holds_a_run_that_is_waited_for_is_said(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnkit.ablation.engine.SAID_AGAIN", 1.0)
+    plan, said = make(), list[str]()
+    run = plan.run_folder(plan.runs[0].key)
+    run.mkdir(parents=True)
+    (run / "stderr.txt").touch()
+    holding = ExitStack()
+    holding.enter_context(owned(run))
+
+    def say(line: str) -> None:
+        said.append(line)
+        if " now" in line:
+            holding.close()
+
+    run_plan(plan, say=say)
+    waits = [line for line in said if line.startswith("waiting")]
+    assert waits[0].startswith(f"waiting for baseline seed 0: process {os.getpid()}, since 20")
+    assert re.search(r" has it, for \d+ s now$", waits[1])
+    assert states(plan) == {"ok": 9}
+
+
+def test_a_worker_that_was_asked_to_end_counts_as_killed(worker: Use) -> None:
+    worker("sys.exit(143)")
+    plan = make(seeds=2, factors={"model.stack.position": ["none"]}, retries={})
+    run_plan(plan)
+    assert states(plan) == {"killed": 4}
 
 
 def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:

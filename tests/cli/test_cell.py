@@ -20,6 +20,7 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.store import read_json, status_of, write_json
 from attnkit.cli import cell
 from attnkit.cli.inspection import Inspector
+from attnkit.ownership import owned
 from tests.ablation.conftest import SEEDS, STUDY
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
@@ -79,6 +80,32 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.M
     for key in ("metrics", "batches", "batch_hash", "tokens"):
         assert resumed[key] == whole[key]
     assert len(resumed["curve"]) == 2
+
+
+def test_a_run_that_is_asked_to_end_saves_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    end = cell.Recorder.on_train_batch_end
+
+    def asked(self: cell.Recorder, trainer: Any, *others: Any) -> None:
+        end(self, trainer, *others)
+        if trainer.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", asked)
+    run("asked")
+    assert not Path("asked/status.json").exists()  # so that it goes on
+    assert torch.load("asked/checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
+    assert cell.main(Path("asked").absolute()) == 0
+    assert status_of(Path("asked"))["status"] == "ok"
+
+
+def test_a_run_of_which_a_process_died_counts_as_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: Any) -> None:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
+
+    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", lose)
+    with pytest.raises(SystemExit):
+        run("lost")
+    assert status_of(Path("lost"))["kind"] == "killed"
 
 
 def test_a_run_that_diverges_says_so() -> None:
@@ -159,7 +186,7 @@ def test_a_wrong_recipe_is_a_failed_run_with_its_message() -> None:
 
 def test_a_run_that_another_process_is_at_is_left_alone() -> None:
     Path("busy").mkdir()
-    with cell.FileLock(Path("busy/.lock")):
+    with owned(Path("busy")):
         assert cell.main(Path("busy")) == cell.BUSY
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +18,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attnkit.cli.logs import cut_back, read_rows
+from attnkit.ownership import owned, owner_of
 from attnkit.task.seq2seq import Seq2Seq
 from tests.cli.conftest import TINY
 
@@ -95,7 +97,10 @@ def test_a_killed_command_goes_on_as_if_nothing_had_been(attnkit: Command, tmp_p
 
 
 @pytest.mark.parametrize("moment", ["objective", "last of an epoch", "validation_step"])
-def test_sigterm_saves_first(moment: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: Random) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_first(
+    number: signal.Signals, moment: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: Random
+) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for folder in (whole, stopped):
         write_recipe(folder, Random(0))
@@ -109,18 +114,130 @@ def test_sigterm_saves_first(moment: str, attnkit: Command, tmp_path: Path, monk
 
     def signalled(*arguments: Any) -> Any:
         if next(calls) == call:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         return step(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(Seq2Seq, method, signalled)
         outcome = attnkit("fit", "--config", "tiny.yaml")
-    assert outcome.status == 143
+    assert outcome.status == 128 + number
     steps = torch.load(SAVED / "last.ckpt", weights_only=True)["global_step"]
     assert steps > (call // 2 if method == "objective" else 3)  # when the step was complete; 4 come before the first validation
-    assert "note: stopped by SIGTERM; --resume goes on" in outcome.err
+    assert "Ctrl-C again ends it at once" in outcome.err
+    assert outcome.err.endswith(
+        f"note: stopped by {number.name}\nIts state is saved. Continue with:\n  attnkit fit --config tiny.yaml --resume\n"
+    )
     assert attnkit("fit", "--config", "tiny.yaml", "--resume").status == 0
     assert_equal_runs(whole, stopped)
+
+
+@pytest.mark.parametrize("moment", ["setup", "validation_step"], ids=["before the model is built", "sanity check"])
+def test_before_the_first_step_a_signal_ends_a_run_that_leaves_nothing(
+    moment: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_recipe(tmp_path, Random(0))
+    monkeypatch.setattr(Seq2Seq, moment, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    outcome = attnkit("fit", "--config", "tiny.yaml")
+    assert outcome.status == 130
+    assert outcome.err.endswith("Nothing is saved, since no step was complete. Start again with:\n  attnkit fit --config tiny.yaml\n")
+    assert list((tmp_path / "runs/tiny").iterdir()) == []
+
+
+def test_a_run_without_a_folder_of_its_own_is_continued_by_its_checkpoint(
+    attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_recipe(tmp_path, Random(0))
+    objective, calls = Seq2Seq.objective, iter(range(100))
+
+    def signalled(*arguments: Any) -> Any:
+        if next(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return objective(*arguments)
+
+    monkeypatch.setattr(Seq2Seq, "objective", signalled)
+    outcome = attnkit("fit", "--config", "tiny.yaml", "--trainer.logger", "false")
+    assert outcome.status == 130
+    assert outcome.err.endswith("\n  attnkit fit --config tiny.yaml --trainer.logger false --ckpt_path checkpoints/last.ckpt\n")
+
+
+def test_a_run_that_lives_is_not_resumed_and_not_cleaned(attnkit: Command, tmp_path: Path) -> None:
+    write_recipe(tmp_path, Random(0))
+    SAVED.mkdir(parents=True)
+    (RUN / "config.yaml").touch()
+    (SAVED / ".last.ckpt.1.tmp").touch()
+    (SAVED / "last.ckpt").write_bytes(b"PK damaged")
+    with owned(RUN):
+        outcome = attnkit("fit", "--config", "tiny.yaml", "--resume")
+    assert outcome.status == 2
+    assert f"runs/tiny/version_0 is in use by process {os.getpid()}, since 20" in outcome.err
+    assert f"stop it with `kill {os.getpid()}` (it saves its state first)" in outcome.err
+    assert {path.name for path in SAVED.iterdir()} == {".last.ckpt.1.tmp", "last.ckpt"}
+
+
+def test_a_folder_without_versions_has_one_owner_too(attnkit: Command, tmp_path: Path) -> None:
+    write_recipe(tmp_path, Random(0))
+    (tmp_path / "checkpoints").mkdir()
+    with owned(tmp_path / "checkpoints"):
+        outcome = attnkit("fit", "--config", "tiny.yaml", "--trainer.logger", "false")
+    assert outcome.status == 2
+    assert "checkpoints is in use by process" in outcome.err
+
+
+def test_failed_starts_leave_nothing_that_resume_would_meet(attnkit: Command, tmp_path: Path) -> None:
+    write_recipe(tmp_path, Random(0))
+    assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_epochs", 1).status == 0
+    assert attnkit("fit", "--config", "tiny.yaml", "--data.train", "missing.tsv").status != 0
+    assert attnkit("fit", "--config", "tiny.yaml", "--trainer.accelerator", "abacus").status == 2
+    assert [path.name for path in (tmp_path / "runs/tiny").iterdir()] == ["version_0"]
+    (tmp_path / "runs/tiny/version_1").mkdir()  # left by an older version, or by a kill
+    outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 1)
+    assert outcome.status == 0
+    assert "going on from runs/tiny/version_0/checkpoints/last.ckpt" in outcome.err
+
+
+def test_a_trial_run_leaves_no_folder(attnkit: Command, tmp_path: Path) -> None:
+    write_recipe(tmp_path, Random(0))
+    assert attnkit("fit", "--config", "tiny.yaml", "--trainer.fast_dev_run", "true").status == 0
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_three_runs_that_are_started_at_once_have_three_folders_and_a_second_sigint_ends_one(tmp_path: Path) -> None:
+    write_recipe(tmp_path, Random(0))
+    fit = [str(EXECUTABLE), "fit", "--config", "tiny.yaml"]
+    endless = [*fit, "--trainer.max_epochs", "100000", "--model.optimizer.lr", "0.5"]
+
+    def foreground() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which what a shell's `&` begins ignores
+
+    with ExitStack() as ending:
+        runs = [
+            subprocess.Popen([*fit, "--trainer.max_epochs", "1", "--model.optimizer.lr", f"0.{lr}"], cwd=tmp_path, stderr=subprocess.PIPE)
+            for lr in (1, 2, 3)
+        ]
+        stopped = subprocess.Popen(endless, cwd=tmp_path, preexec_fn=foreground, stderr=subprocess.PIPE)
+        for process in (*runs, stopped):
+            ending.callback(process.wait)
+            ending.callback(process.kill)
+        assert [process.wait(400) for process in runs] == [0, 0, 0]
+        versions = tmp_path / "runs/tiny"
+        [mine] = [path.parent for path in versions.glob("*/config.yaml") if "lr: 0.5" in path.read_text()]
+        until = time.monotonic() + 300
+        while not (mine / "checkpoints/last.ckpt").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        stopped.send_signal(signal.SIGINT)
+        assert stopped.stderr is not None
+        while b"Ctrl-C again" not in (line := stopped.stderr.readline()) and line:
+            pass
+        stopped.send_signal(signal.SIGINT)
+        assert stopped.wait(60) in (-signal.SIGINT, 130)
+    assert sorted(path.name for path in versions.iterdir()) == [f"version_{n}" for n in range(4)]
+    for path in versions.iterdir():
+        assert owner_of(path) is None
+        epochs = [int(row["step"]) for row in read_rows(path / "metrics.csv")[1]]
+        assert epochs == sorted(epochs)
+        if path != mine:
+            assert torch.load(path / "checkpoints/last.ckpt", weights_only=True)["global_step"] == max(epochs) + 1
 
 
 @pytest.mark.slow
@@ -140,7 +257,7 @@ def test_sigterm_saves_first_in_two_processes(tmp_path: Path, rng: Random) -> No
         process.terminate()  # the first process; the other one is not told
         _, messages = process.communicate(timeout=300)
     assert process.returncode == 143, messages
-    assert messages.count("note: stopped by SIGTERM") == 1
+    assert messages.count("note: stopped by SIGTERM") == messages.count("Continue with:") == 1
     assert torch.load(stopped / SAVED / "last.ckpt", weights_only=True)["global_step"] > 0
     assert subprocess.run(fit, cwd=stopped, capture_output=True, check=False, timeout=600).returncode == 0
     assert_equal_runs(whole, stopped)

@@ -1,0 +1,93 @@
+"""SIGINT and SIGTERM: they end a process at once, or, while a model is trained, between two steps with a checkpoint."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(SystemExit):
+    """A signal has stopped this process. If nobody catches it, the exit status is 130 after SIGINT and 143 after SIGTERM.
+
+    Args:
+        received: The signal.
+
+    Example:
+        >>> Stopped(signal.SIGINT).code, str(Stopped(signal.SIGTERM))
+        (130, 'stopped by SIGTERM')
+    """
+
+    def __init__(self, received: signal.Signals) -> None:
+        super().__init__(128 + received)
+        self.signal = received
+
+    def __str__(self) -> str:
+        return f"stopped by {self.signal.name}"
+
+
+class StopSignals:
+    """Takes SIGINT and SIGTERM for this process.
+
+    By default the first one raises `Stopped` where the process is. While they are deferred it is only noted, and whoever defers them
+    raises `Stopped` when there is nothing to lose. After the first one SIGINT has the system's meaning: the second one ends at once.
+
+    Attributes:
+        received: The first signal; None: there was none.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._deferred = False
+        self._process = os.getpid()
+        self._message = b""
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Take both signals until the end of the `with` block; in threads other than the first one this does nothing."""
+        before = [signal.getsignal(number) for number in SIGNALS]
+        self.take()
+        try:
+            yield
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                for number, handler in zip(SIGNALS, before, strict=True):
+                    signal.signal(number, handler)
+
+    def take(self) -> None:
+        """Take both signals, unless SIGINT is to be ignored, as in what a shell began with `&`; from now on they raise `Stopped`."""
+        self.received, self._deferred, self._process = None, False, os.getpid()
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, self._handle)
+
+    def defer(self, message: str = "") -> None:
+        """From now on only note a signal; `message` is written to stderr when the first one arrives."""
+        self._deferred, self._message = True, message.encode()
+
+    def act(self) -> None:
+        """Forget a signal that was noted; from now on they raise `Stopped`."""
+        self.received, self._deferred = None, False
+
+    def _handle(self, number: int, frame: FrameType | None) -> Any:
+        if os.getpid() != self._process:  # a fork, such as one that loads data: the signal of a terminal is its parent's business
+            if number != signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if self.received is not None:
+            return  # SIGTERM may come many times
+        self.received = signal.Signals(number)
+        if not self._deferred:
+            raise Stopped(self.received)
+        os.write(2, self._message)  # print is not safe here: the signal may have come in the midst of another
+
+
+stop_signals = StopSignals()
+"""Those of this process."""

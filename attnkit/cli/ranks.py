@@ -1,0 +1,219 @@
+"""The processes of one run on this machine: of one that dies the others say which it was, once, and none outlives the first."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch.distributed
+from lightning.pytorch.strategies.launchers import subprocess_script
+
+from attnkit.callback.stopping import Stopped
+from attnkit.registry import ConfigurationError
+
+LAUNCHER = "ATTNKIT_LAUNCHER"
+"""The environment variable by which the first process tells those that it begins its number."""
+
+LOST = 76
+"""Exit status of a process that ends because another one is gone (EX_PROTOCOL of sysexits.h)."""
+
+POLL = 0.2
+NOTICED = 3.0
+"""Seconds in which the death of a process is noticed by its parent or its child."""
+
+GRACE = 30.0
+"""Seconds that other processes have to end after the first one is done."""
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Watch the other processes of the run that is made in the `with` block.
+
+    A broken connection to a process that died becomes one message that names it. What is wrong with a recipe or a file, and so in every
+    process, is said by the first one.
+
+    Raises:
+        SystemExit: Another process has died.
+    """
+    parent = os.getppid()
+    if os.environ.get(LAUNCHER) == str(parent):
+        with _as_child(parent):
+            yield
+    else:
+        with _as_first():
+            yield
+
+
+class Watch(threading.Thread):
+    """Takes the place of Lightning's observer, which kills this process without a word when one that it began has died.
+
+    Args:
+        processes: Those that this one began, ranks 1, 2, ... of this machine.
+    """
+
+    def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        super().__init__(daemon=True, name="attnkit-ranks")
+        self.processes = processes
+        self.over, self.found = threading.Event(), threading.Event()
+        self.message = ""
+
+    def run(self) -> None:
+        """Wait for a process that dies, and for this one to notice; end it if it does not."""
+        while not self.over.wait(POLL):
+            if any(process.poll() for process in self.processes):
+                time.sleep(POLL)  # of several that died at nearly the same time, find the one that did not die of another's death
+                self.message = obituary([process.poll() for process in self.processes], [p.pid for p in self.processes])
+                self.found.set()
+                if not self.over.wait(NOTICED):  # it hangs, waiting for the dead one
+                    self.report()
+                    self.kill()
+                    os._exit(1)
+                return
+
+    def report(self) -> None:
+        """Say who died."""
+        print(f"attnkit: error: {self.message}", file=sys.stderr, flush=True)
+
+    def kill(self) -> None:
+        """End the processes at once."""
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+        for process in self.processes:
+            process.wait()
+
+    def wait_for_all(self) -> None:
+        """Let the processes end by themselves."""
+        until = time.monotonic() + GRACE
+        for process in self.processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+        self.kill()
+
+
+def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
+    """Return the sentence about the process that died.
+
+    Args:
+        codes: Exit codes of ranks 1, 2, ... of this machine; negative: of a signal; None: it lives.
+        pids: Their numbers.
+
+    Example:
+        >>> print(obituary([76, -9], [11, 12]))
+        rank 2 of 3 (process 12) was killed by SIGKILL, often because memory ran out. The other processes cannot continue without it.
+        `attnkit fit --resume` continues from the newest checkpoint
+        >>> print(obituary([2], [11]))
+        rank 1 of 2 (process 11) ended with exit status 2 (its own message is above). The other processes cannot continue without it.
+        `attnkit fit --resume` continues from the newest checkpoint
+    """
+    dead = [index for index, code in enumerate(codes) if code]
+    index = next((i for i in dead if codes[i] != LOST), dead[0])
+    code, local = codes[index] or 0, len(codes) + 1
+    rank = int(os.environ.get("NODE_RANK", "0")) * local + index + 1
+    if code < 0:
+        how = f"was killed by {signal.Signals(-code).name}{', often because memory ran out' if -code == signal.SIGKILL else ''}"
+    else:
+        how = f"ended with exit status {code} (its own message is above)"
+    return _sentence(f"rank {rank} of {os.environ.get('WORLD_SIZE', local)} (process {pids[index]}) {how}")
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether an error says that the connection to another process broke.
+
+    Example:
+        >>> is_lost(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1")), is_lost(RuntimeError("no"))
+        (True, False)
+    """
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in ("gloo", "NCCL", "Connection closed by peer"))
+
+
+@contextmanager
+def _as_first() -> Iterator[None]:
+    watch: Watch | None = None
+
+    def begin(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        nonlocal watch
+        watch = Watch(processes)
+        watch.start()
+
+    launching: Any = subprocess_script
+    original, launching._launch_process_observer = launching._launch_process_observer, begin
+    before = os.environ.get(LAUNCHER)
+    os.environ[LAUNCHER] = str(os.getpid())
+    try:
+        yield
+    except BaseException as error:
+        if watch is None:  # another launcher began all processes, or there is but one
+            if not is_lost(error):
+                _let_the_first_speak(error)
+                raise
+            message = _sentence(f"rank {_rank()} lost the connection to another process: one has died, and its launcher says which")
+            print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
+            raise SystemExit(1) from error
+        lost = is_lost(error) and watch.found.wait(NOTICED)
+        watch.over.set()
+        if lost:
+            watch.report()
+        if isinstance(error, Stopped):
+            watch.wait_for_all()
+        else:
+            watch.kill()
+        if lost:
+            raise SystemExit(1) from error
+        raise
+    else:
+        if watch is not None:
+            watch.over.set()
+            watch.wait_for_all()
+    finally:
+        launching._launch_process_observer = original
+        if before is None:
+            del os.environ[LAUNCHER]
+        else:
+            os.environ[LAUNCHER] = before
+
+
+@contextmanager
+def _as_child(parent: int) -> Iterator[None]:
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(POLL):
+            if os.getppid() != parent:
+                if os.environ.get("LOCAL_RANK") == "1":  # one of those that are left speaks
+                    message = _sentence(f"rank 0 (process {parent}), which began the other processes, has died")
+                    print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
+                os._exit(LOST)
+
+    threading.Thread(target=watch, daemon=True, name="attnkit-ranks").start()
+    try:
+        yield
+    except Exception as error:
+        if is_lost(error):
+            time.sleep(NOTICED)  # if it is the parent that died, the other thread says so
+            raise SystemExit(LOST) from error
+        _let_the_first_speak(error)
+        raise
+    finally:
+        over.set()
+
+
+def _let_the_first_speak(error: BaseException) -> None:
+    """Wait until the first process, which has met the same mistake, has said so and ended this one."""
+    if _rank() > 0 and isinstance(error, ConfigurationError | OSError):
+        time.sleep(NOTICED)
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or 0)
+
+
+def _sentence(what: str) -> str:
+    return f"{what}. The other processes cannot continue without it.\n`attnkit fit --resume` continues from the newest checkpoint"

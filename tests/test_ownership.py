@@ -1,0 +1,233 @@
+"""One owner for a folder, whatever dies, stops or is slow in between."""
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit import ownership
+from attnkit.ownership import LEASE, OWNER, OwnedError, disown, owned, owner_of
+
+fork: Any = multiprocessing.get_context("fork")
+ELSEWHERE = {"pid": 4711, "host": "node7", "machine": "another boot", "started": "1", "since": 1.0}
+
+
+@contextmanager
+def forked(work: Callable[[], None]) -> Iterator[int]:
+    """Run a function in another process, which is killed and reaped at the end."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def hold(folder: Path) -> Callable[[], None]:
+    def work() -> None:
+        with owned(folder):
+            time.sleep(600)
+
+    return work
+
+
+def claim(folder: Path, *, number: int = 0, content: dict[str, Any] | str = "", silent: float = 0.0) -> Path:
+    """Write the claim of another process, which gave its last sign of life some seconds ago."""
+    path = folder / OWNER / str(number)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    os.utime(path, (time.time() - silent,) * 2)
+    return path
+
+
+def test_a_folder_belongs_to_one_process_and_the_second_is_told_whose_it_is(tmp_path: Path) -> None:
+    assert owner_of(tmp_path) is None
+    with forked(hold(tmp_path)) as pid:
+        until(lambda: owner_of(tmp_path))
+        with pytest.raises(
+            OwnedError, match=rf"is in use by process {pid}, since \d{{4}}-.* Wait until it ends, or stop it with `kill {pid}`"
+        ):
+            owned(tmp_path).__enter__()
+    with owned(tmp_path):  # it was killed
+        owner = owner_of(tmp_path)
+        assert owner is not None
+        assert owner.pid == os.getpid()
+        with pytest.raises(OwnedError):
+            owned(tmp_path).__enter__()
+    assert owner_of(tmp_path) is None
+    assert len(list((tmp_path / OWNER).iterdir())) == 1
+
+
+def race(folder: Path, start: Any, won: Any, leave: Any) -> None:
+    start.wait()
+    try:
+        with owned(folder):
+            with won.get_lock():
+                won.value += 1
+            leave.wait()
+    except OwnedError:
+        pass
+
+
+@pytest.mark.parametrize("state", ["free", "stale", "released"])
+def test_of_twenty_that_claim_at_once_one_gets_it(tmp_path: Path, state: str) -> None:
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        if state == "stale":
+            with forked(hold(folder)):
+                until(lambda folder=folder: owner_of(folder))
+        elif state == "released":
+            with owned(folder):
+                pass
+        start, won, leave = fork.Event(), fork.Value("i", 0), fork.Event()
+        workers = [fork.Process(target=race, args=(folder, start, won, leave), daemon=True) for _ in range(20)]
+        for worker in workers:
+            worker.start()
+        start.set()
+        until(lambda workers=workers: sum(w.is_alive() for w in workers) <= 1)
+        leave.set()
+        for worker in workers:
+            worker.join(60)
+        assert won.value == 1
+        assert owner_of(folder) is None
+
+
+def test_a_number_of_a_process_that_was_used_again_is_another_process(tmp_path: Path) -> None:
+    with forked(hold(tmp_path)) as pid:
+        until(lambda: owner_of(tmp_path))
+        path = tmp_path / OWNER / "0"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"started": "1"}))
+        assert owner_of(tmp_path) is None
+        assert ownership._started(pid) != "1"
+
+
+def test_a_process_that_is_stopped_or_not_reaped_is_told_apart(tmp_path: Path) -> None:
+    with forked(hold(tmp_path)) as pid:
+        until(lambda: owner_of(tmp_path))
+        os.kill(pid, signal.SIGSTOP)
+        os.utime(tmp_path / OWNER / "0", (time.time() - 10 * LEASE,) * 2)
+        assert owner_of(tmp_path) is not None  # on the same machine a process is asked, not its lease
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: owner_of(tmp_path) is None)  # a zombie: its parent has not waited for it
+
+
+@pytest.mark.parametrize("content", [ELSEWHERE, "", '{"pid": 47', '{"new_field": 1}'], ids=["elsewhere", "empty", "cut", "unknown"])
+def test_what_cannot_be_checked_is_judged_by_its_last_sign_of_life(tmp_path: Path, content: Any) -> None:
+    path = claim(tmp_path, content=content, silent=LEASE / 2)
+    with pytest.raises(OwnedError, match="stop it on node7" if content == ELSEWHERE else "a process that is just beginning"):
+        owned(tmp_path).__enter__()
+    os.utime(path, (time.time() - LEASE - 5,) * 2)
+    with owned(tmp_path):
+        assert [p.name for p in (tmp_path / OWNER).iterdir()] == ["1"]
+
+
+def test_clocks_that_disagree_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim(tmp_path, content=ELSEWHERE)
+    now = time.time()
+    monkeypatch.setattr(ownership.time, "time", lambda: now + 10 * LEASE)
+    assert owner_of(tmp_path) is not None
+
+
+def test_an_owner_elsewhere_is_watched_until_it_shows_that_it_lives(tmp_path: Path) -> None:
+    path, said = claim(tmp_path, content=ELSEWHERE, silent=LEASE / 2), list[str]()
+
+    def say(line: str) -> None:
+        said.append(line)
+        threading.Timer(0.1, os.utime, (path,)).start()
+
+    with pytest.raises(OwnedError):
+        owned(tmp_path, say=say).__enter__()
+    assert "was last in use by process 4711 on node7" in said[0]
+    assert "cannot be checked from here; waiting up to" in said[0]
+
+
+def test_an_owner_elsewhere_that_stays_silent_is_taken_for_dead(tmp_path: Path) -> None:
+    claim(tmp_path, content=ELSEWHERE, silent=LEASE - 1.5)
+    with owned(tmp_path, say=lambda line: None):
+        found = owner_of(tmp_path)
+        assert found is not None
+        assert found.pid == os.getpid()
+
+
+def test_an_owner_shows_that_it_lives_and_notices_that_it_was_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "RENEWED", 0.02)
+    lost: list[str] = []
+    with owned(tmp_path, lost=lost.append):
+        path = tmp_path / OWNER / "0"
+        os.utime(path, (1e9, 1e9))
+        until(lambda: path.stat().st_mtime > 1e9)
+        claim(tmp_path, number=1, content=ELSEWHERE)
+        until(lambda: lost)
+    assert "was taken over by process 4711 on node7" in lost[0]
+
+
+def test_a_slow_process_cannot_bring_back_an_old_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks, sees a dead owner, and claims the next number when two others have come and gone, and a third is there."""
+    with forked(hold(tmp_path)):
+        until(lambda: owner_of(tmp_path))
+    others = ExitStack()
+    look = ownership.owner_of
+
+    def slow(folder: Path) -> Any:
+        found = look(folder)
+        monkeypatch.setattr(ownership, "owner_of", look)
+        for _ in range(2):
+            with owned(folder):
+                pass
+        others.enter_context(owned(folder))
+        return found
+
+    monkeypatch.setattr(ownership, "owner_of", slow)
+    with others, pytest.raises(OwnedError):
+        owned(tmp_path).__enter__()
+    assert [path.name for path in (tmp_path / OWNER).iterdir()] == ["3"]
+
+
+def test_a_fork_of_the_owner_gives_nothing_back(tmp_path: Path) -> None:
+    with owned(tmp_path):
+        holding = ExitStack()
+
+        (tmp_path / "other").mkdir()
+        context = owned(tmp_path / "other")
+        holding.enter_context(context)
+        with forked(holding.close) as pid:
+            os.waitpid(pid, os.WNOHANG)
+            until(lambda: ownership._started(pid) == "dead")
+        assert owner_of(tmp_path / "other") is not None
+        holding.close()
+        assert owner_of(tmp_path / "other") is None
+
+
+def test_a_full_disk_leaves_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ownership.json, "dump", full)
+        with pytest.raises(OSError, match="No space left"):
+            owned(tmp_path).__enter__()
+    with owned(tmp_path):
+        disown(tmp_path)
+    assert list(tmp_path.iterdir()) == []
