@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the `attnkit` command and return its exit status.
 
     A mistake prints one message on stderr. The status is 2 if the command or the recipe is wrong, and 1 if a file cannot be read or
-    written, or a check failed; 3 means that a training was stopped because its loss, a gradient or a parameter was not finite, or it
+    written, memory ran out, or a check failed; 3 means that a training was stopped because its loss, a gradient or a parameter was not finite, or it
     diverged; 143 that SIGTERM has stopped a fit, whose state is saved.
 
     Args:
@@ -191,6 +191,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _report(f"{error.filename}: {error.strerror}" if error.filename else error, status=1)
+    except MemoryError as error:
+        return _report(str(error) or "out of memory", status=1)
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # of argparse, after --help or a wrong usage
