@@ -1,7 +1,13 @@
 """attnkit: interchangeable attention components for PyTorch Lightning, composed by name."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# oneDNN keeps a compiled primitive, and torch another, for each of the last 1,024 shapes: gigabytes where batches differ in length. It reads
+# these when it makes its first one. 8 costs no speed (docs/explanation/memory.md), and what the environment says already is kept.
+for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(_variable, "8")
 
 from attnkit.registry import (
     ConfigurationError,
