@@ -22,8 +22,8 @@ from attnkit.cli.inheritance import values_from_data
 from attnkit.cli.recipe import Request, merge, read_recipe, take_apart
 from attnkit.layers import MultiHead, TransformerLayer
 from attnkit.registry import ConfigurationError, datasets, tasks
-from attnkit.task.flops import BACKWARD, forward_flops, row_lengths
-from attnkit.task.memory import PRECISIONS, StepMemory, step_memory
+from attnkit.profile.flops import BACKWARD, forward_flops, row_lengths
+from attnkit.profile.memory import PRECISIONS, StepMemory, step_memory
 
 STRATEGIES = ("ddp", "fsdp2")
 LOOK_AT = 50
@@ -217,7 +217,7 @@ def _compare(job: Mapping[str, Any], mesh: Mesh, strategy: str, estimate: float)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.pt"
         torch.save({**job, "mesh": (mesh.data, mesh.tensor), "strategy": strategy}, path)
-        done = subprocess.run([sys.executable, "-m", "attnkit.cli.measurement", str(path)], capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-m", "attnkit.profile.measurement", str(path)], capture_output=True, text=True, check=False)
     if not done.stdout.strip():  # the status can tell of threads that were stopped when all was done
         raise ConfigurationError(f"the steps could not be made: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     measured = json.loads(done.stdout.splitlines()[-1])

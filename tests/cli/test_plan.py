@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from attnkit.cli.plan import Mesh, communication, split
 from attnkit.registry import tasks
 from attnkit.strategy.preparation import parallelize
-from attnkit.task.memory import step_memory
+from attnkit.profile.memory import step_memory
 from tests.task.conftest import TOKENIZER
 
 
