@@ -131,6 +131,12 @@ def _plan(arguments: Arguments) -> int:
     return plan(arguments)
 
 
+def _bench(arguments: Arguments) -> int:
+    from attnkit.cli.bench import bench
+
+    return bench(arguments)
+
+
 def _schema(arguments: Arguments) -> int:
     _parser("schema").parse_args(arguments)
     from attnkit.cli.schema import recipe_schema
@@ -146,7 +152,8 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "predict": ("print a checkpoint's predictions for the data to predict", _run("predict")),
     "generate": ("text in, text out, from a checkpoint alone", _generate),
     "attention": ("draw what a checkpoint attends to when it reads a text", _attention),
-    "plan": ("memory, communication and share of the data of each process, for a recipe on many GPUs", _plan),
+    "plan": ("whether a recipe fits on so many GPUs, how long a step takes, and what bounds it", _plan),
+    "bench": ("measure what this machine can do at most, for plan", _bench),
     "ablate": ("ablation studies: plan, run and report what is better, worse or equivalent", _ablate),
     "list": ("the names of all components, or of one family", _list),
     "describe": ("equation, arguments, paper and source of a component", _describe),

@@ -114,6 +114,7 @@ def main() -> None:
                 environment = {**os.environ, **dict.fromkeys(VARIABLES, str(capacity))}
                 done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
                 found[capacity].append(json.loads(done.stdout.splitlines()[-1]))
+                print(kind, capacity, done.stdout.splitlines()[-1], file=sys.stderr, flush=True)
         shapes = int(found[CAPACITIES[0]][0]["shapes"])
         print(f"\n{kind}, {how}: {chosen.steps} steps, {shapes} shapes of a batch, medians of {chosen.rounds}\n")
         print("| capacity | peak, MB | growth over the last half, MB in 100 steps | processor time of a step, ms | against 1,024 |")
