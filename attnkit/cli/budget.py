@@ -8,9 +8,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit.ablation.sections import Budget
+from attnkit.profile.flops import BACKWARD, Exponents, batch_flops, forward_flops
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
-from attnkit.profile.flops import BACKWARD, Exponents, batch_flops, forward_flops
 
 
 class Limit(Callback):

@@ -8,8 +8,8 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from attnkit.task import Task
 from attnkit.profile.flops import BACKWARD, batch_flops, forward_flops
+from attnkit.task import Task
 
 
 def real_tokens(batch: Any) -> int:

@@ -166,9 +166,9 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `attnkit` command and return its exit status.
 
-    A mistake prints one message on stderr. The status is 2 if the command or the recipe is wrong, and 1 if a file cannot be read or
-    written, memory ran out, or a check failed; 3 means that a training was stopped because its loss, a gradient or a parameter was not finite, or it
-    diverged; 143 that SIGTERM has stopped a fit, whose state is saved.
+    A mistake prints one message on stderr. The status is 2 if the command or the recipe is wrong, and 1 if a file cannot be read
+    or written, memory ran out, or a check failed; 3 means that a training was stopped because its loss, a gradient or a
+    parameter was not finite, or it diverged; 143 that SIGTERM has stopped a fit, whose state is saved.
 
     Args:
         argv: The arguments after `attnkit` (default: those of this process).

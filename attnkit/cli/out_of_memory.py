@@ -33,9 +33,9 @@ def what_failed(error: BaseException) -> str:
     """Return one line on what could not be allocated, for a message.
 
     Example:
-        >>> text = "[enforce fail at alloc_cpu.cpp:130] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."
+        >>> text = "[enforce fail at alloc_cpu.cpp:130] err == 0. DefaultCPUAllocator: can't allocate memory: tried to allocate 8 bytes."
         >>> what_failed(RuntimeError(text))
-        "out of memory (DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes)"
+        "out of memory (DefaultCPUAllocator: can't allocate memory: tried to allocate 8 bytes)"
     """
     first = (str(error).splitlines() or [""])[0].rpartition("err == 0. ")[2].rstrip(". ")
     return f"out of memory ({first})" if first else "out of memory"

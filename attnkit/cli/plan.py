@@ -1,10 +1,8 @@
 """`attnkit plan`: what a training step of a recipe needs of each process, whether it fits, how long it takes, and what bounds it."""
 
-import argparse
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,19 +18,18 @@ import torch
 from attnkit.cli.composition import complete_recipe
 from attnkit.cli.help import describe_slot
 from attnkit.cli.inheritance import values_from_data
-from attnkit.cli.recipe import Request, Word, merge, read_recipe, take_apart
+from attnkit.cli.plan_options import machine_of, plan_parser, processes_of, trainer_flags
+from attnkit.cli.recipe import merge, read_recipe, take_apart
 from attnkit.profile.estimate import KINDS, Estimate, Job, alternatives, estimate, fits, parameter_count
-from attnkit.profile.machine import EFFICIENCY, PRODUCTS, SPARE, Machine, StepTime, read_size
+from attnkit.profile.machine import SPARE, Machine, StepTime
 from attnkit.profile.memory import PRECISIONS
-from attnkit.profile.partition import STRATEGIES, Mesh, share_of_batch
+from attnkit.profile.partition import share_of_batch
 from attnkit.registry import ConfigurationError, datasets
 
 LOOK_AT = 50
 """Batches of which the largest is planned for, and whose average gives the time."""
 MIB = 2**20
 WIDTH = 46
-PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_batches")
-"""What a plan reads of a recipe's trainer."""
 
 
 def plan(arguments: list[str]) -> int:
@@ -43,35 +40,35 @@ def plan(arguments: list[str]) -> int:
         return 0
     if request.ckpt_path or request.out or request.resume or request.print_config:
         raise ConfigurationError("attnkit plan reads a recipe only: it takes no --ckpt_path, --out, --resume or --print_config")
-    trainer = _trainer_flags(request)
-    chosen = _parser().parse_args(request.others)
+    trainer = trainer_flags(request)
+    chosen = plan_parser().parse_args(request.others)
     names = [*chosen.recipe, *request.recipes]
     recipe: dict[str, Any] = {}
     for layer in [*map(read_recipe, names), request.flags, {"trainer": trainer}]:
         recipe = merge(recipe, layer, dropped=[])
     trainer = recipe.get("trainer") or {}
-    mesh, strategy = _processes(chosen, trainer)
+    mesh, strategy = processes_of(chosen, trainer)
     precision = str(chosen.precision or trainer.get("precision", "32-true"))
     precision = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}.get(precision, precision)
     if precision not in PRECISIONS:
         raise ConfigurationError(f"there is no estimate for the precision {precision!r}. Known: {', '.join(PRECISIONS)}.")
     micro_batches = chosen.accumulate or int(trainer.get("accumulate_grad_batches", 1))
-    machine = _machine(chosen, KINDS[precision], mesh)
+    machine = machine_of(chosen, KINDS[precision], mesh)
     if chosen.measure:
         _require_room(mesh.processes)
     job, batches = _job(recipe, Job(model={}, batches=(), precision=precision, mesh=mesh, strategy=strategy, micro_batches=micro_batches))
     planned = estimate(job)
     how = f"{mesh.data} x {mesh.tensor} processes, {strategy}" if mesh.processes > 1 else "1 process"
     print(f"{' + '.join(names) or job.model['name']}: {parameter_count(job.model):,} parameters, {how}, {precision}")
-    rows, tokens = len(next(iter(job.largest.values()))), _tokens(job.largest)
-    _table(f"memory of a process with its largest batch ({rows:,} rows, {tokens:,} positions), MiB", planned.parts)
+    _table(f"memory of a process with its largest batch ({planned.rows:,} rows, {planned.tokens:,} tokens), MiB", planned.parts)
     if machine.memory is not None:
         print(_verdict(planned.peak, machine.memory))
-    _table("sent by a process in a step, MiB", {**planned.sent.parts, "together": sum(planned.sent.parts.values())})
+    if mesh.processes > 1:
+        _table("sent by a process in a step, MiB", {**planned.sent.parts, "together": sum(planned.sent.parts.values())})
     time = planned.time(machine, chosen.efficiency)
     _print_time(planned, time, machine, chosen.efficiency)
     print("data")
-    _row("positions of a step, at most", f"{mesh.data * micro_batches * tokens:,}")
+    _row("tokens of a step, at most", f"{mesh.data * micro_batches * planned.tokens:,}")
     _row("steps of an epoch", f"{math.ceil(batches / micro_batches):,}" if isinstance(batches, int) else batches)
     if isinstance(batches, int) and time.shortest is not None and time.longest is not None:
         _row("an epoch, without validation", _range(*(_clock(batches / micro_batches * t) for t in (time.shortest, time.longest))))
@@ -81,98 +78,6 @@ def plan(arguments: list[str]) -> int:
     if chosen.measure:
         _compare(job, planned.peak)
     return int(lacking)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attnkit plan", description=(__doc__ or "")[15:], allow_abbrev=False)
-    parser.add_argument("recipe", nargs="*", help="recipes, as for --config; --model.ARGUMENT, --data.ARGUMENT and --trainer.ARGUMENT change them")
-    parser.add_argument("--config", metavar="RECIPE", help="a YAML file, or the short name of a recipe; may be repeated")
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--gpus", type=_count, metavar="N", help="processes, each with a GPU of its own (default: the recipe's devices, or 1)")
-    size.add_argument("--mesh", metavar="DxT", help="processes that share the data x processes that split each layer")
-    parser.add_argument("--strategy", choices=STRATEGIES, help="default: the recipe's; else ddp, or fsdp2 if layers are split")
-    parser.add_argument("--precision", metavar="P", help=f"{', '.join(PRECISIONS)} (default: the recipe's)")
-    parser.add_argument("--accumulate", type=_count, metavar="N", help="batches of a step (default: the recipe's accumulate_grad_batches)")
-    parser.add_argument("--memory", metavar="SIZE", help="of a GPU, as in 80GB or 80GiB: does it fit?")
-    parser.add_argument("--peak", metavar="X", help=f"TFLOP/s of a GPU in products of matrices, or one for each of {', '.join(PRODUCTS)}: fp32=67,bf16=989")
-    parser.add_argument("--efficiency", type=_part, default=EFFICIENCY, metavar="E", help=f"part of the peak that is reached (default: {EFFICIENCY})")
-    parser.add_argument("--bandwidth", type=_rate, metavar="X", help="GB/s that a process sends to others; 400 Gb/s are 50")
-    parser.add_argument("--memory_bandwidth", type=_rate, metavar="X", help="GB/s that a GPU reads and writes")
-    parser.add_argument("--machine", metavar="FILE", help="memory and rates from attnkit bench --json FILE; the flags above replace them")
-    parser.add_argument("--alternatives", action="store_true", help="plan changes that save memory, too (always, if it does not fit)")
-    parser.add_argument("--measure", action="store_true", help="also make five steps here, in so many processes, and say what they took")
-    return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1, but is {text!r}")
-    return int(text)
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = math.nan
-    if not 0 < rate < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a positive number, but is {text!r}")
-    return rate
-
-
-def _part(text: str) -> float:
-    if (part := _rate(text)) > 1:
-        raise argparse.ArgumentTypeError(f"is a part of the peak, above 0 and at most 1, but is {text!r}")
-    return part
-
-
-def _trainer_flags(request: Request) -> dict[str, Any]:
-    """Take `--trainer.KEY VALUE` out of the arguments. Those that a plan does not read change nothing, as in a recipe."""
-    found: dict[str, Any] = {}
-    rest, request.others = request.others, []
-    while rest:
-        flag, equals, value = rest.pop(0).partition("=")
-        if not flag.startswith("--trainer."):
-            request.others.append(f"{flag}{equals}{value}")
-            continue
-        if not equals:
-            if not rest:
-                raise ConfigurationError(f"{flag} needs a value")
-            value = rest.pop(0)
-        if (key := flag.removeprefix("--trainer.")) in PLANNED:
-            found[key] = Word(value).value
-    return found
-
-
-def _processes(chosen: argparse.Namespace, trainer: Mapping[str, Any]) -> tuple[Mesh, str]:
-    """Return the processes and the strategy of the flags, or else those of the recipe's trainer."""
-    named = str(trainer.get("strategy", "auto"))
-    split_over = re.fullmatch(r"fsdp2(?:_tp(\d+))?", named)
-    if chosen.mesh is not None or chosen.gpus is not None:
-        mesh = Mesh.read(chosen.mesh) if chosen.mesh is not None else Mesh(data=chosen.gpus, tensor=1)
-    else:
-        devices, nodes = trainer.get("devices", 1), trainer.get("num_nodes", 1)
-        counts = [len(d) if isinstance(d, list) else int(d) if str(d).isdecimal() and int(d) else 1 for d in (devices, nodes)]
-        tensor = int(split_over[1] or 1) if split_over else 1
-        if counts[0] * counts[1] % tensor:
-            raise ConfigurationError(f"trainer.strategy {named} splits layers over {tensor} processes, which do not divide {counts[0] * counts[1]}")
-        mesh = Mesh(data=counts[0] * counts[1] // tensor, tensor=tensor)
-    strategy = chosen.strategy or ("fsdp2" if mesh.tensor > 1 or split_over else "ddp")
-    if strategy == "ddp" and mesh.tensor > 1:
-        raise ConfigurationError("ddp splits no layers: use --strategy fsdp2, or a mesh such as 8x1")
-    return mesh, str(strategy)
-
-
-def _machine(chosen: argparse.Namespace, kind: str, mesh: Mesh) -> Machine:
-    machine = Machine.read(chosen.machine) if chosen.machine is not None else Machine()
-    if machine.shares_memory and machine.memory is not None:
-        machine = replace(machine, memory=machine.memory / mesh.processes)
-    if chosen.memory is not None:
-        machine = replace(machine, memory=read_size(chosen.memory))
-    if chosen.peak is not None:
-        machine = machine.with_peak(chosen.peak, kind)
-    given = {"bandwidth": chosen.bandwidth, "memory_bandwidth": chosen.memory_bandwidth}
-    return replace(machine, **{name: rate for name, rate in given.items() if rate is not None})
 
 
 def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str]:
@@ -200,12 +105,6 @@ def _epoch(data: Any, processes: int) -> int | str:
         return "unknown"
 
 
-def _tokens(batch: Mapping[str, Any]) -> int:
-    """Return the positions of a batch, padding included; of images, the rows."""
-    found = sum(batch[key].numel() for key in ("src", "tgt", "tokens") if key in batch)
-    return found or len(next(iter(batch.values())))
-
-
 def _verdict(peak: float, memory: float) -> str:
     counted = (1 - SPARE) * memory
     needs = f"{peak / 1e9:,.2f} GB of {memory / 1e9:,.2f} GB"
@@ -230,23 +129,28 @@ def _print_time(planned: Estimate, time: StepTime, machine: Machine, efficiency:
     if total and machine.bandwidth is None:
         print("  the network is left out: add --bandwidth GB/S")
     elif total:
-        _row("network, ms", f"{1000 * ((time.beside or 0) + (time.between or 0)):,.1f}", f"{total / 1e9:,.2f} GB at {machine.bandwidth:,.4g} GB/s")
+        _row(
+            "network, ms",
+            f"{1000 * ((time.beside or 0) + (time.between or 0)):,.1f}",
+            f"{total / 1e9:,.2f} GB at {machine.bandwidth:,.4g} GB/s",
+        )
     span = _range(f"{1000 * time.shortest:,.1f}", f"{1000 * time.longest:,.1f}")
     _row("a step, ms", span, "with communication hidden behind computation, or not at all" if "to" in span else "")
     _row("bound by", str(time.bound))
 
 
 def _print_alternatives(job: Job, machine: Machine, efficiency: float) -> None:
-    print("what would change it, each planned again: MiB at the peak, ms of a step")
-    best = ""
+    print("changes that save memory, each planned again")
+    print(f"  {'MiB at the peak':>16}{'' if machine.memory is None else '  fits'}{'   ms of a step' if machine.tflops else ''}   change")
+    helps = False
     for words, planned in alternatives(job, memory=machine.memory):
-        time = planned.time(machine, efficiency)
-        took = "" if time.shortest is None else f"{1000 * time.shortest:>12,.1f} ms"
+        time = planned.time(machine, efficiency).shortest
+        took = "" if not machine.tflops else f"{'?' if time is None else f'{1000 * time:,.1f}':>15}"
         does = machine.memory is not None and fits(planned.peak, machine.memory)
-        print(f"  {planned.peak / MIB:>12,.1f}{'' if machine.memory is None else ' fits    ' if does else ' too much'}{took}   {words}")
-        best = best or (words if does else "")
-    if machine.memory is not None and not best:
-        print("nothing here makes it fit: use a smaller model, a shorter context, or more GPUs with --strategy fsdp2")
+        print(f"  {planned.peak / MIB:>16,.1f}{'' if machine.memory is None else '   yes' if does else '    no'}{took}   {words}")
+        helps = helps or does
+    if machine.memory is not None and not helps:
+        print("none of them fits: use a smaller model, a shorter context, or more GPUs with --strategy fsdp2")
 
 
 def _row(name: str, value: str, note: str = "") -> None:

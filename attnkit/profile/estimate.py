@@ -53,6 +53,8 @@ class Estimate:
     """What a step needs of one process.
 
     Attributes:
+        rows: Of the largest batch.
+        tokens: Of the largest batch, padding excluded; of images, their number.
         parts: Bytes at the peak, by what they are, with the largest batch; all together under `PEAK`.
         sent: Bytes, with batches of average size.
         model_flops: Operations on real tokens, forward and backward, with batches of average size: what the utilisation (MFU) counts.
@@ -61,6 +63,8 @@ class Estimate:
         kind: Of the numbers in products.
     """
 
+    rows: int
+    tokens: int
     parts: Mapping[str, float]
     sent: Traffic
     model_flops: float
@@ -102,12 +106,17 @@ def estimate(job: Job) -> Estimate:
     again = recomputation(job.model, job.largest)
     real = [_flops(formula, *row_lengths(whole, batch)) for batch in job.batches]
     padded = [_flops(formula, *_padded(*row_lengths(whole, batch))) for batch in job.batches]
-    largest = _flops(formula, *_padded(*row_lengths(whole, job.largest)))
+    s, t = row_lengths(whole, job.largest)
+    largest = _flops(formula, *_padded(s, t))
     average = sum(padded) / len(padded) / largest  # of the largest batch, whose tensors were counted
     share = job.mesh.data if job.strategy == "fsdp2" else 1
-    step = (memory.gradients + 2 * memory.parameters + 2 * memory.optimizer) / share  # the optimizer reads all, and writes all but gradients
+    step = (
+        memory.gradients + 2 * memory.parameters + 2 * memory.optimizer
+    ) / share  # the optimizer reads all, and writes all but gradients
     sent = communication(memory, job.mesh, job.strategy, micro_batches=job.micro_batches)
     return Estimate(
+        rows=len(s),
+        tokens=int((s + t).sum()),
         parts=memory_parts(memory, job.mesh, job.strategy, accumulates=job.micro_batches > 1),
         sent=replace(sent, between={name: average * size for name, size in sent.between.items()}),
         model_flops=job.micro_batches * (1 + BACKWARD) * sum(real) / len(real) / job.mesh.tensor,

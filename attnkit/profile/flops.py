@@ -36,10 +36,10 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
     Equation:
         $$F(S, T) = c_{00} + c_{10} S + c_{01} T + c_{20} S^2 + c_{02} T^2 + c_{11} S T$$
 
-    Counted are the products of matrices, two operations for each multiplication and addition. In causal self-attention a token is paired with
-    itself and the earlier ones, $S (S + 1) / 2$ pairs and not $S^2$: the others are masked, and fused kernels skip them (Chowdhery et al. 2022,
-    who define model FLOPs utilisation, count them; for GPT-2's shapes that is 7 % more). Padding, recomputation, norms, softmax and tanh are
-    not counted. Pairs that a sliding window or the bounds of documents mask are, since no backend skips them.
+    Counted are the products of matrices, two operations for each multiplication and addition. In causal self-attention a token is
+    paired with itself and the earlier ones, $S (S + 1) / 2$ pairs rather than $S^2$: fused kernels skip the others (Chowdhery et al. 2022,
+    who define model FLOPs utilisation, count them). Pairs masked by a sliding window or by the bounds of documents are counted, since no
+    backend skips them. Padding, recomputation, norms, softmax and tanh are not.
     Nothing is computed: torch counts in a few passes of a copy without memory, whose shapes determine the formula.
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311

@@ -16,7 +16,7 @@ PRODUCTS = ("fp32", "bf16", "fp16")
 EFFICIENCY = 0.4
 """The part of a peak that trainings of Transformers usually reach; good ones on GPUs reach 0.3 to 0.5."""
 SPARE = 0.1
-"""The part of a device's memory that no plan uses: contexts of the device and of NCCL, and what an allocator cannot use, are not estimated."""
+"""The part of a device's memory that no plan uses: its context, NCCL's buffers and fragmentation are not estimated."""
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
@@ -78,7 +78,9 @@ class Machine:
         except ValueError:
             peaks = {}
         if not peaks or any(name not in PRODUCTS or not 0 < value < math.inf for name, value in peaks.items()):
-            raise ConfigurationError(f"--peak is a number of TFLOP/s, or one for each of {', '.join(PRODUCTS)}, as in bf16=989: not {text!r}")
+            raise ConfigurationError(
+                f"--peak is a number of TFLOP/s, or one for each of {', '.join(PRODUCTS)}, as in bf16=989: not {text!r}"
+            )
         return replace(self, tflops={**self.tflops, **peaks})
 
     def as_json(self) -> str:

@@ -9,8 +9,8 @@ from lightning.pytorch import seed_everything
 
 import attnkit
 from attnkit.profile.measurement import measure
-from attnkit.registry import ConfigurationError
 from attnkit.profile.memory import step_memory
+from attnkit.registry import ConfigurationError
 from tests.task.conftest import TOKENIZER
 
 pytestmark = [
