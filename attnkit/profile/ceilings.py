@@ -21,21 +21,20 @@ LONG = 0.05
 """Seconds of a product that is large enough."""
 
 
-def measure_machine(*, processes: int = 1, seconds: float = SECONDS) -> Machine:
+def measure_machine(*, processes: int = 1) -> Machine:
     """Measure one device of this machine: a GPU, or the CPU with as many threads as torch uses.
 
     Args:
         processes: How many sum a tensor over all of them; one measures no network.
-        seconds: Of each measurement, at the least.
     """
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     return Machine(
         device=torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} threads",
         memory=memory_size(device),
         shares_memory=device.type == "cpu",
-        tflops={kind: product_rate(DTYPES[kind], device, seconds=seconds) for kind in PRODUCTS if device.type == "cuda" or kind != "fp16"},
-        memory_bandwidth=copy_rate(device, seconds=seconds),
-        bandwidth=sum_rate(processes, seconds=seconds) if processes > 1 else None,
+        tflops={kind: product_rate(DTYPES[kind], device, seconds=SECONDS) for kind in PRODUCTS if device.type == "cuda" or kind != "fp16"},
+        memory_bandwidth=copy_rate(device, seconds=SECONDS),
+        bandwidth=sum_rate(processes, seconds=SECONDS) if processes > 1 else None,
     )
 
 
@@ -50,7 +49,7 @@ def memory_size(device: torch.device) -> int:
     return min(sizes)
 
 
-def product_rate(dtype: torch.dtype, device: torch.device, *, seconds: float = SECONDS) -> float:
+def product_rate(dtype: torch.dtype, device: torch.device, *, seconds: float) -> float:
     """Return the most 10^12 operations a second in products of square matrices, of sizes that grow until a product takes long enough."""
     size, best = 256, 0.0
     while True:
@@ -62,7 +61,7 @@ def product_rate(dtype: torch.dtype, device: torch.device, *, seconds: float = S
         size *= 2
 
 
-def copy_rate(device: torch.device, *, seconds: float = SECONDS) -> float:
+def copy_rate(device: torch.device, *, seconds: float) -> float:
     """Return the most GB a second that are read and written together, by copying a tensor that fits into no cache."""
     source = torch.ones(2**28 if device.type == "cuda" else 2**26, device=device)
     target = torch.empty_like(source)
@@ -86,7 +85,7 @@ def _shortest(call: Callable[[], object], device: torch.device, *, seconds: floa
     return min(times)
 
 
-def sum_rate(processes: int, *, seconds: float = SECONDS) -> float:
+def sum_rate(processes: int, *, seconds: float) -> float:
     """Return the GB a second that each process sends while all sum 64 MB with a ring: over NCCL if each has a GPU, else over gloo."""
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_sum, args=(processes, folder, seconds), nprocs=processes)  # type: ignore[no-untyped-call]
