@@ -37,7 +37,8 @@ def test_recomputing_layers_costs_their_forward_pass_once_more() -> None:
     linear, square = (forward_flops(tasks.build(MODEL))[term] for term in ((1, 0), (2, 0)))
     row = (linear - square) * LENGTH + 2 * square * LENGTH**2  # torch counts the whole square
     found = recomputation({**MODEL, "activation_checkpointing": "layer"}, {"tokens": BATCH["tokens"][:, :-1]})
-    assert found == pytest.approx((3 * row + row - head) / (3 * row), rel=1e-9)
+    last = 2 * (2 * 16 * 64) * LENGTH  # torch stops before the last product of each layer, whose output nothing needs
+    assert found == pytest.approx((3 * row + row - head - last) / (3 * row), rel=1e-9)
     assert recomputation(MODEL, BATCH) == 1
 
 
