@@ -10,10 +10,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from typing_extensions import override
 
+from attnkit.profile.flops import BACKWARD, Exponents, forward_flops, row_lengths
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import data_share
 from attnkit.task import Task
-from attnkit.task.flops import BACKWARD, Exponents, forward_flops, row_lengths
 
 PEAK_TFLOPS = {"A100": 312.0, "H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0}
 """Of dense bf16 products, from NVIDIA's data sheets, by a part of the device's name; the first that fits counts."""
@@ -31,8 +31,8 @@ class Throughput(Callback):
     | `speed/mfu` | the same over what the devices could do at most: model FLOPs utilisation, from 0 to 1; only with a known peak |
     | `speed/peak_memory_gib` | most memory at once so far: what torch allocated on the first GPU, or the resident set of the process |
 
-    Validation is not part of the time. The operations are those of `attnkit.task.flops.forward_flops`, times 3 for the backward pass; what
-    padding and activation checkpointing add is not counted, so they lower the utilisation.
+    Validation is not part of the time. The operations are those of `attnkit.profile.flops.forward_flops`, times 3 for the backward pass;
+    what padding and activation checkpointing add is not counted, so they lower the utilisation.
 
     Equation:
         $$\mathrm{MFU} = \frac{3 \sum_r F(S_r, T_r)}{\mathrm{seconds} \cdot \mathrm{devices} \cdot \mathrm{peak}}$$

@@ -8,15 +8,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit.ablation.sections import Budget
+from attnkit.profile.flops import BACKWARD, Exponents, batch_flops, forward_flops
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
-from attnkit.task.flops import BACKWARD, Exponents, batch_flops, forward_flops
 
 
 class Limit(Callback):
     """Ends a run at the first optimizer step at which its budget is used, with a validation. It goes after the `Recorder`.
 
-    Operations are those of products of matrices for real tokens, forward and backward; see `attnkit.task.flops`. Over several processes,
+    Operations are those of products of matrices for real tokens, forward and backward; see `attnkit.profile.flops`. Over several processes,
     tokens and operations are summed.
 
     Args:

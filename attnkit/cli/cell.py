@@ -41,6 +41,7 @@ from attnkit.cli.budget import Limit
 from attnkit.cli.costs import now, real_tokens, training_flops_per_token, uses_processor_time
 from attnkit.cli.lengths import Lengths
 from attnkit.cli.lifeline import hold_on
+from attnkit.cli.out_of_memory import is_out_of_memory
 from attnkit.cli.output import say
 from attnkit.cli.ranks import is_lost, together
 from attnkit.cli.recipe import Request
@@ -263,12 +264,14 @@ def kind_of(error: BaseException) -> str:
     Example:
         >>> kind_of(ConfigurationError("no such name")), kind_of(OSError(28, "No space left on device")), kind_of(ZeroDivisionError())
         ('configuration', 'disk_full', 'error')
+        >>> kind_of(RuntimeError("[enforce fail at alloc_cpu.cpp:130] err == 0. DefaultCPUAllocator: can't allocate memory"))
+        'out_of_memory'
     """
     if isinstance(error, ConfigurationError):
         return "configuration"
     if isinstance(error, OSError) and error.errno in FULL:
         return "disk_full"
-    return "out_of_memory" if isinstance(error, MemoryError | torch.OutOfMemoryError) else "error"
+    return "out_of_memory" if is_out_of_memory(error) else "error"
 
 
 def main(folder: Path) -> int:

@@ -9,8 +9,8 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from attnkit.profile.flops import BACKWARD, batch_flops, forward_flops
 from attnkit.task import Task
-from attnkit.task.flops import BACKWARD, batch_flops, forward_flops
 
 
 def real_tokens(batch: Any) -> int:

@@ -13,9 +13,9 @@ from lightning.pytorch import Trainer
 from attnkit.ablation.design import layer
 from attnkit.cli.composition import complete_recipe
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
+from attnkit.profile.flops import batch_flops, forward_flops
 from attnkit.recipe import merge, read_recipe
 from attnkit.registry import ConfigurationError, datasets, nearest, tasks
-from attnkit.task.flops import batch_flops, forward_flops
 
 MOST_WIDTH = 1 << 16
 
@@ -90,7 +90,7 @@ class Inspector:
         return int(self.built(recipe)[0].parameter_count)
 
     def flops(self, recipe: Mapping[str, Any]) -> int:
-        """Return the operations of a forward pass through the first batch of the validation data; see `attnkit.task.flops`."""
+        """Return the operations of a forward pass through the first batch of the validation data; see `attnkit.profile.flops`."""
         task, module = self.built(recipe)
         if module not in self.batches:
             module.prepare_data()

@@ -131,6 +131,12 @@ def _plan(arguments: Arguments) -> int:
     return plan(arguments)
 
 
+def _bench(arguments: Arguments) -> int:
+    from attnkit.cli.bench import bench
+
+    return bench(arguments)
+
+
 def _schema(arguments: Arguments) -> int:
     _parser("schema").parse_args(arguments)
     from attnkit.cli.schema import recipe_schema
@@ -146,7 +152,8 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "predict": ("print a checkpoint's predictions for the data to predict", _run("predict")),
     "generate": ("text in, text out, from a checkpoint alone", _generate),
     "attention": ("draw what a checkpoint attends to when it reads a text", _attention),
-    "plan": ("memory, communication and share of the data of each process, for a recipe on many GPUs", _plan),
+    "plan": ("whether a recipe fits on so many GPUs, how long a step takes, and what bounds it", _plan),
+    "bench": ("measure what this machine can do at most, for plan", _bench),
     "ablate": ("ablation studies: plan, run and report what is better, worse or equivalent", _ablate),
     "list": ("the names of all components, or of one family", _list),
     "describe": ("equation, arguments, paper and source of a component", _describe),
@@ -160,8 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the `attnkit` command and return its exit status.
 
     A mistake prints one message on stderr. The status is 2 if the command or the recipe is wrong, or the run's folder belongs to a living
-    process, and 1 if a file cannot be read or written, a check failed, or one of several processes died; 3 means that a training was
-    stopped because its loss, a gradient or a parameter was not finite, or it diverged; 130 and 143 that SIGINT or SIGTERM has stopped it.
+    process, and 1 if a file cannot be read or written, memory ran out, a check failed, or one of several processes died; 3 means that a
+    training was stopped because its loss, a gradient or a parameter was not finite, or it diverged; 130 and 143 that SIGINT or SIGTERM
+    has stopped it.
 
     Args:
         argv: The arguments after `attnkit` (default: those of this process).
@@ -191,6 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _report(f"{error.filename}: {error.strerror}" if error.filename else error, status=1)
+    except MemoryError as error:
+        return _report(str(error) or "out of memory", status=1)
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # of argparse, after --help or a wrong usage

@@ -1,206 +1,177 @@
-"""`attnkit plan`: what a training step of a recipe needs on each process: memory, communication and its share of the data."""
+"""`attnkit plan`: what a training step of a recipe needs of each process, whether it fits, how long it takes, and what bounds it."""
 
-import argparse
 import json
+import math
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from attnkit.cli.composition import complete_recipe
+from attnkit.cli.help import describe_slot
 from attnkit.cli.inheritance import values_from_data
-from attnkit.cli.recipe import Request, merge, read_recipe, take_apart
-from attnkit.layers import MultiHead, TransformerLayer
-from attnkit.registry import ConfigurationError, datasets, tasks
-from attnkit.task.flops import BACKWARD, forward_flops, row_lengths
-from attnkit.task.memory import PRECISIONS, StepMemory, step_memory
+from attnkit.cli.plan_options import machine_of, plan_parser, processes_of, trainer_flags
+from attnkit.cli.recipe import merge, read_recipe, take_apart
+from attnkit.profile.estimate import KINDS, Estimate, Job, alternatives, estimate, fits, parameter_count
+from attnkit.profile.machine import SPARE, Machine, StepTime
+from attnkit.profile.memory import PRECISIONS
+from attnkit.profile.partition import share_of_batch
+from attnkit.registry import ConfigurationError, datasets
 
-STRATEGIES = ("ddp", "fsdp2")
 LOOK_AT = 50
-"""Batches of which the largest is planned for."""
+"""Batches of which the largest is planned for, and whose average gives the time."""
 MIB = 2**20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mesh:
-    """How many processes share the data, and over how many each layer is split.
-
-    Example:
-        >>> Mesh.read("8x2")
-        Mesh(data=8, tensor=2)
-    """
-
-    data: int
-    tensor: int
-
-    @classmethod
-    def read(cls, text: str) -> "Mesh":
-        """Read `8`, or `8x2`.
-
-        Raises:
-            ConfigurationError: It is neither.
-        """
-        if (found := re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)) is None:
-            raise ConfigurationError(
-                f"--mesh is the processes that share the data x those that split each layer, as in 8x1, but is {text!r}"
-            )
-        return cls(data=int(found[1]), tensor=int(found[2] or 1))
+WIDTH = 46
 
 
 def plan(arguments: list[str]) -> int:
-    """Carry out `attnkit plan`."""
+    """Carry out `attnkit plan`; the status is 1 if the step does not fit into the memory that was asked about."""
     request = take_apart(arguments)
-    parser = argparse.ArgumentParser(prog="attnkit plan", description=(__doc__ or "")[15:], allow_abbrev=False)
-    parser.add_argument("recipe", help="a YAML file, or the short name of a recipe; --model.ARGUMENT and --data.ARGUMENT change it")
-    parser.add_argument("--mesh", default="1x1", metavar="DxT", help="processes that share the data x processes that split each layer")
-    parser.add_argument("--strategy", choices=STRATEGIES, help="default: ddp, or fsdp2 if layers are split")
-    parser.add_argument("--precision", metavar="P", help=f"{', '.join(PRECISIONS)} (default: the recipe's)")
-    parser.add_argument("--measure", action="store_true", help="also make five steps here, in so many processes, and say what they took")
-    chosen = parser.parse_args(request.others)
-    mesh = Mesh.read(chosen.mesh)
-    strategy = chosen.strategy or ("ddp" if mesh.tensor == 1 else "fsdp2")
-    if strategy == "ddp" and mesh.tensor > 1:
-        raise ConfigurationError("ddp splits no layers: use --strategy fsdp2, or a mesh such as 8x1")
+    if request.help_of is not None:
+        print(describe_slot(request))
+        return 0
+    if request.ckpt_path or request.out or request.resume or request.print_config:
+        raise ConfigurationError("attnkit plan reads a recipe only: it takes no --ckpt_path, --out, --resume or --print_config")
+    trainer = trainer_flags(request)
+    chosen = plan_parser().parse_args(request.others)
+    names = [*chosen.recipe, *request.recipes]
+    recipe: dict[str, Any] = {}
+    for layer in [*map(read_recipe, names), request.flags, {"trainer": trainer}]:
+        recipe = merge(recipe, layer, dropped=[])
+    trainer = recipe.get("trainer") or {}
+    mesh, strategy = processes_of(chosen, trainer)
+    precision = str(chosen.precision or trainer.get("precision", "32-true"))
+    precision = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}.get(precision, precision)
+    if precision not in PRECISIONS:
+        raise ConfigurationError(f"there is no estimate for the precision {precision!r}. Known: {', '.join(PRECISIONS)}.")
+    micro_batches = chosen.accumulate or int(trainer.get("accumulate_grad_batches", 1))
+    machine = machine_of(chosen, KINDS[precision], mesh)
     if chosen.measure:
-        _require_room(mesh.data * mesh.tensor)
-    job, epoch = _job(chosen.recipe, request, chosen.precision, mesh.data)
-    whole = tasks.build(job["model"])
-    memory = step_memory(tasks.build(split(job["model"], mesh.tensor)), job["batch"], precision=job["precision"])
-    parts, sent = memory_parts(memory, mesh, strategy), communication(memory, mesh, strategy)
-    with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        parameters = sum(p.numel() for p in whole.build_model().parameters())
-    s, t = row_lengths(whole, job["batch"])
-    flops = (1 + BACKWARD) * sum(c * int((s**a * t**b).sum()) for (a, b), c in forward_flops(whole).items())
-    tokens = int((s + t).sum())
-    print(f"{chosen.recipe}: {parameters:,} parameters, {mesh.data} x {mesh.tensor} processes, {strategy}, {job['precision']}")
-    _table(f"memory of a process with a batch of {len(s):,} rows and {tokens:,} tokens, MiB", parts)
-    _table("sent by a process in a step, MiB", sent)
+        _require_room(mesh.processes)
+    job, batches = _job(recipe, Job(model={}, batches=(), precision=precision, mesh=mesh, strategy=strategy, micro_batches=micro_batches))
+    planned = estimate(job)
+    how = f"{mesh.data} x {mesh.tensor} processes, {strategy}" if mesh.processes > 1 else "1 process"
+    print(f"{' + '.join(names) or job.model['name']}: {parameter_count(job.model):,} parameters, {how}, {precision}")
+    _table(f"memory of a process with its largest batch ({planned.rows:,} rows, {planned.tokens:,} tokens), MiB", planned.parts)
+    if machine.memory is not None:
+        print(_verdict(planned.peak, machine.memory))
+    if mesh.processes > 1:
+        _table("sent by a process in a step, MiB", {**planned.sent.parts, "together": sum(planned.sent.parts.values())})
+    time = planned.time(machine, chosen.efficiency)
+    _print_time(planned, time, machine, chosen.efficiency)
     print("data")
-    print(f"  {'tokens of a step, at the most':<42}{mesh.data * tokens:>14,}")
-    print(f"  {'steps of an epoch':<42}{epoch:>14}")
-    print(f"  {'TFLOP of a step and process (MFU counts it)':<42}{flops / mesh.tensor / 1e12:>14,.3f}")
+    _row("tokens of a step, at most", f"{mesh.data * micro_batches * planned.tokens:,}")
+    _row("steps of an epoch", f"{math.ceil(batches / micro_batches):,}" if isinstance(batches, int) else batches)
+    if isinstance(batches, int) and time.shortest is not None and time.longest is not None:
+        _row("an epoch, without validation", _range(*(_clock(batches / micro_batches * t) for t in (time.shortest, time.longest))))
+    lacking = machine.memory is not None and not fits(planned.peak, machine.memory)
+    if lacking or chosen.alternatives:
+        _print_alternatives(job, machine, chosen.efficiency)
     if chosen.measure:
-        _compare(job, mesh, strategy, parts["at the peak"])
-    return 0
+        _compare(job, planned.peak)
+    return int(lacking)
 
 
-def _job(name: str, request: Request, precision: str | None, processes: int) -> tuple[dict[str, Any], str]:
-    """Return the task's spec, the largest of the first batches and the precision; and how many batches each process gets of an epoch."""
-    recipe = merge(read_recipe(name), request.flags, dropped=[])
+def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str]:
+    """Return a job with the task's spec and the first batches; and how many batches each process gets of an epoch, or why none."""
     specs = complete_recipe(recipe)
     data = datasets.build(specs["data"])
     data.prepare_data()
     data.setup("fit")
-    loader = data.train_dataloader()
-    batch = max(islice(loader, LOOK_AT), key=lambda b: sum(x.numel() for x in b.values() if isinstance(x, Tensor)))
+    batches = [share_of_batch(batch, job.mesh.data) for batch in islice(data.train_dataloader(), LOOK_AT)]
+    if not batches:
+        raise ConfigurationError("the data have no training batch, so there is no step to plan")
     model = specs["model"] | values_from_data(specs["model"]["name"], specs["data"]["name"], data)
-    precision = str(precision or (recipe.get("trainer") or {}).get("precision", "32-true"))
-    precision = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}.get(precision, precision)
-    return {"model": model, "batch": batch, "precision": precision}, _epoch(data, processes)
+    return replace(job, model=model, batches=batches), _epoch(data, job.mesh.data)
 
 
-def _epoch(data: Any, processes: int) -> str:
-    """Return how many batches each process gets of an epoch, or why it cannot be: a training would not begin."""
+def _epoch(data: Any, processes: int) -> int | str:
+    """Return how many batches each process gets of an epoch, or why that cannot be: a training would not begin."""
     # what data asks of a trainer; a real one would look for the machines
     data.trainer = SimpleNamespace(distributed_sampler_kwargs={"num_replicas": processes, "rank": 0}, overfit_batches=0)
     try:
-        return f"{len(data.train_dataloader()):,}"
+        return len(data.train_dataloader())
     except ConfigurationError as problem:
         return f"none: {problem}"
     except TypeError:  # a stream has no length
         return "unknown"
 
 
-def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
-    """Return the spec of a task in which each layer has what one of `size` processes has of it: a part of the heads and hidden units.
-
-    Raises:
-        ConfigurationError: The layers cannot be split.
-    """
-    if size == 1:
-        return model
-    task: Any = tasks.build(model)
-    with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        built = task.build_model()
-    layer = next((m for m in built.modules() if isinstance(m, TransformerLayer)), None)
-    if layer is None:
-        raise ConfigurationError("tensor parallelism splits Transformer layers, and this stack has none: use a mesh such as 8x1")
-    heads: MultiHead = layer.self_attention
-    output = layer.feed_forward.output
-    assert isinstance(output, nn.Linear)
-    widths = {"num_heads": heads.attention.num_heads, "num_kv_heads": heads.attention.num_kv_heads, "ffn_dim": output.in_features}
-    for key, width in widths.items():
-        if width % size:
-            raise ConfigurationError(f"{key} {width} cannot be split over {size} processes")
-    stack = {**model["stack"], "head_dim": heads.head_dim}
-    stack |= {key: widths[key] // size for key in ("num_heads", "num_kv_heads")}
-    spec = stack["feed_forward"]
-    stack["feed_forward"] = {**({"name": spec} if isinstance(spec, str) else spec), "ffn_dim": widths["ffn_dim"] // size}
-    return {**model, "stack": stack}
+def _verdict(peak: float, memory: float) -> str:
+    counted = (1 - SPARE) * memory
+    needs = f"{peak / 1e9:,.2f} GB of {memory / 1e9:,.2f} GB"
+    kept = f"{SPARE:.0%} are kept for what is not estimated: the device's context, NCCL, fragmentation"
+    if fits(peak, memory):
+        return f"fits: yes, {needs}; {(counted - peak) / 1e9:,.2f} GB are free ({kept})"
+    return f"fits: NO, {needs}; {(peak - counted) / 1e9:,.2f} GB are lacking ({kept})"
 
 
-def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str) -> dict[str, float]:
-    """Return the bytes of a process at the peak of a step, by what they are."""
-    if strategy == "ddp" or mesh.data == 1:
-        fixed = {"parameters": memory.parameters, "buffers": memory.buffers, "optimizer": memory.optimizer}
-        if mesh.data > 1:
-            fixed["buckets of gradients (ddp)"] = memory.gradients
-        moving = memory.peak - memory.parameters - memory.buffers - memory.optimizer
-        return {
-            **fixed,
-            "gradients": memory.gradients,
-            "activations and passing": moving - memory.gradients,
-            "at the peak": sum(fixed.values()) + moving,
-        }
-    root, largest, gradients = memory.parameters - sum(memory.layers), max(memory.layers, default=0), memory.gradients / mesh.data
-    # Gathered layers, and all that is there with them but for what is shared out. In the forward pass the old gradients are there still.
-    # In the backward pass there are none at first, when there are most activations; at last there are all, but activations of one layer.
-    moments = (
-        (root + 2 * largest, gradients + memory.forward),
-        (2 * root + 3 * largest, memory.backward),
-        (2 * root + (3 + 2 / mesh.data) * largest, gradients + memory.backward / max(len(memory.layers), 1)),
-    )
-    gathered, others = max(moments, key=sum)
-    parts: dict[str, float] = {
-        "parameters": memory.parameters / mesh.data,
-        "buffers": memory.buffers,
-        "optimizer": memory.optimizer / mesh.data,
-        "gradients": gradients,
-        "gathered layers (fsdp2)": gathered,
-        "activations and passing": others - gradients,
-    }
-    return {**parts, "at the peak": sum(parts.values())}
+def _print_time(planned: Estimate, time: StepTime, machine: Machine, efficiency: float) -> None:
+    print("time of a step")
+    _row("TFLOP of the model (MFU counts them)", f"{planned.model_flops / 1e12:,.3f}")
+    _row("TFLOP with padding and recomputation", f"{planned.operations / 1e12:,.3f}")
+    if time.products is None or time.computation is None or time.shortest is None or time.longest is None:
+        print(f"  for seconds, add --peak TFLOP/S ({planned.kind}), or --machine FILE of attnkit bench")
+        return
+    peak = machine.tflops[planned.kind]
+    _row("products of matrices, ms", f"{1000 * time.products:,.1f}", f"at {efficiency:.0%} of {peak:,.4g} TFLOP/s ({planned.kind})")
+    if time.memory is not None:
+        _row("memory, ms", f"{1000 * time.memory:,.1f}", f"{planned.touched / 1e9:,.1f} GB at {machine.memory_bandwidth:,.4g} GB/s")
+    total = sum(planned.sent.parts.values())
+    if total and machine.bandwidth is None:
+        print("  the network is left out: add --bandwidth GB/S")
+    elif total:
+        _row(
+            "network, ms",
+            f"{1000 * ((time.beside or 0) + (time.between or 0)):,.1f}",
+            f"{total / 1e9:,.2f} GB at {machine.bandwidth:,.4g} GB/s",
+        )
+    span = _range(f"{1000 * time.shortest:,.1f}", f"{1000 * time.longest:,.1f}")
+    _row("a step, ms", span, "with communication hidden behind computation, or not at all" if "to" in span else "")
+    _row("bound by", str(time.bound))
 
 
-def communication(memory: StepMemory, mesh: Mesh, strategy: str) -> dict[str, float]:
-    """Return the bytes that a process sends in a step, by what they are for, with ring algorithms."""
-    share = (mesh.data - 1) / mesh.data
-    root, layers = memory.parameters - sum(memory.layers), sum(memory.layers)
-    sent: dict[str, float] = {}
-    if strategy == "ddp":
-        sent["gradients: all-reduce"] = 2 * share * memory.gradients
-    else:
-        sent["parameters: all-gather"] = share * (2 * layers + root)
-        sent["gradients: reduce-scatter"] = share * memory.gradients
-    if mesh.tensor > 1:
-        sent["activations: all-reduce (tensor parallel)"] = 2 * (mesh.tensor - 1) / mesh.tensor * memory.sums
-    return {**sent, "together": sum(sent.values())}
+def _print_alternatives(job: Job, machine: Machine, efficiency: float) -> None:
+    print("changes that save memory, each planned again")
+    print(f"  {'MiB at the peak':>16}{'' if machine.memory is None else '  fits'}{'   ms of a step' if machine.tflops else ''}   change")
+    helps = False
+    for words, planned in alternatives(job, memory=machine.memory):
+        time = planned.time(machine, efficiency).shortest
+        took = "" if not machine.tflops else f"{'?' if time is None else f'{1000 * time:,.1f}':>15}"
+        does = machine.memory is not None and fits(planned.peak, machine.memory)
+        print(f"  {planned.peak / MIB:>16,.1f}{'' if machine.memory is None else '   yes' if does else '    no'}{took}   {words}")
+        helps = helps or does
+    if machine.memory is not None and not helps:
+        print("none of them fits: use a smaller model, a shorter context, or more GPUs with --strategy fsdp2")
+
+
+def _row(name: str, value: str, note: str = "") -> None:
+    print(f"  {name:<{WIDTH}}{value:>14}{f'   {note}' if note else ''}")
 
 
 def _table(title: str, parts: Mapping[str, float]) -> None:
     print(title)
     for name, size in parts.items():
-        print(f"  {name:<42}{size / MIB:>14,.1f}")
+        _row(name, f"{size / MIB:,.1f}")
+
+
+def _range(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _clock(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.1f} s"
 
 
 def _require_room(processes: int) -> None:
@@ -212,16 +183,16 @@ def _require_room(processes: int) -> None:
         )
 
 
-def _compare(job: Mapping[str, Any], mesh: Mesh, strategy: str, estimate: float) -> None:
-    processes = mesh.data * mesh.tensor
+def _compare(job: Job, peak: float) -> None:
+    processes = job.mesh.processes
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.pt"
-        torch.save({**job, "mesh": (mesh.data, mesh.tensor), "strategy": strategy}, path)
-        done = subprocess.run([sys.executable, "-m", "attnkit.cli.measurement", str(path)], capture_output=True, text=True, check=False)
+        described = {"model": job.model, "batch": job.largest, "precision": job.precision, "strategy": job.strategy}
+        torch.save({**described, "mesh": (job.mesh.data, job.mesh.tensor)}, path)
+        done = subprocess.run([sys.executable, "-m", "attnkit.profile.measurement", str(path)], capture_output=True, text=True, check=False)
     if not done.stdout.strip():  # the status can tell of threads that were stopped when all was done
         raise ConfigurationError(f"the steps could not be made: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     measured = json.loads(done.stdout.splitlines()[-1])
-    gap = estimate / measured["peak"] - 1
     print(f"measured in five steps of {processes} process{'es' if processes > 1 else ''} on {measured['device']}, MiB")
-    print(f"  {'allocated by torch at the peak':<42}{measured['peak'] / MIB:>14,.1f}")
-    print(f"  {'estimate':<42}{estimate / MIB:>14,.1f}  ({gap:+.1%})")
+    _row("allocated by torch at the peak", f"{measured['peak'] / MIB:,.1f}")
+    _row("estimate", f"{peak / MIB:,.1f}", f"({peak / measured['peak'] - 1:+.1%})")

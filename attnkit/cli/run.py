@@ -31,6 +31,7 @@ from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot, overview, trainer_overview
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
+from attnkit.cli.out_of_memory import ADVICE, is_out_of_memory, what_failed
 from attnkit.cli.output import notes, output, say
 from attnkit.cli.parser import Parser
 from attnkit.cli.ranks import together
@@ -91,7 +92,7 @@ def run(command: str, arguments: list[str]) -> None:
 
 @contextmanager
 def _one_message() -> Iterator[None]:
-    """Turn what is the recipe's fault, but is noticed late, into a `ConfigurationError`."""
+    """Turn what is the recipe's fault, but is noticed late, into a `ConfigurationError`; and a lack of memory into a `MemoryError`."""
     try:
         yield
     except MisconfigurationException as error:
@@ -101,7 +102,9 @@ def _one_message() -> Iterator[None]:
         if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
             raise
         raise ConfigurationError(str(error)) from error  # a component refused its arguments
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise MemoryError(f"{what_failed(error)}. {ADVICE}") from error
         if "Early stopping conditioned on metric" in str(error):
             raise ConfigurationError(f"trainer.callbacks: {error}") from error
         if "loading state_dict" not in str(error):

@@ -12,8 +12,8 @@ from lightning.pytorch.loggers import CSVLogger
 from attnkit.callback import Throughput
 from attnkit.callback.throughput import known_peak, peak_memory
 from attnkit.cli.logs import read_rows
+from attnkit.profile.flops import forward_flops
 from attnkit.registry import ConfigurationError
-from attnkit.task.flops import forward_flops
 
 pytestmark = pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
 

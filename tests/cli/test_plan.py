@@ -1,8 +1,10 @@
 """`attnkit plan`: memory, communication and data of each process."""
 
+import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +16,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from attnkit.cli.plan import Mesh, communication, split
+from attnkit.profile.memory import step_memory
+from attnkit.profile.partition import Mesh, communication, split
 from attnkit.registry import tasks
 from attnkit.strategy.preparation import parallelize
-from attnkit.task.memory import step_memory
 from tests.task.conftest import TOKENIZER
 
 
@@ -40,8 +42,8 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
     assert ddp["buckets of gradients (ddp)"] == alone["gradients"] == alone["parameters"]
     assert ddp["gradients: all-reduce"] == pytest.approx(1.5 * alone["gradients"], abs=0.2)  # 2 * 3 / 4
     assert fsdp2["gradients: reduce-scatter"] == pytest.approx(0.75 * alone["gradients"], abs=0.2)
-    assert alone["together"] == 0
-    assert ddp["tokens of a step, at the most"] == 4 * alone["tokens of a step, at the most"]
+    assert "together" not in alone
+    assert ddp["tokens of a step, at most"] == 4 * alone["tokens of a step, at most"]
     split = planned(attnkit, tiny, "--mesh", "1x2")
     assert split["parameters"] < alone["parameters"]
     assert split["activations: all-reduce (tensor parallel)"] >= 0
@@ -50,6 +52,13 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--mesh", "2x1", "--gpus", "2"], "not allowed with argument"),
+        (["--gpus", "0"], "must be a whole number from 1, but is '0'"),
+        (["--efficiency", "40"], "above 0 and at most 1, but is '40'"),
+        (["--memory", "80"], "has a unit, as in 80GB"),
+        (["--bandwidth", "nan"], "must be a positive number"),
+        (["--machine", "nowhere.json"], "nowhere.json"),
+        (["--trainer.devices", "3", "--trainer.strategy", "fsdp2_tp2"], "which do not divide 3"),
         (["--mesh", "8by1"], "as in 8x1, but is '8by1'"),
         (["--mesh", "1x2", "--strategy", "ddp"], "ddp splits no layers"),
         (["--mesh", "1x3"], "num_heads 2 cannot be split over 3 processes"),
@@ -60,8 +69,45 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
 )
 def test_what_cannot_be_planned_is_said(attnkit: Any, tiny: str, flags: list[str], message: str) -> None:
     outcome = attnkit("plan", tiny, *flags)
-    assert outcome.status == 2
+    assert outcome.status == (1 if "nowhere.json" in flags else 2)  # a file that is not there
     assert message in outcome.err
+
+
+def test_a_recipe_is_named_as_for_every_other_command(attnkit: Any, tiny: str) -> None:
+    assert attnkit("plan", "--config", tiny).out == attnkit("plan", tiny).out != ""
+    merged = attnkit("plan", "--config", tiny, "--config", tiny, "--trainer.accumulate_grad_batches", 3, "--trainer.max_steps=5")
+    assert numbers(merged.out)["tokens of a step, at most"] == 3 * numbers(attnkit("plan", tiny).out)["tokens of a step, at most"]
+    asked = attnkit("plan", tiny, "--trainer.devices", 4, "--trainer.strategy=fsdp2_tp2", "--trainer.precision", "bf16-mixed")
+    assert "2 x 2 processes, fsdp2, bf16-mixed" in asked.out
+    assert "takes no --ckpt_path" in attnkit("plan", tiny, "--ckpt_path", "x").err
+
+
+def test_a_step_fits_or_not_and_what_would_change_it_is_planned(attnkit: Any, tiny: str) -> None:
+    roomy = attnkit("plan", tiny, "--memory", "1GB", "--peak", 100)
+    assert roomy.status == 0
+    assert re.search(r"^fits: yes, 0\.00 GB of 1\.00 GB; 0\.90 GB are free", roomy.out, re.MULTILINE)
+    assert "each planned again" not in roomy.out
+    narrow = attnkit("plan", tiny, "--gpus", 2, "--memory", "1KB", "--peak", 100)
+    assert narrow.status == 1
+    assert re.search(r"^fits: NO", narrow.out, re.MULTILINE)
+    assert re.search(r"no +[\d.]+   --model.activation_checkpointing layer", narrow.out)
+    assert "none of them fits" in narrow.out
+
+
+def test_time_is_operations_over_the_part_of_the_peak_that_is_stated(attnkit: Any, tiny: str, tmp_path: Path) -> None:
+    flags = ("--efficiency", 0.5, "--gpus", 4, "--bandwidth", 0.001)
+    outcome = attnkit("plan", tiny, "--peak", 0.000_01, *flags)
+    found = numbers(outcome.out)
+    assert found["products of matrices, ms"] == pytest.approx(
+        1e15 * found["TFLOP with padding and recomputation"] / 5e9 / 1000, rel=0.2, abs=100
+    )
+    assert found["network, ms"] == pytest.approx(1000 * found["together"] * 2**20 / 1e6, abs=60)
+    assert re.search("bound by +products of matrices", outcome.out)
+    (tmp_path / "machine.json").write_text(json.dumps({"tflops": {"fp32": 0.000_01}, "memory": 1e9}), encoding="utf-8")
+    from_file = attnkit("plan", tiny, "--machine", "machine.json", *flags)
+    assert numbers(from_file.out)["products of matrices, ms"] == found["products of matrices, ms"]
+    assert "fits: yes" in from_file.out
+    assert "for seconds, add --peak" in attnkit("plan", tiny).out
 
 
 class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -114,5 +160,5 @@ def test_what_is_sent_is_what_collectives_are_called_with(seed: int, mesh: str, 
         loss.backward()
     planned = communication(step_memory(tasks.build(split(spec, shape.tensor)), batch, precision=precision), shape, "fsdp2")
     together, *parts = sum(seen.sent.values()), *(sent for sent in seen.sent.values() if sent)
-    assert planned.pop("together") == pytest.approx(together, rel=0.01)  # FSDP2 fills up rows to a multiple of the processes
-    assert list(planned.values()) == pytest.approx(parts, rel=0.01)
+    assert sum(planned.parts.values()) == pytest.approx(together, rel=0.01)  # FSDP2 fills up rows to a multiple of the processes
+    assert list(planned.parts.values()) == pytest.approx(parts, rel=0.01)

@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader
 import attnkit
 from attnkit import callback
 from attnkit.cli.inheritance import values_from_data
-from attnkit.cli.measurement import measure
+from attnkit.profile.measurement import measure
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import FSDP2, data_share, gathered, parallelize, prepare
 from attnkit.task import AtomicCheckpointIO

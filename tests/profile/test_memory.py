@@ -8,9 +8,9 @@ import torch
 from lightning.pytorch import seed_everything
 
 import attnkit
-from attnkit.cli.measurement import measure
+from attnkit.profile.measurement import measure
+from attnkit.profile.memory import step_memory
 from attnkit.registry import ConfigurationError
-from attnkit.task.memory import step_memory
 from tests.task.conftest import TOKENIZER
 
 pytestmark = [

@@ -50,6 +50,7 @@ class StepMemory:
         update: What the optimizer needs in passing.
         sums: What processes that split each layer add up in both passes: the outputs of its parts, and the gradients of the inputs of each
             linear map that is split.
+        made: All tensors that both passes make, each of which is written once and read at least once.
     """
 
     parameters: int
@@ -62,6 +63,7 @@ class StepMemory:
     backward_all: int
     update: int
     sums: int
+    made: int
 
     @property
     def peak(self) -> int:
@@ -138,6 +140,7 @@ def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, f
         backward_all=live.peak,
         update=gradients if foreach else largest,
         sums=sum(sums),
+        made=live.made,
     )
 
 
@@ -200,7 +203,7 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, known: Sequence[Tensor], *, chosen: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.chosen = chosen
-        self.now = self.peak = self.gradients = self.peak_without = 0
+        self.now = self.made = self.peak = self.gradients = self.peak_without = 0
         self._storages = {x.untyped_storage()._cdata for x in known}
 
     def __torch_dispatch__(
@@ -231,6 +234,7 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._storages.add(key)
         weakref.finalize(storage, self._drop, key, size)
         self.now += size
+        self.made += size
         self.peak = max(self.peak, self.now)
         self.peak_without = max(self.peak_without, self.now - self.gradients)
 

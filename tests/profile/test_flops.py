@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnkit
-from attnkit.task.flops import batch_flops, forward_flops, row_lengths
+from attnkit.profile.flops import batch_flops, forward_flops, row_lengths
 from tests.task.conftest import TOKENIZER
 
 SIZE = {"d_model": 16, "num_layers": 2}
@@ -38,18 +38,42 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", TASKS)
+def value(formula: dict[tuple[int, int], int], s: int, t: int) -> int:
+    return sum(c * s**a * t**b for (a, b), c in formula.items())
+
+
+@pytest.mark.parametrize("kind", ["bahdanau", "luong", "encoder"])
 def test_the_formula_is_what_torch_counts(kind: str, rng: random.Random) -> None:
     task = attnkit.tasks.build(TASKS[kind])
     task.configure_model()
     rows, s, t = rng.randint(1, 3), rng.randint(2, 9), rng.randint(2, 9)
-    inputs = [torch.randint(5, 10, (rows, s))] + (
-        [torch.randint(5, 10, (rows, t))] if kind in ("transformer", "additive", "bahdanau", "luong") else []
-    )
+    inputs = [torch.randint(5, 10, (rows, n)) for n in ((s,) if kind == "encoder" else (s, t))]
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         task.model(*inputs)
+    assert rows * value(forward_flops(task), s, t) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("kind", ["transformer", "additive", "decoder"])
+def test_causal_attention_counts_the_pairs_that_decoding_token_by_token_computes(kind: str, rng: random.Random) -> None:
+    """A step with a cache pairs its token with those that were, and with no masked one, so the sum over all steps is a slow count."""
+    task = attnkit.tasks.build(TASKS[kind])
+    task.configure_model()
+    model: Any = task.model.eval()
+    s, t = rng.randint(2, 9), rng.randint(2, 9)
+    src, tgt = torch.randint(5, 10, (1, s)), torch.randint(5, 10, (1, t))
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        state = None if kind == "decoder" else model.encode(src, None)
+        for token in tgt.split(1, dim=1):
+            _, state = model.step(token, state)
     formula = forward_flops(task)
-    assert rows * sum(c * s**a * t**b for (a, b), c in formula.items()) == counter.get_total_flops()
+    assert (value(formula, t, 0) if kind == "decoder" else value(formula, s, t)) == counter.get_total_flops()
+
+
+def test_a_decoder_that_classifies_is_causal_too() -> None:
+    decoder = {"name": "decoder", **SIZE, "num_heads": 2}
+    causal = forward_flops(attnkit.tasks.build({**TASKS["encoder"], "stack": decoder, "pooling": "mean"}))
+    full = forward_flops(attnkit.tasks.build({**TASKS["encoder"], "stack": {**decoder, "name": "encoder"}, "pooling": "mean"}))
+    assert value(full, 9, 0) - value(causal, 9, 0) == 2 * (2 * 2 * 16) * (81 - 45)  # layers x (two products of 16 numbers) x pairs
 
 
 def test_an_lstm_counts_though_torch_does_not_count_its_kernel() -> None:

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnkit.layers import Transformer
 from attnkit.models.base import generating
 from attnkit.models.classifier import ClassifierModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
@@ -35,8 +36,10 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
     Equation:
         $$F(S, T) = c_{00} + c_{10} S + c_{01} T + c_{20} S^2 + c_{02} T^2 + c_{11} S T$$
 
-    Counted are the products of matrices, two operations for each multiplication and addition; of a causal attention all pairs, masked ones
-    too (as in Chowdhery et al. 2022, who define model FLOPs utilisation). Padding, recomputation, norms, softmax and tanh are not.
+    Counted are the products of matrices, two operations for each multiplication and addition. In causal self-attention a token is
+    paired with itself and the earlier ones, $S (S + 1) / 2$ pairs rather than $S^2$: fused kernels skip the others (Chowdhery et al. 2022,
+    who define model FLOPs utilisation, count them). Pairs masked by a sliding window or by the bounds of documents are counted, since no
+    backend skips them. Padding, recomputation, norms, softmax and tanh are not.
     Nothing is computed: torch counts in a few passes of a copy without memory, whose shapes determine the formula.
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
@@ -51,8 +54,11 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
         >>> import attnkit
         >>> tokenizer = attnkit.tokenizers.build("character").train(["ab"]).spec
         >>> stack = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "feed_forward": {"name": "mlp", "ffn_dim": 16}}
-        >>> forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer}))  # 2 * 2 * 512 + 2 * 8 * 6
-        {(1, 0): 2144, (2, 0): 64}
+        >>> forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer}))
+        {(1, 0): 2176, (2, 0): 32}
+
+        The map of 512 weights of each layer and the head's 8 x 6 are applied to each token, and each pair costs 2 x 2 x 8 in each layer:
+        2 (2 x 512 + 48) S + 64 S (S + 1) / 2.
     """
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.double)  # of float32, oneDNN's fused LSTM would not be counted
@@ -68,16 +74,25 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
         return {(0, 0): _count(model, torch.empty(1, *model.spec["image_shape"]))}
     if isinstance(model, EncoderDecoderModel):
         points = [(1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2)]
-        return _solved(points, TERMS, [_count(model, _tokens(s), _tokens(t)) for s, t in points])
+        return _causal(_solved(points, TERMS, [_count(model, _tokens(s), _tokens(t)) for s, t in points]), (0, 1))
     lengths = [(1, 0), (2, 0), (3, 0)]
     terms = tuple(t for t in TERMS if t[1] == 0)
     flops = _solved(lengths, terms, [_count(model, _tokens(s)) for s, _ in lengths])
+    if any(isinstance(part, Transformer) and part.causal for part in model.modules()):
+        flops = _causal(flops, (1, 0))
     if isinstance(task, MaskedLM):  # its head reads the chosen tokens only
         parts: Any = model
         x = torch.empty(1, 1, parts.stack.d_model)
         head = _count(parts.head, x) + (0 if parts.transform is None else _count(parts.transform, x))
         flops[1, 0] -= round((1 - task.mask_probability) * head)
     return flops
+
+
+def _causal(flops: Mapping[Exponents, int], token: Exponents) -> dict[Exponents, int]:
+    """Return a formula in which the square of a length stands for the pairs of each token with itself and those before it."""
+    square = (2 * token[0], 2 * token[1])
+    half = flops.get(square, 0) // 2  # even, as each product counts twice
+    return {**flops, token: flops.get(token, 0) + half, square: half} if half else dict(flops)
 
 
 def batch_flops(formula: Mapping[Exponents, int], task: Task, batch: Mapping[str, Any]) -> int:

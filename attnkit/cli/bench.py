@@ -1,0 +1,32 @@
+"""`attnkit bench`: what this machine can do at the most, as a table and as a file for `attnkit plan --machine`."""
+
+import argparse
+
+import torch
+
+from attnkit.cli.output import output
+from attnkit.profile.ceilings import measure_machine
+from attnkit.registry import ConfigurationError
+
+
+def bench(arguments: list[str]) -> int:
+    """Carry out `attnkit bench`."""
+    parser = argparse.ArgumentParser(prog="attnkit bench", description=(__doc__ or "")[16:], allow_abbrev=False)
+    parser.add_argument("--processes", type=int, metavar="N", help="measure sums over N processes of this machine (default: its GPUs)")
+    parser.add_argument("--json", metavar="FILE", help="also write the rates to this file, for attnkit plan --machine FILE")
+    chosen = parser.parse_args(arguments)
+    processes = chosen.processes if chosen.processes is not None else max(torch.cuda.device_count(), 1)
+    if processes < 1:
+        raise ConfigurationError(f"--processes is a number of processes, but is {processes}")
+    machine = measure_machine(processes=processes)
+    print(machine.device)
+    for kind, rate in machine.tflops.items():
+        print(f"  {f'products of {kind} matrices, TFLOP/s':<46}{rate:>12,.3f}")
+    print(f"  {'memory read and written, GB/s':<46}{machine.memory_bandwidth or 0:>12,.1f}")
+    print(f"  {'memory, GB':<46}{(machine.memory or 0) / 1e9:>12,.1f}")
+    if machine.bandwidth is not None:
+        print(f"  {f'sent by each of {processes} processes in a sum, GB/s':<46}{machine.bandwidth:>12,.2f}")
+    if chosen.json is not None:
+        with output(chosen.json) as file:
+            file.write(machine.as_json())
+    return 0

@@ -1,0 +1,124 @@
+"""The flags of `attnkit plan`, and what they and the trainer of a recipe say about processes and machines."""
+
+import argparse
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from attnkit.cli.recipe import Request, Word
+from attnkit.profile.machine import EFFICIENCY, Machine, read_size
+from attnkit.profile.memory import PRECISIONS
+from attnkit.profile.partition import STRATEGIES, Mesh
+from attnkit.registry import ConfigurationError
+
+SUMMARY = "What a training step of a recipe needs of each process, whether it fits, how long it takes, and what bounds it."
+PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_batches")
+"""What a plan reads of a recipe's trainer."""
+
+
+def plan_parser() -> argparse.ArgumentParser:
+    """Return the parser of what is no spec."""
+    parser = argparse.ArgumentParser(prog="attnkit plan", description=SUMMARY, allow_abbrev=False)
+    parser.add_argument("recipe", nargs="*", help="recipes, as for --config; --model.X, --data.X and --trainer.X change them")
+    parser.add_argument("--config", metavar="RECIPE", help="a YAML file, or the short name of a recipe; may be repeated")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--gpus", type=_count, metavar="N", help="processes, each with its own GPU (default: the recipe's devices, or 1)")
+    size.add_argument("--mesh", metavar="DxT", help="processes that share the data x processes that split each layer")
+    parser.add_argument("--strategy", choices=STRATEGIES, help="default: the recipe's; else ddp, or fsdp2 if layers are split")
+    parser.add_argument("--precision", metavar="P", help=f"{', '.join(PRECISIONS)} (default: the recipe's)")
+    parser.add_argument("--accumulate", type=_count, metavar="N", help="batches of a step (default: the recipe's accumulate_grad_batches)")
+    parser.add_argument("--memory", metavar="SIZE", help="of a GPU, as in 80GB or 80GiB: does it fit?")
+    parser.add_argument("--peak", metavar="X", help="TFLOP/s of a GPU in products of matrices; or by kind: fp32=67,bf16=989")
+    parser.add_argument(
+        "--efficiency", type=_part, default=EFFICIENCY, metavar="E", help=f"part of the peak reached (default: {EFFICIENCY})"
+    )
+    parser.add_argument("--bandwidth", type=_rate, metavar="X", help="GB/s that a process sends to others; 400 Gb/s are 50")
+    parser.add_argument("--memory_bandwidth", type=_rate, metavar="X", help="GB/s that a GPU reads and writes")
+    parser.add_argument("--machine", metavar="FILE", help="memory and rates from attnkit bench --json FILE; the flags above replace them")
+    parser.add_argument("--alternatives", action="store_true", help="plan changes that save memory, too (always, if it does not fit)")
+    parser.add_argument("--measure", action="store_true", help="also make five steps here, in so many processes, and say what they took")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, but is {text!r}")
+    return int(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive number, but is {text!r}")
+    return rate
+
+
+def _part(text: str) -> float:
+    if (part := _rate(text)) > 1:
+        raise argparse.ArgumentTypeError(f"is a part of the peak, above 0 and at most 1, but is {text!r}")
+    return part
+
+
+def trainer_flags(request: Request) -> dict[str, Any]:
+    """Take `--trainer.KEY VALUE` out of the arguments. Those that a plan does not read change nothing, as in a recipe."""
+    found: dict[str, Any] = {}
+    rest, request.others = request.others, []
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if not flag.startswith("--trainer."):
+            request.others.append(f"{flag}{equals}{value}")
+            continue
+        if not equals:
+            if not rest:
+                raise ConfigurationError(f"{flag} needs a value")
+            value = rest.pop(0)
+        if (key := flag.removeprefix("--trainer.")) in PLANNED:
+            found[key] = Word(value).value
+    return found
+
+
+def processes_of(chosen: argparse.Namespace, trainer: Mapping[str, Any]) -> tuple[Mesh, str]:
+    """Return the processes and the strategy of the flags, or else those of the recipe's trainer.
+
+    Raises:
+        ConfigurationError: They do not go together.
+    """
+    named = str(trainer.get("strategy", "auto"))
+    split_over = re.fullmatch(r"fsdp2(?:_tp(\d+))?", named)
+    if chosen.mesh is not None or chosen.gpus is not None:
+        mesh = Mesh.read(chosen.mesh) if chosen.mesh is not None else Mesh(data=chosen.gpus, tensor=1)
+    else:
+        devices, nodes = trainer.get("devices", 1), trainer.get("num_nodes", 1)
+        counts = [len(d) if isinstance(d, list) else int(d) if str(d).isdecimal() and int(d) else 1 for d in (devices, nodes)]
+        tensor = int(split_over[1] or 1) if split_over else 1
+        if counts[0] * counts[1] % tensor:
+            raise ConfigurationError(
+                f"trainer.strategy {named} splits layers over {tensor} processes, which do not divide {counts[0] * counts[1]}"
+            )
+        mesh = Mesh(data=counts[0] * counts[1] // tensor, tensor=tensor)
+    strategy = chosen.strategy or ("fsdp2" if mesh.tensor > 1 or split_over else "ddp")
+    if strategy == "ddp" and mesh.tensor > 1:
+        raise ConfigurationError("ddp splits no layers: use --strategy fsdp2, or a mesh such as 8x1")
+    return mesh, str(strategy)
+
+
+def machine_of(chosen: argparse.Namespace, kind: str, mesh: Mesh) -> Machine:
+    """Return the machine of `--machine`, with what the other flags say of it; `kind` is that of the numbers in products.
+
+    Raises:
+        ConfigurationError: A flag or the file is wrong.
+    """
+    machine = Machine.read(chosen.machine) if chosen.machine is not None else Machine()
+    if machine.shares_memory and machine.memory is not None:
+        machine = replace(machine, memory=machine.memory / mesh.processes)
+    if chosen.memory is not None:
+        machine = replace(machine, memory=read_size(chosen.memory))
+    if chosen.peak is not None:
+        machine = machine.with_peak(chosen.peak, kind)
+    given = {"bandwidth": chosen.bandwidth, "memory_bandwidth": chosen.memory_bandwidth}
+    return replace(machine, **{name: rate for name, rate in given.items() if rate is not None})

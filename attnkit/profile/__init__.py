@@ -1,0 +1,1 @@
+"""What a training costs before it is begun: operations, memory, communication and time; and what a machine can do."""

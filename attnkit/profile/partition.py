@@ -1,0 +1,176 @@
+"""How processes share a training step: what each of them holds, and what it sends."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.layers import MultiHead, TransformerLayer
+from attnkit.profile.memory import StepMemory
+from attnkit.registry import ConfigurationError, tasks
+
+STRATEGIES = ("ddp", "fsdp2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """How many processes share the data, and over how many each layer is split.
+
+    Example:
+        >>> Mesh.read("8x2")
+        Mesh(data=8, tensor=2)
+    """
+
+    data: int
+    tensor: int
+
+    @classmethod
+    def read(cls, text: str) -> "Mesh":
+        """Read `8`, or `8x2`.
+
+        Raises:
+            ConfigurationError: It is neither.
+        """
+        if (found := re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)) is None:
+            raise ConfigurationError(
+                f"--mesh is the processes that share the data x those that split each layer, as in 8x1, but is {text!r}"
+            )
+        return cls(data=int(found[1]), tensor=int(found[2] or 1))
+
+    @property
+    def processes(self) -> int:
+        """How many processes there are in all."""
+        return self.data * self.tensor
+
+
+def share_of_batch(batch: Mapping[str, Any], processes: int) -> dict[str, Any]:
+    """Return what one of the processes that share the data computes of a batch of the data module.
+
+    `batch_tokens` is the budget of each process, so it is the whole batch.
+    """
+    return dict(batch)
+
+
+def some_rows(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Return the first rows of a batch, with all their columns.
+
+    Example:
+        >>> {k: v.tolist() for k, v in some_rows({"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]])}, 2).items()}
+        {'tokens': [[5, 6], [7, 0]]}
+    """
+    return {key: value[:rows] if isinstance(value, Tensor | list) else value for key, value in batch.items()}
+
+
+def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
+    """Return the spec of a task in which each layer has what one of `size` processes has of it: a part of the heads and hidden units.
+
+    Raises:
+        ConfigurationError: The layers cannot be split.
+    """
+    if size == 1:
+        return model
+    task: Any = tasks.build(model)
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        built = task.build_model()
+    layer = next((m for m in built.modules() if isinstance(m, TransformerLayer)), None)
+    if layer is None:
+        raise ConfigurationError("tensor parallelism splits Transformer layers, and this stack has none: use a mesh such as 8x1")
+    heads: MultiHead = layer.self_attention
+    output = layer.feed_forward.output
+    assert isinstance(output, nn.Linear)
+    widths = {"num_heads": heads.attention.num_heads, "num_kv_heads": heads.attention.num_kv_heads, "ffn_dim": output.in_features}
+    for key, width in widths.items():
+        if width % size:
+            raise ConfigurationError(f"{key} {width} cannot be split over {size} processes")
+    stack = {**model["stack"], "head_dim": heads.head_dim}
+    stack |= {key: widths[key] // size for key in ("num_heads", "num_kv_heads")}
+    spec = stack["feed_forward"]
+    stack["feed_forward"] = {**({"name": spec} if isinstance(spec, str) else spec), "ffn_dim": widths["ffn_dim"] // size}
+    return {**model, "stack": stack}
+
+
+def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str, *, accumulates: bool = False) -> dict[str, float]:
+    """Return the bytes of a process at the peak of a step, by what they are.
+
+    Args:
+        memory: Of a step of one process that has whole layers, or its part of layers that are split.
+        mesh: The processes.
+        strategy: `ddp` or `fsdp2`.
+        accumulates: Whether a step has several micro-batches: gradients of the earlier ones are then there all the time.
+    """
+    if strategy == "ddp" or mesh.data == 1:
+        fixed = {"parameters": memory.parameters, "buffers": memory.buffers, "optimizer": memory.optimizer}
+        if mesh.data > 1:
+            fixed["buckets of gradients (ddp)"] = memory.gradients
+        moving = memory.peak - memory.parameters - memory.buffers - memory.optimizer
+        if accumulates:
+            moving = max(moving, memory.gradients + memory.backward)
+        return {
+            **fixed,
+            "gradients": memory.gradients,
+            "activations and temporaries": moving - memory.gradients,
+            "at the peak": sum(fixed.values()) + moving,
+        }
+    root, largest, gradients = memory.parameters - sum(memory.layers), max(memory.layers, default=0), memory.gradients / mesh.data
+    # Gathered layers, and all that is there with them but for what is shared out. In the forward pass the old gradients are there still.
+    # In the backward pass there are none at first, when there are most activations; at last there are all, but activations of one layer.
+    moments = (
+        (root + 2 * largest, gradients + memory.forward),
+        (2 * root + 3 * largest, memory.backward + (gradients if accumulates else 0)),
+        (2 * root + (3 + 2 / mesh.data) * largest, gradients + memory.backward / max(len(memory.layers), 1)),
+    )
+    gathered, others = max(moments, key=sum)
+    parts: dict[str, float] = {
+        "parameters": memory.parameters / mesh.data,
+        "buffers": memory.buffers,
+        "optimizer": memory.optimizer / mesh.data,
+        "gradients": gradients,
+        "gathered layers (fsdp2)": gathered,
+        "activations and temporaries": others - gradients,
+    }
+    return {**parts, "at the peak": sum(parts.values())}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes that a process sends in a step, with ring algorithms.
+
+    Attributes:
+        beside: By what they are for, while layers compute: gradients that are ready, layers that come next.
+        between: While nothing is computed: the sums of tensor parallelism.
+    """
+
+    beside: Mapping[str, float]
+    between: Mapping[str, float]
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """All of them."""
+        return {**self.beside, **self.between}
+
+
+def communication(memory: StepMemory, mesh: Mesh, strategy: str, *, micro_batches: int = 1) -> Traffic:
+    """Return what a process sends in a step.
+
+    Args:
+        memory: As for `memory_parts`.
+        mesh: The processes.
+        strategy: `ddp`, which sums gradients once in a step, or `fsdp2`, which gathers layers and sums gradients for each micro-batch.
+        micro_batches: Of a step (`trainer.accumulate_grad_batches`).
+    """
+    share = (mesh.data - 1) / mesh.data
+    root, layers = memory.parameters - sum(memory.layers), sum(memory.layers)
+    if strategy == "ddp":
+        beside = {"gradients: all-reduce": 2 * share * memory.gradients}
+    else:
+        beside = {
+            "parameters: all-gather": share * (2 * layers + root) * micro_batches,
+            "gradients: reduce-scatter": share * memory.gradients * micro_batches,
+        }
+    between = {}
+    if mesh.tensor > 1:
+        between["activations: all-reduce (tensor parallel)"] = 2 * (mesh.tensor - 1) / mesh.tensor * memory.sums * micro_batches
+    return Traffic(beside=beside, between=between)

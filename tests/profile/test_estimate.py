@@ -1,0 +1,84 @@
+"""A planned step: its operations, and what a change does to it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from attnkit.profile.estimate import Job, alternatives, changes, estimate, recomputation
+from attnkit.profile.flops import forward_flops
+from attnkit.profile.machine import Machine, StepTime
+from attnkit.profile.partition import Mesh, Traffic
+from attnkit.registry import tasks
+from tests.task.conftest import TOKENIZER
+
+STACK = {"name": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "attention": "scaled_dot_product"}
+MODEL = {"name": "causal_lm", "stack": STACK, "tokenizer": TOKENIZER.spec}
+ROWS, LENGTH = 4, 12
+BATCH = {"tokens": torch.full((ROWS, LENGTH + 1), 5)}  # the last column is a target only
+JOB = Job(model=MODEL, batches=[BATCH], precision="32-true", mesh=Mesh(data=1, tensor=1), strategy="ddp")
+
+
+def test_operations_are_those_of_the_formula_and_padding_costs_as_much_as_tokens() -> None:
+    formula = forward_flops(tasks.build(MODEL))
+    row = sum(c * LENGTH**a for (a, _), c in formula.items())
+    whole = estimate(JOB)
+    assert whole.operations == whole.model_flops == 3 * ROWS * row
+    padded = {"tokens": torch.cat([BATCH["tokens"], torch.tensor([[5] * 7 + [0] * (LENGTH - 6)])])}
+    short = estimate(replace(JOB, batches=[padded]))
+    assert short.operations == 3 * (ROWS + 1) * row
+    assert short.model_flops == 3 * ROWS * row + 3 * sum(c * 6**a for (a, _), c in formula.items())
+    assert (short.rows, short.tokens) == (ROWS + 1, ROWS * LENGTH + 6)
+
+
+def test_recomputing_layers_costs_their_forward_pass_once_more() -> None:
+    head = 2 * 16 * len(TOKENIZER) * LENGTH
+    linear, square = (forward_flops(tasks.build(MODEL))[term] for term in ((1, 0), (2, 0)))
+    row = (linear - square) * LENGTH + 2 * square * LENGTH**2  # torch counts the whole square
+    found = recomputation({**MODEL, "activation_checkpointing": "layer"}, {"tokens": BATCH["tokens"][:, :-1]})
+    last = 2 * (2 * 16 * 64) * LENGTH  # torch stops before the last product of each layer, whose output nothing needs
+    assert found == pytest.approx((3 * row + row - head - last) / (3 * row), rel=1e-9)
+    assert recomputation(MODEL, BATCH) == 1
+
+
+def test_a_step_of_two_batches_computes_twice_and_ddp_sends_once() -> None:
+    for strategy, times in (("ddp", 1), ("fsdp2", 2)):
+        one = replace(JOB, mesh=Mesh(data=4, tensor=1), strategy=strategy)
+        first, second = estimate(one), estimate(replace(one, micro_batches=2))
+        assert second.operations == 2 * first.operations
+        assert sum(second.sent.parts.values()) == times * sum(first.sent.parts.values()) > 0
+        assert second.peak >= first.peak
+
+
+def test_each_change_is_planned_as_if_it_were_asked_for_and_combinations_end_with_one_that_fits() -> None:
+    job = replace(JOB, mesh=Mesh(data=2, tensor=1))
+    named = dict(changes(job))
+    found = dict(alternatives(job, memory=None))
+    assert {"--model.activation_checkpointing layer", "--precision bf16-mixed", "--strategy fsdp2"} < set(found)
+    assert f"batches of half the rows, --accumulate {2}" in found
+    assert all(planned.parts == estimate(named[words]).parts for words, planned in found.items() if "half" in words or "fsdp2" in words)
+    halved = found["batches of half the rows, --accumulate 2"]
+    assert halved.peak < estimate(job).peak
+    assert halved.operations == estimate(job).operations
+    assert len(dict(alternatives(job, memory=1))) == len(dict(alternatives(job, memory=None))) + 2  # half, and a quarter of the rows
+
+
+def test_a_stack_without_layers_to_split_or_recompute_is_offered_what_suits_it() -> None:
+    lstm = {**MODEL, "stack": {"name": "recurrent_decoder", "d_model": 16, "num_layers": 1, "cell": "lstm"}}
+    offered = [words for words, _ in alternatives(replace(JOB, model=lstm, mesh=Mesh(data=2, tensor=1)), memory=None)]
+    assert "--strategy fsdp2" in offered
+    assert not any("--mesh" in words for words in offered)
+
+
+def test_what_takes_longest_bounds_the_step() -> None:
+    sent = Traffic(beside={"gradients": 4e9}, between={"activations": 1e9})
+    work: Any = {"kind": "bf16", "operations": 1e12, "touched": 2e9, "traffic": sent, "efficiency": 0.5}
+    slow = {"tflops": {"bf16": 2.0}, "memory_bandwidth": 10.0, "bandwidth": 10.0}
+    fast = {"tflops": {"bf16": 2000.0}, "memory_bandwidth": 1000.0, "bandwidth": 1000.0}
+    bounds = [StepTime.of(Machine(**{**fast, name: rate}), **work).bound for name, rate in slow.items()]  # type: ignore[arg-type]
+    assert bounds == ["products of matrices", "reading and writing memory", "the network"]
+    time = StepTime.of(Machine(**slow), **work)  # type: ignore[arg-type]
+    assert (time.products, time.memory, time.beside, time.between) == (1.0, 0.2, 0.4, 0.1)
+    assert (time.shortest, time.longest) == (1.1, 1.5)
+    assert StepTime.of(Machine(), **work).shortest is None
