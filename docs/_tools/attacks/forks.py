@@ -1,8 +1,9 @@
 """Processes that begin in milliseconds: forks of one that has imported everything.
 
 A fork server takes the place of `exec`: `Popen` sends it the command and the open files, and it forks a process that runs the same Python
-code. What such a process begins itself, other ranks or the workers of a study, is forked by the server too. Each process leads a session
-of its own and carries a tag, by which all processes of a try are found and killed together.
+code. What such a process begins itself, other ranks or the workers of a study, is forked by the server too. `os.getppid` names the process
+that asked for it, not the server. Each process leads a session of its own and carries a tag, by which all processes of a try are found and
+killed together.
 """
 
 import atexit
@@ -14,13 +15,15 @@ import runpy
 import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from select import select
 from typing import Any
@@ -173,10 +176,16 @@ class _Server:
         message, files, _, _ = socket.recv_fds(connection, LARGEST, 64)
         request = json.loads(message) if message else {}
         if "words" in request:
-            if request["environment"].get(TAG) in self.killed:
+            asking = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            try:
+                parent = os.pidfd_open(asking)
+            except ProcessLookupError:
+                parent = -1
+            if parent == -1 or request["environment"].get(TAG) in self.killed:
                 connection.close()
             else:
-                self.fork(connection, request, files)
+                self.fork(connection, request, files, partial(_parent, asking, parent))
+            files += [parent] * (parent != -1)
         else:
             tag = request.get("kill", request.get("alive"))
             found = [(pid, asked) for pid, (_, asked) in self.children.items() if asked["environment"].get(TAG) == tag]
@@ -191,12 +200,13 @@ class _Server:
         for file in files:
             os.close(file)
 
-    def fork(self, connection: socket.socket, request: dict[str, Any], files: list[int]) -> None:
+    def fork(self, connection: socket.socket, request: dict[str, Any], files: list[int], parent: Callable[[], int]) -> None:
         child = os.fork()
         if child == 0:
             signal.set_wakeup_fd(-1)
             for file in [*self.inherited, connection.fileno(), *(other.fileno() for other, _ in self.children.values())]:
                 os.close(file)
+            os.getppid = parent  # type: ignore[assignment]
             _become(request, files)
         self.children[child] = connection, request
         with suppress(OSError):  # who asked for it was killed
@@ -209,6 +219,11 @@ class _Server:
                 with suppress(OSError):
                     connection.send(str(found[1]).encode())
                 connection.close()
+
+
+def _parent(pid: int, file: int) -> int:
+    """Return the number of the process that asked for this one; when it is gone, that of the process that adopts orphans."""
+    return 1 if select([file], [], [], 0)[0] else pid
 
 
 def _become(request: dict[str, Any], files: list[int]) -> None:

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -58,18 +58,27 @@ def calm(folder: Path, write: Write, *flags: str) -> tuple[Path, float]:
 
 
 def kill_training(ledger: Ledger, folder: Path, *, seed: int, tries: int, strategy: str | None) -> None:
-    """Kill trainings at random moments of their lives, uniform over the time that an undisturbed one takes."""
+    """Kill trainings at random moments: half of them uniform over the time of an undisturbed one, half over its rows of metrics.csv."""
     write = partial(write_recipe, strategy=strategy)
     expected, seconds = calm(folder / "calm", write)
-    print(f"an undisturbed training takes {seconds:.1f} s", flush=True)
+    total = rows_in(folder / "calm")
+    print(f"an undisturbed training takes {seconds:.1f} s and logs {total} rows", flush=True)
 
     def strike(process: forks.Popen, place: Path, tag: str, random: Random) -> Kill | None:
-        moment, target = random.uniform(0, seconds), random.choice(["all", 0, 1] if strategy else ["all"])
-        if wait(process, moment) is not None:
+        target, by_time, part = random.choice(["all", 0, 1] if strategy else ["all"]), random.random() < 0.5, random.random()
+        if by_time:
+            wait(process, part * seconds)
+        else:
+            row = part * total
+            if (before := rows_in(place)) > row:  # in what is left of a run that goes on
+                row = before + part * (total - before)
+            until = time.monotonic() + limit(seconds)
+            while rows_in(place) < row and time.monotonic() < until and process.poll() is None:
+                time.sleep(0.002)
+            wait(process, random.uniform(0, seconds / total))
+        if process.poll() is not None:
             return None
-        run = newest_run(place)
-        rows = (run / "metrics.csv").read_bytes().count(b"\n") if run is not None and (run / "metrics.csv").exists() else 0
-        return {"seconds": round(moment, 3), "rows": rows, "killed": kill_ranks(tag, target)}
+        return {"by": "time" if by_time else "rows", "rows": rows_in(place), "killed": kill_ranks(tag, target)}
 
     _runs(ledger, folder, seed, tries, lambda number: (write, expected, seconds, strike))
 
@@ -99,7 +108,8 @@ def _strike_saving(life: float, process: forks.Popen, place: Path, tag: str, ran
             time.sleep(after)
             forks.kill(tag)
             process.wait()
-            left = [path.relative_to(place).as_posix() for path in drafts(place)]
+            run = newest_run(place)
+            left = [path.name for path in drafts(place) if run is not None and path.is_relative_to(run)]
             return {"save": number, "seconds": round(after, 4), "drafts": left, "counts": bool(left)}
     return None
 
@@ -125,6 +135,15 @@ def _drafts(process: forks.Popen, place: Path, *, seen: bool = False) -> Iterato
         current = now
         before &= set(drafts(place))  # a leftover that was removed may come again
         time.sleep(0.0005)
+
+
+def rows_in(place: Path) -> int:
+    """Return the rows that the newest run in a folder has logged, the header included."""
+    run = newest_run(place)
+    try:
+        return 0 if run is None else (run / "metrics.csv").read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
 
 
 def kill_ranks(tag: str, target: str | int) -> str:
@@ -197,7 +216,7 @@ def together(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
     if len(ledger.tries) >= tries:
         return
     tries -= len(ledger.tries)
-    rates = [round(random_rate, 9) for random_rate in _rates(randomness(seed, ledger.attack, len(ledger.tries)), tries)]
+    rates = _rates(randomness(seed, ledger.attack, len(ledger.tries)), tries)
     expected = [calm(folder / f"calm_{i}", write_recipe, f"--model.optimizer.lr={rate}")[0] for i, rate in enumerate(rates)]
     write_recipe(place := fresh(folder / "together"))
     processes = [
@@ -223,7 +242,7 @@ def together(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
 
 
 def _rates(random: Random, count: int) -> list[float]:
-    return [random.uniform(1e-3, 1e-2) for _ in range(count)]
+    return [round(random.uniform(1e-3, 1e-2), 9) for _ in range(count)]
 
 
 def _rate(run: Path) -> Any:
@@ -350,4 +369,3 @@ TRAINING: dict[str, Callable[..., None]] = {
     "resume_twice": resume_twice,
     "disk_full": disk_full,
 }
-__all__: Sequence[str] = ["TRAINING"]
