@@ -64,6 +64,10 @@ class Ledger:
         draft.write_text("".join(json.dumps(asdict(one)) + "\n" for one in self.tries), encoding="utf-8")
         draft.replace(self.path)
 
+    def say(self, wanted: int, problems: list[str]) -> None:
+        """Print how far the attack is, and what was lost last."""
+        print(f"{self.attack} {len(self.tries)}/{wanted}: {'; '.join(problems) or 'survived'}", flush=True)
+
 
 def read_tries(path: Path) -> list[Try]:
     """Return the tries in a file; none if there is no such file."""

@@ -19,9 +19,8 @@ def newest_run(folder: Path) -> Path | None:
     return max(folder.glob("runs/*/version_*"), key=lambda path: int(path.name.removeprefix("version_")), default=None)
 
 
-def compare_runs(expected: Path, folder: Path) -> list[str]:
-    """Return how the newest run in a folder differs from a run that was not disturbed: rows of `metrics.csv` and checkpoints."""
-    run = newest_run(folder)
+def compare_runs(expected: Path, run: Path | None) -> list[str]:
+    """Return how a run differs from one that was not disturbed: rows of `metrics.csv` and checkpoints."""
     if run is None:
         return ["there is no run"]
     found = compare_rows(read_rows(expected / "metrics.csv"), read_rows(run / "metrics.csv"))

@@ -49,7 +49,7 @@ def kill_study(ledger: Ledger, folder: Path, *, seed: int, tries: int, target: T
         if problems and not kills:
             raise SystemExit(f"{place}: the study is lost without an attack: {'; '.join(problems)}")
         ledger.add(({"run": number, **kill}, not problems, "; ".join(problems)) for kill in kills)
-        print(f"{ledger.attack} {len(ledger.tries)}/{tries}: {'; '.join(problems) or 'survived'}", flush=True)
+        ledger.say(tries, problems)
         if not problems:
             shutil.rmtree(place)
         number += 1

@@ -46,15 +46,20 @@ def wait(process: forks.Popen, seconds: float) -> int | None:
         return None
 
 
-def calm(folder: Path, write: Write, *flags: str) -> tuple[Path, float]:
+def calm(folder: Path, write: Write) -> tuple[Path, float]:
     """Train without a disturbance; return the run and how many seconds it took."""
     write(fresh(folder))
     began = time.monotonic()
-    status = wait(forks.begin([*FIT, *flags], directory=folder, tag=str(folder), out=folder / "calm"), 600)
+    status = wait(forks.begin(FIT, directory=folder, tag=str(folder), out=folder / "calm"), 600)
+    return undisturbed(folder, status), time.monotonic() - began
+
+
+def undisturbed(folder: Path, status: int | None) -> Path:
+    """Return the run in a folder, which was not disturbed and so must have ended well."""
     run = newest_run(folder)
     if status != 0 or run is None:
         raise SystemExit(f"the training fails without an attack (status {status}): {tail(folder / 'calm.err')}")
-    return run, time.monotonic() - began
+    return run
 
 
 def kill_training(ledger: Ledger, folder: Path, *, seed: int, tries: int, strategy: str | None) -> None:
@@ -75,6 +80,9 @@ def kill_training(ledger: Ledger, folder: Path, *, seed: int, tries: int, strate
             until = time.monotonic() + limit(seconds)
             while rows_in(place) < row and time.monotonic() < until and process.poll() is None:
                 time.sleep(0.002)
+            if rows_in(place) < row and process.poll() is None:
+                forks.kill(tag)
+                return {"by": "rows", "rows": rows_in(place), "problems": [f"no row {row:.0f} after {limit(seconds):.0f} s"]}
             wait(process, random.uniform(0, seconds / total))
         if process.poll() is not None:
             return None
@@ -166,18 +174,23 @@ def _runs(ledger: Ledger, folder: Path, seed: int, tries: int, setting: Callable
         random = randomness(seed, ledger.attack, number)
         most = min(MOST_KILLS, tries - len(ledger.tries))
         kills, problems = _killed(place, random, strike, seconds, most)
-        problems = problems or compare_runs(expected, place)
+        problems = problems or compare_runs(expected, newest_run(place))
         if problems and not kills:
             raise SystemExit(f"{place}: the training is lost without an attack: {'; '.join(problems)}")
-        ledger.add(({"run": number, **kill}, not problems, "; ".join(problems)) for kill in kills)
-        print(f"{ledger.attack} {len(ledger.tries)}/{tries}: {'; '.join(problems) or 'survived'}", flush=True)
-        if not problems:
+        found = [kill.pop("problems", []) + problems for kill in kills]
+        ledger.add(({"run": number, **kill}, not one, "; ".join(one)) for kill, one in zip(kills, found, strict=True))
+        ledger.say(tries, [problem for one in found for problem in one])
+        if not any(found):
             shutil.rmtree(place)
         number += 1
 
 
 def _killed(place: Path, random: Random, strike: Strike, seconds: float, most: int) -> tuple[list[Kill], list[str]]:
-    """Begin a training and go on with it until it ends by itself, killed up to `most` times; return the kills, and what went wrong."""
+    """Begin a training and go on with it until it ends by itself, killed up to `most` times.
+
+    Returns:
+        The kills, each with the `problems` that it made at once; and what was wrong in the end.
+    """
     kills: list[Kill] = []
     for leg in range(2 * MOST_KILLS):
         tag, out = f"{place}.{leg}", place / f"leg_{leg}"
@@ -190,13 +203,11 @@ def _killed(place: Path, random: Random, strike: Strike, seconds: float, most: i
                 return kills, [f"leg {leg} hangs: {limit(seconds):.0f} s"]
             failed = [f"leg {leg} ended with status {status}: {tail(out.with_suffix('.err'))}"] if status else []
             return kills, failed or traceback_in(out.with_suffix(".err"))
-        if kill.pop("counts", True):
-            kills.append({"leg": leg, **kill})
-        problems = _partners(tag)
+        problems = kill.pop("problems", []) + _partners(tag)
         if kill.get("killed", "all") != "all":
             problems += traceback_in(out.with_suffix(".err"))
-        if problems:
-            return kills, [f"leg {leg}, {kill}: {problem}" for problem in problems]
+        if kill.pop("counts", True):
+            kills.append({"leg": leg, **kill, "problems": problems})
     return kills, []
 
 
@@ -216,15 +227,20 @@ def together(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
     if len(ledger.tries) >= tries:
         return
     tries -= len(ledger.tries)
-    rates = _rates(randomness(seed, ledger.attack, len(ledger.tries)), tries)
-    expected = [calm(folder / f"calm_{i}", write_recipe, f"--model.optimizer.lr={rate}")[0] for i, rate in enumerate(rates)]
-    write_recipe(place := fresh(folder / "together"))
-    processes = [
-        forks.begin([*FIT, f"--model.optimizer.lr={rate}"], directory=place, tag=str(place), out=place / f"fit_{i}")
-        for i, rate in enumerate(rates)
-    ]
+    random = randomness(seed, ledger.attack, len(ledger.tries))
+    rates = [round(random.uniform(1e-3, 1e-2), 9) for _ in range(tries)]
+
+    def begin(place: Path, name: str, rate: float) -> forks.Popen:
+        return forks.begin([*FIT, f"--model.optimizer.lr={rate}"], directory=place, tag=str(folder), out=place / name)
+
+    alone, place = [fresh(folder / f"calm_{i}") for i in range(tries)], fresh(folder / "together")
+    for one in (*alone, place):
+        write_recipe(one)
+    processes = [begin(one, "calm", rate) for one, rate in zip(alone, rates, strict=True)]
+    expected = [undisturbed(one, wait(process, 600)) for one, process in zip(alone, processes, strict=True)]
+    processes = [begin(place, f"fit_{i}", rate) for i, rate in enumerate(rates)]
     statuses = [wait(process, 600) for process in processes]
-    forks.kill(str(place))
+    forks.kill(str(folder))
     runs = list(place.glob("runs/*/version_*"))
     outcomes = []
     for i, rate in enumerate(rates):
@@ -234,15 +250,9 @@ def together(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
         if len(own) != 1:
             problems.append(f"{len(own)} folders have a config.yaml with its learning rate")
         else:
-            alone = fresh(folder / f"own_{i}") / "runs/tiny/version_0"  # by itself, so that it is found as the newest
-            shutil.copytree(own[0], alone)
-            problems += compare_runs(expected[i], folder / f"own_{i}")
+            problems += compare_runs(expected[i], own[0])
         outcomes.append(({"learning_rate": rate, "together": len(rates)}, not problems, "; ".join(problems)))
     ledger.add(outcomes)
-
-
-def _rates(random: Random, count: int) -> list[float]:
-    return [round(random.uniform(1e-3, 1e-2), 9) for _ in range(count)]
 
 
 def _rate(run: Path) -> Any:
@@ -280,9 +290,9 @@ def resume_twice(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None
             refused = place / ("second.err" if winner == 0 else "first.err")
             if str(both[winner].pid) not in refused.read_text(encoding="utf-8"):
                 problems.append(f"the second is not told who has the run: {tail(refused)}")
-        problems += compare_runs(expected, place)
+        problems += compare_runs(expected, newest_run(place))
         ledger.add([({"seconds": round(apart, 3)}, not problems, "; ".join(problems))])
-        print(f"{ledger.attack} {len(ledger.tries)}/{tries}: {'; '.join(problems) or 'survived'}", flush=True)
+        ledger.say(tries, problems)
         if not problems:
             shutil.rmtree(place)
 
@@ -312,9 +322,9 @@ def disk_full(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
             forks.kill(f"{tag}.1")
             if status:
                 problems.append(f"the resumed run ended with status {status}: {tail(out / 'resumed.err')}")
-            problems += traceback_in(out / "resumed.err") + (compare_runs(expected, place) if status == 0 else [])
+            problems += traceback_in(out / "resumed.err") + (compare_runs(expected, newest_run(place)) if status == 0 else [])
         ledger.add([({"run": number, "room": room}, not problems, "; ".join(problems))])
-        print(f"{ledger.attack} {len(ledger.tries)}/{tries}: {'; '.join(problems) or 'survived'}", flush=True)
+        ledger.say(tries, problems)
         if not problems:
             shutil.rmtree(out)
         number += 1
