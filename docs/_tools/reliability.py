@@ -5,12 +5,9 @@ OUT/ATTACK.jsonl, so a harness that was interrupted goes on. `table` writes the 
 `table --check` says whether they fit.
 """
 
-import os
-
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process that has threads cannot be forked
-
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -36,6 +33,7 @@ TRIES = {
 
 def attack(names: list[str], *, tries: int | None, out: Path, seed: int) -> None:
     """Try attacks as often as they were not tried yet."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process that has threads cannot be forked
     from attacks import forks
     from attacks.hostile import HOSTILE
     from attacks.studies import STUDIES
