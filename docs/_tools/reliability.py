@@ -39,7 +39,8 @@ def attack(names: list[str], *, tries: int | None, out: Path, seed: int) -> None
     from attacks.studies import STUDIES
     from attacks.training import TRAINING
 
-    forks.start()
+    if names != ["hostile"]:
+        forks.start()
     attacks = TRAINING | STUDIES | HOSTILE
     for name in names:
         ledger, wanted = Ledger(out, name), tries or TRIES[name]

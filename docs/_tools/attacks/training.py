@@ -306,6 +306,7 @@ def disk_full(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
     while len(ledger.tries) < tries:
         random = randomness(seed, ledger.attack, number)
         room = random.randrange(written) if number % 2 else 4096 * random.randrange(32)  # whole pages: amid small files
+        unmount(folder / f"run_{number}/disk")  # of a harness that was killed
         out = fresh(folder / f"run_{number}")
         with _file_system(out / "disk", size=8 * written + (1 << 20)) as place:
             write_recipe(place)
@@ -339,6 +340,12 @@ def _file_system(place: Path, *, size: int) -> Iterator[Path]:
     try:
         yield place
     finally:
+        unmount(place)
+
+
+def unmount(place: Path) -> None:
+    """Remove a file system, if there is one."""
+    if place.is_mount():
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
