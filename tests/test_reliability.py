@@ -231,7 +231,7 @@ def test_a_run_that_was_done_again_and_a_process_that_is_left_are_seen(tmp_path:
     assert studies._begun_again(tmp_path, finished) == ["the run key was finished, and was done again"]
     assert studies.left_running(tmp_path) == []
     with subprocess.Popen(["sleep", "60"], cwd=tmp_path) as process:
-        assert studies.left_running(tmp_path) == ["1 processes are left running"]
+        assert studies.left_running(tmp_path, seconds=0) == ["1 processes are left running"]
         process.kill()
 
 

@@ -23,7 +23,7 @@ from attnkit.ablation.launch import WORKER
 RUN = (FIT[0], "ablate", "run", "study.yaml", "--jobs", "2")
 ALONE = 5
 """Seconds after which the workers of a driver that was killed must have ended by themselves."""
-EPOCHS = {"driver": 60, "workers": 10, "both": 10}
+EPOCHS = {"driver": 40, "workers": 10, "both": 10}
 """Of each run. A worker without its driver must not be able to end in time just because its training does."""
 TIMED = ("second", "memory", "clock")
 Target = Literal["driver", "workers", "both"]
@@ -137,14 +137,20 @@ def _begun_again(place: Path, finished: dict[str, int]) -> list[str]:
     return problems
 
 
-def left_running(place: Path) -> list[str]:
-    """Return the processes whose current folder is that of a try."""
-    left = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if (process / "cwd").readlink().is_relative_to(place):
-                left.append(process.name)
-    return [f"{len(left)} processes are left running"] if left else []
+def left_running(place: Path, *, seconds: float = ALONE) -> list[str]:
+    """Return whether processes whose current folder is that of a try live on after so many seconds."""
+    until = time.monotonic() + seconds
+    while left := sum(_is_in(process, place) for process in Path("/proc").glob("[0-9]*")):
+        if time.monotonic() > until:
+            return [f"{left} processes are left running"]
+        time.sleep(0.05)
+    return []
+
+
+def _is_in(process: Path, place: Path) -> bool:
+    with suppress(OSError):  # it has ended
+        return (process / "cwd").readlink().is_relative_to(place)
+    return False
 
 
 def compare_studies(expected: Path, found: Path) -> list[str]:
