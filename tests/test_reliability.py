@@ -14,7 +14,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[1] / "docs/_tools"))
 
 import reliability
-from attacks import forks, hostile, studies, training
+from attacks import disk, forks, hostile, starts, studies, training
 from attacks.ledger import BEGIN, END, TITLES, Ledger, embed, randomness, read_tries, summary, table
 from attacks.runs import compare_checkpoints, compare_runs, differences, traceback_in
 
@@ -120,10 +120,10 @@ def test_a_traceback_is_seen(tmp_path: Path) -> None:
 def test_a_message_about_a_full_disk_is_required(tmp_path: Path) -> None:
     file = tmp_path / "full.err"
     file.write_text("attnkit: error: runs/x: No space left on device\n")
-    assert training._full(file, 1) == []
+    assert disk._full(file, 1) == []
     file.write_text("attnkit: error: something\n")
-    assert "does not say that the disk is full" in training._full(file, 1)[0]
-    assert training._full(file, None) == ["it hangs when the disk is full"]
+    assert "does not say that the disk is full" in disk._full(file, 1)[0]
+    assert disk._full(file, None) == ["it hangs when the disk is full"]
 
 
 def test_moments_follow_from_the_seed() -> None:
@@ -169,11 +169,11 @@ def test_embedding_replaces_what_is_between_the_markers() -> None:
 
 
 def test_every_attack_can_be_carried_out_and_is_explained() -> None:
-    attacks = training.TRAINING | studies.STUDIES | hostile.HOSTILE
+    attacks = training.KILLS | studies.STUDIES | starts.STARTS | disk.DISK | hostile.HOSTILE
     assert set(attacks) == set(TITLES) == set(reliability.TRIES)
     page = reliability.PAGE.read_text(encoding="utf-8")
     assert [name for name in TITLES if f"`{name}`" not in page] == []
-    assert sum(n for name, n in reliability.TRIES.items() if name in training.TRAINING and "kill" in name) == 100
+    assert sum(n for name, n in reliability.TRIES.items() if name in training.KILLS) == 100
     assert sum(reliability.TRIES[name] for name in studies.STUDIES) == 100
 
 

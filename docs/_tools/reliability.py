@@ -35,13 +35,15 @@ def attack(names: list[str], *, tries: int | None, out: Path, seed: int) -> None
     """Try attacks as often as they were not tried yet."""
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process that has threads cannot be forked
     from attacks import forks
+    from attacks.disk import DISK
     from attacks.hostile import HOSTILE
+    from attacks.starts import STARTS
     from attacks.studies import STUDIES
-    from attacks.training import TRAINING
+    from attacks.training import KILLS
 
     if names != ["hostile"]:
         forks.start()
-    attacks = TRAINING | STUDIES | HOSTILE
+    attacks = KILLS | STUDIES | STARTS | DISK | HOSTILE
     for name in names:
         ledger, wanted = Ledger(out, name), tries or TRIES[name]
         print(f"{name}: seed {seed}, {len(ledger.tries)} of {wanted} tries are done", flush=True)

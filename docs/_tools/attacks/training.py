@@ -1,4 +1,4 @@
-"""Attacks on `attnkit fit`: processes that are killed, runs that are started together, and a disk that fills up."""
+"""Attacks on `attnkit fit`: its processes are killed."""
 
 import os
 import shutil
@@ -8,13 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
-
-import yaml
 
 from attacks import forks
 from attacks.ledger import Ledger, randomness
@@ -224,167 +222,9 @@ def _partners(tag: str) -> list[str]:
     return []
 
 
-def together(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
-    """Start all tries at once, each with a learning rate of its own; each must end as one that was started alone."""
-    if len(ledger.tries) >= tries:
-        return
-    tries -= len(ledger.tries)
-    random = randomness(seed, ledger.attack, len(ledger.tries))
-    rates = [round(random.uniform(1e-3, 1e-2), 9) for _ in range(tries)]
-
-    def begin(place: Path, name: str, rate: float) -> forks.Popen:
-        return forks.begin([*FIT, f"--model.optimizer.lr={rate}"], directory=place, tag=str(folder), out=place / name)
-
-    alone, place = [fresh(folder / f"calm_{i}") for i in range(tries)], fresh(folder / "together")
-    for one in (*alone, place):
-        write_recipe(one)
-    processes = [begin(one, "calm", rate) for one, rate in zip(alone, rates, strict=True)]
-    expected = [undisturbed(one, wait(process, 600)) for one, process in zip(alone, processes, strict=True)]
-    processes = [begin(place, f"fit_{i}", rate) for i, rate in enumerate(rates)]
-    statuses = [wait(process, 600) for process in processes]
-    forks.kill(str(folder))
-    runs = list(place.glob("runs/*/version_*"))
-    outcomes = []
-    for i, rate in enumerate(rates):
-        problems = [] if statuses[i] == 0 else [f"status {statuses[i]}: {tail(place / f'fit_{i}.err')}"]
-        problems += traceback_in(place / f"fit_{i}.err")
-        own = [run for run in runs if _rate(run) == rate]
-        if len(own) != 1:
-            problems.append(f"{len(own)} folders have a config.yaml with its learning rate")
-        else:
-            problems += compare_runs(expected[i], own[0])
-        outcomes.append(({"learning_rate": rate, "together": len(rates)}, not problems, "; ".join(problems)))
-    ledger.add(outcomes)
-
-
-def _rate(run: Path) -> Any:
-    try:
-        return yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))["model"]["optimizer"]["lr"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
-        return None
-
-
-def resume_twice(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
-    """Go on with a killed run twice at once: one must end it, the other must be refused and told which process has it."""
-    expected, seconds = calm(folder / "calm", write_recipe)
-    while len(ledger.tries) < tries:
-        number = len(ledger.tries)
-        write_recipe(place := fresh(folder / f"run_{number}"))
-        random = randomness(seed, ledger.attack, number)
-        process = forks.begin(FIT, directory=place, tag=f"{place}.0", out=place / "killed")
-        until = time.monotonic() + limit(seconds)
-        while not list(place.glob("runs/*/version_*/checkpoints/last.ckpt")) and time.monotonic() < until and process.poll() is None:
-            time.sleep(0.01)
-        forks.kill(f"{place}.0")
-        process.wait()
-        apart = random.uniform(0, seconds / 4)
-        both = []
-        for name in ("first", "second"):
-            both.append(forks.begin([*FIT, "--resume"], directory=place, tag=f"{place}.1", out=place / name))
-            time.sleep(apart if name == "first" else 0)
-        statuses = [wait(one, limit(seconds)) for one in both]
-        forks.kill(f"{place}.1")
-        problems = [found for name in ("first", "second") for found in traceback_in(place / f"{name}.err")]
-        if sorted(status == 0 for status in statuses) != [False, True]:
-            problems.append(f"the statuses are {statuses}")
-        else:
-            winner = statuses.index(0)
-            refused = place / ("second.err" if winner == 0 else "first.err")
-            if str(both[winner].pid) not in refused.read_text(encoding="utf-8"):
-                problems.append(f"the second is not told who has the run: {tail(refused)}")
-        problems += compare_runs(expected, newest_run(place))
-        ledger.add([({"seconds": round(apart, 3)}, not problems, "; ".join(problems))])
-        ledger.say(tries, problems)
-        if not problems:
-            shutil.rmtree(place)
-
-
-def disk_full(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
-    """Train on a file system with too little room, then make room and go on. Needs the right to mount a tmpfs."""
-    expected, seconds = calm(folder / "calm", write_recipe)
-    written = sum(path.stat().st_size for path in expected.rglob("*") if path.is_file())
-    print(f"an undisturbed training takes {seconds:.1f} s and leaves {written:,} bytes", flush=True)
-    number = 1 + max((one.moment["run"] for one in ledger.tries), default=-1)
-    while len(ledger.tries) < tries:
-        random = randomness(seed, ledger.attack, number)
-        room = random.randrange(written) if number % 2 else 4096 * random.randrange(32)  # whole pages: amid small files
-        unmount(folder / f"run_{number}/disk")  # of a harness that was killed
-        out = fresh(folder / f"run_{number}")
-        with _file_system(out / "disk", size=8 * written + (1 << 20)) as place:
-            write_recipe(place)
-            _fill(place / "ballast", leave=room)
-            tag = str(out)
-            status = wait(forks.begin(FIT, directory=place, tag=tag, out=out / "full"), limit(seconds))
-            forks.kill(tag)
-            if status == 0:  # there was room enough
-                number += 1
-                continue
-            problems = _full(out / "full.err", status) + _whole(place)
-            (place / "ballast").unlink()
-            status = wait(forks.begin([*FIT, "--resume"], directory=place, tag=f"{tag}.1", out=out / "resumed"), limit(seconds))
-            forks.kill(f"{tag}.1")
-            if status:
-                problems.append(f"the resumed run ended with status {status}: {tail(out / 'resumed.err')}")
-            problems += traceback_in(out / "resumed.err") + (compare_runs(expected, newest_run(place)) if status == 0 else [])
-        ledger.add([({"run": number, "room": room}, not problems, "; ".join(problems))])
-        ledger.say(tries, problems)
-        if not problems:
-            shutil.rmtree(out)
-        number += 1
-
-
-@contextmanager
-def _file_system(place: Path, *, size: int) -> Iterator[Path]:
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place], capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        raise SystemExit(f"a small file system cannot be mounted ({mounted.stderr.strip()}): run it as root, or by `unshare -Urm`")
-    try:
-        yield place
-    finally:
-        unmount(place)
-
-
-def unmount(place: Path) -> None:
-    """Remove a file system, if there is one."""
-    if place.is_mount():
-        subprocess.run(["umount", "--lazy", place], check=True)
-
-
-def _fill(ballast: Path, *, leave: int) -> None:
-    free = os.statvfs(ballast.parent)
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(free.f_bavail * free.f_frsize - leave, 1))
-
-
-def _full(err: Path, status: int | None) -> list[str]:
-    """Return what is wrong with the end of a run for which there was no room."""
-    if status is None:
-        return ["it hangs when the disk is full"]
-    last = tail(err)
-    told = last.startswith("attnkit: error: ") and any(words in last for words in ("No space left", "is full", "make room"))
-    return traceback_in(err) or ([] if told else [f"status {status}, but the message does not say that the disk is full: {last}"])
-
-
-def _whole(place: Path) -> list[str]:
-    """Return which checkpoints are not whole, of those that have their names."""
-    from attnkit.task.checkpoint import require_undamaged
-
-    problems = []
-    for path in place.glob("runs/*/version_*/checkpoints/*.ckpt"):
-        try:
-            require_undamaged(path)
-        except Exception as error:
-            problems.append(f"{path.name} is not whole: {error}")
-    return problems
-
-
-TRAINING: dict[str, Callable[..., None]] = {
+KILLS: dict[str, Callable[..., None]] = {
     "kill_single": partial(kill_training, strategy=None),
     "kill_ddp": partial(kill_training, strategy="ddp"),
     "kill_fsdp2": partial(kill_training, strategy="fsdp2"),
     "kill_saving": kill_saving,
-    "together": together,
-    "resume_twice": resume_twice,
-    "disk_full": disk_full,
 }
