@@ -1,0 +1,1 @@
+"""The attacks of `docs/_tools/reliability.py`."""
