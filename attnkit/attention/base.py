@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from attnkit.attention.bias import FiniteBias, prepare
 from attnkit.dropout import dropout as drop
 from attnkit.masks import Mask
 
@@ -95,7 +96,7 @@ class Attention(nn.Module, ABC):
         value: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        attn_bias: Tensor | None = None,
+        attn_bias: FiniteBias | Tensor | None = None,
         projected: bool = False,
         dropout: float = 0.0,
         first_query: int = 0,
@@ -108,7 +109,8 @@ class Attention(nn.Module, ABC):
             key: [B, Hkv, K, Dh].
             value: [B, Hkv, K, Dv].
             mask: Bool, broadcastable to [B, H, Q, K]; True = attend. A row without any key gives zeros.
-            attn_bias: Added to the logits, broadcastable to [B, H, Q, K].
+            attn_bias: Added to the logits, broadcastable to [B, H, Q, K]. A key whose bias is -inf is masked, so a row of only -inf gives
+                zeros; +inf and NaN make their row NaN.
             projected: `query` and `key` went through `project_query` and `project_key` already.
             dropout: Probability of dropping a weight, in training mode; see `attnkit.dropout`. Only `sdpa` draws from torch's generators
                 instead, so with dropout `auto` does not choose it.
@@ -121,31 +123,43 @@ class Attention(nn.Module, ABC):
         """
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
+        mask, bias = prepare(mask, attn_bias, query.shape[-2], key.shape[-2], dtype=query.dtype)
         dropout = dropout if self.training else 0.0
         compute = getattr(self, f"_{self._choose(backend, query, key, dropout)}")
-        output: Tensor = compute(query, key, value, mask, attn_bias, dropout, first_query)
+        output: Tensor = compute(query, key, value, mask, bias, dropout, first_query)
         return output if mask is None or mask.alive is None else output * mask.alive
 
     def weights(
-        self, query: Tensor, key: Tensor, *, mask: Mask | Tensor | None = None, attn_bias: Tensor | None = None, projected: bool = False
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        attn_bias: FiniteBias | Tensor | None = None,
+        projected: bool = False,
     ) -> Tensor:
         """Return the attention weights [B, H, Q, K], without dropout: each row sums to one, or to zero if it has no key."""
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
-        chunks = [self._softmax(rows, key, m, bias) for rows, m, bias in self._chunks(query, key, mask, attn_bias)]
+        mask, bias = prepare(mask, attn_bias, query.shape[-2], key.shape[-2])
+        chunks = [self._softmax(rows, key, m, b) for rows, m, b in self._chunks(query, key, mask, bias)]
         weights = torch.cat(chunks, -2)
         return weights if mask is None or mask.alive is None else weights * mask.alive
 
     def logits(
-        self, query: Tensor, key: Tensor, *, mask: Mask | Tensor | None = None, attn_bias: Tensor | None = None, projected: bool = False
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        attn_bias: FiniteBias | Tensor | None = None,
+        projected: bool = False,
     ) -> Tensor:
-        """Return what the softmax reads [B, H, Q, K]: scores and biases, and -inf at keys that a mask leaves out of rows with others."""
+        """Return what the softmax reads [B, H, Q, K]: scores and biases, and -inf at masked keys in rows with others."""
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
-        return torch.cat([self._logits(rows, key, m, bias) for rows, m, bias in self._chunks(query, key, mask, attn_bias)], -2)
+        mask, bias = prepare(mask, attn_bias, query.shape[-2], key.shape[-2])
+        return torch.cat([self._logits(rows, key, m, b) for rows, m, b in self._chunks(query, key, mask, bias)], -2)
 
     def check_backend(self, backend: str) -> None:
         """Raise unless `backend` is `auto` or computes this score.
@@ -209,7 +223,6 @@ class Attention(nn.Module, ABC):
     ) -> Iterator[tuple[Tensor, Mask | None, Tensor | None]]:
         """Yield a few queries at a time, with their rows of the mask and of the bias."""
         queries, keys, size = query.shape[-2], key.shape[-2], self._chunk_size(query, key)
-        attn_bias = attn_bias[None] if attn_bias is not None and attn_bias.dim() == 1 else attn_bias
         for start in range(0, queries, size):
             stop = min(start + size, queries)
             rows = None if mask is None else mask.rows(start, stop, queries, keys, query.device)

@@ -8,7 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from attnkit.attention import Attention, Backend
+from attnkit.attention import Attention, Backend, FiniteBias
 from attnkit.linear import Linear
 from attnkit.masks import Mask
 from attnkit.position import Rotation
@@ -103,7 +103,7 @@ class MultiHead(nn.Module):
         memory: KeyValues,
         *,
         mask: Mask | None = None,
-        attn_bias: Tensor | None = None,
+        attn_bias: FiniteBias | Tensor | None = None,
         rotation: Rotation | None = None,
         first_query: int = 0,
     ) -> Tensor:

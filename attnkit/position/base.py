@@ -59,7 +59,7 @@ class Position(nn.Module, ABC):
         return None
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        """Return what is added to the self-attention logits, [B or 1, H, Q, K]."""
+        """Return what is added to the logits, [B or 1, H, Q, K]; finite, for what may not be attended is the mask's to say."""
         return None
 
 
