@@ -1,8 +1,12 @@
+import ast
+import copy
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,6 +85,30 @@ def test_every_built_in_name_can_be_got_and_described(registry: Registry) -> Non
         assert described.file.endswith(".py") or registry is attnkit.optimizers  # torch hides the source of adafactor
         assert name in registry
         assert described.line >= 0
+
+
+def registered_in(file: Path) -> set[str]:
+    """Return the names under which a file registers classes."""
+    calls = (d for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef) for d in node.decorator_list)
+    return {ast.literal_eval(c.args[0]) for c in calls if isinstance(c, ast.Call) and ast.unparse(c.func).endswith(".register")}
+
+
+@pytest.mark.parametrize("registry", FAMILIES, ids=lambda f: f.attribute)
+def test_the_table_of_built_in_names_is_that_of_the_files(registry: Registry) -> None:
+    folder = Path(attnkit.__file__).parent.joinpath(*registry.package.split(".")[1:])
+    found = {file.stem: registered_in(file) for file in folder.glob("*.py")}
+    assert {stem: names for stem, names in found.items() if names} == {name: {name} for name in registry._built_in}
+
+
+def test_names_are_known_without_reading_our_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    registries = [registry for registry in FAMILIES if registry is not attnkit.optimizers]
+    known = {registry.attribute: registry.built_in() for registry in registries}
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "")  # as if every file were written with other quotes
+    for registry in registries:
+        fresh = copy.copy(registry)
+        for cached in [name for name in vars(fresh) if isinstance(getattr(type(fresh), name, None), cached_property)]:
+            del fresh.__dict__[cached]
+        assert fresh.built_in() == known[registry.attribute] != set()
 
 
 def test_equality_of_the_words_in_the_design() -> None:

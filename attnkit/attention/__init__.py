@@ -1,5 +1,6 @@
 """Attention kinds: one score, one file."""
 
 from attnkit.attention.base import Attention, Backend, InnerProduct
+from attnkit.attention.bias import FiniteBias
 
-__all__ = ["Attention", "Backend", "InnerProduct"]
+__all__ = ["Attention", "Backend", "FiniteBias", "InnerProduct"]

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from attnkit.attention.bias import FiniteBias, prepare
 from attnkit.dropout import dropout as drop
 from attnkit.masks import Mask
 
@@ -43,8 +44,6 @@ class Attention(nn.Module, ABC):
 
     inner_product: ClassVar[bool] = False
     """Whether the score is an inner product of the projected query and key (rotations need this, fused kernels too)."""
-    backends: ClassVar[tuple[str, ...]] = ("reference", "chunked")
-    """The backends that compute this kind; each agrees with `reference` in values and gradients."""
     chunk_elements: int = 2**22
     """Elements of the largest tensor that `chunked` makes at once (16 MiB in fp32)."""
     site: int = 0
@@ -59,6 +58,11 @@ class Attention(nn.Module, ABC):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or num_heads < 1 or num_heads % self.num_kv_heads:
             raise ValueError(f"num_kv_heads ({self.num_kv_heads}) must be positive and divide num_heads ({num_heads})")
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends that compute this score; each agrees with `reference` in values and gradients."""
+        return ("reference", "chunked")
 
     @property
     def pair_width(self) -> int:
@@ -92,7 +96,7 @@ class Attention(nn.Module, ABC):
         value: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        attn_bias: Tensor | None = None,
+        attn_bias: FiniteBias | Tensor | None = None,
         projected: bool = False,
         dropout: float = 0.0,
         first_query: int = 0,
@@ -105,7 +109,8 @@ class Attention(nn.Module, ABC):
             key: [B, Hkv, K, Dh].
             value: [B, Hkv, K, Dv].
             mask: Bool, broadcastable to [B, H, Q, K]; True = attend. A row without any key gives zeros.
-            attn_bias: Added to the logits, broadcastable to [B, H, Q, K].
+            attn_bias: Added to the logits, broadcastable to [B, H, Q, K]. A key whose bias is -inf is masked, so a row of only -inf gives
+                zeros; +inf and NaN make their row NaN.
             projected: `query` and `key` went through `project_query` and `project_key` already.
             dropout: Probability of dropping a weight, in training mode; see `attnkit.dropout`. Only `sdpa` draws from torch's generators
                 instead, so with dropout `auto` does not choose it.
@@ -118,37 +123,62 @@ class Attention(nn.Module, ABC):
         """
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
+        mask, bias = prepare(mask, attn_bias, query.shape[-2], key.shape[-2], dtype=query.dtype)
         dropout = dropout if self.training else 0.0
         compute = getattr(self, f"_{self._choose(backend, query, key, dropout)}")
-        output: Tensor = compute(query, key, value, mask, attn_bias, dropout, first_query)
+        output: Tensor = compute(query, key, value, mask, bias, dropout, first_query)
         return output if mask is None or mask.alive is None else output * mask.alive
 
     def weights(
-        self, query: Tensor, key: Tensor, *, mask: Mask | Tensor | None = None, attn_bias: Tensor | None = None, projected: bool = False
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        attn_bias: FiniteBias | Tensor | None = None,
+        projected: bool = False,
     ) -> Tensor:
         """Return the attention weights [B, H, Q, K], without dropout: each row sums to one, or to zero if it has no key."""
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
-        chunks = [self._softmax(rows, key, m, bias) for rows, m, bias in self._chunks(query, key, mask, attn_bias)]
+        mask, bias = prepare(mask, attn_bias, query.shape[-2], key.shape[-2])
+        chunks = [self._softmax(rows, key, m, b) for rows, m, b in self._chunks(query, key, mask, bias)]
         weights = torch.cat(chunks, -2)
         return weights if mask is None or mask.alive is None else weights * mask.alive
 
     def logits(
-        self, query: Tensor, key: Tensor, *, mask: Mask | Tensor | None = None, attn_bias: Tensor | None = None, projected: bool = False
+        self,
+        query: Tensor,
+        key: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        attn_bias: FiniteBias | Tensor | None = None,
+        projected: bool = False,
     ) -> Tensor:
-        """Return what the softmax reads [B, H, Q, K]: scores and biases, and -inf at keys that a mask leaves out of rows with others."""
+        """Return what the softmax reads [B, H, Q, K]: scores and biases, and -inf at masked keys in rows with others."""
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
-        return torch.cat([self._logits(rows, key, m, bias) for rows, m, bias in self._chunks(query, key, mask, attn_bias)], -2)
+        mask, bias = prepare(mask, attn_bias, query.shape[-2], key.shape[-2])
+        return torch.cat([self._logits(rows, key, m, b) for rows, m, b in self._chunks(query, key, mask, bias)], -2)
+
+    def check_backend(self, backend: str) -> None:
+        """Raise unless `backend` is `auto` or computes this score.
+
+        Raises:
+            ValueError: It does not; the message says why.
+        """
+        if backend != "auto" and backend not in self.backends:
+            reason = self._refusal(backend) or f"{type(self).__name__} has no backend {backend!r}"
+            raise ValueError(f"{reason}; choose 'auto' or one of {', '.join(self.backends)}")
+
+    def _refusal(self, backend: str) -> str | None:
+        """Return why a backend that exists cannot compute this score, or None."""
+        return None
 
     def _choose(self, backend: Backend, query: Tensor, key: Tensor, dropout: float) -> str:
         if backend == "auto":
             return "chunked" if self._chunk_size(query, key) < query.shape[-2] else "reference"
-        if backend not in self.backends:
-            raise ValueError(f"{type(self).__name__} has no backend {backend!r}; choose 'auto' or one of {', '.join(self.backends)}")
+        self.check_backend(backend)
         return backend
 
     def _chunk_size(self, query: Tensor, key: Tensor) -> int:
@@ -193,7 +223,6 @@ class Attention(nn.Module, ABC):
     ) -> Iterator[tuple[Tensor, Mask | None, Tensor | None]]:
         """Yield a few queries at a time, with their rows of the mask and of the bias."""
         queries, keys, size = query.shape[-2], key.shape[-2], self._chunk_size(query, key)
-        attn_bias = attn_bias[None] if attn_bias is not None and attn_bias.dim() == 1 else attn_bias
         for start in range(0, queries, size):
             stop = min(start + size, queries)
             rows = None if mask is None else mask.rows(start, stop, queries, keys, query.device)
@@ -202,18 +231,36 @@ class Attention(nn.Module, ABC):
 
 
 class InnerProduct(Attention):
-    """Attention whose score is `scale * <projected query, projected key>`, so that fused kernels compute it."""
+    """Attention whose score is `scale * <projected query, projected key>`, so that fused kernels compute it.
+
+    Fused kernels read the projections and `scale`, never `score`: a subclass that overrides `score` runs without them.
+    """
 
     inner_product = True
-    backends = ("reference", "chunked", "sdpa")
     scale: float = 1.0
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The backends that compute this score: `sdpa` too, as long as it is the inner product."""
+        return (*super().backends, "sdpa") if self._is_fusible else super().backends
+
+    @property
+    def _is_fusible(self) -> bool:
+        """Whether the score is still `InnerProduct.score`, with a scale that is a plain number."""
+        return getattr(self.score, "__func__", None) is InnerProduct.score and isinstance(self.scale, int | float)
+
+    def _refusal(self, backend: str) -> str | None:
+        if backend != "sdpa" or self._is_fusible:
+            return None
+        changed = "has a scale that is not a plain number" if type(self).score is InnerProduct.score else "overrides `score`"
+        return f"{type(self).__name__} {changed}, which the fused kernels of backend 'sdpa' do not read"
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """Return `scale * query . key`, [B, H, Q, K]."""
         return (query * self.scale) @ key.transpose(-1, -2)
 
     def _choose(self, backend: Backend, query: Tensor, key: Tensor, dropout: float) -> str:
-        if backend != "auto" or dropout > 0:
+        if backend != "auto" or dropout > 0 or not self._is_fusible:
             return super()._choose(backend, query, key, dropout)
         is_short = key.shape[-2] <= CPU_SHORT_KEYS and query.device.type == "cpu" and query.dtype in HALF
         return "reference" if is_short else "sdpa"

@@ -60,8 +60,7 @@ class Score(nn.Module):
         if not 0 <= dropout <= 1:
             raise ValueError(f"dropout must be in [0, 1], but is {dropout}")
         self.attention: Attention = attentions.build(attention, head_dim=d_model, num_heads=1, num_kv_heads=1)
-        if backend not in ("auto", *(known := self.attention.backends)):
-            raise ValueError(f"{type(self.attention).__name__} has no backend {backend!r}; choose 'auto' or one of {', '.join(known)}")
+        self.attention.check_backend(backend)
         self.dropout, self.backend = dropout, backend
 
     def key_values(self, memory: Tensor) -> KeyValues:

@@ -8,7 +8,7 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from attnkit.attention import Attention, Backend
+from attnkit.attention import Attention, Backend, FiniteBias
 from attnkit.linear import Linear
 from attnkit.masks import Mask
 from attnkit.position import Rotation
@@ -86,10 +86,7 @@ class MultiHead(nn.Module):
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.head_dim, self.dropout, self.backend = head_dim, dropout, backend
         self.attention: Attention = attentions.build(attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
-        if backend not in ("auto", *self.attention.backends):
-            raise ValueError(
-                f"{type(self.attention).__name__} has no backend {backend!r}; choose 'auto' or one of {', '.join(self.attention.backends)}"
-            )
+        self.attention.check_backend(backend)
         self.query = Linear(d_model, num_heads * head_dim, bias=bias)
         self.key = Linear(d_model, num_kv_heads * head_dim, bias=bias)
         self.value = Linear(d_model, num_kv_heads * head_dim, bias=bias)
@@ -106,7 +103,7 @@ class MultiHead(nn.Module):
         memory: KeyValues,
         *,
         mask: Mask | None = None,
-        attn_bias: Tensor | None = None,
+        attn_bias: FiniteBias | Tensor | None = None,
         rotation: Rotation | None = None,
         first_query: int = 0,
     ) -> Tensor:

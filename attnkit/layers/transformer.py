@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit import masks
-from attnkit.attention import Backend
+from attnkit.attention import Backend, FiniteBias
 from attnkit.dropout import Dropout
 from attnkit.layers.legality import check_legal
 from attnkit.layers.multi_head import KeyValues
@@ -181,10 +181,10 @@ class Transformer(nn.Module):
         added = _embedding(self.position, here, columns)
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
-        rotation, bias = _rotation(self.position, here, columns), self.position.bias(here, every)
+        rotation, bias = _rotation(self.position, here, columns), _bias(self.position, here, every)
         mask = self._mask(here, every, seen, attn_mask)
         memory_mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))
-        memory_bias = None if state.memory_positions is None else self.cross_position.bias(here, state.memory_positions)
+        memory_bias = None if state.memory_positions is None else _bias(self.cross_position, here, state.memory_positions)
         memory_rotation = _rotation(self.cross_position, here, columns)
         caches = []
         for i, layer in enumerate(self.layers):
@@ -242,6 +242,11 @@ def _rotation(position: Position, positions: Tensor, columns: Tensor) -> Rotatio
         return position.rotation(positions)
     table = position.rotation(columns)
     return None if table is None else table.at(positions)
+
+
+def _bias(position: Position, query_positions: Tensor, key_positions: Tensor) -> FiniteBias | None:
+    bias = position.bias(query_positions, key_positions)
+    return None if bias is None else FiniteBias(bias)
 
 
 def _extend(old: Tensor | None, new: Tensor | None, batch: int, past: int, length: int, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from attnkit.attention import Backend
+from attnkit.attention import Backend, FiniteBias
 from attnkit.feed_forward import FeedForward
 from attnkit.layers.multi_head import KeyValues, MultiHead
 from attnkit.masks import Mask
@@ -81,12 +81,12 @@ class TransformerLayer(nn.Module):
         x: Tensor,
         *,
         mask: Mask | None = None,
-        attn_bias: Tensor | None = None,
+        attn_bias: FiniteBias | Tensor | None = None,
         rotation: Rotation | None = None,
         past: KeyValues | None = None,
         memory: KeyValues | None = None,
         memory_mask: Mask | None = None,
-        memory_bias: Tensor | None = None,
+        memory_bias: FiniteBias | Tensor | None = None,
         memory_rotation: Rotation | None = None,
     ) -> tuple[Tensor, KeyValues]:
         """Run the layer.

@@ -36,9 +36,9 @@ class Alibi(Position):
         self.slopes = _slopes(num_heads)
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """Return the bias [B or 1, H, Q, K] fp32."""
+        """Return the bias [B or 1, H, Q, K]."""
         distance = (query_positions[:, :, None] - key_positions[:, None, :]).abs()
-        return -torch.tensor(self.slopes, device=distance.device)[:, None, None] * distance[:, None]
+        return -torch.tensor(self.slopes, dtype=self.dtype, device=distance.device)[:, None, None] * distance[:, None]
 
 
 def _slopes(num_heads: int) -> list[float]:

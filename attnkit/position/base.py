@@ -13,8 +13,8 @@ class Rotation:
     """A rotation of the first 2 R channels of a head, by position.
 
     Attributes:
-        cos: [B or 1, 1, T, R] fp32.
-        sin: [B or 1, 1, T, R] fp32.
+        cos: [B or 1, 1, T, R] fp32, or float64 in a float64 model.
+        sin: As `cos`.
         interleaved: Pairs are neighbouring channels (2i, 2i + 1), instead of (i, i + R).
     """
 
@@ -27,7 +27,7 @@ class Rotation:
         return Rotation(self.cos[0, 0][positions][:, None], self.sin[0, 0][positions][:, None], self.interleaved)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Rotate queries or keys [B, H, T, Dh], computing in fp32."""
+        """Rotate queries or keys [B, H, T, Dh], computing in fp32 or more."""
         width = 2 * self.cos.shape[-1]
         rotated, rest = x[..., :width], x[..., width:]
         axis, pairs = (-1, (-1, 2)) if self.interleaved else (-2, (2, -1))
@@ -49,6 +49,16 @@ class Position(nn.Module, ABC):
 
     max_length: int | None = None
     needs_inner_product: ClassVar[bool] = False
+    _precision: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("_precision", torch.empty(0), persistent=False)  # `.double()` reaches it, as it does the parameters
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of computed tables: float64 after `.double()`, else fp32, also in half precision."""
+        return torch.promote_types(self._precision.dtype, torch.float32)
 
     def embedding(self, positions: Tensor) -> Tensor | None:
         """Return what is added to the embedded tokens, [B or 1, T, D]."""
@@ -59,7 +69,7 @@ class Position(nn.Module, ABC):
         return None
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        """Return what is added to the self-attention logits, [B or 1, H, Q, K]."""
+        """Return what is added to the logits, [B or 1, H, Q, K]; finite, for what may not be attended is the mask's to say."""
         return None
 
 

@@ -48,6 +48,6 @@ class Rotary(Position):
         self.base, self.interleaved = base, interleaved
 
     def rotation(self, positions: Tensor) -> Rotation:
-        """Return the rotation at these positions, [B or 1, 1, T, width / 2] fp32."""
+        """Return the rotation at these positions, [B or 1, 1, T, width / 2]."""
         angles = (positions[..., None] * frequencies(self.width, self.base, positions.device))[:, None]
-        return Rotation(angles.cos().float(), angles.sin().float(), self.interleaved)
+        return Rotation(angles.cos().to(self.dtype), angles.sin().to(self.dtype), self.interleaved)

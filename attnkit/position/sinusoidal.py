@@ -38,6 +38,6 @@ class Sinusoidal(Position):
         self.d_model, self.base = d_model, base
 
     def embedding(self, positions: Tensor) -> Tensor:
-        """Return the table's rows for these positions, [B or 1, T, D] fp32."""
+        """Return the table's rows for these positions, [B or 1, T, D]."""
         angles = positions[..., None] * frequencies(self.d_model, self.base, positions.device)  # [B, T, D / 2]
-        return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
+        return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).to(self.dtype)

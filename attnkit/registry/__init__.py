@@ -1,7 +1,7 @@
 """Registries: from names to classes, without importing what is not asked for.
 
 A built-in component is a module of its family's package: `attnkit/attention/additive.py` registers `additive`.
-So the names are known from the file names, and `attnkit list` never imports torch.
+The names are a table (`attnkit/registry/families.py`), so that `attnkit list` never imports torch.
 A third party registers with a decorator, or with one entry-point line in its `pyproject.toml`:
 
     [project.entry-points."attnkit.components"]

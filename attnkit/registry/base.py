@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from attnkit.registry.description import Description
@@ -50,6 +49,7 @@ class Registry:
         package: The package with one module per built-in name.
         given: The constructor arguments that the parent passes (widths and the like). A component takes those that it
             needs, and its user never writes them.
+        built_in: The names that attnkit provides.
 
     Example:
         >>> import attnkit
@@ -61,12 +61,13 @@ class Registry:
 
     _attributes: ClassVar[set[str]] = set()  # of all registries: what an entry point may begin with
 
-    def __init__(self, attribute: str, *, family: str, package: str, given: Iterable[str] = ()) -> None:
+    def __init__(self, attribute: str, *, family: str, package: str, given: Iterable[str] = (), built_in: Iterable[str] = ()) -> None:
         self.attribute = attribute
         self._attributes.add(attribute)
         self.family = family
         self.package = package
         self.given = frozenset(given)
+        self._built_in = set(built_in)
         self._classes: dict[str, type] = {}
         self._overridden: set[str] = set()
         self._broken: dict[str, str] = {}
@@ -85,7 +86,7 @@ class Registry:
         return sorted((self.built_in() | set(self._plugins) | set(self._classes)) - set(self._broken))
 
     def built_in(self) -> set[str]:
-        """Return the names that attnkit itself provides: the modules of the family's package that register their own name."""
+        """Return the names that attnkit itself provides, each a module of the family's package."""
         return self._built_in
 
     def get(self, name: str) -> Any:
@@ -261,11 +262,6 @@ class Registry:
             return f"{self.family} {name!r} gets {key!r} from its parent; leave it out of the spec"
         valid = ", ".join(declared) or "none"
         return f"{self.family} {name!r} has no argument {key!r}.{nearest(key, declared)} Its arguments: {valid}."
-
-    @cached_property
-    def _built_in(self) -> set[str]:
-        folder = Path(__file__).parents[1].joinpath(*self.package.split(".")[1:])
-        return {f.stem for f in folder.glob("*.py") if f'.register("{f.stem}")' in f.read_text(encoding="utf-8")}
 
     @cached_property
     def _plugins(self) -> dict[str, list[EntryPoint]]:

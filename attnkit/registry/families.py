@@ -1,8 +1,8 @@
 """The registries of attnkit, and the annotations of the slots for their components."""
 
+import ast
 import importlib
 import importlib.util
-import re
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +15,10 @@ class TorchOptimizers(Registry):
 
     def built_in(self) -> set[str]:
         """Return our names, and those in `torch.optim.__all__`, read without importing torch."""
-        return self._built_in | set(self._class_names)
+        return super().built_in() | set(self._class_names)
 
     def _import(self, name: str) -> None:
-        if name in self._built_in:
+        if name in super().built_in():
             super()._import(name)
         else:
             self._classes[name] = getattr(importlib.import_module("torch.optim"), self._class_names[name])
@@ -29,26 +29,103 @@ class TorchOptimizers(Registry):
         assert torch is not None
         assert torch.origin is not None
         source = Path(torch.origin).with_name("optim").joinpath("__init__.py").read_text(encoding="utf-8")
-        exported = re.search(r"__all__ = \[(.*?)\]", source, re.S)
-        assert exported is not None
-        classes = re.findall(r'"([A-Z]\w*)"', exported[1])
-        return {c.lower(): c for c in classes if c != "Optimizer"}
+        exported = next(n.value for n in ast.parse(source).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
+        return {name.lower(): name for name in ast.literal_eval(exported) if name[0].isupper() and name != "Optimizer"}
 
 
-attentions = Registry("attentions", family="attention", package="attnkit.attention", given=("head_dim", "num_heads", "num_kv_heads"))
-positions = Registry(
-    "positions", family="position", package="attnkit.position", given=("d_model", "head_dim", "num_heads", "bidirectional")
+# A new file needs its name here: a test compares these with the files.
+attentions = Registry(
+    "attentions",
+    family="attention",
+    package="attnkit.attention",
+    given=("head_dim", "num_heads", "num_kv_heads"),
+    built_in=("additive", "cosine", "dot_product", "general", "scaled_dot_product"),
 )
-norms = Registry("norms", family="norm", package="attnkit.norm", given=("d_model",))
-feed_forwards = Registry("feed_forwards", family="feed_forward", package="attnkit.feed_forward", given=("d_model",))
-residuals = Registry("residuals", family="residual", package="attnkit.residual", given=("make_norm", "dropout"))
-embeddings = Registry("embeddings", family="embedding", package="attnkit.embedding", given=("vocab_size", "d_model", "image_shape"))
-tokenizers = Registry("tokenizers", family="tokenizer", package="attnkit.tokenizer")
-stacks = Registry("stacks", family="stack", package="attnkit.stack")
-optimizers = TorchOptimizers("optimizers", family="optimizer", package="attnkit.optimizer", given=("params",))
-schedules = Registry("schedules", family="schedule", package="attnkit.schedule", given=("total_steps",))
-tasks = Registry("tasks", family="task", package="attnkit.task")
-datasets = Registry("datasets", family="dataset", package="attnkit.data")
+positions = Registry(
+    "positions",
+    family="position",
+    package="attnkit.position",
+    given=("d_model", "head_dim", "num_heads", "bidirectional"),
+    built_in=("alibi", "learned", "none", "relative", "rotary", "sinusoidal"),
+)
+norms = Registry(
+    "norms",
+    family="norm",
+    package="attnkit.norm",
+    given=("d_model",),
+    built_in=("layer_norm", "rms_norm"),
+)
+feed_forwards = Registry(
+    "feed_forwards",
+    family="feed_forward",
+    package="attnkit.feed_forward",
+    given=("d_model",),
+    built_in=("glu", "mlp"),
+)
+residuals = Registry(
+    "residuals",
+    family="residual",
+    package="attnkit.residual",
+    given=("make_norm", "dropout"),
+    built_in=("none", "post_norm", "pre_norm", "rezero", "sandwich_norm"),
+)
+embeddings = Registry(
+    "embeddings",
+    family="embedding",
+    package="attnkit.embedding",
+    given=("vocab_size", "d_model", "image_shape"),
+    built_in=("patch", "pretrained", "token"),
+)
+tokenizers = Registry(
+    "tokenizers",
+    family="tokenizer",
+    package="attnkit.tokenizer",
+    built_in=("bpe", "character", "word"),
+)
+stacks = Registry(
+    "stacks",
+    family="stack",
+    package="attnkit.stack",
+    built_in=("decoder", "encoder", "encoder_decoder", "recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder"),
+)
+optimizers = TorchOptimizers(
+    "optimizers",
+    family="optimizer",
+    package="attnkit.optimizer",
+    given=("params",),
+    built_in=("muon",),
+)
+schedules = Registry(
+    "schedules",
+    family="schedule",
+    package="attnkit.schedule",
+    given=("total_steps",),
+    built_in=("constant", "cosine", "inverse_sqrt", "linear", "warmup_stable_decay"),
+)
+tasks = Registry(
+    "tasks",
+    family="task",
+    package="attnkit.task",
+    built_in=("causal_lm", "classification", "masked_lm", "regression", "seq2seq"),
+)
+datasets = Registry(
+    "datasets",
+    family="dataset",
+    package="attnkit.data",
+    built_in=(
+        "cmudict",
+        "fashion_mnist",
+        "kjv",
+        "labelled_images",
+        "labelled_text",
+        "libreoffice_help",
+        "movie_snippets",
+        "scan",
+        "span_corruption",
+        "text",
+        "text_pairs",
+    ),
+)
 
 FAMILIES: tuple[Registry, ...] = (
     attentions, positions, norms, feed_forwards, residuals, embeddings, tokenizers, stacks, optimizers, schedules, tasks, datasets,

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from attnkit.attention import Attention
+from attnkit.attention import Attention, FiniteBias
 from attnkit.dropout import Dropout
 from attnkit.feed_forward import FeedForward
 from attnkit.feed_forward.glu import GLU
@@ -103,8 +103,12 @@ class _OwnHeads:
         mask: Mask | None = kwargs.get("mask")
         if mask is not None and mask.allowed is not None:
             mask = replace(mask, allowed=self.own(mask.allowed), alive=None if mask.alive is None else self.own(mask.alive))
-        bias = kwargs.get("attn_bias")
-        return args, {**kwargs, "mask": mask, "attn_bias": None if bias is None else self.own(bias)}
+        bias: FiniteBias | Tensor | None = kwargs.get("attn_bias")
+        if isinstance(bias, FiniteBias):
+            bias = FiniteBias(self.own(bias.values))
+        elif bias is not None:
+            bias = self.own(bias)
+        return args, {**kwargs, "mask": mask, "attn_bias": bias}
 
     def own(self, x: Tensor) -> Tensor:
         """Return the own heads of `x`, which broadcasts to [B, H, Q, K]. The gradient is gathered."""

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from attnkit.recording import record_attention
 from attnkit.registry import Registry, Spec
 from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
 
-BATCH, LENGTH = 2, 7
+BATCH, LENGTH, LONG = 2, 7, 130  # half precision takes another path on a CPU beyond 128 keys
 HALF_UNIT = 2.0**-8  # relative spacing of bfloat16
 LARGE = 300.0  # an inner product of four such channels is 360,000, over five times what fp16 can hold
 
@@ -53,18 +53,20 @@ def masks() -> dict[str, Mask | Tensor | None]:
     }
 
 
-def inputs(mask: Mask | Tensor | None = None, *, dtype: torch.dtype = torch.float64, bias: bool = False, size: float = 1.0) -> Inputs:
+def inputs(
+    mask: Mask | Tensor | None = None, *, dtype: torch.dtype = torch.float64, bias: bool = False, size: float = 1.0, length: int = LENGTH
+) -> Inputs:
     """Draw inputs with gradients."""
 
     def draw(heads: int, width: int, size: float = 1.0) -> Tensor:
-        return (torch.randn(BATCH, heads, LENGTH, width, dtype=torch.float64) * size).to(dtype).requires_grad_()
+        return (torch.randn(BATCH, heads, length, width, dtype=torch.float64) * size).to(dtype).requires_grad_()
 
     return Inputs(
         draw(NUM_HEADS, HEAD_DIM, size),
         draw(NUM_KV_HEADS, HEAD_DIM, size),
         draw(NUM_KV_HEADS, HEAD_DIM),
         mask,
-        draw(NUM_HEADS, LENGTH) if bias else None,
+        draw(NUM_HEADS, length) if bias else None,
     )
 
 
@@ -123,6 +125,39 @@ def gives_zeros_for_a_fully_masked_row(registry: Registry, spec: Spec) -> None:
             assert_finite({"output": output, **gradients(output, given, attention)}, where)
             weights = attention.weights(given.query, given.key, mask=mask, attn_bias=given.attn_bias)
             assert_close(weights.sum(-1), (~dead).to(dtype), 4 * HALF_UNIT if dtype == torch.bfloat16 else 1e-5, f"sum of weights, {where}")
+
+
+def masks_keys_whose_bias_is_minus_infinity(registry: Registry, spec: Spec) -> None:
+    """A bias of -inf is a mask, on every backend, in every precision, at short and long lengths; with a mask, the two combine."""
+    tolerances = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 2.0**-7, torch.bfloat16: 16 * HALF_UNIT}
+    cases = [(dtype, LENGTH) for dtype in tolerances] + [(torch.float16, LONG), (torch.bfloat16, LONG)]
+    for dtype, length in cases:
+        attention = make(registry, spec, dtype=dtype)
+        if length == LONG:
+            attention.chunk_elements *= LONG
+        allowed, mask = torch.rand(BATCH, NUM_HEADS, length, length) < 0.6, torch.rand(BATCH, 1, length, length) < 0.6
+        allowed[0, :, 0] = False  # a row that has no key for the bias alone, and one for the two together
+        allowed[:, 1, 1], mask[:, 0, 1] = torch.arange(length) == 0, torch.arange(length) > 0
+        vector = torch.arange(length) > 1
+        for name, said, other in (("matrix", allowed, None), ("matrix and mask", allowed, mask), ("vector and mask", vector, mask)):
+            bias = torch.randn(said.shape).to(dtype)
+            given = inputs(other, dtype=dtype, length=length)
+            given = replace(given, attn_bias=bias.masked_fill(~said, float("-inf")).requires_grad_())
+            exact = replace(given, mask=said if other is None else said & other, attn_bias=bias)
+            kept = torch.as_tensor(exact.mask).broadcast_to(BATCH, NUM_HEADS, length, length)
+            dead, expected = ~kept.any(-1), exact.attend(attention)
+            for backend in ("auto", *attention.backends):
+                output = given.attend(attention, backend=backend)
+                where = f"backend {backend}, {name}, {length} keys, {dtype}"
+                assert (output[dead] == 0).all(), f"a row whose bias is -inf throughout is not zero: {where}"
+                assert_close(output, expected, tolerances[dtype], f"output, {where}")
+                assert_finite(gradients(output, given, attention), where)
+            both = {"mask": other, "attn_bias": given.attn_bias}
+            weights = attention.weights(given.query, given.key, **both)
+            assert_close(weights, attention.weights(given.query, given.key, mask=exact.mask, attn_bias=bias), 1e-6, f"weights, {name}")
+            logits = attention.logits(given.query, given.key, **both)
+            assert not logits.isnan().any(), f"logits are NaN: {name}, {dtype}"
+            assert ((logits == float("-inf")) == (~kept & ~dead[..., None])).all(), f"logits of other keys are -inf: {name}, {dtype}"
 
 
 def ignores_masked_keys(registry: Registry, spec: Spec) -> None:
@@ -263,6 +298,7 @@ def compiles_without_graph_breaks(registry: Registry, spec: Spec) -> None:
 
 RULES = (
     gives_zeros_for_a_fully_masked_row,
+    masks_keys_whose_bias_is_minus_infinity,
     ignores_masked_keys,
     agrees_with_the_reference_on_every_backend,
     has_exact_gradients,

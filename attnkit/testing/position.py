@@ -26,7 +26,7 @@ def outputs(position: Position, query_positions: Tensor, key_positions: Tensor) 
 
 
 def is_exact_in_any_precision(registry: Registry, spec: Spec) -> None:
-    """Tables are the same after `.to(bfloat16)` and a start on the meta device; only learned numbers are rounded."""
+    """Tables survive `.to(bfloat16)` and a start on the meta device, and are float64 after `.double()`; learned numbers are rounded."""
     position: Position = build(registry, spec)
     t = torch.arange(LENGTH)[None]
     empty = start_on_meta(registry, spec)
@@ -39,6 +39,8 @@ def is_exact_in_any_precision(registry: Registry, spec: Spec) -> None:
                     parameter.copy_(parameter.bfloat16())
         for name, tensor in outputs(other, t, t).items():
             assert torch.equal(tensor.float(), outputs(position, t, t)[name].float()), f"the {name} is not the same after {how}"
+    for name, tensor in outputs(copy.deepcopy(position).double(), t, t).items():
+        assert tensor.dtype == torch.float64, f"the {name} of a float64 model is {tensor.dtype}: make tables in `self.dtype`"
 
 
 def says_the_same_wherever_a_token_stands(registry: Registry, spec: Spec) -> None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from attnkit.layers import Transformer
+from attnkit.layers import Transformer, TransformerLayer
 from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, Spec, attentions, positions
 from attnkit.testing.attention import assert_close, assert_finite
@@ -122,7 +122,7 @@ def agrees_on_every_backend(attention: Spec, position: Spec, mask: str) -> None:
     for key_mask in key_masks(mask)[:1]:
         expected, _ = oracle(x, key_mask=key_mask)
         expected.square().mean().backward()
-        for backend in attentions.get(attentions.parse(attention)[0]).backends:
+        for backend in cast(TransformerLayer, oracle.layers[0]).self_attention.attention.backends:
             model = make(attention, position, mask, backend=backend)
             model.load_state_dict(oracle.state_dict())
             y, _ = model(x, key_mask=key_mask)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import attnkit
+import attnkit.layers
 from attnkit.position import Rotation
 
 
@@ -131,6 +132,37 @@ def test_rotary_inner_products_depend_on_the_distance_alone(interleaved: bool, s
 def test_rotary_refuses_what_has_no_pairs(head_dim: int, fraction: float) -> None:
     with pytest.raises(ValueError, match="fraction"):
         attnkit.positions.build({"name": "rotary", "fraction": fraction}, head_dim=head_dim)
+
+
+@pytest.mark.parametrize("name", ["rotary", "sinusoidal", "alibi"])
+def test_tables_of_a_float64_model_are_exact_and_others_are_fp32(name: str) -> None:
+    d, t = 8, torch.arange(30)[None]
+    position = attnkit.positions.build(name, **{"rotary": {"head_dim": d}, "sinusoidal": {"d_model": d}, "alibi": {"num_heads": 12}}[name])
+
+    def table() -> torch.Tensor:
+        if name == "alibi":
+            return position.bias(t, t)[0, 8]  # slope 2^-0.5, which fp32 rounds
+        rotation = position.rotation(t)
+        return position.embedding(t)[0] if rotation is None else torch.stack([rotation.sin, rotation.cos], -1)[0, 0].flatten(-2)
+
+    angles = [[i * 10_000.0 ** (-2 * (c // 2) / d) for c in range(d)] for i in range(30)]
+    waves = [[math.cos(x) if c % 2 else math.sin(x) for c, x in enumerate(row)] for row in angles]
+    falls = [[-abs(i - j) * 2**-0.5 for j in range(30)] for i in range(30)]
+    exact = torch.tensor(falls if name == "alibi" else waves, dtype=torch.float64)
+    single = table()
+    torch.testing.assert_close(position.double() and table(), exact, rtol=0, atol=1e-14)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert torch.equal(position.to(dtype) and table(), single)
+        assert single.dtype == torch.float32
+    assert not position.state_dict()
+
+
+def test_rotations_of_a_float64_model_keep_fourteen_digits(seed: int) -> None:
+    body = attnkit.layers.Transformer(d_model=8, num_layers=1, num_heads=1, causal=True, position="rotary").double()
+    q, k = torch.randn(2, 1, 1, 30, 8).double()
+    rotation = body.position.rotation(torch.arange(30)[None])
+    products = (rotation(q[:, :, :1].expand_as(q)) * rotation(k[:, :, :1].expand_as(k))).sum(-1)
+    torch.testing.assert_close(products, products[..., :1].expand_as(products), rtol=0, atol=1e-13)
 
 
 def test_learned_rows_and_its_end(seed: int) -> None:

@@ -1,0 +1,61 @@
+"""What is added to the logits, made safe for every backend."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnkit import masks
+from attnkit.masks import Mask
+
+
+@dataclass(frozen=True)
+class FiniteBias:
+    """A bias that is finite by construction, such as that of a position: no time is spent on a search for -inf in it.
+
+    Attributes:
+        values: Broadcasts to [B, H, Q, K], with at least two dimensions.
+    """
+
+    values: Tensor
+
+
+def prepare(
+    mask: Mask | Tensor | None, bias: FiniteBias | Tensor | None, queries: int, keys: int, *, dtype: torch.dtype | None = None
+) -> tuple[Mask | None, Tensor | None]:
+    """Return a mask and a finite bias that together say what `mask` and `bias` say.
+
+    A key whose bias is -inf is masked, so that a row without any other key gives zeros. +inf and NaN are not looked for.
+
+    Args:
+        mask: Broadcasts to [B, H, Q, K], or None.
+        bias: Broadcasts to [B, H, Q, K], or None.
+        queries: Q.
+        keys: K.
+        dtype: The type that a backend may convert the bias to. A wider bias is shifted, row by row, so that its largest number under the
+            mask is zero, for that changes no weight and keeps it in the range.
+
+    Raises:
+        TypeError: The bias is boolean.
+
+    Example:
+        >>> mask, bias = prepare(None, torch.tensor([[0.5, float("-inf")]]), 1, 2)
+        >>> mask.allowed, bias
+        (tensor([[ True, False]]), tensor([[0.5000, 0.0000]]))
+    """
+    mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
+    if bias is None or isinstance(bias, FiniteBias):
+        return mask, None if bias is None else bias.values
+    if bias.dtype == torch.bool:
+        raise TypeError("attn_bias is added to the logits and must be a tensor of numbers, but is boolean; pass a mask as `mask`")
+    bias = bias.reshape(*[1] * (2 - bias.dim()), *bias.shape)  # [K] is the same for every query
+    hidden = bias == float("-inf")
+    bias = bias.masked_fill(hidden, 0.0)
+    restriction = (None, None) if mask is None else (mask.dense(queries, keys, bias.device), mask.alive)
+    combined = Mask.of(masks.combine(~hidden, *restriction))
+    assert combined is not None
+    assert combined.allowed is not None
+    if dtype is not None and bias.is_floating_point() and torch.finfo(bias.dtype).max > torch.finfo(dtype).max:
+        largest = bias.detach().masked_fill(~combined.allowed, float("-inf")).amax(-1, keepdim=True)
+        bias = (bias - largest).clamp(min=torch.finfo(dtype).min)
+    return combined, bias
