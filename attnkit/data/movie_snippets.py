@@ -54,7 +54,8 @@ class MovieSnippets(LabelledTextData):
         folder: Where the sdist lies, and the wheel.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
         batch_tokens: The budget of positions in a batch over all processes, padding included.
-        max_length: Longer texts are cut to so many tokens, bos and eos included, in every part; it is said how many.
+        max_length: Longer texts are truncated to this many tokens, bos and eos included, in every part; the summary of the part says how
+            many are.
         seed: Of the order of the data.
         num_workers: Processes that prepare batches (0: the main process does).
 

@@ -28,7 +28,7 @@ def listed(symbols: Iterable[str]) -> str:
 
 
 def _shown(symbol: str) -> str:
-    if len(symbol) > 1:
+    if len(symbol) != 1:
         return repr(symbol if len(symbol) <= 24 else f"{symbol[:23]}…")
     mark = "◌" if unicodedata.combining(symbol) else ""
     return f"{mark + symbol!r} (U+{ord(symbol):04X})"

@@ -181,7 +181,7 @@ def test_learns_to_fill_masks(seed, fit, masking):
     assert tested == {name.replace("val", "test"): pytest.approx(value) for name, value in logged.items() if name.startswith("val")}
     texts = ["a bird sang in a <mask>", "no mask"]
     ((first, second),) = trainer.predict(task, DataLoader([{"tokens": tokens_of(texts), "text": texts}], batch_size=None))
-    assert first == Filled(texts[0], "a bird sang in a tree", pytest.approx(task.fill(texts)[0][0][0].probability))
+    assert first == Filled(texts[0], "a bird sang in a tree", pytest.approx(task.fill(texts[:1])[0][0][0].probability))
     assert str(first) == f"a bird sang in a tree\t{first.probability:.4f}"
     assert second.probability == 1
 
