@@ -136,7 +136,7 @@ def test_before_the_first_step_a_signal_ends_a_run_that_leaves_nothing(
     moment: str, attnkit: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_recipe(tmp_path, Random(0))
-    monkeypatch.setattr(Seq2Seq, moment, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(Seq2Seq, moment, lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
     outcome = attnkit("fit", "--config", "tiny.yaml")
     assert outcome.status == 130
     assert outcome.err.endswith("Nothing is saved, since no step was complete. Start again with:\n  attnkit fit --config tiny.yaml\n")
