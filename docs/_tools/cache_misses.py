@@ -9,7 +9,6 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,8 +42,8 @@ data.prepare_data()
 data.setup("fit")
 batches = list(islice(data.train_dataloader(), steps))
 shapes = Shapes()
+task: Any = tasks.build(specs["model"] | values_from_data(specs["model"]["name"], specs["data"]["name"], data))
 with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-    task: Any = tasks.build(specs["model"] | values_from_data(specs["model"]["name"], specs["data"]["name"], data))
     task.configure_model()
     for batch in batches:
         copy = {key: fake.from_tensor(x) for key, x in batch.items()}
