@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 from attnkit.profile.machine import PRODUCTS, Machine
 
@@ -88,7 +88,7 @@ def _shortest(call: Callable[[], object], device: torch.device, *, seconds: floa
 def sum_rate(processes: int, *, seconds: float) -> float:
     """Return the GB a second that each process sends while all sum 64 MB with a ring: over NCCL if each has a GPU, else over gloo."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_sum, args=(processes, folder, seconds), nprocs=processes)  # type: ignore[no-untyped-call]
+        spawn(_sum, args=(processes, folder, seconds), nprocs=processes)  # type: ignore[no-untyped-call]
         return float(json.loads((Path(folder) / "rate").read_text(encoding="ascii")))
 
 

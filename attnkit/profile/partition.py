@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnkit.layers import MultiHead, TransformerLayer
 from attnkit.profile.memory import StepMemory
-from attnkit.registry import ConfigurationError, tasks
+from attnkit.registry import ConfigurationError, stacks, tasks
 
 STRATEGIES = ("ddp", "fsdp2")
 
@@ -85,7 +85,7 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
     for key, width in widths.items():
         if width % size:
             raise ConfigurationError(f"{key} {width} cannot be split over {size} processes")
-    stack = {**model["stack"], "head_dim": heads.head_dim}
+    stack: dict[str, Any] = {**stacks.resolve(model["stack"]), "head_dim": heads.head_dim}
     stack |= {key: widths[key] // size for key in ("num_heads", "num_kv_heads")}
     spec = stack["feed_forward"]
     stack["feed_forward"] = {**({"name": spec} if isinstance(spec, str) else spec), "ffn_dim": widths["ffn_dim"] // size}
