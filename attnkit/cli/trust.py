@@ -12,7 +12,7 @@ from attnkit import callback
 from attnkit.strategy import FSDP2
 
 STEERING = frozenset(
-    {  # fmt: skip
+    {
         "accelerator",
         "strategy",
         "devices",

@@ -306,9 +306,9 @@ def _build(written: Mapping[str, Any], arguments: Mapping[str, Any], source: str
         weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() // weight.element_size() for weight in weights.values()
     }
     try:
-        with _no_larger_than(sum(stored.values())):
+        with _no_larger_than(len(weights), sum(stored.values())):
             task: Task = tasks.build({"name": written["task"], **arguments})
-        with _no_larger_than(sum(stored.values())):
+        with _no_larger_than(len(weights), sum(stored.values())):
             task.configure_model()
     except CheckpointError as error:
         raise CheckpointError(f"{source} cannot be used: {error}") from error
@@ -320,15 +320,16 @@ def _build(written: Mapping[str, Any], arguments: Mapping[str, Any], source: str
 
 
 @contextmanager
-def _no_larger_than(elements: int) -> Iterator[None]:
+def _no_larger_than(tensors: int, elements: int) -> Iterator[None]:
     """Raise as soon as the modules that are built have far more parameters and buffers than a checkpoint holds."""
-    allowed = 4 * elements + 2**20  # tied weights count each time, and not all buffers are stored
-    left = [allowed]
+    left = [4 * tensors + 16, 4 * elements + 2**20]  # tied weights count each time, and not all buffers are stored
 
     def count(module: torch.nn.Module, name: str, tensor: Tensor | None) -> None:
-        left[0] -= 1 if tensor is None else max(tensor.numel(), 1)
-        if left[0] < 0:
-            raise CheckpointError(f"it describes a model of more than {allowed:,} parameters, but holds {elements:,}")
+        if tensor is not None:
+            left[0] -= 1
+            left[1] -= tensor.numel()
+        if min(left) < 0:
+            raise CheckpointError(f"it describes a far larger model than the {tensors:,} tensors of {elements:,} elements that it holds")
 
     hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
     try:
