@@ -187,11 +187,14 @@ def _require_modest_header(path: Path) -> None:
         try:
             if length > MAX_JSON:
                 raise ArchiveError(f"it has more than {MAX_JSON // 2**20} MiB")
-            header = read_json(file.read(length))
+            text = file.read(length)
+            if text.count(b"data_offsets") > MAX_TENSORS:
+                raise ArchiveError(f"it has more than {MAX_TENSORS:,} tensors")
+            header = read_json(text)
         except ArchiveError as error:
             raise CheckpointError(f"{path} is damaged, or is no safetensors file: in its header, {error}") from error
-    if not isinstance(header, dict) or len(header) > MAX_TENSORS:
-        raise CheckpointError(f"{path} is no safetensors file, or has more than {MAX_TENSORS:,} tensors")
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path} is no safetensors file: its header is a {type(header).__name__}")
 
 
 def header(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,14 +143,14 @@ def claims_a_large_storage(good: dict[str, Any], path: Path) -> None:
 
 @attack(FILES)
 def is_a_zip_bomb(good: dict[str, Any], path: Path) -> None:
-    """Has a compressed pickle of 600 MB."""
-    archive(path, bytes(600 * 10**6), compress=True)
+    """Has a compressed pickle of 100 MB."""
+    archive(path, bytes(100 * 10**6), compress=True)
 
 
 @attack(FILES)
 def has_a_bomb_of_a_storage(good: dict[str, Any], path: Path) -> None:
-    """Has a compressed storage of 600 MB."""
-    archive(path, pickle.dumps({}, protocol=2), compress=True, entries={"data/0": bytes(600 * 10**6)})
+    """Has a compressed storage of 100 MB."""
+    archive(path, pickle.dumps({}, protocol=2), compress=True, entries={"data/0": bytes(100 * 10**6)})
 
 
 @attack(FILES)
