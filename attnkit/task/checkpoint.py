@@ -316,9 +316,8 @@ def _build(written: Mapping[str, Any], arguments: Mapping[str, Any], source: str
     except CheckpointError as error:
         raise CheckpointError(f"{source} cannot be used: {error}") from error
     except Exception as error:  # arguments of the right types, but no sense, may end in any way
-        raise CheckpointError(
-            f"{source}, written by attnkit {written['version']}, cannot be rebuilt by {__version__}: {error or type(error).__name__}"
-        ) from error
+        reason = str(error) if isinstance(error, ConfigurationError) else str(error).partition("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{source}, written by attnkit {written['version']}, cannot be rebuilt by {__version__}: {reason}") from error
     return task.to(_dtype(weights))
 
 
