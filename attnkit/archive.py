@@ -85,7 +85,10 @@ def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
     except (ConfigurationError, OSError):
         raise
     except Exception as error:  # what is damaged may end in any way
-        raise ArchiveError((str(error).splitlines() or [type(error).__name__])[0]) from error
+        reason = str(error).partition("\n")[0]
+        if "weights_only" in reason:  # torch advises to load it without
+            reason = "it is more than what torch.save writes of tensors and plain data"
+        raise ArchiveError(reason or type(error).__name__) from error
     return content
 
 

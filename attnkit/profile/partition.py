@@ -47,11 +47,18 @@ class Mesh:
 
 
 def share_of_batch(batch: Mapping[str, Any], processes: int) -> dict[str, Any]:
-    """Return what one of the processes that share the data computes of a batch of the data module.
+    """Return what the first of the processes that share the data computes of a batch of the data module.
 
-    `batch_tokens` is the budget of each process, so it is the whole batch.
+    A batch of attnkit's data modules, which has `example`, belongs to all of them: the first takes rows 0, n, 2n, ... and pads them as the
+    whole batch. Other data modules give each process a batch of its own.
+
+    Example:
+        >>> batch = {"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]]), "example": torch.tensor([3, 1, 2])}
+        >>> share_of_batch(batch, 2)["tokens"].tolist()
+        [[5, 6], [8, 9]]
     """
-    return dict(batch)
+    step = processes if "example" in batch else 1
+    return {key: value[::step] if isinstance(value, Tensor | list) else value for key, value in batch.items()}
 
 
 def some_rows(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:

@@ -117,9 +117,10 @@ def read_sharded(path: Path) -> dict[str, Any]:
             groups = nested[key]["param_groups"]
             state = {"state": nested[key].get("state", {}), "param_groups": [groups[i] for i in range(len(groups))]}
             optimizers.append(number_parameters(state))
-        return {**read_rest(path), "state_dict": nested["state_dict"], "optimizer_states": optimizers}
+        read = {"state_dict": nested["state_dict"], "optimizer_states": optimizers}
     except (CheckpointException, ArchiveError, RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(path, error) from error
+    return {**read_rest(path), **read}
 
 
 def load_into(state: dict[str, Any], path: Path) -> None:

@@ -187,11 +187,14 @@ def _require_modest_header(path: Path) -> None:
         try:
             if length > MAX_JSON:
                 raise ArchiveError(f"it has more than {MAX_JSON // 2**20} MiB")
-            header = read_json(file.read(length))
+            text = file.read(length)
+            if text.count(b"data_offsets") > MAX_TENSORS:
+                raise ArchiveError(f"it has more than {MAX_TENSORS:,} tensors")
+            header = read_json(text)
         except ArchiveError as error:
             raise CheckpointError(f"{path} is damaged, or is no safetensors file: in its header, {error}") from error
-    if not isinstance(header, dict) or len(header) > MAX_TENSORS:
-        raise CheckpointError(f"{path} is no safetensors file, or has more than {MAX_TENSORS:,} tensors")
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path} is no safetensors file: its header is a {type(header).__name__}")
 
 
 def header(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,29 +309,29 @@ def _build(written: Mapping[str, Any], arguments: Mapping[str, Any], source: str
         weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() // weight.element_size() for weight in weights.values()
     }
     try:
-        with _no_larger_than(sum(stored.values())):
+        with _no_larger_than(len(weights), sum(stored.values())):
             task: Task = tasks.build({"name": written["task"], **arguments})
-        with _no_larger_than(sum(stored.values())):
+        with _no_larger_than(len(weights), sum(stored.values())):
             task.configure_model()
     except CheckpointError as error:
         raise CheckpointError(f"{source} cannot be used: {error}") from error
     except Exception as error:  # arguments of the right types, but no sense, may end in any way
-        raise CheckpointError(
-            f"{source}, written by attnkit {written['version']}, cannot be rebuilt by {__version__}: {error or type(error).__name__}"
-        ) from error
+        reason = str(error) if isinstance(error, ConfigurationError) else str(error).partition("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{source}, written by attnkit {written['version']}, cannot be rebuilt by {__version__}: {reason}") from error
     return task.to(_dtype(weights))
 
 
 @contextmanager
-def _no_larger_than(elements: int) -> Iterator[None]:
+def _no_larger_than(tensors: int, elements: int) -> Iterator[None]:
     """Raise as soon as the modules that are built have far more parameters and buffers than a checkpoint holds."""
-    allowed = 4 * elements + 2**20  # tied weights count each time, and not all buffers are stored
-    left = [allowed]
+    left = [4 * tensors + 16, 4 * elements + 2**20]  # tied weights count each time, and not all buffers are stored
 
     def count(module: torch.nn.Module, name: str, tensor: Tensor | None) -> None:
-        left[0] -= 1 if tensor is None else max(tensor.numel(), 1)
-        if left[0] < 0:
-            raise CheckpointError(f"it describes a model of more than {allowed:,} parameters, but holds {elements:,}")
+        if tensor is not None:
+            left[0] -= 1
+            left[1] -= tensor.numel()
+        if min(left) < 0:
+            raise CheckpointError(f"it describes a far larger model than the {tensors:,} tensors of {elements:,} elements that it holds")
 
     hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
     try:

@@ -2,6 +2,7 @@
 
 import html
 import re
+from pathlib import Path
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -12,7 +13,9 @@ from attnkit.registry import FAMILIES
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add a page for each registry."""
+    """Add a page for each registry, and SECURITY.md of the repository."""
+    security = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, "security.md", content=security.replace("(docs/", "(")))
     for registry in FAMILIES:
         files.append(File.generated(config, f"reference/catalogue/{registry.attribute}.md", content=page(registry)))
     return files

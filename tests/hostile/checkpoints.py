@@ -127,7 +127,7 @@ def has_a_tensor_without_numbers(good: dict[str, Any], path: Path) -> None:
 @attack(FILES)
 def has_a_sparse_tensor(good: dict[str, Any], path: Path) -> None:
     """Has a sparse weight of 10^12 elements."""
-    sparse = torch.sparse_coo_tensor(torch.zeros(2, 1, dtype=torch.long), torch.ones(1), (10**6, 10**6))
+    sparse = torch.sparse_coo_tensor(torch.zeros(2, 1, dtype=torch.long), torch.ones(1), (10**6, 10**6), check_invariants=True)
     changed(good, path, state_dict=dict.fromkeys(good["state_dict"], sparse))
 
 
@@ -143,14 +143,14 @@ def claims_a_large_storage(good: dict[str, Any], path: Path) -> None:
 
 @attack(FILES)
 def is_a_zip_bomb(good: dict[str, Any], path: Path) -> None:
-    """Has a compressed pickle of 600 MB."""
-    archive(path, bytes(600 * 10**6), compress=True)
+    """Has a compressed pickle of 100 MB."""
+    archive(path, bytes(100 * 10**6), compress=True)
 
 
 @attack(FILES)
 def has_a_bomb_of_a_storage(good: dict[str, Any], path: Path) -> None:
-    """Has a compressed storage of 600 MB."""
-    archive(path, pickle.dumps({}, protocol=2), compress=True, entries={"data/0": bytes(600 * 10**6)})
+    """Has a compressed storage of 100 MB."""
+    archive(path, pickle.dumps({}, protocol=2), compress=True, entries={"data/0": bytes(100 * 10**6)})
 
 
 @attack(FILES)
@@ -190,8 +190,8 @@ def nests_a_key(good: dict[str, Any], path: Path) -> None:
 
 @attack(FILES)
 def nests_lists(good: dict[str, Any], path: Path) -> None:
-    """Has 300,000 lists in each other."""
-    archive(path, b"\x80\x02" + b"]" * 300_000 + b"a" * 299_999 + b".")
+    """Has 100,000 lists in each other."""
+    archive(path, b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".")
 
 
 @attack(FILES)

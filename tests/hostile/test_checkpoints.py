@@ -21,6 +21,10 @@ from tests.hostile import checkpoints
 from tests.hostile.limits import Outcome, survive
 
 SECONDS, MEGABYTES = 2.0, 500
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),  # here one process writes sharded checkpoints
+]
 QUIET = ["--trainer.max_epochs", "2", "--trainer.accelerator", "cpu"]
 
 
