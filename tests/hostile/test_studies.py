@@ -52,7 +52,9 @@ def test_a_design_of_more_variants_than_anyone_runs_is_refused() -> None:
 
 
 DAMAGE = {
-    "status.json": ["", "{", "[]", "5", "null", '{"status": "ok?"}', '{"status": "failed"}', '{"status": "ok", "wall_seconds": "x"}', "\xff"],
+    "status.json": [
+        "", "{", "[]", "5", "null", '{"status": "ok?"}', '{"status": "failed"}', '{"status": "ok", "wall_seconds": "x"}', "\xff",
+    ],
     "result.json": [
         "", '{"metrics"', "[]", "{}", '{"metrics": 5}', '{"metrics": {"val/loss": "1"}}', '{"metrics": {"val/loss": NaN}}',
         '{"metrics": {"val/loss": ' + "9" * 5000 + "}}", '{"metrics": {}, "curve": [5]}', '{"metrics": {}, "lengths": []}',
