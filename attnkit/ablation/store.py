@@ -90,7 +90,10 @@ def read_json(path: Path) -> Any:
     if not os.path.lexists(path):
         return None
     try:
-        return parse_json(read_text(path, limit=LARGEST_JSON))
+        value = parse_json(read_text(path, limit=LARGEST_JSON))
+        if value is None:
+            raise ValueError("it holds null")
+        return value
     except ConfigurationError as error:
         if not os.path.lexists(path):  # removed since, by another process
             return None
@@ -118,7 +121,7 @@ def result_of(run: Path) -> dict[str, Any]:
         wrong += [] if isinstance(lengths, dict) and all(map(_is_table, lengths.values())) else ["lengths"]
     if wrong:
         raise ConfigurationError(f"{run / 'result.json'} is damaged: {wrong[0]} is not what a run writes")
-    return result
+    return dict(result)
 
 
 def _is_table(value: Any) -> bool:

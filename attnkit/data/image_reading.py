@@ -2,7 +2,6 @@
 
 import io
 import math
-import reprlib
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -118,7 +117,7 @@ def _from_archive(path: Path, labelled: bool) -> tuple[Any, Any]:
         raise ConfigurationError(f"{path} is truncated, damaged or no .npz file ({error})") from error
     names = ("images", "labels") if labelled else ("images",)
     if missing := [name for name in names if name not in found]:
-        raise ConfigurationError(f"{path} has no array {missing[0]!r}; it has {reprlib.repr(found) if found else 'none'}")
+        raise ConfigurationError(f"{path} has no array {missing[0]!r}; it has {', '.join(found[:20]) or 'none'}")
     arrays = [_array(f"{path}: {name}", read_member(path, f"{name}.npy")) for name in names]
     return arrays[0], arrays[1] if labelled else None
 

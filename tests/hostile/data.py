@@ -215,8 +215,8 @@ def _parquet(folder: Path, column: list[str], **options: object) -> Path:
 
 
 def parquet_bomb(folder: Path) -> Path:
-    """512 MB of zeros, compressed."""
-    return _parquet(folder, ["0" * (64 << 20)] * 8, compression="zstd", use_dictionary=False)
+    """96 MB of zeros, compressed to some kB."""
+    return _parquet(folder, ["0" * (8 << 20)] * 12, compression="zstd", use_dictionary=False, write_statistics=False)
 
 
 def parquet_dictionary_bomb(folder: Path) -> Path:

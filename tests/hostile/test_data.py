@@ -1,5 +1,7 @@
 """Every loader of data over every hostile file: nothing runs, nothing is written, and the end is a message within the limits."""
 
+import importlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,6 +117,17 @@ def test_half_a_surrogate_pair_is_refused_by_every_tokenizer(name: str) -> None:
     for use in (trained.encode, lambda text: attnkit.tokenizers.build(name).train([text])):
         with pytest.raises(ConfigurationError, match="position 3 of the text"):
             use("ab \ud800")
+
+
+def test_the_page_of_limits_names_constants_that_exist() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "limits.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if line.startswith("| ")][1:]
+    for cells in rows:
+        first, *others = re.findall(r"`([\w.]+)`", cells[3])
+        module, _, name = first.rpartition(".")
+        for constant in (name, *others):
+            assert isinstance(getattr(importlib.import_module(module), constant), int)
+    assert len(rows) > 10
 
 
 def test_ordinary_anchors_work(tmp_path: Path) -> None:
