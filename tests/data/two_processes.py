@@ -27,7 +27,7 @@ class Witness(LightningModule):
         self.seen: dict[str, list[list[str]]] = {}
 
     def note(self, part: str, batch: Seq2SeqBatch) -> None:
-        texts = [self.data.src_tokenizer.decode(row) for row in batch["src"]]
+        texts = [self.data.src_tokenizer.decode(row) for row in batch["src"][batch["example"] >= 0]]
         self.seen.setdefault(f"{part} {self.current_epoch}", []).append(texts)
 
     def training_step(self, batch: Seq2SeqBatch) -> torch.Tensor:

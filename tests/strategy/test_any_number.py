@@ -39,7 +39,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "span_corruption": (
         {**SEQ2SEQ, "metrics": []},
         {"name": "span_corruption", "text": {k: TEXT[k] for k in ("name", "train", "validation")}, "src_tokenizer": "character",
-         "context": 8, "batch_tokens": 40},
+         "context": 8, "batch_tokens": 27},
     ),
     "causal_lm": ({"name": "causal_lm", "stack": DECODER, "prompts": []}, {**TEXT, "tokenizer": "character", "stride": 5}),
     "causal_lm documents": (
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "masked_lm token": ({"name": "masked_lm", "stack": ENCODER, "mask_probability": 0.4}, {**TEXT, "tokenizer": MASKS}),
     "masked_lm whole_word": (
         {"name": "masked_lm", "stack": ENCODER, "mask_probability": 0.4, "masking": "whole_word"},
-        {**TEXT, "tokenizer": {"name": "bpe", "vocab_size": 280, "extra_tokens": ["<mask>"]}},
+        {**TEXT, "tokenizer": {"name": "bpe", "vocab_size": 280, "extra_tokens": ["<mask>"]}, "batch_tokens": 8},
     ),
     "classification": (
         {"name": "classification", "stack": ENCODER, "metrics": METRIC_NAMES["classification"]},
