@@ -47,11 +47,18 @@ def told_when_full(folder: str | Path) -> Iterator[None]:
 def key_of(content: Any) -> str:
     """Return the name of plain data: a hash that does not depend on the order of keys.
 
+    Raises:
+        ConfigurationError: A number in it is not finite.
+
     Example:
         >>> key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})
         True
     """
-    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+    try:
+        text = json.dumps(content, sort_keys=True, allow_nan=False)
+    except ValueError as error:
+        raise ConfigurationError("a number of the study or its recipe is not finite (.nan or .inf); write a finite one") from error
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -1,6 +1,7 @@
 """Studies whose files are damaged, edited by hand or named to do harm."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from attnkit.ablation import Study
 from attnkit.ablation.engine import run_plan
 from attnkit.ablation.report import latex, markdown, page
 from attnkit.ablation.results import Results
-from attnkit.ablation.store import result_of, status_of, write_json
+from attnkit.ablation.store import key_of, result_of, status_of, write_json
 from tests.ablation.conftest import folder, guessed, study, worker  # noqa: F401
 
 METRICS = {"val/loss": 1.0}
@@ -159,3 +160,9 @@ def test_a_study_file_that_is_no_file_is_refused(tmp_path: Path) -> None:
     for name in ("/dev/zero", str(tmp_path), "a\0b", "x" * 5000):
         with pytest.raises(ConfigurationError, match="no study"):
             Study.from_yaml(name)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_is_not_finite_is_refused(number: float) -> None:
+    with pytest.raises(ConfigurationError, match="is not finite"):
+        key_of({"model": {"lr": number}})
