@@ -41,8 +41,9 @@ from attnkit.cli.runs import find_run, is_first, new_run, run_name, runs_in, ver
 from attnkit.cli.trust import is_run_name, trusted_part
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError, Registry, datasets, tasks
-from attnkit.strategy import FSDP2
+from attnkit.strategy import FSDP2, is_sharded_checkpoint
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
+from attnkit.task.checkpoint import require_rebuildable
 from attnkit.task.generating import TextGenerator
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
@@ -185,7 +186,10 @@ class RunCLI(LightningCLI):
         if self.ckpt_path in ("best", "hpc") and command == "fit":
             return None  # Lightning finds it
         if self.ckpt_path is not None:
-            return load_checkpoint(self.ckpt_path, parts="description")
+            checkpoint = load_checkpoint(self.ckpt_path, parts="description")
+            if not is_sharded_checkpoint(Path(self.ckpt_path)):
+                require_rebuildable(checkpoint, self.ckpt_path)
+            return checkpoint
         if command != "fit":
             raise ConfigurationError(f"attnkit {command} needs a trained model: add --ckpt_path PATH")
         return None

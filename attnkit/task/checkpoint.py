@@ -115,15 +115,30 @@ def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> "Task":
     Raises:
         CheckpointError: Its arguments or weights do not fit this version of attnkit, or describe a larger model than the weights.
     """
-    weights = checkpoint["state_dict"]
-    if not isinstance(weights, Mapping) or not all(isinstance(w, Tensor) and isinstance(name, str) for name, w in weights.items()):
-        raise CheckpointError(f"{source} is not an attnkit checkpoint: its state_dict has more than tensors with names")
+    weights = _weights(checkpoint, source)
     task = _build(checkpoint["attnkit"], checkpoint[ARGUMENTS], source, weights)
     try:
         task.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(f"the weights in {source} do not fit the model that it describes: {error}") from error
     return task
+
+
+def require_rebuildable(checkpoint: Mapping[str, Any], source: str | Path) -> None:
+    """Raise unless the task of a loaded checkpoint can be built, without memory, and is no larger than its weights.
+
+    Raises:
+        CheckpointError: As `rebuild`, but for weights of other shapes.
+    """
+    with torch.device("meta"):
+        _build(checkpoint["attnkit"], checkpoint[ARGUMENTS], source, _weights(checkpoint, source))
+
+
+def _weights(checkpoint: Mapping[str, Any], source: str | Path) -> Mapping[str, Tensor]:
+    weights = checkpoint.get("state_dict")
+    if not isinstance(weights, Mapping) or not all(isinstance(w, Tensor) and isinstance(name, str) for name, w in weights.items()):
+        raise CheckpointError(f"{source} is not an attnkit checkpoint: its state_dict has more than tensors with names")
+    return weights
 
 
 def export(path: str | Path, out: str | Path) -> bool:
