@@ -231,7 +231,7 @@ class PooledTask(Task):
 
 
 def _keeps_values(metric: Metric) -> bool:
-    """Return whether a metric keeps all values: gathering them fails if a rank has none at all, not even zero of them in the right dtype."""
+    """Return whether a metric keeps all values: to gather them, each rank needs some, if only none of the right dtype."""
     return any(isinstance(state, list) for state in metric.metric_state.values())
 
 
