@@ -55,9 +55,9 @@ def mask_tokens(
         >>> ids = {"mask_id": 4, "first_id": 5, "vocab_size": 10, "begins_word": None}
         >>> masked = mask_tokens(tokens, probability=0.5, **ids, keys=torch.tensor([3]))
         >>> masked.chosen
-        tensor([[False, False, False,  True,  True, False, False]])
+        tensor([[False, False, False, False,  True, False, False]])
         >>> masked.tokens
-        tensor([[1, 7, 8, 4, 7, 2, 0]])
+        tensor([[1, 7, 8, 9, 4, 2, 0]])
     """
     chances, fates, others = (draws.uniform(keys, draws.site(f"masking.{what}"), tokens.shape[1]) for what in ("choice", "fate", "other"))
     others = first_id + (others * (vocab_size - first_id)).long()  # [B, T], as all of these

@@ -226,10 +226,15 @@ class PooledTask(Task):
         for name, metric in cast(nn.ModuleDict, cast(nn.ModuleDict, self.evaluation)[stage]).items():
             if name == "loss":
                 cast(Metric, metric).update(sums.nll, sums.targets)
-            elif len(label) > 0:
+            elif len(label) > 0 or _keeps_values(cast(Metric, metric)):
                 cast(Metric, metric).update(outputs.float(), label.float() if label.is_floating_point() else label)
             self.log(f"{stage}/{name}", cast(Metric, metric), batch_size=len(label), prog_bar=name == self.metric_names[0])
         return outputs
+
+
+def _keeps_values(metric: Metric) -> bool:
+    """Return whether a metric keeps all values: to gather them, each rank needs some, if only none of the right dtype."""
+    return any(isinstance(state, list) for state in metric.metric_state.values())
 
 
 def one_line(text: str) -> str:
