@@ -1,6 +1,5 @@
 """The catalogue: what the registries know about every component, as Markdown pages for the documentation."""
 
-import inspect
 import re
 import textwrap
 from pathlib import Path
@@ -98,8 +97,7 @@ def type_name(argument: Argument) -> str:
     """Return the type of an argument in Markdown: a slot as a link to the page of its family, anything else as in Python."""
     if argument.registry is not None:
         return f"[{argument.registry.family}]({argument.registry.attribute}.md)"
-    plain = inspect.formatannotation(argument.annotation).replace("typing.", "").replace("collections.abc.", "")
-    return f"`{plain}`"
+    return f"`{argument.type}`"
 
 
 def _block(documentation: str, title: str) -> str:

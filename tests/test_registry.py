@@ -3,7 +3,7 @@ import copy
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import attnkit
-from attnkit.registry import FAMILIES, ConfigurationError, FeedForwardSpec, NormSpec, Registry, Spec
+from attnkit.registry import FAMILIES, AttentionSpec, ConfigurationError, FeedForwardSpec, NormSpec, Registry, Spec
 
 
 def run(code: str) -> str:
@@ -196,6 +196,83 @@ def test_optional_slots_may_be_empty(norms: Registry) -> None:
     assert norms.resolve("own") == {"name": "own", "eps": 0.5, "inner": None}
     with pytest.raises(ConfigurationError, match="unknown norm 'nothing'"):
         norms.parse({"name": "own", "inner": "nothing"})
+
+
+class Listing:
+    """Specs in lists, tuples and mappings."""
+
+    def __init__(
+        self,
+        *,
+        norms: list[NormSpec] | None = None,
+        pair: tuple[NormSpec, AttentionSpec | None] = ("rms_norm", None),
+        many: Sequence[NormSpec | None] = (),
+        named: dict[str, NormSpec] | None = None,
+        inner: NormSpec | None = None,
+    ) -> None:
+        self.given = norms, pair, many, named
+
+
+def test_specs_in_lists_tuples_and_mappings_are_resolved(norms: Registry) -> None:
+    norms.register("listing")(Listing)
+    rms = {"name": "rms_norm", "eps": 1e-6}
+    spec = {
+        "name": "listing",
+        "norms": ["rms_norm", {"class_path": "attnkit.norm.rms_norm", "init_args": {"eps": 0.5}}],
+        "many": (None, {"name": "listing", "norms": ["rms_norm"]}),
+        "named": {"a": "rms_norm"},
+    }
+    resolved = norms.resolve(spec)
+    assert resolved["norms"] == [rms, rms | {"eps": 0.5}]
+    assert resolved["pair"] == [rms, None]  # the default too
+    assert resolved["many"][0] is None
+    assert resolved["many"][1]["norms"] == [rms]
+    assert resolved["named"] == {"a": rms}
+    assert norms.resolve(resolved) == resolved
+    assert norms.build(resolved).given[0] == resolved["norms"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"norms": ["rms_norm", "rmsnorm"]}, r"^norms\[1\]: unknown norm 'rmsnorm'"),
+        ({"norms": [{"name": "rms_norm", "epz": 1}]}, r"^norms\[0\]: norm 'rms_norm' has no argument 'epz'. Did you mean 'eps'"),
+        ({"norms": [{"name": "rms_norm", "eps": "x"}]}, r"^norms\[0\]: norm 'rms_norm': eps must be float, but is 'x' \(str\)"),
+        ({"norms": [None]}, r"^norms\[0\]: norm must be a name or a mapping with a name, but is None"),
+        ({"norms": [["rms_norm"]]}, r"^norms\[0\]: norm must be a name or a mapping with a name, but is \['rms_norm'\]"),
+        ({"norms": "rms_norm"}, r"^norm 'listing': norms must be list\[norm\] \| None, but is 'rms_norm' \(str\)"),
+        ({"pair": ["rms_norm"]}, r"^norm 'listing': pair must be tuple\[norm, attention \| None\], but is \['rms_norm'\] \(list\)"),
+        ({"pair": ["rms_norm", "rms_norm"]}, r"^pair\[1\]: unknown attention 'rms_norm'"),
+        ({"many": [{"name": "listing", "inner": {"name": "listing", "norms": [3]}}]}, r"^many\[0\].inner.norms\[0\]: norm must be"),
+        ({"named": {"a": "x"}}, r"^named.a: unknown norm 'x'"),
+    ],
+)
+def test_wrong_specs_in_lists_are_refused_with_their_place(norms: Registry, arguments: dict[str, Any], message: str) -> None:
+    norms.register("listing")(Listing)
+    for use in (norms.parse, norms.resolve, norms.build):
+        with pytest.raises(ConfigurationError, match=message):
+            use({"name": "listing", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            {"name": "rms_norm", "eps": "1e-5"},
+            r"eps must be float, but is '1e-5' \(str\), a string that looks like a number: write 1.0e-05, w",
+        ),
+        ({"name": "rms_norm", "eps": "0.5"}, r"write 0.5, without quotes"),
+        ({"name": "own", "width": "8"}, r"write 8, without quotes"),
+        ({"name": "own", "width": "1e3"}, r"width must be int \| None, but is '1e3' \(str\)$"),
+    ],
+)
+def test_a_number_that_was_read_as_a_string_is_explained(norms: Registry, spec: dict[str, Any], message: str) -> None:
+    class Wide:
+        def __init__(self, *, width: int | None = None) -> None: ...
+
+    norms.register("own")(Wide)
+    with pytest.raises(ConfigurationError, match=message):
+        norms.parse(spec)
 
 
 def test_slots_know_their_registry() -> None:

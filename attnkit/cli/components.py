@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-import inspect
 import textwrap
 from collections.abc import Callable
 from functools import cache
@@ -138,6 +137,4 @@ def short_path(path: str) -> str:
 
 def type_name(argument: Argument) -> str:
     """Return the type of an argument as a reader wants it: a slot by its family, anything else as in Python."""
-    if argument.registry is None:
-        return inspect.formatannotation(argument.annotation).replace("typing.", "").replace("collections.abc.", "")
-    return f"{argument.registry.family}{' | None' if 'None' in str(argument.annotation) else ''}"
+    return argument.type

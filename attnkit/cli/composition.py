@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from attnkit.cli.recipe import Word, merge
-from attnkit.registry import Argument, ConfigurationError, Registry, datasets, tasks
+from attnkit.registry import Argument, ConfigurationError, Registry, WrongType, datasets, tasks
 
 
 def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,14 +71,20 @@ class _Located(ConfigurationError):
 
 
 def _complete_argument(argument: Argument, value: Any, *, path: str) -> Any:
-    slot = argument.registry
-    if slot is None:
+    if not argument.registries:
         return _typed(value, argument.annotation)
     if value is None or (isinstance(value, Word) and value.value is None):
         return None
     if isinstance(value, Mapping) and "name" not in value and isinstance(argument.default, str | Mapping):
         value = merge(argument.default, value, dropped=[])
-    return complete(value, slot, path=f"{path}.{argument.name}")
+
+    def finish(registry: Registry, spec: Any, place: str) -> dict[str, Any]:
+        return complete(spec, registry, path=place)
+
+    try:
+        return argument.visit(value, finish, path=f"{path}.{argument.name}")
+    except WrongType:
+        return value  # the registry says what is wrong with it
 
 
 def _typed(value: Any, annotation: Any) -> Any:

@@ -4,7 +4,7 @@ import collections.abc
 import inspect
 import json
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from attnkit.catalogue import argument_docs
 from attnkit.cli.inheritance import INHERITED
@@ -68,11 +68,7 @@ def component_schema(registry: Registry, name: str) -> dict[str, Any]:
 
 
 def _argument_schema(argument: Argument) -> dict[str, Any]:
-    if argument.registry is None:
-        schema = type_schema(argument.annotation)
-    else:
-        slot = {"$ref": f"#/$defs/{argument.registry.attribute}"}
-        schema = {"anyOf": [slot, {"type": "null"}]} if type(None) in get_args(argument.annotation) else slot
+    schema = type_schema(argument.annotation)
     return schema if argument.required else schema | {"default": argument.default}
 
 
@@ -86,6 +82,9 @@ def type_schema(annotation: Any) -> dict[str, Any]:
         {'type': 'array', 'items': {'type': 'number'}}
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        slot = next((m for m in annotation.__metadata__ if isinstance(m, Registry)), None)
+        return {"$ref": f"#/$defs/{slot.attribute}"} if slot is not None else type_schema(arguments[0])
     if annotation is None:
         return {"type": "null"}
     if origin is Literal:

@@ -11,7 +11,8 @@ A component is described by a *spec*, which is plain data: a name (`"additive"`)
 arguments (`{"name": "additive", "hidden_dim": 32}`). jsonargparse's `{"class_path": ..., "init_args": ...}` is understood too.
 """
 
-from attnkit.registry.base import ENTRY_POINT_GROUP, Argument, Registry, Spec, name_in_class_path
+from attnkit.registry.arguments import Argument, WrongType
+from attnkit.registry.base import ENTRY_POINT_GROUP, Registry, Spec, name_in_class_path
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
 from attnkit.registry.families import (
@@ -58,6 +59,7 @@ __all__ = [
     "Spec",
     "StackSpec",
     "TokenizerSpec",
+    "WrongType",
     "attentions",
     "datasets",
     "embeddings",

@@ -2,45 +2,23 @@
 
 import importlib
 import inspect
-import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar
 
+from attnkit.registry.arguments import Argument, Family, Use, WrongType, parameters
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
-from attnkit.registry.values import is_of_type
 
 ENTRY_POINT_GROUP = "attnkit.components"
-REQUIRED = inspect.Parameter.empty
 
 Spec = str | Mapping[str, Any]
 C = TypeVar("C", bound=type)
 
 
-@dataclass(frozen=True)
-class Argument:
-    """One argument of a component, as its user sees it."""
-
-    name: str
-    annotation: Any
-    default: Any = REQUIRED
-
-    @property
-    def required(self) -> bool:
-        """Whether the argument has no default."""
-        return self.default is REQUIRED
-
-    @cached_property
-    def registry(self) -> "Registry | None":
-        """The registry that this argument's specs name a component of, if it is a component slot."""
-        return _slot_of(self.annotation)
-
-
-class Registry:
+class Registry(Family):
     """The components of one family, by name.
 
     Args:
@@ -154,7 +132,7 @@ class Registry:
             raise TypeError(f"a parent passes {sorted(self.given)} to {self.family} components, not {sorted(unknown)}")
         name, arguments = self.parse(spec)
         cls = self.get(name)
-        accepted = _parameters(cls)
+        accepted = parameters(cls)
         return cls(**{k: v for k, v in given.items() if k in accepted}, **arguments)
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
@@ -174,46 +152,65 @@ class Registry:
             raise ConfigurationError(f"{self.family} spec {dict(spec)!r} has no name; add one of: {', '.join(self.names())}")
         return name, arguments
 
-    def parse(self, spec: Spec) -> tuple[str, dict[str, Any]]:
-        """Return the name and the arguments of a spec, after checking both (nested specs too)."""
-        name, arguments = self.split(spec)
-        declared = {a.name: a for a in self.arguments(name)}
-        for key, value in arguments.items():
-            if key not in declared:
-                raise ConfigurationError(self._unknown_argument(name, key, declared))
-            slot = declared[key].registry
-            if slot is not None and value is not None:
-                slot.parse(value)
-            elif slot is None and not is_of_type(value, declared[key].annotation):
-                wanted = inspect.formatannotation(declared[key].annotation).replace("typing.", "")
-                raise ConfigurationError(f"{self.family} {name!r}: {key} must be {wanted}, but is {value!r} ({type(value).__name__})")
-        if missing := [a.name for a in declared.values() if a.required and a.name not in arguments]:
-            raise ConfigurationError(
-                f"{self.family} {name!r} needs {', '.join(missing)}: add it, as in {{name: {name}, {missing[0]}: ...}}"
-            )
-        return name, arguments
+    def parse(self, spec: Spec, *, path: str = "") -> tuple[str, dict[str, Any]]:
+        """Return the name and the arguments of a spec, after checking both (nested specs too).
 
-    def resolve(self, spec: Spec) -> dict[str, Any]:
+        Args:
+            spec: A name, or a mapping with a name and arguments.
+            path: Where it stands, such as `layers[1].attention`: messages begin with it.
+        """
+
+        def check(registry: Registry, nested: Spec, place: str) -> Spec:
+            registry.parse(nested, path=place)
+            return nested
+
+        return self._read(spec, check, path)
+
+    def resolve(self, spec: Spec, *, path: str = "") -> dict[str, Any]:
         """Return `spec` as a mapping in which every argument is written out, defaults and nested specs included.
 
-        Two specs that resolve to equal mappings build the same component.
+        Two specs that resolve to equal mappings build the same component. Specs in lists and tuples are resolved too; a tuple becomes a
+        list, as in YAML.
 
         Example:
             >>> import attnkit
             >>> attnkit.norms.resolve("rms_norm")
             {'name': 'rms_norm', 'eps': 1e-06}
         """
-        name, arguments = self.parse(spec)
-        resolved: dict[str, Any] = {"name": name}
-        for argument in self.arguments(name):
-            value = arguments.get(argument.name, argument.default)
-            slot = argument.registry
-            resolved[argument.name] = slot.resolve(value) if slot is not None and value is not None else value
-        return resolved
+
+        def write_out(registry: Registry, nested: Spec, place: str) -> dict[str, Any]:
+            return registry.resolve(nested, path=place)
+
+        name, given = self._read(spec, write_out, path)
+        defaults = {
+            a.name: a.visit(a.default, write_out) if a.registries else a.default for a in self.arguments(name) if a.name not in given
+        }
+        return {"name": name} | {a.name: {**defaults, **given}[a.name] for a in self.arguments(name)}
+
+    def _read(self, spec: Spec, use: Use, path: str) -> tuple[str, dict[str, Any]]:
+        """Return the name and the arguments of a spec, checked, with `use` in the place of the specs in them."""
+        try:
+            name, arguments = self.split(spec)
+            declared = {a.name: a for a in self.arguments(name)}
+            if unknown := [key for key in arguments if key not in declared]:
+                raise ConfigurationError(self._unknown_argument(name, unknown[0], declared))
+            if missing := [a.name for a in declared.values() if a.required and a.name not in arguments]:
+                raise ConfigurationError(
+                    f"{self.family} {name!r} needs {', '.join(missing)}: add it, as in {{name: {name}, {missing[0]}: ...}}"
+                )
+        except ConfigurationError as error:
+            raise _located(error, path) from error
+        read = {}
+        for key, value in arguments.items():
+            try:
+                read[key] = declared[key].visit(value, use, path=f"{path}.{key}".lstrip("."))
+            except WrongType as error:
+                raise _located(f"{self.family} {name!r}: {key} {error}", path) from None
+        return name, read
 
     def arguments(self, name: str) -> tuple[Argument, ...]:
         """Return the arguments that a user may write for `name` (those that the parent passes are left out)."""
-        return tuple(argument for argument in _parameters(self.get(name)).values() if argument.name not in self.given)
+        return tuple(argument for argument in parameters(self.get(name)).values() if argument.name not in self.given)
 
     def describe(self, name: str) -> Description:
         """Return the documentation of `name`: equation, paper, arguments, file and line."""
@@ -290,24 +287,9 @@ def name_in_class_path(path: str) -> str:
     return last if last == last.lower() else module
 
 
+def _located(message: object, path: str) -> ConfigurationError:
+    return ConfigurationError(f"{path}: {message}" if path else str(message))
+
+
 def _distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "?"
-
-
-@cache
-def _parameters(cls: type) -> Mapping[str, Argument]:
-    """Return what a class is built from, by name. It is kept: to read a signature takes longer than to build most components."""
-    hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
-    found = inspect.signature(cls).parameters.values()
-    return {
-        p.name: Argument(p.name, hints.get(p.name, Any), p.default) for p in found if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-    }
-
-
-def _slot_of(annotation: Any) -> Registry | None:
-    """Return the registry in `Annotated[Spec, registry]`, also inside `... | None`."""
-    if get_origin(annotation) is Annotated:
-        return next((m for m in annotation.__metadata__ if isinstance(m, Registry)), None)
-    if get_origin(annotation) in (Union, types.UnionType):
-        return next((r for r in map(_slot_of, get_args(annotation)) if r is not None), None)
-    return None

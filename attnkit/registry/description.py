@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from attnkit.registry.base import Argument
+    from attnkit.registry.arguments import Argument
 
 
 @dataclass(frozen=True)

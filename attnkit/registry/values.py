@@ -21,3 +21,29 @@ def is_of_type(value: Any, annotation: Any) -> bool:
     if annotation is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return True
+
+
+def number_in(value: Any) -> int | float | None:
+    """Return the number that a string spells, such as `1e-5`, which readers of YAML 1.1 leave a string; None if it spells none.
+
+    Example:
+        >>> number_in("1e-5"), number_in("8"), number_in("small"), number_in(8)
+        (1e-05, 8, None, None)
+    """
+    for read in (int, float):
+        try:
+            return read(value) if isinstance(value, str) else None
+        except ValueError:
+            continue
+    return None
+
+
+def yaml_number(number: int | float) -> str:
+    """Return a number as every reader of YAML takes it for one: 1.1 wants a point before the exponent.
+
+    Example:
+        >>> yaml_number(1e-5), yaml_number(8)
+        ('1.0e-05', '8')
+    """
+    digits, e, exponent = repr(number).partition("e")
+    return f"{digits}.0e{exponent}" if e and "." not in digits else repr(number)

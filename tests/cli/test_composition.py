@@ -4,7 +4,7 @@ import pytest
 
 from attnkit.cli.composition import complete, complete_recipe, outline
 from attnkit.cli.recipe import Word, take_apart
-from attnkit.registry import ConfigurationError, attentions, datasets, stacks, tasks
+from attnkit.registry import ConfigurationError, NormSpec, StackSpec, attentions, datasets, stacks, tasks
 
 
 def model(*flags: str) -> dict[str, Any]:
@@ -111,3 +111,26 @@ def test_the_outline_shows_names_and_what_was_chosen() -> None:
     spec = complete({"name": "toy", "d_model": 8, "attention": {"name": "toy", "scale": 2.0}}, stacks, path="stack")
     assert outline(spec, stacks, role="stack") == ["stack: toy (d_model=8)", "  attention: toy (scale=2.0)"]
     assert outline({"name": "other", "bias": True}, attentions, role="attention") == ["attention: other"]
+
+
+class Hybrid:
+    """A stack whose layers are specs."""
+
+    def __init__(self, *, layers: list[StackSpec], norms: tuple[NormSpec, ...] = ("rms_norm",)) -> None: ...
+
+
+def test_specs_in_lists_are_completed_with_the_place_in_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(stacks._classes, "hybrid", Hybrid)
+    layer = {"name": "toy", "d_model": Word("8"), "attention": {"hidden_dim": 3}}
+    completed = complete({"name": "hybrid", "layers": [{"name": "toy", "d_model": 4}, layer]}, stacks, path="model.stack")
+    assert completed["layers"][0]["mode"] == "fast"
+    assert completed["layers"][1]["d_model"] == 8
+    assert completed["layers"][1]["attention"] == {"name": "toy", "hidden_dim": 3, "scale": 1.0}
+    assert completed["norms"] == [{"name": "rms_norm", "eps": 1e-6}]
+    for wrong, message in (
+        ([layer, layer | {"attention": "tay"}], r"^model.stack.layers\[1\].attention: unknown attention 'tay'"),
+        ([layer | {"wdith": 1}], r"^model.stack.layers\[0\]: stack 'toy' has no argument 'wdith'"),
+        ("toy", r"^model.stack: stack 'hybrid': layers must be list\[stack\], but is 'toy'"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            complete({"name": "hybrid", "layers": wrong}, stacks, path="model.stack")

@@ -8,7 +8,7 @@ import pytest
 
 from attnkit.cli.recipe import read_recipe, recipe_names
 from attnkit.cli.schema import component_schema, recipe_schema, type_schema
-from attnkit.registry import attentions, stacks, tasks
+from attnkit.registry import AttentionSpec, attentions, stacks, tasks
 
 RECIPE = {
     "model": {
@@ -86,3 +86,9 @@ def test_a_task_needs_a_stack_or_a_checkpoint_to_take_it_from(validator: jsonsch
 
 def test_an_annotation_that_json_cannot_say_takes_anything() -> None:
     assert type_schema(Callable[[int], int]) == {}
+
+
+def test_specs_in_lists_are_those_of_their_family() -> None:
+    slot = {"$ref": "#/$defs/attentions"}
+    assert type_schema(list[AttentionSpec]) == {"type": "array", "items": slot}
+    assert type_schema(tuple[AttentionSpec | None, ...]) == {"type": "array", "items": {"anyOf": [slot, {"type": "null"}]}}

@@ -1,0 +1,160 @@
+"""The arguments of a class, as the user of its spec sees them, and the specs inside their values."""
+
+import collections.abc
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, Union, get_args, get_origin, get_type_hints
+
+from attnkit.registry.errors import ConfigurationError
+from attnkit.registry.values import is_of_type, number_in, yaml_number
+
+if TYPE_CHECKING:
+    from attnkit.registry.base import Registry
+
+REQUIRED = inspect.Parameter.empty
+_LISTS = (list, tuple, collections.abc.Sequence)
+
+Use = Callable[["Registry", Any, str], Any]
+"""What is done with a spec: gets its registry, the spec, and where it stands, such as `layers[1].attention`."""
+
+
+class WrongType(ConfigurationError):
+    """A value that is not of its argument's type; the message begins with "must be"."""
+
+
+class Family:
+    """What the annotation of a slot names: a registry."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a component, as its user sees it."""
+
+    name: str
+    annotation: Any
+    default: Any = REQUIRED
+
+    @property
+    def required(self) -> bool:
+        """Whether the argument has no default."""
+        return self.default is REQUIRED
+
+    @cached_property
+    def registry(self) -> "Registry | None":
+        """The registry that this argument's specs name a component of, if it is a component slot."""
+        return _slot_of(self.annotation)
+
+    @cached_property
+    def registries(self) -> "tuple[Registry, ...]":
+        """The registries of all specs that its value may hold, also inside lists, tuples and mappings."""
+        return tuple(dict.fromkeys(_slots_in(self.annotation)))
+
+    @property
+    def type(self) -> str:
+        """The type, as a message says it."""
+        return type_name(self.annotation)
+
+    def visit(self, value: Any, use: Use, *, path: str = "") -> Any:
+        """Return `value` with `use(registry, spec, path)` in the place of each spec in it.
+
+        Args:
+            value: Of the argument.
+            use: What is done with each spec.
+            path: Where the value stands.
+
+        Raises:
+            WrongType: The value, or one inside it, is not of the argument's type.
+        """
+        is_empty = value is None and self.registry is not None  # a parent may leave a slot empty that a user may not
+        return None if is_empty else _visit(value, self.annotation, use, path)
+
+
+@cache
+def parameters(cls: type) -> Mapping[str, Argument]:
+    """Return what a class is built from, by name. It is kept: to read a signature takes longer than to build most components."""
+    hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
+    found = inspect.signature(cls).parameters.values()
+    return {
+        p.name: Argument(p.name, hints.get(p.name, Any), p.default) for p in found if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    }
+
+
+def type_name(annotation: Any) -> str:
+    """Return an annotation as a message says it: a slot by its family.
+
+    Example:
+        >>> from attnkit.registry import AttentionSpec
+        >>> type_name(list[AttentionSpec] | None), type_name(int | None)
+        ('list[attention] | None', 'int | None')
+    """
+    if (slot := _direct(annotation)) is not None:
+        return slot.family
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " | ".join(type_name(part) for part in arguments)
+    if origin is not None and list(_slots_in(annotation)):
+        inside = ", ".join("..." if part is Ellipsis else type_name(part) for part in arguments)
+        return f"{origin.__name__}[{inside}]"
+    return inspect.formatannotation(annotation).replace("typing.", "").replace("collections.abc.", "").replace("NoneType", "None")
+
+
+def _visit(value: Any, annotation: Any, use: Use, path: str) -> Any:
+    slots = list(_slots_in(annotation))
+    if not slots:
+        if not is_of_type(value, annotation):
+            raise _wrong(value, annotation)
+        return value
+    if value is None and types.NoneType in get_args(annotation):
+        return None
+    members = [annotation] if get_origin(annotation) not in (Union, types.UnionType) else list(get_args(annotation))
+    slot = _slot_of(annotation)
+    for member in members:
+        origin, inside = get_origin(member), get_args(member)
+        if origin in _LISTS and isinstance(value, list | tuple):
+            each = inside if origin is tuple and Ellipsis not in inside else inside[:1] * len(value)
+            if len(each) != len(value):
+                raise _wrong(value, annotation)
+            return [_visit(item, part, use, f"{path}[{i}]") for i, (item, part) in enumerate(zip(value, each, strict=True))]
+        if slot is None and origin in (dict, collections.abc.Mapping) and isinstance(value, Mapping):
+            return {key: _visit(item, inside[1], use, f"{path}.{key}") for key, item in value.items()}
+    if slot is not None:
+        return use(slot, value, path)
+    if any(not list(_slots_in(member)) and is_of_type(value, member) for member in members):
+        return value
+    raise _wrong(value, annotation)
+
+
+def _wrong(value: Any, annotation: Any) -> WrongType:
+    message = f"must be {type_name(annotation)}, but is {value!r} ({type(value).__name__})"
+    number = number_in(value)
+    if number is not None and is_of_type(number, annotation):
+        message += f", a string that looks like a number: write {yaml_number(number)}, without quotes"
+    return WrongType(message)
+
+
+def _is_family(candidate: Any) -> "TypeGuard[Registry]":
+    return isinstance(candidate, Family)
+
+
+def _direct(annotation: Any) -> "Registry | None":
+    """Return the registry in `Annotated[Spec, registry]`."""
+    return next(filter(_is_family, annotation.__metadata__), None) if get_origin(annotation) is Annotated else None
+
+
+def _slot_of(annotation: Any) -> "Registry | None":
+    """Return the registry in `Annotated[Spec, registry]`, also inside `... | None`."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return next((r for r in map(_slot_of, get_args(annotation)) if r is not None), None)
+    return _direct(annotation)
+
+
+def _slots_in(annotation: Any) -> "typing.Iterator[Registry]":
+    if (slot := _direct(annotation)) is not None:
+        yield slot
+    else:
+        for part in get_args(annotation):
+            yield from _slots_in(part)
