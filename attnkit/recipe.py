@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from attnkit.files import MAX_DEPTH, read_text
-from attnkit.registry import ConfigurationError, name_in_class_path, nearest, stacks
+from attnkit.registry import ConfigurationError, nearest, registered_name, stacks
 
 SPEC_KEYS = ("model", "data")
 SEED = 42
@@ -169,11 +169,13 @@ def plain(value: Any) -> Any:
     Example:
         >>> plain({"class_path": "attnkit.attention.additive.Additive", "init_args": {"hidden_dim": 32}})
         {'name': 'additive', 'hidden_dim': 32}
+        >>> plain({"class_path": "my_package.additive.MyOwn"})
+        {'name': 'my_package.additive.MyOwn'}
     """
     if isinstance(value, Mapping):
         value = {key: plain(item) for key, item in value.items()}
         if "class_path" in value and set(value) <= {"class_path", "init_args"}:
-            return {"name": name_in_class_path(str(value["class_path"])), **(value.get("init_args") or {})}
+            return {"name": registered_name(str(value["class_path"])), **(value.get("init_args") or {})}
         return value
     return [plain(item) for item in value] if isinstance(value, list) else value
 
@@ -201,12 +203,12 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
             for key, value in over.items():
                 merged[key] = merge(merged[key], value, path=f"{path}.{key}".lstrip("."), dropped=dropped) if key in merged else value
             return merged
-    elif isinstance(base, Mapping) and _name(base) == over:
+    elif isinstance(base, Mapping) and _name(base) == _name(over):
         return base
     if not isinstance(base, Mapping):
         return over
     own = {k: v for k, v in base.items() if k != "name"}
-    is_stack = {_name(base), _name(over)} <= set(stacks)
+    is_stack = any(map(_is_stack, (base, over))) and all(_is_stack(spec) or "." in str(_name(spec)) for spec in (base, over))
     kept = {k: v for k, v in own.items() if k in {a.name for a in stacks.arguments(_name(over))}} if is_stack else {}
     if lost := {k: v for k, v in own.items() if k not in kept}:
         listed = ", ".join(f"{k}={_brief(v)}" for k, v in lost.items())
@@ -219,7 +221,12 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
 
 
 def _name(spec: Any) -> Any:
-    return spec.get("name") if isinstance(spec, Mapping) else spec
+    name = spec.get("name") if isinstance(spec, Mapping) else spec
+    return registered_name(name) if isinstance(name, str) and "." in name else name
+
+
+def _is_stack(spec: Any) -> bool:
+    return _name(spec) in set(stacks)
 
 
 def _brief(value: Any) -> Any:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from attnkit.cli.main import main
-from attnkit.cli.recipe import read_recipe, recipe_folder, recipe_names
-from attnkit.registry import stacks
+from attnkit.cli.recipe import find_recipe, read_recipe, recipe_folder, recipe_names
+from attnkit.registry import norms, stacks
 
 RECIPES = recipe_names()
 SAMPLES = {path.stem for path in Path(__file__).with_name("samples").glob("*.py")}
@@ -122,3 +122,15 @@ def test_one_piece_of_a_recipe_is_swapped_by_flags(folder: Path, capfd: Output) 
 
 def test_every_stack_has_a_twin() -> None:
     assert set(stacks.built_in()) == {*TWINS, *TWINS.values()}
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.split("/")[0] in ("language_model", "masked_lm")])
+def test_a_recipe_that_names_a_published_model_has_its_options_or_says_where_it_differs(name: str) -> None:
+    prose = " ".join(line.lstrip("# ") for line in find_recipe(name).read_text(encoding="utf-8").splitlines() if line.startswith("#"))
+    model = read_recipe(name)["model"]
+    if any(published in prose for published in ("GPT-2", "Llama", "As in BERT")):
+        is_scaled = model.get("embedding", {}).get("scale", True)
+        assert not is_scaled or "embeddings, which are scaled by sqrt(d_model)" in prose
+    if "As in BERT" in prose:
+        norm = norms.resolve(model["stack"]["norm"])
+        assert norm["eps"] == 1e-12 or f"the norms' eps, {norm['eps']:.0e}".replace("e-0", "e-") in prose

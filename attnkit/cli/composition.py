@@ -45,7 +45,7 @@ def complete(spec: Any, registry: Registry, *, path: str) -> dict[str, Any]:
     try:
         if not isinstance(given, dict) or not isinstance(given.get("name"), str):
             registry.parse(given)  # raises, and says what a spec is
-        name = str(given.pop("name"))
+        name, given = registry.split({**given, "name": str(given["name"])})
         from_data = data_arguments(registry, name)
         if taken := sorted(set(from_data) & set(given)):
             raise ConfigurationError(f"{registry.family} {name!r} takes {taken[0]!r} from the data module; leave it out")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnkit.recipe import SEED, SPEC_KEYS, find_recipe, merge, plain, read_recipe, read_yaml, recipe_folder, recipe_names
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, registered_name
 
 __all__ = [
     "SEED",
@@ -100,7 +100,7 @@ def take_apart(arguments: Sequence[str]) -> Request:
     for path, setting in sorted(settings, key=lambda item: len(item[0])):  # names before the arguments of what they name
         layer = setting
         for part in reversed(path):
-            layer = {"name" if part == "class_path" else part: layer}
+            layer = {"name": registered_name(str(layer))} if part == "class_path" else {part: layer}
         request.flags = merge(request.flags, layer, dropped=[])
     return request
 

@@ -44,7 +44,9 @@ def family_schema(registry: Registry) -> dict[str, Any]:
         components.append(component)
         if component["required"] == ["name"] and "anyOf" not in component:
             bare.append(name)
-    return {"anyOf": [{"enum": bare}, *components, {"type": "object", "required": ["class_path"]}]}
+    path = {"type": "string", "pattern": r"\."}
+    paths = [path, {"type": "object", "properties": {"name": path}, "required": ["name"]}, {"type": "object", "required": ["class_path"]}]
+    return {"anyOf": [{"enum": bare}, *components, *paths]}
 
 
 def component_schema(registry: Registry, name: str) -> dict[str, Any]:

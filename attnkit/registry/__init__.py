@@ -9,10 +9,13 @@ A third party registers with a decorator, or with one entry-point line in its `p
 
 A component is described by a *spec*, which is plain data: a name (`"additive"`), or a mapping with a name and
 arguments (`{"name": "additive", "hidden_dim": 32}`). jsonargparse's `{"class_path": ..., "init_args": ...}` is understood too.
+Where a name may stand, the import path of a class (`"my_package.kernels.Gaussian"`) means that class. Its module is imported,
+unless `importing(False)` forbids it.
 """
 
 from attnkit.registry.arguments import Argument, WrongType
-from attnkit.registry.base import ENTRY_POINT_GROUP, Registry, Spec, name_in_class_path
+from attnkit.registry.base import ENTRY_POINT_GROUP, Registry, Spec, registered_name
+from attnkit.registry.class_path import importing
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
 from attnkit.registry.families import (
@@ -64,11 +67,12 @@ __all__ = [
     "datasets",
     "embeddings",
     "feed_forwards",
-    "name_in_class_path",
+    "importing",
     "nearest",
     "norms",
     "optimizers",
     "positions",
+    "registered_name",
     "residuals",
     "schedules",
     "stacks",

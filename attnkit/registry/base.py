@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeVar
 
 from attnkit.registry.arguments import Argument, Family, Use, WrongType, parameters
+from attnkit.registry.class_path import check_class, find
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
 
@@ -28,6 +29,7 @@ class Registry(Family):
         given: The constructor arguments that the parent passes (widths and the like). A component takes those that it
             needs, and its user never writes them.
         built_in: The names that attnkit provides.
+        bases: Import paths of the classes of which a class that is named by its path must inherit one.
 
     Example:
         >>> import attnkit
@@ -37,15 +39,27 @@ class Registry(Family):
         RMSNorm(8, eps=1e-05)
     """
 
-    _attributes: ClassVar[set[str]] = set()  # of all registries: what an entry point may begin with
+    _all: ClassVar[dict[str, "Registry"]] = {}  # by attribute: what an entry point may begin with
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Packages of others whose classes have names in this registry."""
 
-    def __init__(self, attribute: str, *, family: str, package: str, given: Iterable[str] = (), built_in: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        attribute: str,
+        *,
+        family: str,
+        package: str,
+        given: Iterable[str] = (),
+        built_in: Iterable[str] = (),
+        bases: Iterable[str] = (),
+    ) -> None:
         self.attribute = attribute
-        self._attributes.add(attribute)
+        self._all.setdefault(attribute, self)
         self.family = family
         self.package = package
         self.given = frozenset(given)
         self._built_in = set(built_in)
+        self.bases = tuple(bases)
         self._classes: dict[str, type] = {}
         self._overridden: set[str] = set()
         self._broken: dict[str, str] = {}
@@ -68,11 +82,13 @@ class Registry(Family):
         return self._built_in
 
     def get(self, name: str) -> Any:
-        """Return the class that is registered as `name`, importing it if need be.
+        """Return the class that is registered as `name`, or whose import path it is, importing it if need be.
 
         Raises:
-            ConfigurationError: No such name, or its plugin is broken, or two parties claim it.
+            ConfigurationError: No such name or class, or its plugin is broken, or two parties claim it.
         """
+        if "." in (name := self.canonical(name)):
+            return check_class(find(name), name, family=self.family, bases=self.bases)
         self._check_claims(name)
         if name not in self._classes:
             self._load(name)
@@ -135,10 +151,33 @@ class Registry(Family):
         accepted = parameters(cls)
         return cls(**{k: v for k, v in given.items() if k in accepted}, **arguments)
 
+    def canonical(self, name: str) -> str:
+        """Return the registered name, if `name` is the import path of a class of attnkit's own or of torch's that has one; else `name`.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.attentions.canonical("attnkit.attention.additive.Additive"), attnkit.optimizers.canonical("torch.optim.AdamW")
+            ('additive', 'adamw')
+        """
+        package, _, last = name.rpartition(".")
+        if package == self.package and last in self._built_in:
+            return last  # its module
+        if not any(name.startswith(f"{known}.") for known in (self.package, *self.libraries)):
+            return name
+        try:
+            found = find(name, may_import=True)
+        except ConfigurationError:
+            return name  # whoever asks for the class says what is wrong
+        return next((n for n in self._names_of(found) if n in self.built_in() and self.get(n) is found), name)
+
+    def _names_of(self, cls: Any) -> list[str]:
+        """Return the built-in names that a class of our own or of torch's may have."""
+        return [n for n, known in self._classes.items() if known is cls]
+
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
-        """Return the name and the arguments of a spec, unchecked."""
+        """Return the name and the arguments of a spec, unchecked. The import path of a built-in class becomes its name."""
         if isinstance(spec, str):
-            return spec, {}
+            return self.canonical(spec), {}
         if not isinstance(spec, Mapping):
             raise ConfigurationError(
                 f"{self.family} must be a name or a mapping with a name, but is {spec!r} ({type(spec).__name__}); "
@@ -146,11 +185,11 @@ class Registry(Family):
             )
         arguments = dict(spec)
         if "class_path" in arguments:
-            name, own = name_in_class_path(str(arguments.pop("class_path"))), arguments.pop("init_args", None) or {}
-            return name, arguments | own
+            name, own = str(arguments.pop("class_path")), arguments.pop("init_args", None) or {}
+            return self.canonical(name), arguments | own
         if not isinstance(name := arguments.pop("name", None), str):
             raise ConfigurationError(f"{self.family} spec {dict(spec)!r} has no name; add one of: {', '.join(self.names())}")
-        return name, arguments
+        return self.canonical(name), arguments
 
     def parse(self, spec: Spec, *, path: str = "") -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments of a spec, after checking both (nested specs too).
@@ -234,9 +273,14 @@ class Registry(Family):
             if name in self._broken:
                 raise ConfigurationError(self._broken[name])
             raise ConfigurationError(
-                f"unknown {self.family} {name!r}.{nearest(name, self.names())} Names: {', '.join(self.names())}. "
+                f"unknown {self.family} {name!r}.{self._elsewhere(name) or nearest(name, self.names())} Names: {', '.join(self.names())}. "
                 f"To add your own: @attnkit.{self.attribute}.register({name!r}), or an entry point in the group {ENTRY_POINT_GROUP!r}."
             )
+
+    def _elsewhere(self, name: str) -> str:
+        """Return ` It is a position.` if other families have this name."""
+        families = [r.family for r in self._all.values() if r is not self and name in r]
+        return f" {name!r} is {' and '.join(f'an {f}' if f[0] in 'aeiou' else f'a {f}' for f in families)}." if families else ""
 
     def _import(self, name: str) -> None:
         importlib.import_module(f"{self.package}.{name}")
@@ -267,7 +311,7 @@ class Registry(Family):
             attribute, _, name = point.name.partition(".")
             if attribute == self.attribute and name:
                 found.setdefault(name, []).append(point)
-            elif attribute not in (known := sorted(self._attributes)) or not name:
+            elif attribute not in (known := sorted(self._all)) or not name:
                 warnings.warn(
                     f"the entry point {point.name!r} of the plugin {_distribution(point)!r} is not 'REGISTRY.NAME' and adds nothing."
                     f"{nearest(attribute, known)} Registries: {', '.join(known)}.",
@@ -276,20 +320,19 @@ class Registry(Family):
         return found
 
 
-def name_in_class_path(path: str) -> str:
-    """Return the registry name in jsonargparse's path of a component: the last word, or before a class the module.
-
-    Example:
-        >>> name_in_class_path("attnkit.attention.additive"), name_in_class_path("attnkit.attention.additive.Additive")
-        ('additive', 'additive')
-    """
-    *_, module, last = ["", *path.split(".")]
-    return last if last == last.lower() else module
-
-
 def _located(message: object, path: str) -> ConfigurationError:
     return ConfigurationError(f"{path}: {message}" if path else str(message))
 
 
 def _distribution(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "?"
+
+
+def registered_name(path: str) -> str:
+    """Return the registered name, if `path` is the import path of a built-in class of any family, else `path`.
+
+    Example:
+        >>> registered_name("attnkit.attention.additive.Additive"), registered_name("my_package.additive.MyOwn")
+        ('additive', 'my_package.additive.MyOwn')
+    """
+    return next((name for registry in Registry._all.values() if (name := registry.canonical(path)) != path), path)

@@ -10,5 +10,6 @@ class ConfigurationError(ValueError):
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"`, or an empty string if nothing is near."""
-    found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
+    known = list(candidates)
+    found = [c for c in known if c.lower() == word.lower()] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f" Did you mean {found[0]!r}?" if found else ""

@@ -5,13 +5,15 @@ import importlib
 import importlib.util
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from attnkit.registry.base import Registry, Spec
 
 
 class TorchOptimizers(Registry):
     """Ours, and every optimizer of `torch.optim` by its class name in lower case: `adamw`, `sgd`, `adafactor`, ..."""
+
+    libraries = ("torch.optim",)
 
     def built_in(self) -> set[str]:
         """Return our names, and those in `torch.optim.__all__`, read without importing torch."""
@@ -22,6 +24,9 @@ class TorchOptimizers(Registry):
             super()._import(name)
         else:
             self._classes[name] = getattr(importlib.import_module("torch.optim"), self._class_names[name])
+
+    def _names_of(self, cls: Any) -> list[str]:
+        return [*super()._names_of(cls), str(getattr(cls, "__name__", "")).lower()]
 
     @cached_property
     def _class_names(self) -> dict[str, str]:
@@ -38,6 +43,7 @@ attentions = Registry(
     "attentions",
     family="attention",
     package="attnkit.attention",
+    bases=("attnkit.attention.Attention",),
     given=("head_dim", "num_heads", "num_kv_heads"),
     built_in=("additive", "cosine", "dot_product", "general", "scaled_dot_product"),
 )
@@ -45,6 +51,7 @@ positions = Registry(
     "positions",
     family="position",
     package="attnkit.position",
+    bases=("attnkit.position.Position",),
     given=("d_model", "head_dim", "num_heads", "bidirectional"),
     built_in=("alibi", "learned", "none", "relative", "rotary", "sinusoidal"),
 )
@@ -52,6 +59,7 @@ norms = Registry(
     "norms",
     family="norm",
     package="attnkit.norm",
+    bases=("attnkit.norm.base.Norm",),
     given=("d_model",),
     built_in=("layer_norm", "rms_norm"),
 )
@@ -59,6 +67,7 @@ feed_forwards = Registry(
     "feed_forwards",
     family="feed_forward",
     package="attnkit.feed_forward",
+    bases=("attnkit.feed_forward.FeedForward",),
     given=("d_model",),
     built_in=("glu", "mlp"),
 )
@@ -66,6 +75,7 @@ residuals = Registry(
     "residuals",
     family="residual",
     package="attnkit.residual",
+    bases=("attnkit.residual.Residual",),
     given=("make_norm", "dropout"),
     built_in=("none", "post_norm", "pre_norm", "rezero", "sandwich_norm"),
 )
@@ -73,6 +83,7 @@ embeddings = Registry(
     "embeddings",
     family="embedding",
     package="attnkit.embedding",
+    bases=("attnkit.embedding.Embedding",),
     given=("vocab_size", "d_model", "image_shape"),
     built_in=("patch", "pretrained", "token"),
 )
@@ -80,18 +91,21 @@ tokenizers = Registry(
     "tokenizers",
     family="tokenizer",
     package="attnkit.tokenizer",
+    bases=("attnkit.tokenizer.base.Tokenizer",),
     built_in=("bpe", "character", "word"),
 )
 stacks = Registry(
     "stacks",
     family="stack",
     package="attnkit.stack",
+    bases=("attnkit.stack.EncoderStack", "attnkit.stack.DecoderStack", "attnkit.stack.EncoderDecoderStack"),
     built_in=("decoder", "encoder", "encoder_decoder", "recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder"),
 )
 optimizers = TorchOptimizers(
     "optimizers",
     family="optimizer",
     package="attnkit.optimizer",
+    bases=("torch.optim.Optimizer",),
     given=("params",),
     built_in=("muon",),
 )
@@ -99,6 +113,7 @@ schedules = Registry(
     "schedules",
     family="schedule",
     package="attnkit.schedule",
+    bases=("attnkit.schedule.base.Schedule",),
     given=("total_steps",),
     built_in=("constant", "cosine", "inverse_sqrt", "linear", "warmup_stable_decay"),
 )
@@ -106,12 +121,14 @@ tasks = Registry(
     "tasks",
     family="task",
     package="attnkit.task",
+    bases=("lightning.pytorch.LightningModule",),
     built_in=("causal_lm", "classification", "masked_lm", "regression", "seq2seq"),
 )
 datasets = Registry(
     "datasets",
     family="dataset",
     package="attnkit.data",
+    bases=("lightning.pytorch.LightningDataModule",),
     built_in=(
         "cmudict",
         "fashion_mnist",

@@ -152,10 +152,9 @@ def masks_keys_whose_bias_is_minus_infinity(registry: Registry, spec: Spec) -> N
                 assert (output[dead] == 0).all(), f"a row whose bias is -inf throughout is not zero: {where}"
                 assert_close(output, expected, tolerances[dtype], f"output, {where}")
                 assert_finite(gradients(output, given, attention), where)
-            both = {"mask": other, "attn_bias": given.attn_bias}
-            weights = attention.weights(given.query, given.key, **both)
+            weights = attention.weights(given.query, given.key, mask=other, attn_bias=given.attn_bias)
             assert_close(weights, attention.weights(given.query, given.key, mask=exact.mask, attn_bias=bias), 1e-6, f"weights, {name}")
-            logits = attention.logits(given.query, given.key, **both)
+            logits = attention.logits(given.query, given.key, mask=other, attn_bias=given.attn_bias)
             assert not logits.isnan().any(), f"logits are NaN: {name}, {dtype}"
             assert ((logits == float("-inf")) == (~kept & ~dead[..., None])).all(), f"logits of other keys are -inf: {name}, {dtype}"
 

@@ -65,7 +65,8 @@ def test_class_paths_become_names_at_every_depth() -> None:
         "class_path": "x.seq2seq",
         "init_args": {"stack": {"class_path": "encoder"}, "files": [{"class_path": "a.b"}], "other": {"k": 1}},
     }
-    assert plain(spec) == {"name": "seq2seq", "stack": {"name": "encoder"}, "files": [{"name": "b"}], "other": {"k": 1}}
+    assert plain(spec) == {"name": "x.seq2seq", "stack": {"name": "encoder"}, "files": [{"name": "a.b"}], "other": {"k": 1}}
+    assert plain({"class_path": "attnkit.task.seq2seq.Seq2Seq"}) == {"name": "seq2seq"}
 
 
 @pytest.mark.parametrize(
@@ -137,6 +138,8 @@ def test_flags_are_taken_apart_in_any_order_and_both_spellings() -> None:
     [
         ["--model.stack.attention", "{name: additive, hidden_dim: 32}"],
         ["--model.stack.attention", '{"class_path": "attnkit.attention.additive", "init_args": {"hidden_dim": 32}}'],
+        ["--model.stack.attention", '{"class_path": "attnkit.attention.additive.Additive", "init_args": {"hidden_dim": 32}}'],
+        ["--model.stack.attention.class_path", "attnkit.attention.additive.Additive", "--model.stack.attention.hidden_dim", "32"],
         ["--model.stack.attention.name", "additive", "--model.stack.attention", "{hidden_dim: 32}"],
         ["--model.stack.attention.class_path", "additive", "--model.init_args.stack.init_args.attention.init_args.hidden_dim", "32"],
     ],
@@ -154,6 +157,14 @@ def test_a_flag_without_its_value_is_named(flags: list[str]) -> None:
 
 def test_a_negative_number_is_a_value() -> None:
     assert take_apart(["--data.size", "-1"]).flags == {"data": {"size": "-1"}}
+
+
+def test_class_paths_of_one_component_are_merged_like_its_name() -> None:
+    base = {"name": "additive", "hidden_dim": 4}
+    assert merge(base, "attnkit.attention.additive.Additive", dropped=[]) == base
+    notes: list[str] = []
+    assert merge(base, {"name": "my_pkg.additive.MyOwn", "k": 1}, dropped=notes) == {"name": "my_pkg.additive.MyOwn", "k": 1}
+    assert notes == [": my_pkg.additive.MyOwn replaces additive, so hidden_dim=4 no longer applies"]
 
 
 def test_a_stack_that_replaces_another_keeps_the_arguments_that_it_has_too() -> None:

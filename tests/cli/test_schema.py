@@ -43,6 +43,8 @@ def test_every_shipped_recipe_is_valid(validator: jsonschema.Draft202012Validato
     [
         (["model", "stack", "attention"], {"name": "additive", "hidden_dim": 32}, True),
         (["model", "stack", "attention"], {"class_path": "attnkit.attention.additive", "init_args": {"hidden_dim": 32}}, True),
+        (["model", "stack", "attention"], "my_pkg.additive.MyOwn", True),
+        (["model", "stack", "attention"], {"name": "my_pkg.additive.MyOwn", "width": 2}, True),
         (["model", "stack", "cross_attention"], None, True),
         (["data", "tgt_tokenizer"], "word", True),
         (["model", "stack", "attention"], "aditive", False),
