@@ -38,7 +38,7 @@ from attnkit.cli.ranks import together
 from attnkit.cli.recipe import SEED, Request, merge, read_recipe, read_yaml, take_apart
 from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in, saved_state
 from attnkit.cli.runs import find_run, is_first, new_run, run_name, runs_in, version_of
-from attnkit.cli.trust import is_run_name, trusted_part
+from attnkit.cli.trust import import_classes, is_run_name, require_imported, trusted_part
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError, Registry, datasets, tasks
 from attnkit.strategy import FSDP2, is_sharded_checkpoint
@@ -136,6 +136,7 @@ class RunCLI(LightningCLI):
         recipe: dict[str, Any] = {}
         for layer in layers:
             recipe = merge(recipe, layer, dropped=dropped)
+        import_classes(merge(recipe, request.flags, dropped=[]))
         self.ckpt_path: str | None = request.ckpt_path or recipe.pop("ckpt_path", None)
         self.resumed: Path | None = None  # the folder of the run that goes on
         if request.resume or (command == "fit" and self.ckpt_path == "last"):
@@ -172,6 +173,8 @@ class RunCLI(LightningCLI):
         """Return the recipe in the checkpoint; of its trainer section only what is harmless, unless `--trust` is given."""
         assert self.checkpoint is not None
         saved = recipe_in(self.checkpoint, command)
+        if not self.request.trust:
+            require_imported(saved, str(self.ckpt_path))
         if "trainer" in saved and not self.request.trust:
             flags = (re.match(r"--trainer\.(\w+)", flag) for flag in self.request.others)
             given = {*(recipe.get("trainer") or {}), *(flag[1] for flag in flags if flag)}
@@ -186,7 +189,7 @@ class RunCLI(LightningCLI):
         if self.ckpt_path in ("best", "hpc") and command == "fit":
             return None  # Lightning finds it
         if self.ckpt_path is not None:
-            checkpoint = load_checkpoint(self.ckpt_path, parts="description")
+            checkpoint = load_checkpoint(self.ckpt_path, parts="description", trust=self.request.trust)
             if not is_sharded_checkpoint(Path(self.ckpt_path)):
                 require_rebuildable(checkpoint, self.ckpt_path)
             return checkpoint

@@ -15,7 +15,7 @@ from attnkit.cli.output import say
 from attnkit.cli.recipe import Request, find_recipe, recipe_folder
 from attnkit.ownership import disown, owned, owner_of
 from attnkit.registry import ConfigurationError
-from attnkit.task.checkpoint import CheckpointError, require_undamaged
+from attnkit.task.checkpoint import CheckpointError, MissingComponentError, require_undamaged
 from attnkit.task.resume import WITHIN_STEP
 
 DAMAGED, INEXACT = ".damaged", ".within_step"
@@ -133,6 +133,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
     for path in sorted(folder.glob("*.ckpt"), key=lambda p: p.stat().st_mtime_ns, reverse=True):
         try:
             description = require_undamaged(path)
+        except MissingComponentError:
+            raise  # the checkpoint is good
         except CheckpointError as error:
             say(f"warning: {error}; it is put aside as {path.name}{DAMAGED}, and an earlier one is used")
             rank_zero_only(path.replace)(path.with_name(path.name + DAMAGED))

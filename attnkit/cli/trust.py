@@ -3,13 +3,16 @@
 import os
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 from lightning.pytorch import callbacks as lightning_callbacks
 
 from attnkit import callback
+from attnkit.registry import ConfigurationError, datasets, importing, tasks
 from attnkit.strategy import FSDP2
+from attnkit.task.checkpoint import components
 
 STEERING = frozenset(
     {
@@ -105,6 +108,30 @@ def trusted_part(trainer: Any, *, given: Collection[str]) -> tuple[dict[str, Any
         elif value is not None:
             left.append(_named(key, value))
     return taken, left
+
+
+def import_classes(recipe: Mapping[str, Any]) -> None:
+    """Import the classes that a recipe of the user's own names by their paths, so that a checkpoint of such a run can be read.
+
+    Mistakes in it are left to those who build from it.
+    """
+    for key, registry in (("model", tasks), ("data", datasets)):
+        with suppress(ConfigurationError):
+            list(components(registry, recipe.get(key) or {}))
+
+
+def require_imported(recipe: Mapping[str, Any], source: str) -> None:
+    """Raise if the recipe in a checkpoint names a class of a module that is not imported: importing it would run its code.
+
+    Raises:
+        ConfigurationError: It does.
+    """
+    if "data" in recipe:
+        try:
+            with importing(False):
+                list(components(datasets, recipe["data"]))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"the recipe in {source}: data: {error}; or add --trust") from error
 
 
 def is_run_name(name: Any) -> bool:

@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.archive import MAX_JSON, ArchiveError, ForeignError, read_archive, read_json
-from attnkit.registry import ConfigurationError, Registry, Spec, nearest, tasks
+from attnkit.registry import ConfigurationError, Registry, Spec, importing, nearest, tasks
 from attnkit.strategy import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 
 if TYPE_CHECKING:
@@ -39,16 +39,21 @@ class CheckpointError(ConfigurationError):
     """A checkpoint that cannot be used: the message says what is wrong with it and what to do."""
 
 
-def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = "all") -> dict[str, Any]:
+class MissingComponentError(CheckpointError):
+    """A good checkpoint whose model needs something that is not here."""
+
+
+def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = "all", trust: bool = False) -> dict[str, Any]:
     """Read a checkpoint on the CPU, with `weights_only=True`: a file, or the folder of a sharded one, whose parts are put together.
 
     Args:
         path: The file or folder.
         parts: `description`: weights and optimizers are not needed, and are left out of a sharded one, which may not fit into memory.
+        trust: Whether a class path in it may have its module imported, which runs the module's code.
 
     Raises:
-        CheckpointError: It is missing, cut short or damaged, not attnkit's, or written by a newer attnkit; or a component in it
-            is not installed.
+        CheckpointError: It is missing, cut short or damaged, not attnkit's, or written by a newer attnkit.
+        MissingComponentError: A component in it is not installed, or is a class of a module that is not imported.
     """
     path = Path(path)
     if is_sharded_checkpoint(path):
@@ -56,10 +61,10 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
             sharded = (read_sharded if parts == "all" else read_rest)(path)
         except ConfigurationError as error:
             raise CheckpointError(str(error)) from error
-        require_readable(sharded, path)
+        require_readable(sharded, path, trust=trust)
         return sharded
     checkpoint = _read_file(path)
-    require_readable(checkpoint, path)
+    require_readable(checkpoint, path, trust=trust)
     return dict(checkpoint)
 
 
@@ -217,8 +222,11 @@ def header(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"format": FORMAT, "version": __version__, "task": task, "packages": _packages({"name": task, **arguments})}
 
 
-def require_readable(checkpoint: Any, source: str | Path) -> None:
-    """Raise unless `checkpoint` is attnkit's, of a known format, and all of its components are installed."""
+def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False) -> None:
+    """Raise unless `checkpoint` is attnkit's, of a known format, and all of its components are installed.
+
+    A component may be a class path. Its module must be imported already, unless `trust` allows the checkpoint to have it imported.
+    """
     content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
     written: Any = content.get("attnkit")
     if not _is_header(written) or not isinstance(content.get(ARGUMENTS), Mapping):
@@ -231,14 +239,15 @@ def require_readable(checkpoint: Any, source: str | Path) -> None:
             f"up to {FORMAT}: pip install --upgrade attnkit"
         )
     try:
-        components = list(_components(tasks, {"name": written["task"], **content[ARGUMENTS]}))
+        with importing(trust):
+            found = list(components(tasks, {"name": written["task"], **content[ARGUMENTS]}))
     except ConfigurationError as error:
-        raise CheckpointError(f"{source} cannot be used: {error}") from error
-    for registry, name in components:
-        if name not in registry:
+        raise MissingComponentError(f"{source} cannot be used: {error}") from error
+    for registry, name in found:
+        if name not in registry and "." not in name:
             package = written["packages"].get(f"{registry.attribute}.{name}")
             hint = f": pip install {package}" if package else "; import the module that registers it first"
-            raise CheckpointError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
+            raise MissingComponentError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
     _require_own_files(content.get("callbacks"), source)
 
 
@@ -324,9 +333,9 @@ def _build(written: Mapping[str, Any], arguments: Mapping[str, Any], source: str
         weight.untyped_storage().data_ptr(): weight.untyped_storage().nbytes() // weight.element_size() for weight in weights.values()
     }
     try:
-        with _no_larger_than(len(weights), sum(stored.values())):
+        with importing(False), _no_larger_than(len(weights), sum(stored.values())):
             task: Task = tasks.build({"name": written["task"], **arguments})
-        with _no_larger_than(len(weights), sum(stored.values())):
+        with importing(False), _no_larger_than(len(weights), sum(stored.values())):
             task.configure_model()
     except CheckpointError as error:
         raise CheckpointError(f"{source} cannot be used: {error}") from error
@@ -360,21 +369,27 @@ def _dtype(weights: Mapping[str, Tensor]) -> torch.dtype:
     return next((w.dtype for w in weights.values() if w.is_floating_point()), torch.get_default_dtype())
 
 
-def _components(registry: Registry, spec: Spec) -> Iterator[tuple[Registry, str]]:
-    """Yield each component in a spec, also those that are not installed (but nothing below them)."""
+def components(registry: Registry, spec: Spec) -> Iterator[tuple[Registry, str]]:
+    """Yield each component in a spec, also those that are not installed (but nothing below them).
+
+    Raises:
+        ConfigurationError: A class path cannot be found, or may not be imported.
+    """
     name, arguments = registry.split(spec)
     yield registry, name
-    if name in registry:
-        slots = {a.name: a.registry for a in registry.arguments(name)}
-        for key, value in arguments.items():
-            slot = slots.get(key)
-            if slot is not None and value is not None:
-                yield from _components(slot, value)
+    if name not in registry and "." not in name:
+        return
+    nested: list[tuple[Registry, Spec]] = []
+    for argument in registry.arguments(name):
+        if argument.name in arguments:
+            argument.visit(arguments[argument.name], lambda slot, inner, _: nested.append((slot, inner)))
+    for slot, inner in nested:
+        yield from components(slot, inner)
 
 
 def _packages(spec: Spec) -> dict[str, str]:
     """Return who provides the components that are neither attnkit's nor torch's: `{"attentions.gaussian": "my-package==1.0"}`."""
-    modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in _components(tasks, spec)}
+    modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in components(tasks, spec)}
     foreign = {component: module for component, module in modules.items() if module not in ("attnkit", "torch")}
     distributions = packages_distributions() if foreign else {}
     found = {component: distributions[module][0] for component, module in foreign.items() if module in distributions}

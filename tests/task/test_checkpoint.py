@@ -222,6 +222,35 @@ def test_a_component_that_is_not_installed_is_named_with_its_package(edited):
     assert "needs the task 'telepathy'" in refused(Task.load, path)
 
 
+def test_a_class_path_in_a_checkpoint_imports_no_module_unless_it_is_trusted(make_task, batches, fit, tmp_path, monkeypatch):
+    code = """import pathlib
+pathlib.Path(__file__).with_name("ran").touch()
+from attnkit.norm.rms_norm import RMSNorm
+class Mine(RMSNorm):
+    pass
+"""
+    (tmp_path / "norm_of_a_stranger.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    stack = {"name": "encoder_decoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "norm": "norm_of_a_stranger.Mine"}
+    task = make_task(stack=stack)
+    path = tmp_path / "mine.ckpt"
+    fit(task, batches).save_checkpoint(path)
+    assert same_outputs(task, Task.load(path), batches[0])  # the module is imported
+    export(path, tmp_path / "mine.safetensors")
+
+    monkeypatch.delitem(sys.modules, "norm_of_a_stranger")
+    (tmp_path / "ran").unlink()
+    for load, source in ((load_checkpoint, path), (Task.load, path), (load_exported, tmp_path / "mine.safetensors")):
+        with pytest.raises(CheckpointError, match="may not import one: if you trust it, `import norm_of_a_stranger` first"):
+            load(source)
+    assert not (tmp_path / "ran").exists()
+    load_checkpoint(path, trust=True)
+    assert (tmp_path / "ran").exists()
+    assert same_outputs(task, Task.load(path), batches[0])
+    monkeypatch.delitem(sys.modules, "norm_of_a_stranger")
+
+
 def test_the_package_of_a_plugin_is_written(make_task, batches, fit, tmp_path, monkeypatch):
     norms = attnkit.norms
     plugin = types.ModuleType("sacrebleu.plugin")  # as if this installed package had it
