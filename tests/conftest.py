@@ -1,5 +1,6 @@
 import os
 import random
+import signal
 import tempfile
 import zlib
 
@@ -12,6 +13,10 @@ import torch
 
 _cache = tempfile.TemporaryDirectory(prefix="attnkit-cache-")  # removed at exit
 os.environ["ATTNKIT_CACHE"] = _cache.name
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` begins commands so, and processes of tests would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
