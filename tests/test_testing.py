@@ -121,8 +121,6 @@ def test_the_kit_notices_scores_in_half_precision(monkeypatch: pytest.MonkeyPatc
     from attnkit.attention.dot_product import DotProduct
 
     class Overflowing(DotProduct):
-        backends = ("reference",)
-
         def score(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
             return (query.half() @ key.half().transpose(-1, -2)).to(query.dtype)
 

@@ -41,6 +41,14 @@ class Attention(nn.Module, ABC):
     first_head: int = 0
     """Number of the first head that this process has, under tensor parallelism."""
 
+    def __init_subclass__(cls, **keywords: object) -> None:
+        super().__init_subclass__(**keywords)
+        if "backends" in vars(cls):
+            raise TypeError(
+                f"{cls.__qualname__} declares `backends`, which nothing would read: a backend says itself which scores it computes "
+                f"(attnkit.attention.backend.Backend.refuses_score)"
+            )
+
     def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None) -> None:
         super().__init__()
         ordered()  # reads what is registered now, and not while a compiler traces

@@ -102,6 +102,13 @@ def test_overridden_projections_and_scales_keep_every_backend(seed: int) -> None
         torch.testing.assert_close(attention(query, key, value, backend=backend), expected, rtol=1e-10, atol=1e-10)
 
 
+def test_a_score_does_not_declare_its_backends() -> None:
+    with pytest.raises(TypeError, match=r"Own declares `backends`, which nothing would read"):
+
+        class Own(ScaledDotProduct):
+            backends = ("reference",)
+
+
 @pytest.fixture
 def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Backend]]:
     """A backend of a third party, registered, and forgotten afterwards."""
