@@ -109,6 +109,21 @@ def test_a_score_does_not_declare_its_backends() -> None:
             backends = ("reference",)
 
 
+def test_a_compiled_model_takes_the_same_backend(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
+    query, key, value = torch.randn(3, 1, H, T, D)
+    for name in ("auto", "sdpa"):
+        targets: list[str] = []
+
+        def look(graph: torch.fx.GraphModule, example: object, targets: list[str] = targets) -> torch.fx.GraphModule:
+            targets.extend(str(node.target) for node in graph.graph.nodes)
+            return graph
+
+        torch._dynamo.reset()
+        torch.compile(attention, fullgraph=True, backend=look)(query, key, value, backend=name)
+        assert [target for target in targets if "scaled_dot_product_attention" in target], targets
+
+
 @pytest.fixture
 def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Backend]]:
     """A backend of a third party, registered, and forgotten afterwards."""

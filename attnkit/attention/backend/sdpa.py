@@ -38,7 +38,7 @@ class SDPA(Backend):
         """Return why, unless the score is `InnerProduct.score` with a scale that is a plain number."""
         if not isinstance(attention, InnerProduct):
             return "its score is no inner product"
-        if getattr(attention.score, "__func__", None) is not InnerProduct.score:
+        if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
             return "it overrides `score`, which fused kernels do not read"
         return None if isinstance(attention.scale, NUMBERS) else "its scale is not a plain number, and fused kernels read no other"
 
