@@ -1,6 +1,8 @@
 # https://arxiv.org/abs/2205.14135
 """torch's fused kernels."""
 
+from typing import cast
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -36,11 +38,10 @@ class SDPA(Backend):
 
     def refuses_score(self, attention: Attention) -> str | None:
         """Return why, unless the score is `InnerProduct.score` with a scale that is a plain number."""
-        if not isinstance(attention, InnerProduct):
-            return "its score is no inner product"
         if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
-            return "it overrides `score`, which fused kernels do not read"
-        return None if isinstance(attention.scale, NUMBERS) else "its scale is not a plain number, and fused kernels read no other"
+            return "it overrides `score`, which fused kernels do not read" if attention.inner_product else "its score is no inner product"
+        scale = cast(InnerProduct, attention).scale
+        return None if isinstance(scale, NUMBERS) else "its scale is not a plain number, and fused kernels read no other"
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is no dropout, and not so little to do that plain products are faster."""
