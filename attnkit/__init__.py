@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnkit.registry import (
     ConfigurationError,
     attentions,
+    backends,
     datasets,
     embeddings,
     feed_forwards,
@@ -35,6 +36,7 @@ __all__ = [
     "ConfigurationError",
     "attention_maps",
     "attentions",
+    "backends",
     "compose",
     "datasets",
     "embeddings",

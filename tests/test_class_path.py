@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -159,17 +160,15 @@ def test_a_spec_from_elsewhere_imports_no_module() -> None:
                 attnkit.stacks.parse({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "attention": {"class_path": path}})
         assert not [name for name in sys.modules if name.startswith("my_pkg")]
         assert attnkit.attentions.get("attnkit.attention.general.General") is attnkit.attentions.get("general")
-    import my_pkg.additive  # type: ignore[import-not-found]
-    import my_pkg.lazy  # type: ignore[import-not-found]
-
+    additive, _ = (import_module(f"my_pkg.{name}") for name in ("additive", "lazy"))
     del sys.modules["my_pkg.additive"]
     with importing(False):
         with pytest.raises(ConfigurationError, match=r"my_pkg.lazy has no class 'MyOwn'"):
             attnkit.attentions.get("my_pkg.lazy.MyOwn")  # its __getattr__ would import
         assert "my_pkg.additive" not in sys.modules
-        sys.modules["my_pkg.additive"] = my_pkg.additive
-        assert attnkit.attentions.get(PATH) is my_pkg.additive.MyOwn
-    assert attnkit.attentions.get("my_pkg.lazy.MyOwn") is my_pkg.additive.MyOwn
+        sys.modules["my_pkg.additive"] = additive
+        assert attnkit.attentions.get(PATH) is additive.MyOwn
+    assert attnkit.attentions.get("my_pkg.lazy.MyOwn") is additive.MyOwn
 
 
 def test_the_command_line_takes_paths_as_names() -> None:

@@ -18,6 +18,11 @@ def test_attention(check: Check) -> None:
     check()
 
 
+@parametrize("backends")
+def test_backend(check: Check) -> None:
+    check()
+
+
 @pytest.mark.parametrize("check", [c for name in attnkit.positions for c in checks_for("positions", name) if "[" not in c.name])
 def test_position(check: Check) -> None:
     check()
@@ -105,7 +110,7 @@ def test_the_kit_notices_masks_that_leak(monkeypatch: pytest.MonkeyPatch) -> Non
     from attnkit.attention.scaled_dot_product import ScaledDotProduct
 
     class Leaking(ScaledDotProduct):
-        def _softmax(self, query, key, mask, attn_bias):  # type: ignore[no-untyped-def]
+        def row_weights(self, query, key, mask, attn_bias):  # type: ignore[no-untyped-def]
             logits = self.score(query, key.repeat_interleave(2, 1) if key.shape[1] != query.shape[1] else key)
             if mask is not None and mask.allowed is not None:
                 logits = logits.masked_fill(~mask.allowed, -3.0)
@@ -118,8 +123,6 @@ def test_the_kit_notices_scores_in_half_precision(monkeypatch: pytest.MonkeyPatc
     from attnkit.attention.dot_product import DotProduct
 
     class Overflowing(DotProduct):
-        backends = ("reference",)
-
         def score(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
             return (query.half() @ key.half().transpose(-1, -2)).to(query.dtype)
 
@@ -157,3 +160,14 @@ def test_the_kit_notices_parameters_that_are_not_used(monkeypatch: pytest.Monkey
             self.idle = torch.nn.Parameter(torch.zeros(3))
 
     assert "has_exact_gradients" in broken("norms", "idle", Idle, monkeypatch)
+
+
+def test_the_kit_notices_a_backend_that_ignores_the_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnkit.attention.backend.reference import Reference
+
+    class Forgetful(Reference):
+        def compute(self, attention, inputs):  # type: ignore[no-untyped-def]
+            return super().compute(attention, inputs._replace(bias=None))
+
+    monkeypatch.setattr(attnkit.backends, "version", -2)
+    assert broken("backends", "forgetful", Forgetful, monkeypatch) == {"agrees_with_the_reference_on_every_score"}

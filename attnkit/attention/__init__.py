@@ -1,6 +1,7 @@
 """Attention kinds: one score, one file."""
 
-from attnkit.attention.base import Attention, Backend, InnerProduct
+from attnkit.attention.backend import Backend
+from attnkit.attention.base import Attention, InnerProduct
 from attnkit.attention.bias import FiniteBias
 
 __all__ = ["Attention", "Backend", "FiniteBias", "InnerProduct"]

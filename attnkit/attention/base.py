@@ -6,26 +6,16 @@ grouped-query heads, caches, recorded weights and every backend at once.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
+from attnkit.attention.backend.base import Inputs, choose, computing, named, ordered
 from attnkit.attention.bias import FiniteBias, prepare
-from attnkit.dropout import dropout as drop
 from attnkit.masks import Mask
 
-Backend = Literal["auto", "reference", "chunked", "sdpa"]
-
 HALF = (torch.float16, torch.bfloat16)
-
-MOST_HEADS = 2**16
-"""More heads than a layer has: numbers of (query, head) are all different."""
-
-CPU_SHORT_KEYS = 128
-"""Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times at 16 keys, even at 128)."""
 
 
 class Attention(nn.Module, ABC):
@@ -51,8 +41,17 @@ class Attention(nn.Module, ABC):
     first_head: int = 0
     """Number of the first head that this process has, under tensor parallelism."""
 
+    def __init_subclass__(cls, **keywords: object) -> None:
+        super().__init_subclass__(**keywords)
+        if "backends" in vars(cls):
+            raise TypeError(
+                f"{cls.__qualname__} declares `backends`, which nothing would read: a backend says itself which scores it computes "
+                f"(attnkit.attention.backend.Backend.refuses_score)"
+            )
+
     def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None) -> None:
         super().__init__()
+        ordered()  # reads what is registered now, and not while a compiler traces
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -62,7 +61,7 @@ class Attention(nn.Module, ABC):
     @property
     def backends(self) -> tuple[str, ...]:
         """The backends that compute this score; each agrees with `reference` in values and gradients."""
-        return ("reference", "chunked")
+        return computing(self)
 
     @property
     def pair_width(self) -> int:
@@ -100,7 +99,7 @@ class Attention(nn.Module, ABC):
         projected: bool = False,
         dropout: float = 0.0,
         first_query: int = 0,
-        backend: Backend = "auto",
+        backend: str = "auto",
     ) -> Tensor:
         """Attend.
 
@@ -115,18 +114,19 @@ class Attention(nn.Module, ABC):
             dropout: Probability of dropping a weight, in training mode; see `attnkit.dropout`. Only `sdpa` draws from torch's generators
                 instead, so with dropout `auto` does not choose it.
             first_query: Position of the first query, where a sequence comes in parts; it matters for dropout alone.
-            backend: `reference` (the oracle: whole logits, fp32), `chunked` (the same, a few queries at a time, recomputed in
-                the backward pass), `sdpa` (torch's fused kernels, inner products only) or `auto`.
+            backend: A name of `attnkit.backends`, or `auto`: the one of the highest rank that suits.
 
         Returns:
             [B, H, Q, Dv].
+
+        Raises:
+            Refused: The backend of this name cannot compute the score or the call.
         """
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask, bias = prepare(mask, attn_bias, query.shape[-2], key.shape[-2], dtype=query.dtype)
-        dropout = dropout if self.training else 0.0
-        compute = getattr(self, f"_{self._choose(backend, query, key, dropout)}")
-        output: Tensor = compute(query, key, value, mask, bias, dropout, first_query)
+        mask, bias = prepare(mask, attn_bias, query, key, dtype=query.dtype)
+        inputs = Inputs(query, key, value, mask, bias, dropout if self.training else 0.0, first_query)
+        output = choose(backend, self, inputs).compute(self, inputs)
         return output if mask is None or mask.alive is None else output * mask.alive
 
     def weights(
@@ -141,8 +141,8 @@ class Attention(nn.Module, ABC):
         """Return the attention weights [B, H, Q, K], without dropout: each row sums to one, or to zero if it has no key."""
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask, bias = prepare(mask, attn_bias, query.shape[-2], key.shape[-2])
-        chunks = [self._softmax(rows, key, m, b) for rows, m, b in self._chunks(query, key, mask, bias)]
+        mask, bias = prepare(mask, attn_bias, query, key)
+        chunks = [self.row_weights(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)]
         weights = torch.cat(chunks, -2)
         return weights if mask is None or mask.alive is None else weights * mask.alive
 
@@ -158,8 +158,8 @@ class Attention(nn.Module, ABC):
         """Return what the softmax reads [B, H, Q, K]: scores and biases, and -inf at masked keys in rows with others."""
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask, bias = prepare(mask, attn_bias, query.shape[-2], key.shape[-2])
-        return torch.cat([self._logits(rows, key, m, b) for rows, m, b in self._chunks(query, key, mask, bias)], -2)
+        mask, bias = prepare(mask, attn_bias, query, key)
+        return torch.cat([self.row_logits(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)], -2)
 
     def check_backend(self, backend: str) -> None:
         """Raise unless `backend` is `auto` or computes this score.
@@ -167,31 +167,22 @@ class Attention(nn.Module, ABC):
         Raises:
             ValueError: It does not; the message says why.
         """
-        if backend != "auto" and backend not in self.backends:
-            reason = self._refusal(backend) or f"{type(self).__name__} has no backend {backend!r}"
-            raise ValueError(f"{reason}; choose 'auto' or one of {', '.join(self.backends)}")
+        if backend != "auto":
+            named(backend, self)
 
-    def _refusal(self, backend: str) -> str | None:
-        """Return why a backend that exists cannot compute this score, or None."""
-        return None
-
-    def _choose(self, backend: Backend, query: Tensor, key: Tensor, dropout: float) -> str:
-        if backend == "auto":
-            return "chunked" if self._chunk_size(query, key) < query.shape[-2] else "reference"
-        self.check_backend(backend)
-        return backend
-
-    def _chunk_size(self, query: Tensor, key: Tensor) -> int:
+    def chunk_size(self, query: Tensor, key: Tensor) -> int:
         """Return how many queries fit into `chunk_elements` at once."""
         return max(1, self.chunk_elements // (query.shape[0] * query.shape[1] * key.shape[-2] * self.pair_width))
 
-    def _softmax(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
-        return self._logits(query, key, mask, attn_bias).softmax(-1)
+    def row_weights(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
+        """Return the weights [B, H, Q, K], in fp32 or float64, of projected queries; `attn_bias` is finite."""
+        return self.row_logits(query, key, mask, attn_bias).softmax(-1)
 
-    def _logits(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
+    def row_logits(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
+        """Return what the softmax of `row_weights` reads."""
         with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
             query, key = (x.float() if x.dtype in HALF else x for x in (query, key))
-            logits = self.score(query, _repeat_heads(key, query))  # [B, H, Q, K]
+            logits = self.score(query, repeat_heads(key, query))  # [B, H, Q, K]
             if attn_bias is not None:
                 logits = logits + attn_bias
             allowed = None if mask is None else mask.dense(query.shape[-2], key.shape[-2], query.device)
@@ -199,30 +190,11 @@ class Attention(nn.Module, ABC):
                 logits = logits.masked_fill(~allowed, float("-inf"))
             return logits
 
-    def _reference(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float, first_query: int
-    ) -> Tensor:
-        weights = self._softmax(query, key, mask, attn_bias)
-        if dropout > 0:
-            heads, queries = (torch.arange(n, device=query.device) for n in query.shape[1:3])
-            rows = (first_query + queries) * MOST_HEADS + (self.first_head + heads)[:, None]  # [H, Q]
-            weights = drop(weights, dropout, site=self.site, rows=rows)
-        return weights.to(value.dtype) @ _repeat_heads(value, query)
-
-    def _chunked(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float, first_query: int
-    ) -> Tensor:
-        outputs: list[Tensor] = []
-        for rows, m, bias in self._chunks(query, key, mask, attn_bias):
-            outputs.append(checkpoint(self._reference, rows, key, value, m, bias, dropout, first_query, use_reentrant=False))
-            first_query += rows.shape[-2]
-        return torch.cat(outputs, -2)
-
-    def _chunks(
+    def chunks(
         self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None
     ) -> Iterator[tuple[Tensor, Mask | None, Tensor | None]]:
         """Yield a few queries at a time, with their rows of the mask and of the bias."""
-        queries, keys, size = query.shape[-2], key.shape[-2], self._chunk_size(query, key)
+        queries, keys, size = query.shape[-2], key.shape[-2], self.chunk_size(query, key)
         for start in range(0, queries, size):
             stop = min(start + size, queries)
             rows = None if mask is None else mask.rows(start, stop, queries, keys, query.device)
@@ -239,53 +211,12 @@ class InnerProduct(Attention):
     inner_product = True
     scale: float = 1.0
 
-    @property
-    def backends(self) -> tuple[str, ...]:
-        """The backends that compute this score: `sdpa` too, as long as it is the inner product."""
-        return (*super().backends, "sdpa") if self._is_fusible else super().backends
-
-    @property
-    def _is_fusible(self) -> bool:
-        """Whether the score is still `InnerProduct.score`, with a scale that is a plain number."""
-        return getattr(self.score, "__func__", None) is InnerProduct.score and isinstance(self.scale, int | float)
-
-    def _refusal(self, backend: str) -> str | None:
-        if backend != "sdpa" or self._is_fusible:
-            return None
-        changed = "has a scale that is not a plain number" if type(self).score is InnerProduct.score else "overrides `score`"
-        return f"{type(self).__name__} {changed}, which the fused kernels of backend 'sdpa' do not read"
-
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """Return `scale * query . key`, [B, H, Q, K]."""
         return (query * self.scale) @ key.transpose(-1, -2)
 
-    def _choose(self, backend: Backend, query: Tensor, key: Tensor, dropout: float) -> str:
-        if backend != "auto" or dropout > 0 or not self._is_fusible:
-            return super()._choose(backend, query, key, dropout)
-        is_short = key.shape[-2] <= CPU_SHORT_KEYS and query.device.type == "cpu" and query.dtype in HALF
-        return "reference" if is_short else "sdpa"
 
-    def _sdpa(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, attn_bias: Tensor | None, dropout: float, first_query: int
-    ) -> Tensor:
-        grouped = key.shape[1] != query.shape[1]
-        symbolic = attn_bias is None and (mask is None or (mask.causal and mask.allowed is None))
-        # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
-        native = grouped and symbolic and query.is_cuda
-        if grouped and not native:
-            key, value = _repeat_heads(key, query), _repeat_heads(value, query)
-        if symbolic:
-            return F.scaled_dot_product_attention(
-                query, key, value, is_causal=mask is not None, dropout_p=dropout, scale=self.scale, enable_gqa=native
-            )
-        attn_mask = None if mask is None else mask.dense(query.shape[-2], key.shape[-2], query.device)
-        if attn_bias is not None:
-            attn_bias = attn_bias.to(query.dtype)
-            attn_mask = attn_bias if attn_mask is None else attn_bias.masked_fill(~attn_mask, float("-inf"))
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, dropout_p=dropout, scale=self.scale)
-
-
-def _repeat_heads(x: Tensor, query: Tensor) -> Tensor:
+def repeat_heads(x: Tensor, query: Tensor) -> Tensor:
     """Repeat the key or value heads so that there is one for each query head."""
     groups = query.shape[1] // x.shape[1]
     return x if groups == 1 else x.repeat_interleave(groups, dim=1)

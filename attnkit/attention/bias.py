@@ -21,7 +21,7 @@ class FiniteBias:
 
 
 def prepare(
-    mask: Mask | Tensor | None, bias: FiniteBias | Tensor | None, queries: int, keys: int, *, dtype: torch.dtype | None = None
+    mask: Mask | Tensor | None, bias: FiniteBias | Tensor | None, query: Tensor, key: Tensor, *, dtype: torch.dtype | None = None
 ) -> tuple[Mask | None, Tensor | None]:
     """Return a mask and a finite bias that together say what `mask` and `bias` say.
 
@@ -30,8 +30,8 @@ def prepare(
     Args:
         mask: Broadcasts to [B, H, Q, K], or None.
         bias: Broadcasts to [B, H, Q, K], or None.
-        queries: Q.
-        keys: K.
+        query: [B, H, Q, E].
+        key: [B, Hkv, K, E].
         dtype: The type that a backend may convert the bias to. A wider bias is shifted, row by row, so that its largest number under the
             mask is zero, for that changes no weight and keeps it in the range.
 
@@ -39,7 +39,8 @@ def prepare(
         TypeError: The bias is boolean.
 
     Example:
-        >>> mask, bias = prepare(None, torch.tensor([[0.5, float("-inf")]]), 1, 2)
+        >>> query, key = torch.ones(1, 1, 1, 4), torch.ones(1, 1, 2, 4)
+        >>> mask, bias = prepare(None, torch.tensor([[0.5, float("-inf")]]), query, key)
         >>> mask.allowed, bias
         (tensor([[ True, False]]), tensor([[0.5000, 0.0000]]))
     """
@@ -51,7 +52,7 @@ def prepare(
     bias = bias.reshape(*[1] * (2 - bias.dim()), *bias.shape)  # [K] is the same for every query
     hidden = bias == float("-inf")
     bias = bias.masked_fill(hidden, 0.0)
-    restriction = (None, None) if mask is None else (mask.dense(queries, keys, bias.device), mask.alive)
+    restriction = (None, None) if mask is None else (mask.dense(query.shape[-2], key.shape[-2], bias.device), mask.alive)
     combined = Mask.of(masks.combine(~hidden, *restriction))
     assert combined is not None
     assert combined.allowed is not None

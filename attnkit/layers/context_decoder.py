@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from attnkit import masks
-from attnkit.attention import Attention, Backend
+from attnkit.attention import Attention
 from attnkit.layers.multi_head import KeyValues, MultiHead
 from attnkit.layers.recurrent import Cell, CellState, Recurrent, RecurrentLayer, RecurrentState
 from attnkit.linear import Linear
 from attnkit.masks import Mask
-from attnkit.registry import AttentionSpec, ConfigurationError, attentions
+from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, attentions
 from attnkit.state import State
 
 Placement = Literal["after", "before"]
@@ -55,7 +55,7 @@ class Score(nn.Module):
         torch.Size([2, 5, 8])
     """
 
-    def __init__(self, *, d_model: int, attention: AttentionSpec, dropout: float = 0.0, backend: Backend = "auto") -> None:
+    def __init__(self, *, d_model: int, attention: AttentionSpec, dropout: float = 0.0, backend: BackendName = "auto") -> None:
         super().__init__()
         if not 0 <= dropout <= 1:
             raise ValueError(f"dropout must be in [0, 1], but is {dropout}")
@@ -124,7 +124,7 @@ class ContextDecoder(nn.Module):
         input_feeding: bool = False,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> None:
         super().__init__()
         if placement not in ("after", "before"):

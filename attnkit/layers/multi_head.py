@@ -8,11 +8,11 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from attnkit.attention import Attention, Backend, FiniteBias
+from attnkit.attention import Attention, FiniteBias
 from attnkit.linear import Linear
 from attnkit.masks import Mask
 from attnkit.position import Rotation
-from attnkit.registry import AttentionSpec, attentions
+from attnkit.registry import AttentionSpec, BackendName, attentions
 from attnkit.state import State
 
 
@@ -73,7 +73,7 @@ class MultiHead(nn.Module):
         attention: AttentionSpec = "scaled_dot_product",
         bias: bool = True,
         dropout: float = 0.0,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> None:
         super().__init__()
         if num_heads < 1 or (head_dim is None and d_model % num_heads):

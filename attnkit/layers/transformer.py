@@ -8,14 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from attnkit import masks
-from attnkit.attention import Backend, FiniteBias
+from attnkit.attention import FiniteBias
 from attnkit.dropout import Dropout
 from attnkit.layers.legality import check_legal
 from attnkit.layers.multi_head import KeyValues
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.position import Position, Rotation
-from attnkit.registry import AttentionSpec, ConfigurationError, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec, norms, positions
+from attnkit.registry import (
+    AttentionSpec,
+    BackendName,
+    ConfigurationError,
+    FeedForwardSpec,
+    NormSpec,
+    PositionSpec,
+    ResidualSpec,
+    norms,
+    positions,
+)
 from attnkit.state import State
 
 
@@ -99,7 +109,7 @@ class Transformer(nn.Module):
         window: int | None = None,
         embedding_norm: bool = False,
         final_norm: bool | None = None,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> None:
         super().__init__()
         if num_layers < 1:

@@ -5,12 +5,12 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from attnkit.attention import Backend, FiniteBias
+from attnkit.attention import FiniteBias
 from attnkit.feed_forward import FeedForward
 from attnkit.layers.multi_head import KeyValues, MultiHead
 from attnkit.masks import Mask
 from attnkit.position import Rotation
-from attnkit.registry import AttentionSpec, FeedForwardSpec, NormSpec, ResidualSpec, feed_forwards, norms, residuals
+from attnkit.registry import AttentionSpec, BackendName, FeedForwardSpec, NormSpec, ResidualSpec, feed_forwards, norms, residuals
 from attnkit.residual import Residual
 
 
@@ -55,7 +55,7 @@ class TransformerLayer(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
         bias: bool = True,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> None:
         super().__init__()
         multi_head = partial(

@@ -21,6 +21,7 @@ from attnkit.registry.errors import ConfigurationError, nearest
 from attnkit.registry.families import (
     FAMILIES,
     AttentionSpec,
+    BackendName,
     EmbeddingSpec,
     FeedForwardSpec,
     NormSpec,
@@ -31,6 +32,7 @@ from attnkit.registry.families import (
     StackSpec,
     TokenizerSpec,
     attentions,
+    backends,
     datasets,
     embeddings,
     feed_forwards,
@@ -47,6 +49,7 @@ from attnkit.registry.families import (
 __all__ = [
     "Argument",
     "AttentionSpec",
+    "BackendName",
     "ConfigurationError",
     "Description",
     "ENTRY_POINT_GROUP",
@@ -64,6 +67,7 @@ __all__ = [
     "TokenizerSpec",
     "WrongType",
     "attentions",
+    "backends",
     "datasets",
     "embeddings",
     "feed_forwards",

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Annotated, Any, TypeGuard, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from attnkit.registry.errors import ConfigurationError
 from attnkit.registry.values import is_of_type, number_in, yaml_number
@@ -28,6 +28,23 @@ class WrongType(ConfigurationError):
 
 class Family:
     """What the annotation of a slot names: a registry."""
+
+
+class NameOf:
+    """Marks a string as the bare name of a component: `Annotated[str, NameOf(backends, "auto")]`.
+
+    Args:
+        registry: Whose names.
+        *others: Words beside them.
+    """
+
+    def __init__(self, registry: "Registry", *others: str) -> None:
+        self.registry, self.others = registry, others
+
+    @property
+    def choices(self) -> Any:
+        """The names as a `Literal`."""
+        return Literal[(*self.others, *self.registry.names())]
 
 
 @dataclass(frozen=True)
@@ -79,8 +96,15 @@ def parameters(cls: type) -> Mapping[str, Argument]:
     hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
     found = inspect.signature(cls).parameters.values()
     return {
-        p.name: Argument(p.name, hints.get(p.name, Any), p.default) for p in found if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+        p.name: Argument(p.name, _choices(hints.get(p.name, Any)), p.default)
+        for p in found
+        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
     }
+
+
+def _choices(annotation: Any) -> Any:
+    marks = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    return next((mark.choices for mark in marks if isinstance(mark, NameOf)), annotation)
 
 
 def type_name(annotation: Any) -> str:

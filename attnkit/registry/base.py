@@ -63,6 +63,7 @@ class Registry(Family):
         self._classes: dict[str, type] = {}
         self._overridden: set[str] = set()
         self._broken: dict[str, str] = {}
+        self.version = 0  # of what is registered
 
     def __repr__(self) -> str:
         return f"Registry({self.attribute}: {', '.join(self.names())})"
@@ -128,6 +129,9 @@ class Registry(Family):
                     )
             else:
                 self._overridden.add(name)
+            if taken is not cls:
+                self.version += 1
+                parameters.cache_clear()  # signatures may list the names
             self._classes[name] = cls
             self._broken.pop(name, None)
             return cls

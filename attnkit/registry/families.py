@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
+from attnkit.registry.arguments import NameOf
 from attnkit.registry.base import Registry, Spec
 
 
@@ -46,6 +47,13 @@ attentions = Registry(
     bases=("attnkit.attention.Attention",),
     given=("head_dim", "num_heads", "num_kv_heads"),
     built_in=("additive", "cosine", "dot_product", "general", "scaled_dot_product"),
+)
+backends = Registry(
+    "backends",
+    family="backend",
+    package="attnkit.attention.backend",
+    bases=("attnkit.attention.backend.Backend",),
+    built_in=("chunked", "reference", "sdpa"),
 )
 positions = Registry(
     "positions",
@@ -145,11 +153,13 @@ datasets = Registry(
 )
 
 FAMILIES: tuple[Registry, ...] = (
-    attentions, positions, norms, feed_forwards, residuals, embeddings, tokenizers, stacks, optimizers, schedules, tasks, datasets,
+    attentions, backends, positions, norms, feed_forwards, residuals, embeddings, tokenizers,
+    stacks, optimizers, schedules, tasks, datasets,
 )  # fmt: skip
 
 # What a component slot is annotated with: plain data for mypy, and the registry for whoever reads the signature.
 AttentionSpec = Annotated[Spec, attentions]
+BackendName = Annotated[str, NameOf(backends, "auto")]
 PositionSpec = Annotated[Spec, positions]
 NormSpec = Annotated[Spec, norms]
 FeedForwardSpec = Annotated[Spec, feed_forwards]

@@ -3,9 +3,8 @@
 
 from torch import Tensor
 
-from attnkit.attention import Backend
 from attnkit.layers import Transformer
-from attnkit.registry import AttentionSpec, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec, stacks
+from attnkit.registry import AttentionSpec, BackendName, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec, stacks
 from attnkit.stack.base import EncoderStack
 
 
@@ -67,7 +66,7 @@ class Encoder(EncoderStack):
         window: int | None = None,
         embedding_norm: bool = False,
         final_norm: bool | None = None,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> None:
         super().__init__()
         self.d_model = d_model

@@ -3,9 +3,8 @@
 
 from torch import Tensor
 
-from attnkit.attention import Backend
 from attnkit.layers import Transformer, TransformerState
-from attnkit.registry import AttentionSpec, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec, stacks
+from attnkit.registry import AttentionSpec, BackendName, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec, stacks
 from attnkit.stack.base import EncoderDecoderStack
 from attnkit.state import State
 
@@ -78,7 +77,7 @@ class EncoderDecoder(EncoderDecoderStack):
         bias: bool = True,
         window: int | None = None,
         final_norm: bool | None = None,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> None:
         super().__init__()
         self.d_model = d_model

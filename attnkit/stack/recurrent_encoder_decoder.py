@@ -3,9 +3,8 @@
 
 from torch import Tensor
 
-from attnkit.attention import Backend
 from attnkit.layers import Cell, ContextDecoder, ContextState, Placement, Recurrent
-from attnkit.registry import AttentionSpec, stacks
+from attnkit.registry import AttentionSpec, BackendName, stacks
 from attnkit.stack.base import EncoderDecoderStack
 from attnkit.state import State
 
@@ -77,7 +76,7 @@ class RecurrentEncoderDecoder(EncoderDecoderStack):
         bidirectional: bool = True,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        backend: Backend = "auto",
+        backend: BackendName = "auto",
     ) -> None:
         super().__init__()
         self.d_model = d_model

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from attnkit.registry import FAMILIES, ConfigurationError, Registry, Spec, attentions, nearest, positions
-from attnkit.testing import attention, component, embedding, position, stack, tokenwise, transformer
+from attnkit.testing import attention, backend, component, embedding, position, stack, tokenwise, transformer
 
 Rule = Callable[[Registry, Spec], None]
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "attentions": (*component.RULES, *attention.RULES),
+    "backends": backend.RULES,
     "positions": (*component.RULES, *position.RULES),
     "norms": (*component.RULES, *tokenwise.RULES),
     "feed_forwards": (*component.RULES, *tokenwise.RULES),

@@ -1,13 +1,19 @@
 """Which backend computes a score: never one that does not read all of it."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import attnkit
-from attnkit.attention import InnerProduct
+from attnkit.attention import Attention, InnerProduct
+from attnkit.attention.backend import Backend, Inputs, Refused
+from attnkit.attention.backend.base import ordered
+from attnkit.attention.backend.reference import Reference
 from attnkit.attention.scaled_dot_product import ScaledDotProduct
 from attnkit.layers import MultiHead
+from attnkit.registry.arguments import parameters
 
 H, T, D = 2, 9, 4
 
@@ -72,9 +78,9 @@ def test_an_overridden_score_of_one_object_is_read_too(seed: int) -> None:
     [
         (
             Softcapped,
-            "Softcapped overrides `score`, which the fused kernels of backend 'sdpa' do not read; choose 'auto' or one of reference",
+            "Softcapped has no backend 'sdpa': it overrides `score`, which fused kernels do not read; choose 'auto' or one of reference",
         ),
-        (Learned, "Learned has a scale that is not a plain number, which the fused kernels of backend 'sdpa' do not read; choose 'auto'"),
+        (Learned, "Learned has no backend 'sdpa': its scale is not a plain number, and fused kernels read no other; choose 'auto'"),
     ],
 )
 def test_a_backend_that_does_not_read_the_score_is_refused(kind: type[InnerProduct], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,3 +100,94 @@ def test_overridden_projections_and_scales_keep_every_backend(seed: int) -> None
     expected = attention(query, key, value, backend="reference")
     for backend in ("chunked", "sdpa"):
         torch.testing.assert_close(attention(query, key, value, backend=backend), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_score_does_not_declare_its_backends() -> None:
+    with pytest.raises(TypeError, match=r"Own declares `backends`, which nothing would read"):
+
+        class Own(ScaledDotProduct):
+            backends = ("reference",)
+
+
+def test_a_compiled_model_takes_the_same_backend(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
+    query, key, value = torch.randn(3, 1, H, T, D)
+    for name in ("auto", "sdpa"):
+        targets: list[str] = []
+
+        def look(graph: torch.fx.GraphModule, example: object, targets: list[str] = targets) -> torch.fx.GraphModule:
+            targets.extend(str(node.target) for node in graph.graph.nodes)
+            return graph
+
+        torch._dynamo.reset()
+        torch.compile(attention, fullgraph=True, backend=look)(query, key, value, backend=name)
+        assert [target for target in targets if "scaled_dot_product_attention" in target], targets
+
+
+@pytest.fixture
+def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Backend]]:
+    """A backend of a third party, registered, and forgotten afterwards."""
+    monkeypatch.setattr(attnkit.backends, "_classes", dict(attnkit.backends._classes))
+
+    class Doubled(Backend):
+        """Computes twice the attention, so that one sees who computed; for up to five keys, and no bias."""
+
+        def refuses_score(self, attention: Attention) -> str | None:
+            return None if isinstance(attention, ScaledDotProduct) else "its score is not scaled_dot_product"
+
+        def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
+            return None if inputs.bias is None else "it takes no bias"
+
+        def suits(self, attention: Attention, inputs: Inputs) -> bool:
+            return inputs.key.shape[-2] <= 5
+
+        def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
+            return 2 * Reference().compute(attention, inputs)
+
+    attnkit.backends.register("doubled")(Doubled)
+    yield Doubled
+    del attnkit.backends._classes["doubled"]
+    attnkit.backends.version += 1
+    parameters.cache_clear()
+
+
+def test_a_registered_backend_is_chosen_where_it_suits_and_can(doubled: type[Backend], seed: int) -> None:
+    attention, other = (attnkit.attentions.build(name, head_dim=D, num_heads=H) for name in ("scaled_dot_product", "general"))
+    long, short = torch.randn(3, 1, H, 6, D), torch.randn(3, 1, H, 5, D)
+    assert attention.backends == ("reference", "chunked", "sdpa", "doubled")
+    assert torch.equal(attention(*short), 2 * attention(*short, backend="reference"))
+    assert torch.equal(attention(*long), attention(*long, backend="sdpa"))  # does not suit
+    assert torch.equal(attention(*long, backend="doubled"), 2 * attention(*long, backend="reference"))  # but can
+    bias = torch.randn(5)
+    assert torch.equal(attention(*short, attn_bias=bias), attention(*short, attn_bias=bias, backend="sdpa"))
+    with pytest.raises(Refused, match=r"backend 'doubled' cannot compute this call: it takes no bias; choose 'auto'"):
+        attention(*short, attn_bias=bias, backend="doubled")
+    assert torch.equal(other(*short), other(*short, backend="sdpa"))
+    with pytest.raises(Refused, match=r"General has no backend 'doubled': its score is not scaled_dot_product; choose 'auto' or on"):
+        other.check_backend("doubled")
+
+
+def test_a_registered_backend_may_stand_in_a_spec(doubled: type[Backend]) -> None:
+    sizes = {"d_model": 8, "num_layers": 1, "num_heads": 2}
+    assert attnkit.stacks.resolve({"name": "encoder", **sizes, "backend": "doubled"})["backend"] == "doubled"
+    assert attnkit.stacks.build({"name": "encoder", **sizes, "backend": "doubled"})(torch.zeros(1, 3, 8)).shape == (1, 3, 8)
+    with pytest.raises(attnkit.ConfigurationError, match=r"backend must be .*'auto', 'chunked', 'doubled', 'reference', 'sdpa'.*'dubled'"):
+        attnkit.stacks.parse({"name": "encoder", **sizes, "backend": "dubled"})
+
+
+def test_a_backend_that_is_gone_is_no_name(seed: int) -> None:
+    with pytest.raises(Refused, match="ScaledDotProduct has no backend 'doubled'; choose 'auto' or one of reference, chunked, sdpa"):
+        attnkit.attentions.build("scaled_dot_product", head_dim=D).check_backend("doubled")
+
+
+def test_the_choice_depends_on_dropout_and_on_length(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
+    attention.chunk_elements = H * 200
+    chosen: list[str] = []
+    for name, backend in ordered().items():
+        monkeypatch.setattr(type(backend), "compute", lambda self, a, inputs, name=name: chosen.append(name) or inputs.value)
+    half, single = torch.bfloat16, torch.float32
+    for length, dtype, dropout in ((9, single, 0.0), (9, half, 0.0), (130, half, 0.0), (9, single, 0.5), (130, single, 0.5)):
+        x = torch.zeros(1, H, length, D, dtype=dtype)
+        attention(x, x, x, dropout=dropout)
+    assert chosen == ["sdpa", "reference", "sdpa", "reference", "chunked"]
