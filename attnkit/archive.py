@@ -92,6 +92,17 @@ def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
     return content
 
 
+def check_archive(file: Path) -> None:
+    """Check what `torch.save` wrote without reading its tensors.
+
+    Raises:
+        ArchiveError: `read_archive` would refuse it.
+        ForeignError: It refers to a name that is not one of `GLOBALS`.
+    """
+    with file.open("rb") as stream:
+        check_pickle(_pickle_in(stream))
+
+
 def check_pickle(data: bytes) -> None:
     """Check the operations of a pickle without carrying them out.
 

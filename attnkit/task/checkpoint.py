@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_buffer_registration_hook, re
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.archive import MAX_JSON, ArchiveError, ForeignError, read_archive, read_json
+from attnkit.archive import MAX_JSON, ArchiveError, ForeignError, check_archive, read_archive, read_json
 from attnkit.registry import ConfigurationError, Registry, Spec, importing, nearest, tasks
 from attnkit.strategy import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 
@@ -298,8 +298,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         try:
-            with atomic(Path(path)) as file, file.open("wb") as stream:  # with a path, torch does not say why a write failed
-                torch.save(checkpoint, stream)
+            with atomic(Path(path)) as file:
+                with file.open("wb") as stream:  # with a path, torch does not say why a write failed
+                    torch.save(checkpoint, stream)
+                _require_readable_again(file)
         except (OSError, RuntimeError) as error:
             cause = error if isinstance(error, OSError) else error.__context__
             if not isinstance(cause, OSError):
@@ -314,6 +316,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return super().load_checkpoint(path, weights_only=True)
         path = Path(path)
         return load_checkpoint(path) if is_sharded_checkpoint(path) else _read_file(path)
+
+
+def _require_readable_again(file: Path) -> None:
+    try:
+        check_archive(file)
+    except ForeignError:
+        pass  # a callback of the user's own keeps more than plain data
+    except ArchiveError as error:
+        raise CheckpointError(f"the checkpoint could not be read again: {error}. Is the vocabulary too large?") from error
 
 
 def _require_file(path: Path) -> None:

@@ -322,3 +322,11 @@ def test_an_exported_file_is_read_by_safetensors_alone(saved, tmp_path):
     header = (tmp_path / "a.safetensors").read_bytes()[8:].split(b"}}}", 1)[0]
     assert b"character" in header  # the tokenizers are inside
     assert json.dumps("seq2seq").encode() in header.replace(b"\\", b"")
+
+
+def test_what_could_not_be_read_again_is_not_written(saved, tmp_path):
+    checkpoint = load_checkpoint(saved[1])
+    checkpoint["hyper_parameters"]["words"] = [f"word {i}" for i in range(600_000)]
+    with pytest.raises(CheckpointError, match="could not be read again: its pickle has more than 1,000,000 operations"):
+        AtomicCheckpointIO().save_checkpoint(checkpoint, tmp_path / "large.ckpt")
+    assert [path.name for path in tmp_path.iterdir()] == ["first.ckpt"]
