@@ -66,6 +66,7 @@ def test_finished_runs_say_it_better(prober: Any) -> None:
     plan = planned()
     for run in plan.runs[:2]:
         write_json(plan.run_folder(run.key) / "status.json", {"status": "ok", "wall_seconds": 30 + run.seed})
+        write_json(plan.run_folder(run.key) / "result.json", {"metrics": {}})
     found = estimate(plan, probe=True)
     assert list(found.finished) == ["baseline", "position=none"]
     assert (asked(), found.seconds["baseline"], found.seconds["position=learned"]) == (1, 30, 12)

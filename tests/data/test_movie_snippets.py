@@ -126,4 +126,4 @@ def test_texts_to_predict_come_from_a_file(folder: Path) -> None:
     (folder / "mine.txt").write_text("a joy\na bore\n")
     (batch,) = list(make(folder, predict=str(folder / "mine.txt")).predict_dataloader())
     assert batch["text"] == ["a joy", "a bore"]
-    assert set(batch) == {"tokens", "text"}
+    assert set(batch) == {"tokens", "text", "example"}
