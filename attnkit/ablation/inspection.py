@@ -74,7 +74,7 @@ def _stored(file: Path) -> Inspection | None:
         inspection = Inspection(**read_json(file))
     except (TypeError, ConfigurationError):
         return None
-    shapes = (("recipe", Mapping | None), ("notes", list), ("parameters", int | None), ("flops", int | None), ("error", str | None))
+    shapes = (("recipe", Mapping | None), ("notes", list | tuple), ("parameters", int | None), ("flops", int | None), ("error", str | None))
     has_shape = all(isinstance(getattr(inspection, name), shape) for name, shape in shapes)
     is_known = inspection.error is not None or (inspection.recipe is not None and isinstance(inspection.recipe.get("data"), Mapping))
     return inspection if has_shape and is_known else None

@@ -61,7 +61,8 @@ def test_each_change_is_planned_as_if_it_were_asked_for_and_combinations_end_wit
     halved = found["batches of half the rows, --accumulate 2"]
     assert halved.peak < estimate(job).peak
     assert halved.operations == estimate(job).operations
-    assert len(dict(alternatives(job, memory=1))) == len(dict(alternatives(job, memory=None))) + 3  # all changes together, with all rows, half and a quarter
+    together = 3  # all changes at once, with all rows, half and a quarter of them
+    assert len(dict(alternatives(job, memory=1))) == len(dict(alternatives(job, memory=None))) + together
 
 
 def test_a_stack_without_layers_to_split_or_recompute_is_offered_what_suits_it() -> None:
