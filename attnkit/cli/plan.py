@@ -21,10 +21,11 @@ from attnkit.cli.inheritance import values_from_data
 from attnkit.cli.plan_options import machine_of, plan_parser, processes_of, trainer_flags
 from attnkit.cli.recipe import merge, read_recipe, take_apart
 from attnkit.profile.estimate import KINDS, Estimate, Job, alternatives, estimate, fits, parameter_count
+from attnkit.profile.flops import row_lengths
 from attnkit.profile.machine import SPARE, Machine, StepTime
 from attnkit.profile.memory import PRECISIONS
 from attnkit.profile.partition import share_of_batch
-from attnkit.registry import ConfigurationError, datasets
+from attnkit.registry import ConfigurationError, datasets, tasks
 
 LOOK_AT = 50
 """Batches of which the largest is planned for, and whose average gives the time."""
@@ -56,7 +57,9 @@ def plan(arguments: list[str]) -> int:
     machine = machine_of(chosen, KINDS[precision], mesh)
     if chosen.measure:
         _require_room(mesh.processes)
-    job, batches = _job(recipe, Job(model={}, batches=(), precision=precision, mesh=mesh, strategy=strategy, micro_batches=micro_batches))
+    job, batches, tokens = _job(
+        recipe, Job(model={}, batches=(), precision=precision, mesh=mesh, strategy=strategy, micro_batches=micro_batches)
+    )
     planned = estimate(job)
     how = f"{mesh.data} x {mesh.tensor} processes, {strategy}" if mesh.processes > 1 else "1 process"
     print(f"{' + '.join(names) or job.model['name']}: {parameter_count(job.model):,} parameters, {how}, {precision}")
@@ -68,7 +71,7 @@ def plan(arguments: list[str]) -> int:
     time = planned.time(machine, chosen.efficiency)
     _print_time(planned, time, machine, chosen.efficiency)
     print("data")
-    _row("tokens of a step, at most", f"{mesh.data * micro_batches * planned.tokens:,}")
+    _row("tokens of a step, at most", f"{micro_batches * tokens:,}")
     _row("steps of an epoch", f"{math.ceil(batches / micro_batches):,}" if isinstance(batches, int) else batches)
     if isinstance(batches, int) and time.shortest is not None and time.longest is not None:
         _row("an epoch, without validation", _range(*(_clock(batches / micro_batches * t) for t in (time.shortest, time.longest))))
@@ -80,17 +83,23 @@ def plan(arguments: list[str]) -> int:
     return int(lacking)
 
 
-def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str]:
-    """Return a job with the task's spec and the first batches; and how many batches each process gets of an epoch, or why none."""
+def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
+    """Return a job with the task's spec and one process's rows of the first batches; how many batches an epoch has, or why none; and the
+    most tokens that all processes have of one of them.
+    """
     specs = complete_recipe(recipe)
     data = datasets.build(specs["data"])
     data.prepare_data()
     data.setup("fit")
-    batches = [share_of_batch(batch, job.mesh.data) for batch in islice(data.train_dataloader(), LOOK_AT)]
-    if not batches:
+    whole = list(islice(data.train_dataloader(), LOOK_AT))
+    if not whole:
         raise ConfigurationError("the data have no training batch, so there is no step to plan")
     model = specs["model"] | values_from_data(specs["model"]["name"], specs["data"]["name"], data)
-    return replace(job, model=model, batches=batches), _epoch(data, job.mesh.data)
+    task = tasks.build(model)
+    tokens = max(int(sum(lengths.sum() for lengths in row_lengths(task, batch))) for batch in whole)
+    batches = [share_of_batch(batch, job.mesh.data) for batch in whole]
+    is_shared = "example" in whole[0]
+    return replace(job, model=model, batches=batches), _epoch(data, job.mesh.data), tokens * (1 if is_shared else job.mesh.data)
 
 
 def _epoch(data: Any, processes: int) -> int | str:

@@ -43,7 +43,7 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
     assert ddp["gradients: all-reduce"] == pytest.approx(1.5 * alone["gradients"], abs=0.2)  # 2 * 3 / 4
     assert fsdp2["gradients: reduce-scatter"] == pytest.approx(0.75 * alone["gradients"], abs=0.2)
     assert "together" not in alone
-    assert ddp["tokens of a step, at most"] == 4 * alone["tokens of a step, at most"]
+    assert ddp["tokens of a step, at most"] == alone["tokens of a step, at most"]  # the processes share a batch
     split = planned(attnkit, tiny, "--mesh", "1x2")
     assert split["parameters"] < alone["parameters"]
     assert split["activations: all-reduce (tensor parallel)"] >= 0
@@ -95,13 +95,13 @@ def test_a_step_fits_or_not_and_what_would_change_it_is_planned(attnkit: Any, ti
 
 
 def test_time_is_operations_over_the_part_of_the_peak_that_is_stated(attnkit: Any, tiny: str, tmp_path: Path) -> None:
-    flags = ("--efficiency", 0.5, "--gpus", 4, "--bandwidth", 0.001)
+    flags = ("--efficiency", 0.5, "--gpus", 4, "--bandwidth", 0.01)
     outcome = attnkit("plan", tiny, "--peak", 0.000_01, *flags)
     found = numbers(outcome.out)
     assert found["products of matrices, ms"] == pytest.approx(
         1e15 * found["TFLOP with padding and recomputation"] / 5e9 / 1000, rel=0.2, abs=100
     )
-    assert found["network, ms"] == pytest.approx(1000 * found["together"] * 2**20 / 1e6, abs=60)
+    assert found["network, ms"] == pytest.approx(1000 * found["together"] * 2**20 / 1e7, abs=6)
     assert re.search("bound by +products of matrices", outcome.out)
     (tmp_path / "machine.json").write_text(json.dumps({"tflops": {"fp32": 0.000_01}, "memory": 1e9}), encoding="utf-8")
     from_file = attnkit("plan", tiny, "--machine", "machine.json", *flags)
