@@ -217,7 +217,7 @@ def test_three_runs_that_are_started_at_once_have_three_folders_and_a_second_sig
         ]
         stopped = subprocess.Popen(endless, cwd=tmp_path, preexec_fn=foreground, stderr=subprocess.PIPE)
         for process in (*runs, stopped):
-            ending.callback(process.wait)
+            ending.enter_context(process)
             ending.callback(process.kill)
         assert [process.wait(400) for process in runs] == [0, 0, 0]
         versions = tmp_path / "runs/tiny"
