@@ -149,14 +149,8 @@ def _claim(folder: Path, say: Callable[[str], None] | None) -> Path:
             raise OwnedError(folder, owner)
         mine = 0 if number is None else number + 1
         claim = folder / OWNER / str(mine)
-        try:
-            with claim.open("x") as file:
-                json.dump(asdict(me), file)
-        except FileExistsError:
+        if not _created(claim, json.dumps(asdict(me))):
             continue  # another process was faster
-        except BaseException:
-            claim.unlink(missing_ok=True)
-            raise
         newest = _newest(folder)
         if newest != mine:  # between the look and the claim another process took the folder, and removed this number
             claim.unlink(missing_ok=True)
@@ -165,6 +159,27 @@ def _claim(folder: Path, say: Callable[[str], None] | None) -> Path:
             if older < mine:
                 (folder / OWNER / str(older)).unlink(missing_ok=True)
         return claim
+
+
+def _created(claim: Path, text: str) -> bool:
+    """Create a claim, whole from the start, and return whether it was this process that did."""
+    with tempfile.NamedTemporaryFile("w", dir=claim.parent) as draft:
+        draft.write(text)
+        draft.flush()
+        os.fchmod(draft.fileno(), 0o644)  # others may ask who it is
+        with suppress(OSError):  # it exists, or this file system has no hard links
+            os.link(draft.name, claim)
+        if os.fstat(draft.fileno()).st_nlink > 1:  # a file server may report an error after it has made the link
+            return True
+    try:
+        with claim.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    except BaseException:
+        claim.unlink(missing_ok=True)
+        raise
+    return True
 
 
 def _falls_silent(folder: Path, owner: Owner, say: Callable[[str], None]) -> bool:

@@ -220,12 +220,37 @@ def test_a_fork_of_the_owner_gives_nothing_back(tmp_path: Path) -> None:
         assert owner_of(tmp_path / "other") is None
 
 
+def test_a_claim_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    link = os.link
+
+    def look(draft: str, claim: Path) -> None:
+        seen.extend(path.name for path in claim.parent.iterdir() if path.name.isdecimal())
+        link(draft, claim)
+        seen.append(claim.read_text())
+
+    monkeypatch.setattr(os, "link", look)
+    with owned(tmp_path):
+        [text] = seen
+        assert json.loads(text)["pid"] == os.getpid()
+        assert [path.name for path in (tmp_path / OWNER).iterdir()] == ["0"]
+
+
+def test_without_hard_links_a_folder_is_claimed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with owned(tmp_path), pytest.raises(OwnedError):
+        owned(tmp_path).__enter__()
+
+
 def test_a_full_disk_leaves_no_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ownership.json, "dump", full)
+        patch.setattr(ownership.tempfile, "NamedTemporaryFile", full)
         with pytest.raises(OSError, match="No space left"):
             owned(tmp_path).__enter__()
     with owned(tmp_path):
