@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from attnkit.models.compose import compose
     from attnkit.recording import attention_maps, record_attention
 
-# For each of the last 1,024 shapes, oneDNN keeps a compiled primitive and torch another: gigabytes where batches differ in length. 8 are
-# enough (docs/explanation/memory.md). They read these when they make their first one; what the environment already says is kept.
+# For each of the last 1,024 shapes, oneDNN keeps a compiled primitive and torch another: gigabytes where batches differ in length. 32
+# bound it (docs/explanation/memory.md). They read these when they make their first one; what the environment already says is kept.
 for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
-    os.environ.setdefault(_variable, "8")
+    os.environ.setdefault(_variable, "32")
 
 __version__ = "0.1.0"
 

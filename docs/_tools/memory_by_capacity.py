@@ -97,6 +97,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", default=["Transformer:auto", "LSTM:fp32"], help="Transformer|LSTM:auto|fp32|bf16|oneDNN")
+    parser.add_argument("--capacities", type=int, nargs="+", default=CAPACITIES, help="the first is what the others are compared with")
     parser.add_argument("--training", nargs=2)
     chosen = parser.parse_args()
     if chosen.training:
@@ -107,21 +108,21 @@ def main() -> None:
             import torch
 
             how = "bf16" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "oneDNN"
-        found: dict[int, list[dict[str, float]]] = {capacity: [] for capacity in CAPACITIES}
+        found: dict[int, list[dict[str, float]]] = {capacity: [] for capacity in chosen.capacities}
         for _ in range(chosen.rounds):
-            for capacity in CAPACITIES:
+            for capacity in chosen.capacities:
                 command = [sys.executable, __file__, "--training", kind, how, "--steps", str(chosen.steps)]
                 environment = {**os.environ, **dict.fromkeys(VARIABLES, str(capacity))}
                 done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
                 found[capacity].append(json.loads(done.stdout.splitlines()[-1]))
                 print(kind, capacity, done.stdout.splitlines()[-1], file=sys.stderr, flush=True)
-        shapes = int(found[CAPACITIES[0]][0]["shapes"])
+        shapes = int(found[chosen.capacities[0]][0]["shapes"])
         print(f"\n{kind}, {how}: {chosen.steps} steps, {shapes} shapes of a batch, medians of {chosen.rounds}\n")
-        print("| capacity | peak, MB | growth over the last half, MB in 100 steps | processor time of a step, ms | against 1,024 |")
+        print("| capacity | peak, MB | growth over the last half, MB in 100 steps | processor time of a step, ms | against the first |")
         print("|---|---|---|---|---|")
         for capacity, runs in found.items():
             peak, growth, took = (statistics.median(run[key] for run in runs) for key in ("peak", "growth", "time"))
-            ratio = statistics.median(run["time"] / first["time"] for run, first in zip(runs, found[CAPACITIES[0]], strict=True))
+            ratio = statistics.median(run["time"] / first["time"] for run, first in zip(runs, found[chosen.capacities[0]], strict=True))
             print(f"| {capacity:,} | {peak:,.0f} | {growth:+,.1f} | {1000 * took:,.1f} | {ratio - 1:+.1%} |", flush=True)
 
 
