@@ -19,7 +19,7 @@ TITLES = {
     "together": "`fit` of one recipe started 20 times at once",
     "resume_twice": "`fit --resume` of one run started twice at once",
     "disk_full": "the disk fills up during a training",
-    "hostile": "hostile files",
+    "hostile": "a hostile file is given to a loader",
 }
 """The attacks, in the order of the table."""
 
