@@ -58,7 +58,7 @@ def share_of_batch(batch: Mapping[str, Any], processes: int) -> dict[str, Any]:
         [[5, 6], [8, 9]]
     """
     step = processes if "example" in batch else 1
-    return {key: value[::step] if isinstance(value, Tensor | list) else value for key, value in batch.items()}
+    return _sliced(batch, slice(None, None, step))
 
 
 def some_rows(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
@@ -68,7 +68,11 @@ def some_rows(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
         >>> {k: v.tolist() for k, v in some_rows({"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]])}, 2).items()}
         {'tokens': [[5, 6], [7, 0]]}
     """
-    return {key: value[:rows] if isinstance(value, Tensor | list) else value for key, value in batch.items()}
+    return _sliced(batch, slice(rows))
+
+
+def _sliced(batch: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+    return {key: value[rows] if isinstance(value, Tensor | list) else value for key, value in batch.items()}
 
 
 def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
