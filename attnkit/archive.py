@@ -1,4 +1,4 @@
-"""Reads what others may have made: archives of `torch.save` and JSON, as data only and within limits.
+"""Reads archives of `torch.save` that anyone may have made, as data only and within limits.
 
 `torch.load(weights_only=True)` runs nothing that a file asks for, but trusts its sizes: a file of a kilobyte can claim a terabyte.
 Here sizes are compared with what the file holds before anything is allocated.
@@ -6,7 +6,6 @@ Here sizes are compared with what the file holds before anything is allocated.
 
 import gc
 import io
-import json
 import struct
 import warnings
 import zipfile
@@ -19,6 +18,7 @@ from typing import Any, BinaryIO, cast
 import torch
 from torch import Tensor
 
+from attnkit.files import MAX_DEPTH
 from attnkit.registry import ConfigurationError
 
 MAX_OPERATIONS = 1_000_000
@@ -27,8 +27,6 @@ MAX_JSON = 32 * 2**20
 """Bytes of a JSON text."""
 MAX_CONTAINERS = 1_000_000
 """Lists and mappings in a JSON text."""
-MAX_DEPTH = 100
-"""Of lists and mappings in each other."""
 MAX_PICKLE, MAX_DIRECTORY = 64 * 2**20, 10 * 2**20
 
 GLOBALS = frozenset(
@@ -176,35 +174,6 @@ def require_modest(content: Any) -> None:
     """
     if _expanded(content, {}, depth=0) > MAX_OPERATIONS:
         raise ArchiveError(f"it has more than {MAX_OPERATIONS:,} values, because it repeats its parts")
-
-
-def read_json(text: str | bytes) -> Any:
-    """Return the plain data in a JSON text.
-
-    Raises:
-        ArchiveError: It is no JSON, or is too large or nested too deeply.
-
-    Example:
-        >>> read_json('{"a": [1, 2]}')
-        {'a': [1, 2]}
-        >>> read_json("[" * 1000)
-        Traceback (most recent call last):
-        attnkit.archive.ArchiveError: its JSON cannot be read: ...
-    """
-    data = text.encode(errors="replace") if isinstance(text, str) else text
-    if len(data) > MAX_JSON or data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
-        raise ArchiveError(f"its JSON has more than {MAX_JSON // 2**20} MiB, or more than {MAX_CONTAINERS:,} lists and mappings")
-    try:
-        content = json.loads(text)
-    except RecursionError as error:
-        raise ArchiveError("its JSON cannot be read: it is nested too deeply") from error
-    except ValueError as error:  # also of integers of thousands of digits
-        raise ArchiveError(f"its JSON cannot be read: {error}") from error
-    try:
-        require_modest(content)
-    except UnicodeEncodeError as error:
-        raise ArchiveError(f"its JSON has a string that is not Unicode: {error}") from error
-    return content
 
 
 @contextmanager

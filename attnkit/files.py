@@ -1,6 +1,7 @@
-"""Files that anyone may have made: only regular ones are opened, and reading one never takes much more room than it has on disk.
+"""Files: reads those that anyone may have made, and writes its own whole or not at all.
 
-What is wrong with a file is a `ConfigurationError` that names it, whatever the library that reads it raises.
+Only regular files are opened, and reading one never takes much more memory than it has bytes on disk. A file that cannot be read is a
+`ConfigurationError` that names it, whatever the library underneath raises.
 """
 
 import gzip
@@ -10,6 +11,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -74,12 +76,16 @@ def read_text(path: str | Path, *, limit: int) -> str:
         raise ConfigurationError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
     r"""Return the data in JSON.
 
+    Args:
+        text: The JSON; bytes are UTF-8.
+        containers: The most lists and mappings that it may have (default: any number).
+
     Raises:
-        ValueError: It is not JSON, is nested deeper than `MAX_DEPTH`, has an integer with more digits than Python converts, or half of
-            a surrogate pair, which is no character.
+        ValueError: It is not JSON, is nested deeper than `MAX_DEPTH`, has too many lists and mappings, an integer with more digits than
+            Python converts, or half of a surrogate pair, which is not a character.
 
     Example:
         >>> parse_json('{"a": [1, "b"]}')
@@ -87,19 +93,23 @@ def parse_json(text: str) -> Any:
         >>> parse_json('"\\ud800"')
         Traceback (most recent call last):
         ...
-        ValueError: a text has half of a surrogate pair, which is no character
+        ValueError: a text has half of a surrogate pair, which is not a character
     """
+    text = text.decode() if isinstance(text, bytes) else text
+    found = text.count("[") + text.count("{")
+    if containers is not None and found > containers:
+        raise ValueError(f"more than {containers:,} lists and mappings")
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels") from None
-    if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+    if found > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     if "\\u" in text:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise ValueError("a text has half of a surrogate pair, which is no character") from None
+            raise ValueError("a text has half of a surrogate pair, which is not a character") from None
     return value
 
 
@@ -109,6 +119,32 @@ def _depth(value: Any) -> int:
         level = [child for v in level for child in (v.values() if isinstance(v, dict) else v)]
         depth += 1
     return depth
+
+
+@contextmanager
+def atomic(path: str | Path) -> Iterator[Path]:
+    """Yield a draft in the folder of `path`, which takes the name `path` at the end of the `with` block if nothing failed.
+
+    A process that is killed leaves the old file as it was. The folder is made if there is none.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with atomic(Path(folder) / "report.txt") as draft:
+        ...         _ = draft.write_text("whole or not at all")
+        ...     os.listdir(folder)
+        ['report.txt']
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield draft
+        with draft.open("rb+") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def unpacked_limit(size: int) -> int:

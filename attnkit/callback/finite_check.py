@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from attnkit.callback.diagnosis import Seen, count, first_not_finite, random_state
 from attnkit.callback.health import UnhealthyError
+from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
-from attnkit.task.checkpoint import atomic
 
 Policy = Literal["stop", "skip"]
 

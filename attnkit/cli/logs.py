@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from typing_extensions import override
 
-from attnkit.task.checkpoint import atomic
+from attnkit.files import atomic
 
 METRICS = ExperimentWriter.NAME_METRICS_FILE
 EVENTS = "events.out.tfevents*"

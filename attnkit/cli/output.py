@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 from lightning.pytorch.utilities import rank_zero_only
 
+from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
-from attnkit.task.checkpoint import atomic
 from attnkit.tokenizer.unknown import UnknownTokens
 
 

@@ -1,11 +1,7 @@
 """What is drawn: the weights of one layer, with a label for each query and key."""
 
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
@@ -72,24 +68,3 @@ class AttentionMap:
     def shown(labels: Sequence[str]) -> list[str]:
         """Return labels in which white space can be seen."""
         return [label.translate(_SIGNS) for label in labels]
-
-
-@contextmanager
-def written(path: str | Path) -> Iterator[Path]:
-    """Give a temporary file in the same folder, which becomes `path` when the block ends without an error."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
-    os.close(number)
-    try:
-        yield Path(name)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

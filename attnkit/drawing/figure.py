@@ -8,8 +8,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnkit.drawing.base import AttentionMap, written
+from attnkit.drawing.base import AttentionMap
 from attnkit.drawing.fonts import families
+from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,9 +34,10 @@ def write_figure(maps: Sequence[AttentionMap], path: str | Path, *, title: str =
     figure, notes = draw(maps, title=title)
     import matplotlib
 
-    with written(path) as file, warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "attnkit"}):
+    kind = Path(path).suffix.removeprefix(".")
+    with atomic(path) as file, warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "attnkit"}):
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # said in the notes, in words that help
-        figure.savefig(file, dpi=150, metadata={"Date": None} if Path(path).suffix == ".svg" else None)
+        figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return notes
 
 

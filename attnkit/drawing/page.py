@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from attnkit.drawing.base import AttentionMap, written
+from attnkit.drawing.base import AttentionMap
+from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
 
 LARGEST = 8_000_000  # weights of a page, which then has 22 MB
@@ -36,7 +37,7 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
         )
     data = json.dumps({"title": title, "maps": [_plain(m) for m in maps]}, ensure_ascii=False).replace("<", "\\u003c")
     template = files("attnkit.drawing").joinpath("page.html").read_text(encoding="utf-8")
-    with written(path) as file:
+    with atomic(path) as file:
         file.write_text(template.replace("{{data}}", data), encoding="utf-8")
 
 

@@ -25,7 +25,8 @@ from torch.distributed.checkpoint.metadata import (
 )
 from typing_extensions import override
 
-from attnkit.archive import MAX_JSON, ArchiveError, check_pickle, read_json
+from attnkit.archive import MAX_CONTAINERS, MAX_JSON, ArchiveError, check_pickle
+from attnkit.files import parse_json
 
 FORMAT = 1
 DTYPES = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
@@ -64,7 +65,11 @@ def read_index(path: Path, folder: Path) -> Metadata:
         ArchiveError: A file lies elsewhere, a piece lies outside its file or its tensor or overlaps another one, or a tensor is larger
             than what is stored of it; or this is no index.
     """
-    content = read_json(_content(path))
+    data = _content(path)
+    try:
+        content = parse_json(data, containers=MAX_CONTAINERS)
+    except ValueError as error:
+        raise ArchiveError(f"its JSON cannot be read: {error}") from error
     if isinstance(content, dict) and isinstance(content.get("format"), int) and content["format"] > FORMAT:
         raise ArchiveError("it is of a newer format: pip install --upgrade attnkit")
     return parse(content, folder)

@@ -23,7 +23,8 @@ from torch.nn.modules.module import register_module_buffer_registration_hook, re
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.archive import MAX_JSON, ArchiveError, ForeignError, check_archive, read_archive, read_json
+from attnkit.archive import MAX_CONTAINERS, MAX_JSON, ArchiveError, ForeignError, check_archive, read_archive
+from attnkit.files import atomic, parse_json
 from attnkit.registry import ConfigurationError, Registry, Spec, importing, nearest, tasks
 from attnkit.strategy import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 
@@ -186,9 +187,9 @@ def load_exported(path: str | Path) -> "Task":
     if "attnkit" not in metadata:
         raise CheckpointError(f"{path} is a safetensors file, but was not written by `attnkit export`: it does not say what model it is")
     try:
-        described = read_json(metadata["attnkit"])
-    except ArchiveError as error:
-        raise CheckpointError(f"{path} cannot be used: in its metadata, {error}") from error
+        described = parse_json(metadata["attnkit"], containers=MAX_CONTAINERS)
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be used: its metadata is not valid: {error}") from error
     require_readable(described, path)
     task = _build(described["attnkit"], described[ARGUMENTS], path, weights)
     try:
@@ -206,13 +207,13 @@ def _require_modest_header(path: Path) -> None:
             raise CheckpointError(f"{path} is cut short or damaged, or is no safetensors file")
         try:
             if length > MAX_JSON:
-                raise ArchiveError(f"it has more than {MAX_JSON // 2**20} MiB")
+                raise ValueError(f"more than {MAX_JSON // 2**20} MiB")
             text = file.read(length)
             if text.count(b"data_offsets") > MAX_TENSORS:
-                raise ArchiveError(f"it has more than {MAX_TENSORS:,} tensors")
-            header = read_json(text)
-        except ArchiveError as error:
-            raise CheckpointError(f"{path} is damaged, or is no safetensors file: in its header, {error}") from error
+                raise ValueError(f"more than {MAX_TENSORS:,} tensors")
+            header = parse_json(text, containers=MAX_CONTAINERS)
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged, or is not a safetensors file: in its header, {error}") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path} is no safetensors file: its header is a {type(header).__name__}")
 
@@ -264,20 +265,6 @@ def _require_own_files(callbacks: Any, source: str | Path) -> None:
 def _is_header(written: Any) -> bool:
     kinds = {"format": int, "version": str, "task": str, "packages": Mapping}
     return isinstance(written, Mapping) and all(isinstance(written.get(key), kind) for key, kind in kinds.items())
-
-
-@contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """Yield a file to write in the place of `path`, which takes its name at the end if nothing failed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield draft
-        with draft.open("rb+") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

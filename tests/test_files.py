@@ -1,0 +1,45 @@
+"""Files are written whole or not at all, and JSON of others is read within limits."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit.files import MAX_DEPTH, atomic, parse_json
+
+
+def test_a_file_takes_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.txt"
+    with atomic(path) as draft:
+        draft.write_text("first")
+        assert not path.exists()
+
+    def fail() -> None:
+        with atomic(path) as draft:
+            draft.write_text("sec")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        fail()
+    assert path.read_text() == "first"
+    assert [file.name for file in path.parent.iterdir()] == ["report.txt"]
+
+
+@pytest.mark.parametrize("kind", [str, str.encode])
+def test_json_has_limits(kind: Callable[[str], Any]) -> None:
+    deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    parse_json(kind(deep))
+    for text, message in [
+        (f"[{deep}]", "nested deeper than 64 levels"),
+        ("[" * 100_000, "nested deeper than 64 levels"),
+        ("1" * 10_000, "integer string conversion"),
+        (r'{"a": "\udc00"}', "half of a surrogate pair"),
+        ("{", "Expecting property name"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            parse_json(kind(text))
+    with pytest.raises(ValueError, match="more than 2 lists and mappings"):
+        parse_json(kind("[{}, []]"), containers=2)
+    with pytest.raises(ValueError, match="utf-8"):
+        parse_json(b"\xff")
