@@ -4,19 +4,22 @@ import collections.abc
 import inspect
 import json
 import types
+from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from attnkit.catalogue import argument_docs
 from attnkit.cli.inheritance import INHERITED
 from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry
 
+_CLASS = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["class_path"]}]}
+"""An object by the path of its class, as jsonargparse takes it."""
+
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object", list: "array"}
 
 
 def recipe_schema() -> str:
     """Return the schema as JSON text. The first line of a recipe names the file: `# yaml-language-server: $schema=PATH`."""
-    from lightning.pytorch import Trainer
-
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "attnkit recipe",
@@ -24,13 +27,38 @@ def recipe_schema() -> str:
         "properties": {
             "model": {"$ref": "#/$defs/tasks"},
             "data": {"$ref": "#/$defs/datasets"},
-            "trainer": {"type": "object", "properties": {p: {} for p in inspect.signature(Trainer).parameters}},
+            "trainer": trainer_schema(),
             "seed_everything": {"type": ["integer", "boolean"]},
             "ckpt_path": {"type": ["string", "null"]},
+            "imports": {"type": "array", "items": {"type": "string"}, "description": "Modules to import first, such as those of your own pieces."},
         },
         "$defs": {registry.attribute: family_schema(registry) for registry in FAMILIES},
     }
     return json.dumps(schema, indent=2)
+
+
+def trainer_schema() -> dict[str, Any]:
+    """Return the schema of the trainer section, from the signature of Lightning's Trainer."""
+    from lightning.pytorch import Trainer, callbacks, loggers
+    from lightning.pytorch.accelerators import AcceleratorRegistry
+    from lightning.pytorch.strategies import StrategyRegistry
+
+    examples = {
+        "accelerator": ["auto", *AcceleratorRegistry.available_accelerators()],
+        "strategy": ["auto", *StrategyRegistry.available_strategies()],
+        "callbacks": sorted(callbacks.__all__),
+        "logger": sorted(loggers.__all__),
+    }
+    meanings = argument_docs(inspect.getdoc(Trainer.__init__) or "")
+    properties = {}
+    for parameter in inspect.signature(Trainer).parameters.values():
+        schema = type_schema(parameter.annotation)
+        if parameter.name in meanings:
+            schema["description"] = meanings[parameter.name].replace("``", "`")
+        if parameter.name in examples:
+            schema["examples"] = examples[parameter.name]
+        properties[parameter.name] = schema | {"default": parameter.default}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def family_schema(registry: Registry) -> dict[str, Any]:
@@ -92,10 +120,24 @@ def type_schema(annotation: Any) -> dict[str, Any]:
     if origin is Literal:
         return {"enum": list(arguments)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [type_schema(part) for part in arguments]}
-    if origin in (list, tuple, collections.abc.Sequence):
+        return {"anyOf": _flat(type_schema(part) for part in arguments)}
+    if origin in (list, tuple, collections.abc.Sequence, collections.abc.Iterable):
         items = [a for a in arguments if a is not Ellipsis]
         return {"type": "array"} | ({"items": type_schema(items[0])} if len(set(items)) == 1 else {})
     if origin in (dict, collections.abc.Mapping):
         return {"type": "object"}
-    return {"type": _JSON_TYPES[annotation]} if annotation in _JSON_TYPES else {}
+    if annotation in _JSON_TYPES:
+        return {"type": _JSON_TYPES[annotation]}
+    if annotation in (Path, timedelta):
+        return {"type": "string"}
+    return _CLASS if inspect.isclass(annotation) else {}
+
+
+def _flat(schemas: collections.abc.Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the members of a union, those of unions inside it included, each once."""
+    members: list[dict[str, Any]] = []
+    for schema in schemas:
+        for member in schema["anyOf"] if list(schema) == ["anyOf"] else [schema]:
+            if member not in members:
+                members.append(member)
+    return members

@@ -1,0 +1,67 @@
+"""Texts that take seconds to make and change only with the installation, kept in the cache folder."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from attnkit import __version__
+from attnkit.files import cache_folder, read_text, write_text
+from attnkit.registry import ENTRY_POINT_GROUP, ConfigurationError
+
+LIBRARIES = ("torch", "lightning", "jsonargparse")
+LARGEST = 1 << 24
+"""Bytes of a text that is read again."""
+
+
+def kept(name: str, make: Callable[[], str]) -> str:
+    """Return the text `make()`, from the cache if nothing that it could depend on has changed.
+
+    It depends on attnkit's files, the versions of Python and of the libraries that it describes, and the plugins. Where the cache folder
+    cannot be written to, the text is made every time.
+
+    Args:
+        name: What the text is, such as `schema`.
+        make: Makes the text.
+    """
+    file = cache_folder() / "texts" / f"{name}-{_installation()}"
+    try:
+        if text := read_text(file, limit=LARGEST):
+            return text
+    except (OSError, ConfigurationError):  # not there, or no text
+        pass
+    text = make()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for old in file.parent.glob(f"{name}-*"):
+            old.unlink(missing_ok=True)
+        write_text(file, text)
+    except OSError:
+        pass
+    return text
+
+
+def _installation() -> str:
+    """Return a hash of attnkit's files, the libraries and the plugins; imports none of them."""
+    parts = [__version__, sys.version]
+    for library in LIBRARIES:
+        try:
+            parts.append(version(library))
+        except PackageNotFoundError:
+            parts.append("")
+    package = Path(__file__).parents[1]
+    for folder, _, names in os.walk(package):
+        if not folder.endswith("__pycache__"):
+            parts += [_stamp(os.path.join(folder, name)) for name in sorted(names)]
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
+        spec = find_spec(point.module.partition(".")[0])
+        parts += [f"{point.name} {point.value} {point.dist and point.dist.version}", _stamp(spec.origin) if spec and spec.origin else ""]
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()[:16]
+
+
+def _stamp(file: str) -> str:
+    status = os.stat(file)
+    return f"{file} {status.st_mtime_ns} {status.st_size}"
