@@ -147,6 +147,11 @@ def atomic(path: str | Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+def cache_folder() -> Path:
+    """Return the folder of the cache, `${ATTNKIT_CACHE:-~/.cache/attnkit}`; it need not exist."""
+    return Path(os.environ.get("ATTNKIT_CACHE") or "~/.cache/attnkit").expanduser()
+
+
 def unpacked_limit(size: int) -> int:
     """Return how many bytes a compressed file of `size` bytes may unpack to."""
     return max(UNPACKED, RATIO * size)

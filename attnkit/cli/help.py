@@ -4,8 +4,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch import Trainer
-
 from attnkit.catalogue import argument_docs
 from attnkit.cli.components import describe, list_components
 from attnkit.cli.recipe import SEED, Request, merge, read_recipe, recipe_names
@@ -43,6 +41,8 @@ Names (attnkit list says more):
 
 def trainer_overview() -> str:
     """Return what `--trainer.help` prints: the keys of Lightning's Trainer."""
+    from lightning.pytorch import Trainer
+
     parameters = inspect.signature(Trainer).parameters.values()
     meanings = argument_docs(inspect.getdoc(Trainer.__init__) or "")
     defaults = {p.name: "null" if p.default is None else p.default for p in parameters if p.name != "self"}

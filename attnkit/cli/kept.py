@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from attnkit import __version__
-from attnkit.files import cache_folder, read_text, write_text
-from attnkit.registry import ENTRY_POINT_GROUP, ConfigurationError
+from attnkit.files import atomic, cache_folder, read_text
+from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError
 
 LIBRARIES = ("torch", "lightning", "jsonargparse")
 LARGEST = 1 << 24
@@ -35,10 +35,10 @@ def kept(name: str, make: Callable[[], str]) -> str:
         pass
     text = make()
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         for old in file.parent.glob(f"{name}-*"):
             old.unlink(missing_ok=True)
-        write_text(file, text)
+        with atomic(file) as draft:
+            draft.write_text(text, encoding="utf-8")
     except OSError:
         pass
     return text
@@ -46,7 +46,7 @@ def kept(name: str, make: Callable[[], str]) -> str:
 
 def _installation() -> str:
     """Return a hash of attnkit's files, the libraries and the plugins; imports none of them."""
-    parts = [__version__, sys.version]
+    parts = [__version__, sys.version, *(f"{registry.attribute}: {registry.names()}" for registry in FAMILIES)]
     for library in LIBRARIES:
         try:
             parts.append(version(library))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attnkit import __version__
+from attnkit.cli.kept import kept
 from attnkit.registry import ConfigurationError, nearest
 
 Arguments = list[str]
@@ -26,9 +27,16 @@ GENERATION: tuple[tuple[str, type, str], ...] = (
 
 def _run(command: str) -> Callable[[Arguments], int]:
     def carry_out(arguments: Arguments) -> int:
-        from attnkit.cli.run import run
+        from attnkit.cli.help import overview, trainer_overview
 
-        run(command, arguments)
+        if {"-h", "--help"} & set(arguments):
+            print(overview(command))
+        elif "--trainer.help" in arguments:
+            print(kept("trainer", trainer_overview))
+        else:
+            from attnkit.cli.run import run
+
+            run(command, arguments)
         return 0
 
     return carry_out
@@ -139,9 +147,28 @@ def _bench(arguments: Arguments) -> int:
 
 def _schema(arguments: Arguments) -> int:
     _parser("schema").parse_args(arguments)
-    from attnkit.cli.schema import recipe_schema
+    print(_recipe_schema())
+    return 0
 
-    print(recipe_schema())
+
+def _recipe_schema() -> str:
+    def make() -> str:
+        from attnkit.cli.schema import recipe_schema
+
+        return recipe_schema()
+
+    return kept("schema", make)
+
+
+def _completion(arguments: Arguments) -> int:
+    from attnkit.cli.completion import SCRIPTS, candidates
+
+    if arguments[:1] == ["answer"]:
+        print("\n".join(candidates(arguments[1:], schema=_recipe_schema)))
+        return 0
+    parser = _parser("completion")
+    parser.add_argument("shell", choices=SCRIPTS, help='in ~/.bashrc: eval "$(attnkit completion bash)"; fish: ... | source')
+    print(SCRIPTS[parser.parse_args(arguments).shell], end="")
     return 0
 
 
@@ -160,6 +187,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "check": ("run the conformance kit on components", _check),
     "export": ("write a checkpoint's model as safetensors", _export),
     "schema": ("the JSON schema of recipes, for editors", _schema),
+    "completion": ("what your shell needs to complete commands, names, keys and recipes", _completion),
 }
 
 

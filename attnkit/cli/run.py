@@ -28,7 +28,7 @@ from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyE
 from attnkit.callback.stopping import Stopped, stop_signals
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
-from attnkit.cli.help import describe_slot, overview, trainer_overview
+from attnkit.cli.help import describe_slot
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
 from attnkit.cli.out_of_memory import ADVICE, is_out_of_memory, what_failed
@@ -70,11 +70,7 @@ def run(command: str, arguments: list[str]) -> None:
     Raises:
         ConfigurationError: A recipe, a checkpoint or an argument is wrong.
     """
-    if any(a in ("-h", "--help") for a in arguments):
-        print(overview(command))
-    elif "--trainer.help" in arguments:
-        print(trainer_overview())
-    elif (request := take_apart(arguments)).help_of is not None:
+    if (request := take_apart(arguments)).help_of is not None:
         print(describe_slot(request))
     else:
         try:

@@ -30,7 +30,11 @@ def recipe_schema() -> str:
             "trainer": trainer_schema(),
             "seed_everything": {"type": ["integer", "boolean"]},
             "ckpt_path": {"type": ["string", "null"]},
-            "imports": {"type": "array", "items": {"type": "string"}, "description": "Modules to import first, such as those of your own pieces."},
+            "imports": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Modules to import first, such as those of your own pieces.",
+            },
         },
         "$defs": {registry.attribute: family_schema(registry) for registry in FAMILIES},
     }

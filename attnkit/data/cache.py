@@ -15,16 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from attnkit import __version__
-from attnkit.files import LARGEST_JSON, parse_json, read_text
+from attnkit.files import LARGEST_JSON, cache_folder, parse_json, read_text
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import SymbolTokenizer, Tokenizer
 
 T = TypeVar("T")
-
-
-def cache_folder() -> Path:
-    """Return the folder of the cache; it need not exist."""
-    return Path(os.environ.get("ATTNKIT_CACHE") or "~/.cache/attnkit").expanduser()
 
 
 def fingerprint(texts: Iterable[str]) -> str:

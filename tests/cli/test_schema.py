@@ -94,3 +94,25 @@ def test_specs_in_lists_are_those_of_their_family() -> None:
     slot = {"$ref": "#/$defs/attentions"}
     assert type_schema(list[AttentionSpec]) == {"type": "array", "items": slot}
     assert type_schema(tuple[AttentionSpec | None, ...]) == {"type": "array", "items": {"anyOf": [slot, {"type": "null"}]}}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_valid"),
+    [
+        ("precision", "bf16-mixed", True),
+        ("precision", "bf17", False),
+        ("max_epochs", 3, True),
+        ("max_epochs", "three", False),
+        ("max_epohcs", 3, False),
+        ("accelerator", "cpu", True),
+        ("callbacks", [{"class_path": "EarlyStopping", "init_args": {"monitor": "loss"}}], True),
+        ("callbacks", [3], False),
+        ("limit_train_batches", 0.5, True),
+        ("default_root_dir", "runs", True),
+        ("max_time", "00:12:00:00", True),
+    ],
+)
+def test_the_schema_types_the_trainer(validator: jsonschema.Draft202012Validator, key: str, value: Any, is_valid: bool) -> None:
+    recipe = deepcopy(RECIPE)
+    recipe["trainer"] = {key: value}
+    assert validator.is_valid(recipe) is is_valid

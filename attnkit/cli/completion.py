@@ -1,0 +1,167 @@
+"""Shell completion: `attnkit completion SHELL` prints a script that asks `attnkit completion answer WORD...` for candidates."""
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from itertools import pairwise
+from typing import Any
+
+from attnkit.recipe import merge, plain, read_recipe, recipe_names
+from attnkit.registry import FAMILIES, ConfigurationError
+
+SCRIPTS = {
+    "bash": """_attnkit() {
+    local line
+    COMPREPLY=()
+    while IFS= read -r line; do [[ -n $line ]] && COMPREPLY+=("$line"); done \\
+        < <(attnkit completion answer "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    [[ ${COMPREPLY[0]-} == *. ]] && compopt -o nospace
+}
+complete -o default -F _attnkit attnkit
+""",
+    "zsh": """_attnkit() {
+    local -a found
+    found=("${(@f)$(attnkit completion answer "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    if [[ -n $found ]]; then
+        compadd -S '' -- ${(M)found:#*.}
+        compadd -- ${found:#*.}
+    else
+        _files
+    fi
+}
+(( $+functions[compdef] )) || { autoload -U compinit && compinit }
+compdef _attnkit attnkit
+""",
+    "fish": """complete -c attnkit -a '(attnkit completion answer (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+""",
+}
+RECIPE_COMMANDS = ("fit", "validate", "test", "predict", "plan")
+SECTIONS = ("model", "data", "trainer")
+
+
+def candidates(words: Sequence[str], *, schema: Callable[[], str]) -> list[str]:
+    """Return what the last word can become; nothing where the shell should offer files.
+
+    Args:
+        words: The command line after `attnkit`, up to the cursor; the last word may be empty.
+        schema: Returns the JSON schema of recipes, which knows all names, keys and values.
+
+    Example:
+        >>> candidates(["fi"], schema=str), candidates(["describe", "addit"], schema=str)
+        (['fit'], ['additive'])
+    """
+    *before, current = words or [""]
+    found: Iterator[str] = iter(())
+    with suppress(ConfigurationError, IndexError):  # a recipe that cannot be read: there is nothing to say
+        found = iter([*_candidates(before, current, schema)])
+    return sorted({word for word in found if word.startswith(current)})
+
+
+def _candidates(before: Sequence[str], current: str, schema: Callable[[], str]) -> Iterator[str]:
+    from attnkit.cli.main import COMMANDS
+
+    if not before:
+        yield from COMMANDS
+        return
+    command, *rest = before
+    flag = rest[-2] if rest[-1:] == ["="] and len(rest) > 1 else "".join(rest[-1:])  # bash splits words at `=`
+    flag = "" if "=" in flag else flag
+    if flag in ("--config", "-c"):
+        yield from recipe_names()
+    elif command in RECIPE_COMMANDS and flag.partition(".")[0].removeprefix("--") in SECTIONS and flag.startswith("--"):
+        known = _Schema(json.loads(schema()))
+        yield from known.values(known.at(flag.removeprefix("--").split("."), _recipe(rest)))
+    elif command in RECIPE_COMMANDS and (section := re.match(r"--(model|data|trainer)\.", current)):
+        path = current.removeprefix("--").split(".")[:-1]
+        known = _Schema(json.loads(schema()))
+        for key, value in known.keys(known.at(path, _recipe(rest)), _inside(_recipe(rest), path)).items():
+            yield ".".join([f"--{path[0]}", *path[1:], key])
+            if section[1] != "trainer" and known.is_slot(value):
+                yield ".".join([f"--{path[0]}", *path[1:], key, ""])
+    elif not current.startswith("-") and command in ("describe", "check"):
+        yield from (name for registry in FAMILIES for name in registry)
+        yield from (f"{registry.family}.{name}" for registry in FAMILIES for name in registry)
+    elif not current.startswith("-") and command == "list":
+        yield from (registry.family for registry in FAMILIES)
+    else:
+        help_text = _help([command, *(word for word in rest[:1] if command == "ablate" and not word.startswith("-"))])
+        if current.startswith("-"):
+            yield from re.findall(r"(?<![\w-])--[a-z_]+\b(?!\.)", help_text)
+            if command in RECIPE_COMMANDS:
+                yield from (f"--{section}." for section in SECTIONS)
+        elif command == "ablate" and not rest:
+            yield from re.findall(r"^(?: {4}|  )([a-z]+)  +\w", help_text.partition("positional arguments:")[2], re.MULTILINE)
+
+
+def _help(words: list[str]) -> str:
+    from attnkit.cli.main import main
+
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
+        main([*words, "--help"])
+    return out.getvalue()
+
+
+def _recipe(words: Sequence[str]) -> dict[str, Any]:
+    """Return the names on the command line so far: those of its recipes, and of flags such as `--model.stack.attention additive`."""
+    recipe: dict[str, Any] = {}
+    spaced = " ".join(words).replace(" = ", " ").replace("=", " ").split(" ")
+    settings = [(flag, value) for flag, value in pairwise(spaced) if flag.startswith("-")]
+    for flag, value in settings:
+        if flag in ("--config", "-c"):
+            recipe = merge(recipe, read_recipe(value), dropped=[])
+    for flag, value in settings:
+        layer: Any = value
+        for part in reversed(flag.removeprefix("--").split(".")):
+            layer = {part: layer}
+        if flag.startswith(("--model", "--data")):
+            recipe = merge(recipe, plain(layer), dropped=[])
+    return recipe
+
+
+def _inside(recipe: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        recipe = recipe.get(key) if isinstance(recipe, Mapping) else None
+    return recipe
+
+
+class _Schema:
+    """The JSON schema of recipes, and the way through it."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema = schema
+
+    def at(self, path: Sequence[str], recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the schema of the value at `path` of a recipe."""
+        found: Mapping[str, Any] = self.schema
+        for i, key in enumerate(path):
+            found = self.keys(found, _inside(recipe, path[:i])).get(key, {})
+        return found
+
+    def keys(self, schema: Mapping[str, Any], spec: Any) -> Mapping[str, Any]:
+        """Return the schemas of the keys below a value, by key: those of the component that `spec` names, or else of all that fit."""
+        name = spec.get("name") if isinstance(spec, Mapping) else spec
+        components = [member for member in self._members(schema) if "properties" in member]
+        chosen = [c for c in components if c["properties"].get("name", {}).get("const") in (name, None)] if name else components
+        return {key: value for c in chosen or components for key, value in c["properties"].items()}
+
+    def is_slot(self, schema: Mapping[str, Any]) -> bool:
+        """Return whether a value has keys of its own."""
+        return any("properties" in member for member in self._members(schema))
+
+    def _members(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        if "$ref" in schema:
+            yield from self._members(self.schema["$defs"][schema["$ref"].rpartition("/")[2]])
+        for member in schema.get("anyOf", ()):
+            yield from self._members(member)
+        yield schema
+
+    def values(self, schema: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the values that a schema lists."""
+        for member in self._members(schema):
+            yield from (str(value) for value in (*member.get("enum", ()), *member.get("examples", ())) if value is not None)
+            if member.get("type") == "boolean":
+                yield from ("true", "false")
+            if name := member.get("properties", {}).get("name", {}).get("const"):
+                yield name

@@ -1,0 +1,85 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit.cli.completion import SCRIPTS, candidates
+from attnkit.cli.main import COMMANDS
+from attnkit.cli.schema import recipe_schema
+from attnkit.recipe import recipe_names
+
+
+@pytest.fixture(scope="module")
+def complete() -> Callable[..., list[str]]:
+    schema = recipe_schema()
+    return lambda *words: candidates(words, schema=lambda: schema)
+
+
+RECIPE = ("fit", "--config", "g2p/transformer")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("fi",), ["fit"]),
+        (("fit", "--conf"), ["--config"]),
+        (("fit", "--config", "g2p/transformer"), ["g2p/transformer", "g2p/transformer_full"]),
+        (("fit", "--see"), ["--seed_everything"]),
+        (("fit", "--trainer.prec"), ["--trainer.precision"]),
+        (("fit", "--trainer.precision", "bf16"), ["bf16", "bf16-mixed", "bf16-true"]),
+        (("fit", "--trainer.callbacks", "EarlyS"), ["EarlyStopping"]),
+        (("fit", "--trainer.barebones", ""), ["false", "true"]),
+        ((*RECIPE, "--model.stack.att"), ["--model.stack.attention", "--model.stack.attention.", "--model.stack.attention_dropout"]),
+        ((*RECIPE, "--model.stack.attention", "addi"), ["additive"]),
+        ((*RECIPE, "--model.stack.attention", "=", "addi"), ["additive"]),  # as bash splits words
+        ((*RECIPE, "--model.stack.attention=additive", "--model.stack.attention.h"), ["--model.stack.attention.hidden_dim"]),
+        (("fit", "--model.name", "causal", ""), []),  # a value, or a file: nothing to offer
+        (("describe", "attention.addi"), ["attention.additive"]),
+        (("list", "opt"), ["optimizer"]),
+        (("ablate", "ru"), ["run"]),
+        (("ablate", "run", "--jo"), ["--jobs"]),
+        (("generate", "--top"), ["--top_k", "--top_p"]),
+        (("generate", ""), []),  # a file
+        (("fit", "--config", "no_such_recipe", "--model.stack.attention", "addi"), []),
+        (("no_such_command", ""), []),
+        ((), sorted(COMMANDS)),
+    ],
+)
+def test_the_last_word_is_completed(complete: Callable[..., list[str]], words: tuple[str, ...], expected: list[str]) -> None:
+    assert complete(*words) == expected
+
+
+def test_every_recipe_is_offered(complete: Callable[..., list[str]]) -> None:
+    assert complete("fit", "--config", "") == sorted(recipe_names())
+
+
+def test_keys_are_those_of_the_components_that_are_named(complete: Callable[..., list[str]]) -> None:
+    keys = complete(*RECIPE, "--model.stack.attention", "additive", "--model.stack.attention.")
+    assert keys == ["--model.stack.attention.hidden_dim", "--model.stack.attention.name"]
+    assert "--model.tie" in complete(*RECIPE, "--model.t")
+    assert "--model.tie" not in complete("fit", "--model", "causal_lm", "--model.samp")
+
+
+def test_bash_completes_by_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "attnkit"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m attnkit "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    lines = "COMP_WORDS=(attnkit describe addi); COMP_CWORD=2; _attnkit; echo ${COMPREPLY[@]}"
+    done = subprocess.run(["bash", "-c", f"{SCRIPTS['bash']}\n{lines}"], capture_output=True, text=True, check=True)
+    assert done.stdout == "additive\n"
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_the_command_prints_the_script(attnkit: Callable[..., Any], shell: str) -> None:
+    assert attnkit("completion", shell).out == SCRIPTS[shell]
+
+
+def test_another_shell_is_refused(attnkit: Callable[..., Any]) -> None:
+    outcome = attnkit("completion", "tcsh")
+    assert outcome.status == 2
+    assert "bash" in outcome.err
