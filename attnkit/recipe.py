@@ -1,20 +1,21 @@
 """Recipes: plain data from YAML files, found by short names and merged in layers.
 
-A recipe has the keys `model` and `data`, which are specs, and what Lightning's command line takes (`trainer`, `seed_everything`, ...).
-Layers are merged in this order, later ones win: checkpoint, recipes, flags.
+A recipe has the keys `model` and `data`, which are specs, `imports`, the modules that are imported before anything is looked up, and what
+Lightning's command line takes (`trainer`, `seed_everything`, ...). Layers are merged in this order, later ones win: checkpoint, recipes,
+flags.
 """
 
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from attnkit.files import MAX_DEPTH, read_text
-from attnkit.registry import ConfigurationError, nearest, registered_name, stacks
+from attnkit.registry import IMPORTS, ConfigurationError, import_modules, module_names, nearest, registered_name, stacks
 
 SPEC_KEYS = ("model", "data")
 SEED = 42
@@ -163,6 +164,21 @@ def read_recipe(name: str) -> dict[str, Any]:
     return {key: plain(value) if key in SPEC_KEYS else value for key, value in content.items()}
 
 
+def read_layers(names: Sequence[str], *, imports: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the content of recipes, lowest layer first, after importing the modules that they name, so that every name can be looked up.
+
+    Args:
+        names: The recipes.
+        imports: Further modules to import.
+
+    Raises:
+        ConfigurationError: There is no such recipe or module, or one is wrong.
+    """
+    layers = [read_recipe(name) for name in names]
+    import_modules([*(module for layer in layers for module in module_names(layer.get(IMPORTS))), *imports])
+    return layers
+
+
 def plain(value: Any) -> Any:
     """Return `value` with jsonargparse's `{class_path, init_args}` rewritten as `{name, ...}`, at every depth.
 
@@ -185,7 +201,7 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
 
     Mappings merge key by key. A component that is replaced by one of another name starts from its own defaults: arguments of the old
     one never leak into the new one, and `dropped` says which ones no longer apply. A stack is the exception, for its arguments are the
-    size and the pieces of the whole model: it keeps those that it has too.
+    size and the pieces of the whole model: it keeps those that it has too. `imports` of all layers are joined, each once.
 
     Example:
         >>> dropped = []
@@ -194,6 +210,8 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
         >>> dropped
         ['attention: cosine replaces additive, so hidden_dim=4 no longer applies']
     """
+    if path == IMPORTS:
+        return module_names([*module_names(base), *module_names(over)])
     if isinstance(over, Mapping):
         if isinstance(base, str) and "name" not in over:
             return {"name": base, **over}

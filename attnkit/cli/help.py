@@ -6,7 +6,7 @@ from typing import Any
 
 from attnkit.catalogue import argument_docs
 from attnkit.cli.components import describe, list_components
-from attnkit.cli.recipe import SEED, Request, merge, read_recipe, recipe_names
+from attnkit.cli.recipe import SEED, Request, merge, recipe_names
 from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, tasks
 
 
@@ -26,6 +26,7 @@ def overview(command: str) -> str:
   --config RECIPE         a YAML file, or a recipe by its short name: {", ".join(recipe_names()) or "none"}
                           (several are merged, later ones win)
   --ckpt_path PATH        {"resume from" if command == "fit" else "use"} this checkpoint; it brings its own recipe{resume}
+  --imports MODULE        import this module first: it registers components, or has the classes that paths name
   --model NAME            the task, and --data NAME its data
   --model.ARGUMENT VALUE  any argument, at any depth, as in
                           --model.stack.attention additive --model.stack.attention.hidden_dim 32
@@ -53,7 +54,7 @@ def describe_slot(request: Request) -> str:
     """Answer `--model.stack.attention.help [NAME]`: follow the slots of the recipe's components from the top."""
     key, *path = str(request.help_of).split(".")
     recipe: dict[str, Any] = {}
-    for layer in [*map(read_recipe, request.recipes), request.flags]:
+    for layer in [*request.layers(), request.flags]:
         recipe = merge(recipe, layer, dropped=[])
     registry, spec = (tasks if key == "model" else datasets), recipe.get(key)
     for part in path:

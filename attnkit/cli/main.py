@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from attnkit import __version__
 from attnkit.cli.kept import kept
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.registry import IMPORTS, ConfigurationError, import_modules, nearest
 
 Arguments = list[str]
 
@@ -45,7 +47,7 @@ def _run(command: str) -> Callable[[Arguments], int]:
 def _list(arguments: Arguments) -> int:
     from attnkit.cli.components import list_components
 
-    parser = _parser("list")
+    parser = _Parser("list")
     parser.add_argument("family", nargs="?", help="attention, position, norm, ... (default: all)")
     print(list_components(parser.parse_args(arguments).family))
     return 0
@@ -54,14 +56,14 @@ def _list(arguments: Arguments) -> int:
 def _describe(arguments: Arguments) -> int:
     from attnkit.cli.components import describe, find_component
 
-    parser = _parser("describe")
+    parser = _Parser("describe")
     parser.add_argument("name", help="such as additive, or attention.additive")
     print(describe(*find_component(parser.parse_args(arguments).name)))
     return 0
 
 
 def _check(arguments: Arguments) -> int:
-    parser = _parser("check")
+    parser = _Parser("check")
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as additive, or attention.additive")
     parser.add_argument("--all", action="store_true", help="every component, plugins included")
     chosen = parser.parse_args(arguments)
@@ -73,7 +75,7 @@ def _check(arguments: Arguments) -> int:
 
 
 def _generate(arguments: Arguments) -> int:
-    parser = _parser("generate")
+    parser = _Parser("generate")
     parser.add_argument("checkpoint", help="a .ckpt file, or a .safetensors file of `attnkit export`")
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="inputs (default: the lines of stdin)")
     for name, kind, meaning in GENERATION:
@@ -90,7 +92,7 @@ def _generate(arguments: Arguments) -> int:
 
 
 def _attention(arguments: Arguments) -> int:
-    parser = _parser("attention")
+    parser = _Parser("attention")
     parser.add_argument("checkpoint", help="a .ckpt file, or a .safetensors file of `attnkit export`")
     parser.add_argument("--text", required=True, help="what the model reads")
     parser.add_argument("--target", help="what it writes (default: what it generates), or what follows the text of a language model")
@@ -116,7 +118,7 @@ def _attention(arguments: Arguments) -> int:
 
 
 def _export(arguments: Arguments) -> int:
-    parser = _parser("export")
+    parser = _Parser("export")
     parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
     parser.add_argument("--out", required=True, metavar="FILE.safetensors", help="where to write the weights and the spec")
     chosen = parser.parse_args(arguments)
@@ -146,18 +148,18 @@ def _bench(arguments: Arguments) -> int:
 
 
 def _schema(arguments: Arguments) -> int:
-    _parser("schema").parse_args(arguments)
-    print(_recipe_schema())
+    chosen = _Parser("schema").parse_args(arguments)
+    print(_recipe_schema(imports=chosen.imports))
     return 0
 
 
-def _recipe_schema() -> str:
+def _recipe_schema(*, imports: Sequence[str] = ()) -> str:
     def make() -> str:
         from attnkit.cli.schema import recipe_schema
 
         return recipe_schema()
 
-    return kept("schema", make)
+    return make() if imports else kept("schema", make)  # the code of these modules may change
 
 
 def _completion(arguments: Arguments) -> int:
@@ -166,7 +168,7 @@ def _completion(arguments: Arguments) -> int:
     if arguments[:1] == ["answer"]:
         print("\n".join(candidates(arguments[1:], schema=_recipe_schema)))
         return 0
-    parser = _parser("completion")
+    parser = _Parser("completion")
     parser.add_argument("shell", choices=SCRIPTS, help='in ~/.bashrc: eval "$(attnkit completion bash)"; fish: ... | source')
     print(SCRIPTS[parser.parse_args(arguments).shell], end="")
     return 0
@@ -241,8 +243,24 @@ def _report(message: object, *, status: int) -> int:
     return status
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog=f"attnkit {command}", description=COMMANDS[command][0], allow_abbrev=False)
+class _Parser(argparse.ArgumentParser):
+    """The parser of a command that looks names up: `--imports` is carried out before anything else."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(prog=f"attnkit {command}", description=COMMANDS[command][0], allow_abbrev=False)
+        self.add_argument(
+            f"--{IMPORTS}",
+            action="append",
+            default=[],
+            metavar="MODULE",
+            help="import this module first: it registers components, or has the classes that paths name",
+        )
+
+    @override
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        chosen = super().parse_args(args, namespace)
+        import_modules(chosen.imports)
+        return chosen
 
 
 def _overview() -> str:

@@ -19,13 +19,13 @@ from attnkit.cli.composition import complete_recipe
 from attnkit.cli.help import describe_slot
 from attnkit.cli.inheritance import values_from_data
 from attnkit.cli.plan_options import machine_of, plan_parser, processes_of, trainer_flags
-from attnkit.cli.recipe import merge, read_recipe, take_apart
+from attnkit.cli.recipe import merge, read_layers, take_apart
 from attnkit.profile.estimate import KINDS, Estimate, Job, alternatives, estimate, fits, parameter_count
 from attnkit.profile.flops import row_lengths
 from attnkit.profile.machine import SPARE, Machine, StepTime
 from attnkit.profile.memory import PRECISIONS
 from attnkit.profile.partition import share_of_batch
-from attnkit.registry import ConfigurationError, datasets, tasks
+from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
 
 LOOK_AT = 50
 """Batches of which the largest is planned for, and whose average gives the time."""
@@ -45,7 +45,7 @@ def plan(arguments: list[str]) -> int:
     chosen = plan_parser().parse_args(request.others)
     names = [*chosen.recipe, *request.recipes]
     recipe: dict[str, Any] = {}
-    for layer in [*map(read_recipe, names), request.flags, {"trainer": trainer}]:
+    for layer in [*read_layers(names, imports=request.flags.get(IMPORTS, ())), request.flags, {"trainer": trainer}]:
         recipe = merge(recipe, layer, dropped=[])
     trainer = recipe.get("trainer") or {}
     mesh, strategy = processes_of(chosen, trainer)

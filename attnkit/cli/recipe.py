@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnkit.recipe import SEED, SPEC_KEYS, find_recipe, merge, plain, read_recipe, read_yaml, recipe_folder, recipe_names
-from attnkit.registry import ConfigurationError, registered_name
+from attnkit.recipe import SEED, SPEC_KEYS, find_recipe, merge, plain, read_layers, read_recipe, read_yaml, recipe_folder, recipe_names
+from attnkit.registry import IMPORTS, ConfigurationError, module_names, registered_name
 
 __all__ = [
     "SEED",
@@ -14,6 +14,7 @@ __all__ = [
     "find_recipe",
     "merge",
     "plain",
+    "read_layers",
     "read_recipe",
     "read_yaml",
     "recipe_folder",
@@ -41,7 +42,7 @@ class Request:
     """All of them, as they were given."""
     recipes: list[str] = field(default_factory=list)
     flags: dict[str, Any] = field(default_factory=dict)
-    """What `--model...` and `--data...` ask for, as a layer."""
+    """What `--model...`, `--data...` and `--imports` ask for, as a layer."""
     others: list[str] = field(default_factory=list)
     """Everything else, for Lightning's parser."""
     ckpt_path: str | None = None
@@ -53,6 +54,10 @@ class Request:
     help_of: str | None = None
     """The slot, such as `model.stack.attention`, for which `--model.stack.attention.help [NAME]` asks."""
     help_name: str | None = None
+
+    def layers(self) -> list[dict[str, Any]]:
+        """Return the layers of all recipes, after importing the modules that they and the flags name."""
+        return read_layers(self.recipes, imports=self.flags.get(IMPORTS, ()))
 
 
 def take_apart(arguments: Sequence[str]) -> Request:
@@ -82,10 +87,11 @@ def take_apart(arguments: Sequence[str]) -> Request:
         elif is_spec and key.endswith(".help"):
             request.help_of = key.removesuffix(".help")
             request.help_name = value or (rest.pop(0) if rest and not rest[0].startswith("-") else None)
-        elif is_spec or flag in ("--config", "-c", "--ckpt_path", "--out"):
+        elif is_spec or flag in ("--config", "-c", "--ckpt_path", "--out", f"--{IMPORTS}"):
             if not equals:
                 if not rest or rest[0].startswith("--"):
-                    raise ConfigurationError(f"{flag} needs a value, as in {flag} {'VALUE' if is_spec else 'PATH'}")
+                    example = "MODULE" if key == IMPORTS else "VALUE" if is_spec else "PATH"
+                    raise ConfigurationError(f"{flag} needs a value, as in {flag} {example}")
                 value = rest.pop(0)
             if is_spec:
                 settings.append(([part for part in key.split(".") if part != "init_args"], _value(value)))
@@ -93,6 +99,9 @@ def take_apart(arguments: Sequence[str]) -> Request:
                 request.ckpt_path = None if value == "null" else value
             elif flag == "--out":
                 request.out = value
+            elif key == IMPORTS:
+                named = _value(value)
+                request.flags[IMPORTS] = module_names([*request.flags.get(IMPORTS, ()), *(named if isinstance(named, list) else [value])])
             else:
                 request.recipes.append(value)
         else:

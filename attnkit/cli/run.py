@@ -35,15 +35,15 @@ from attnkit.cli.out_of_memory import ADVICE, is_out_of_memory, what_failed
 from attnkit.cli.output import notes, output, say
 from attnkit.cli.parser import Parser
 from attnkit.cli.ranks import together
-from attnkit.cli.recipe import SEED, Request, merge, read_recipe, read_yaml, take_apart
-from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in, saved_state
+from attnkit.cli.recipe import SEED, Request, merge, read_yaml, take_apart
+from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in
 from attnkit.cli.runs import find_run, is_first, new_run, run_name, runs_in, version_of
 from attnkit.cli.trust import import_classes, is_run_name, require_imported, trusted_part
 from attnkit.ownership import owned
-from attnkit.registry import ConfigurationError, Registry, datasets, tasks
+from attnkit.registry import IMPORTS, ConfigurationError, Registry, datasets, module_names, tasks
 from attnkit.strategy import FSDP2, is_sharded_checkpoint
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
-from attnkit.task.checkpoint import require_rebuildable
+from attnkit.task.checkpoint import require_rebuildable, saved_recipe
 from attnkit.task.generating import TextGenerator
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
@@ -127,10 +127,9 @@ class RunCLI(LightningCLI):
             raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} writes no such file")
         if request.trust and command != "fit":
             raise ConfigurationError(f"--trust is for attnkit fit: attnkit {command} takes nothing of the trainer from a checkpoint")
-        layers = [read_recipe(name) for name in request.recipes]
         dropped: list[str] = []
         recipe: dict[str, Any] = {}
-        for layer in layers:
+        for layer in request.layers():
             recipe = merge(recipe, layer, dropped=dropped)
         import_classes(merge(recipe, request.flags, dropped=[]))
         self.ckpt_path: str | None = request.ckpt_path or recipe.pop("ckpt_path", None)
@@ -152,7 +151,8 @@ class RunCLI(LightningCLI):
             self.specs = complete_recipe(recipe)
         for note in dropped:
             say(f"note: {note}")
-        others = {key: value for key, value in recipe.items() if key not in self.specs}
+        self.imports = module_names(recipe.get(IMPORTS))
+        others = {key: value for key, value in recipe.items() if key not in (*self.specs, IMPORTS)}
         arguments = [command, *([f"--config={json.dumps(others)}"] if others else [])]
         if self.ckpt_path is not None:
             arguments += [f"--ckpt_path={self.ckpt_path}", "--weights_only=true"]
@@ -170,6 +170,11 @@ class RunCLI(LightningCLI):
         assert self.checkpoint is not None
         saved = recipe_in(self.checkpoint, command)
         if not self.request.trust:
+            asked = {*module_names(recipe.get(IMPORTS)), *self.request.flags.get(IMPORTS, ())}
+            if unasked := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in asked]:
+                needed = " ".join(f"--{IMPORTS} {module}" for module in unasked)
+                trust = ", or --trust" if command == "fit" else ""
+                say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
             require_imported(saved, str(self.ckpt_path))
         if "trainer" in saved and not self.request.trust:
             flags = (re.match(r"--trainer\.(\w+)", flag) for flag in self.request.others)
@@ -342,7 +347,7 @@ class RunCLI(LightningCLI):
     def _run_name(self) -> str:
         if self.request.recipes:
             return run_name(self.request.recipes[0])
-        name = saved_state(self.checkpoint or {}).get("name")
+        name = saved_recipe(self.checkpoint or {}).get("name")
         return str(name) if is_run_name(name) else str(self.specs["model"]["name"])
 
     def _complete(self) -> dict[str, Any]:
@@ -350,7 +355,8 @@ class RunCLI(LightningCLI):
         chosen = read_yaml(self.parser.dump(self.config, skip_unset=False), where="the parsed recipe")[self.config.subcommand]
         default = inspect.signature(Trainer).parameters
         trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or default[k].default is not None}
-        return {**self.specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
+        imports = {IMPORTS: self.imports} if self.imports else {}
+        return {**imports, **self.specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
 
 
 def _without(command: list[str], flag: str) -> list[str]:

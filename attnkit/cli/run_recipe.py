@@ -11,7 +11,8 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.cli.composition import data_arguments
-from attnkit.registry import tasks
+from attnkit.registry import IMPORTS, import_modules, tasks
+from attnkit.task.checkpoint import RECIPE_STATE, saved_recipe
 
 
 class RecipeCallback(Callback):
@@ -24,7 +25,7 @@ class RecipeCallback(Callback):
         recipe: The complete recipe.
     """
 
-    state_key = "attnkit_recipe"
+    state_key = RECIPE_STATE
 
     def __init__(self, name: str, recipe: Mapping[str, Any]) -> None:
         self.name = name
@@ -44,7 +45,13 @@ class RecipeCallback(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"name": self.name, "data": self.recipe["data"], "trainer": self.recipe["trainer"]}
+        imports = {IMPORTS: self.recipe[IMPORTS]} if IMPORTS in self.recipe else {}
+        return {"name": self.name, **imports, "data": self.recipe["data"], "trainer": self.recipe["trainer"]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Import what the recipe imports: a process that a launcher spawns has no modules but those of the classes that it receives."""
+        vars(self).update(state)
+        import_modules(self.recipe.get(IMPORTS, ()))
 
 
 def parameter_line(task: LightningModule) -> str:
@@ -77,13 +84,6 @@ def recipe_in(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
     name = checkpoint["attnkit"]["task"]
     from_data = data_arguments(tasks, name)
     model = {key: value for key, value in checkpoint["hyper_parameters"].items() if key not in from_data}
-    state = saved_state(checkpoint)
-    kept = ("data", "trainer") if command == "fit" else ("data",)
+    state = saved_recipe(checkpoint)
+    kept = (IMPORTS, "data", "trainer") if command == "fit" else (IMPORTS, "data")
     return {"model": {"name": name, **model}} | {key: state[key] for key in kept if key in state}
-
-
-def saved_state(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what `RecipeCallback` has saved in a checkpoint; a run from Python has none."""
-    callbacks = checkpoint.get("callbacks")
-    state = callbacks.get(RecipeCallback.state_key) if isinstance(callbacks, Mapping) else None
-    return state if isinstance(state, Mapping) else {}

@@ -45,6 +45,7 @@ from attnkit.registry.families import (
     tasks,
     tokenizers,
 )
+from attnkit.registry.imports import IMPORTS, import_modules, module_names
 
 __all__ = [
     "Argument",
@@ -56,6 +57,7 @@ __all__ = [
     "EmbeddingSpec",
     "FAMILIES",
     "FeedForwardSpec",
+    "IMPORTS",
     "NormSpec",
     "OptimizerSpec",
     "PositionSpec",
@@ -71,7 +73,9 @@ __all__ = [
     "datasets",
     "embeddings",
     "feed_forwards",
+    "import_modules",
     "importing",
+    "module_names",
     "nearest",
     "norms",
     "optimizers",

@@ -278,7 +278,8 @@ class Registry(Family):
                 raise ConfigurationError(self._broken[name])
             raise ConfigurationError(
                 f"unknown {self.family} {name!r}.{self._elsewhere(name) or nearest(name, self.names())} Names: {', '.join(self.names())}. "
-                f"To add your own: @attnkit.{self.attribute}.register({name!r}), or an entry point in the group {ENTRY_POINT_GROUP!r}."
+                f"To add your own: @attnkit.{self.attribute}.register({name!r}) in a module that is imported (a recipe names it under "
+                f"imports, the command line after --imports), or an entry point in the group {ENTRY_POINT_GROUP!r}."
             )
 
     def _elsewhere(self, name: str) -> str:

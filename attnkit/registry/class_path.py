@@ -53,21 +53,29 @@ def find(path: str, *, may_import: bool | None = None) -> Any:
     parts = path.split(".")
     for end in range(len(parts) - 1, 0, -1):
         name = ".".join(parts[:end])
-        module = _import(name, path) if may_import else sys.modules.get(name)
+        module = import_if_there(name, f"{name!r} of the class path {path!r}") if may_import else sys.modules.get(name)
         if module is not None:
             return _inside(module, parts[end:], path, is_static=not may_import)
     if not may_import:
         raise ConfigurationError(
             f"{path!r} is a class of a module that is not imported, and what is read from a file may not import one: "
-            f"if you trust it, `import {'.'.join(parts[:-1])}` first"
+            f"if you trust it, `import {'.'.join(parts[:-1])}` first (on the command line: --imports {'.'.join(parts[:-1])})"
         )
     raise ConfigurationError(
         f"there is no module {'.'.join(parts[:-1])!r} for the class path {path!r}: is it installed, or is its folder in PYTHONPATH?"
     )
 
 
-def _import(name: str, path: str) -> ModuleType | None:
-    """Return a module, or None if there is none of this name."""
+def import_if_there(name: str, said: str) -> ModuleType | None:
+    """Return a module, or None if there is none of this name.
+
+    Args:
+        name: Its dotted name.
+        said: What messages call it.
+
+    Raises:
+        ConfigurationError: It cannot be imported; the message has the reason and the line.
+    """
     try:
         return importlib.import_module(name)
     except Exception as error:  # a module may fail in any way
@@ -75,8 +83,7 @@ def _import(name: str, path: str) -> ModuleType | None:
             return None
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigurationError(
-            f"the module {name!r} of the class path {path!r} cannot be imported: {type(error).__name__}: {error} "
-            f"({where.filename}:{where.lineno})"
+            f"the module {said} cannot be imported: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
         ) from error
 
 

@@ -25,7 +25,7 @@ from typing_extensions import override
 from attnkit import __version__
 from attnkit.archive import MAX_CONTAINERS, MAX_JSON, ArchiveError, ForeignError, check_archive, read_archive
 from attnkit.files import atomic, parse_json
-from attnkit.registry import ConfigurationError, Registry, Spec, importing, nearest, tasks
+from attnkit.registry import IMPORTS, ConfigurationError, Registry, Spec, import_modules, importing, module_names, nearest, tasks
 from attnkit.strategy import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 MAX_TENSORS = 100_000  # of a safetensors file
 ARGUMENTS = "hyper_parameters"  # Lightning's key
+RECIPE_STATE = "attnkit_recipe"
+"""Key of the recipe among the states of callbacks."""
 
 
 class CheckpointError(ConfigurationError):
@@ -226,7 +228,8 @@ def header(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False) -> None:
     """Raise unless `checkpoint` is attnkit's, of a known format, and all of its components are installed.
 
-    A component may be a class path. Its module must be imported already, unless `trust` allows the checkpoint to have it imported.
+    A component may be a class path. Its module must be imported already, unless `trust` allows the checkpoint to have it imported, with
+    all that its recipe imports.
     """
     content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
     written: Any = content.get("attnkit")
@@ -239,7 +242,10 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
             f"{source} was written by attnkit {written['version']} in format {written['format']}, but attnkit {__version__} reads formats "
             f"up to {FORMAT}: pip install --upgrade attnkit"
         )
+    imports = module_names(saved_recipe(content).get(IMPORTS))
     try:
+        if trust:
+            import_modules(imports)
         with importing(trust):
             found = list(components(tasks, {"name": written["task"], **content[ARGUMENTS]}))
     except ConfigurationError as error:
@@ -247,9 +253,17 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
     for registry, name in found:
         if name not in registry and "." not in name:
             package = written["packages"].get(f"{registry.attribute}.{name}")
-            hint = f": pip install {package}" if package else "; import the module that registers it first"
+            flags = " ".join(f"--{IMPORTS} {module}" for module in imports) or f"--{IMPORTS} MODULE"
+            hint = f": pip install {package}" if package else f"; import the module that registers it first (on the command line: {flags})"
             raise MissingComponentError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
     _require_own_files(content.get("callbacks"), source)
+
+
+def saved_recipe(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the name, `imports`, `data` and `trainer` of the recipe in a checkpoint; a run from Python has none."""
+    callbacks = checkpoint.get("callbacks")
+    state = callbacks.get(RECIPE_STATE) if isinstance(callbacks, Mapping) else None
+    return state if isinstance(state, Mapping) else {}
 
 
 def _require_own_files(callbacks: Any, source: str | Path) -> None:

@@ -214,7 +214,8 @@ def test_a_newer_format_is_refused(edited):
 def test_a_component_that_is_not_installed_is_named_with_its_package(edited):
     path = edited(lambda c: c["hyper_parameters"]["stack"].update(attention={"name": "gaussian", "width": 3}))
     assert refused(load_checkpoint, path).endswith(
-        "needs the attention 'gaussian', which is not installed here; import the module that registers it first"
+        "needs the attention 'gaussian', which is not installed here; import the module that registers it first "
+        "(on the command line: --imports MODULE)"
     )
     path = edited(lambda c: c["attnkit"].update(packages={"attentions.gaussian": "kernels==1.2"}))
     assert refused(Task.load, path).endswith("needs the attention 'gaussian', which is not installed here: pip install kernels==1.2")

@@ -1,0 +1,59 @@
+"""Modules that a recipe, a study or a command names under `imports`: importing one registers the components that it defines."""
+
+import os
+import sys
+from collections.abc import Iterable
+
+from attnkit.registry.class_path import import_if_there
+from attnkit.registry.errors import ConfigurationError
+
+IMPORTS = "imports"
+"""The key of recipes and studies."""
+
+
+def import_modules(names: Iterable[str]) -> None:
+    """Import modules, found as `python -m` finds them: in the current directory, then among what is installed.
+
+    Args:
+        names: Dotted names, such as `my_package.attention`. One that is imported already stays as it is.
+
+    Raises:
+        ConfigurationError: `names` is not a list of module names, or a module is missing or cannot be imported.
+
+    Example:
+        >>> import_modules(["json.decoder"])
+        >>> import_modules(["my_pakage.attention"])
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.errors.ConfigurationError: imports: there is no module 'my_pakage.attention': is it installed, or is its ...
+    """
+    for name in module_names(names):
+        if (here := os.getcwd()) not in sys.path and "" not in sys.path:
+            sys.path.insert(0, here)
+        if import_if_there(name, f"{name!r} in {IMPORTS}") is None:
+            raise ConfigurationError(
+                f"{IMPORTS}: there is no module {name!r}: is it installed, or is its folder the current one or in PYTHONPATH?"
+            )
+
+
+def module_names(value: object) -> list[str]:
+    """Return `value`, each name once, if it is a list of module names.
+
+    Raises:
+        ConfigurationError: It is something else, such as the path of a file.
+
+    Example:
+        >>> module_names(["my_package", "other.module", "my_package"]), module_names(None)
+        (['my_package', 'other.module'], [])
+    """
+    if value is None:
+        return []
+    names = value if isinstance(value, list | tuple) else [value]
+    for name in names:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
+            raise ConfigurationError(
+                f"{IMPORTS} must name modules, as in [my_package.my_module], but has {name!r}: write a module's dotted name, without .py"
+            )
+    if not isinstance(value, list | tuple):
+        raise ConfigurationError(f"{IMPORTS} must be a list of module names, as in [{value}], but is {value!r}")
+    return list(dict.fromkeys(names))

@@ -1,0 +1,120 @@
+"""Components of a user's own module on the command line, by `imports` in a recipe or `--imports`."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import attnkit as package
+from attnkit.cli.recipe import read_yaml
+from tests.cli.conftest import TINY, write_tiny_recipe
+from tests.cli.test_resume import EXECUTABLE
+
+Command = Callable[..., Any]
+MODULE = """
+import attnkit
+from attnkit.attention.general import General
+
+@attnkit.attentions.register("manhattan")
+class Manhattan(General):
+    '''Minus the sum of absolute differences.'''
+
+    def score(self, query, key):
+        return -(query[..., :, None, :] - key[..., None, :, :]).abs().sum(-1)
+"""
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.startswith("manhattans")]:
+        del sys.modules[name]
+    package.attentions._classes.pop("manhattan", None)
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module of the current folder, which is not imported; and a recipe that names it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "manhattans.py").write_text(MODULE)
+    write_tiny_recipe(tmp_path)
+    write_mine(tmp_path, "manhattan")
+    forget()
+    yield
+    forget()
+
+
+def write_mine(folder: Path, attention: str) -> None:
+    stack = {**TINY["model"]["stack"], "attention": attention}
+    (folder / "mine.yaml").write_text(yaml.safe_dump({**TINY, "imports": ["manhattans"], "model": {**TINY["model"], "stack": stack}}))
+
+
+@pytest.mark.parametrize("attention", ["manhattan", "manhattans.Manhattan"])
+def test_a_recipe_with_imports_is_trained_resumed_and_used(attnkit: Command, tmp_path: Path, attention: str) -> None:
+    write_mine(tmp_path, attention)
+    assert (outcome := attnkit("fit", "--config", "mine.yaml")).status == 0, outcome.err
+    path = "runs/mine/version_0/checkpoints/last.ckpt"
+    saved = read_yaml(Path("runs/mine/version_0/config.yaml").read_text(), where="config.yaml")
+    assert saved["imports"] == ["manhattans"]
+    assert saved["model"]["stack"]["attention"] == {"name": attention}
+    assert torch.load(path, weights_only=True)["callbacks"]["attnkit_recipe"]["imports"] == ["manhattans"]
+    forget()
+    assert (outcome := attnkit("fit", "--config", "mine.yaml", "--resume", "--trainer.max_epochs", 2)).status == 0, outcome.err
+    for command in (["test", "--ckpt_path", path], ["generate", path, "ab"], ["export", path, "--out", "a.safetensors"]):
+        forget()
+        refused = attnkit(*command)
+        assert refused.status == 2
+        assert "--imports manhattans" in refused.err
+        assert "manhattans" not in sys.modules
+        assert (outcome := attnkit(*command, "--imports", "manhattans")).status == 0, outcome.err
+    forget()
+    assert attnkit("generate", "a.safetensors", "ab", "--imports", "manhattans").status == 0
+
+
+def test_imports_in_a_checkpoint_are_done_only_if_asked_for(attnkit: Command) -> None:
+    assert attnkit("fit", "--config", "mine.yaml", "--model.stack.attention", "cosine").status == 0
+    path = "runs/mine/version_0/checkpoints/last.ckpt"
+    forget()
+    printed = attnkit("fit", "--ckpt_path", path, "--print_config")
+    assert printed.err.count("note: the checkpoint's recipe imports manhattans, which was not done") == 1
+    assert "if you trust it, add --imports manhattans, or --trust" in printed.err
+    assert "imports" not in read_yaml(printed.out, where="")
+    assert "manhattans" not in sys.modules
+    assert "--trust" not in attnkit("test", "--ckpt_path", path).err
+    trusted = attnkit("fit", "--ckpt_path", path, "--trust", "--print_config")
+    assert read_yaml(trusted.out, where="")["imports"] == ["manhattans"]
+    assert "manhattans" in sys.modules
+    forget()
+    asked = attnkit("fit", "--ckpt_path", path, "--imports", "manhattans", "--print_config")
+    assert "imports manhattans" not in asked.err
+    assert read_yaml(asked.out, where="")["imports"] == ["manhattans"]
+
+
+def test_every_command_that_looks_names_up_takes_imports(attnkit: Command) -> None:
+    flags = ["--config", "tiny.yaml", "--model.stack.attention", "manhattan"]
+    assert "a recipe names it under imports, the command line after --imports" in attnkit("fit", *flags).err
+    printed = attnkit("fit", *flags, "--imports=manhattans", "--print_config")
+    assert read_yaml(printed.out, where="")["imports"] == ["manhattans"]
+    for command, expected in (
+        (("describe", "manhattan"), "Minus the sum of absolute differences."),
+        (("list", "attention"), "manhattan"),
+        (("check", "manhattan"), "ok      attention.manhattan"),
+        (("plan", "mine.yaml"), "parameters"),
+        (("plan", "tiny.yaml", "--model.stack.attention", "manhattan"), "parameters"),
+        (("fit", "--config", "tiny.yaml", "--model.stack.attention.help", "manhattan"), "Minus the sum"),
+    ):
+        forget()
+        outcome = attnkit(*command, "--imports", "manhattans")
+        assert expected in outcome.out, outcome.err
+    assert "needs a value, as in --imports MODULE" in attnkit("fit", "--imports").err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_every_process_of_a_run_imports_them(tmp_path: Path, strategy: str) -> None:
+    flags = ["--trainer.devices=2", f"--trainer.strategy={strategy}", "--trainer.max_steps=1", "--trainer.limit_val_batches=0"]
+    done = subprocess.run([EXECUTABLE, "fit", "--config", "mine.yaml", *flags], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
