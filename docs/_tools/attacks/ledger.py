@@ -9,16 +9,16 @@ from typing import Any
 
 BEGIN, END = "<!-- begin: python docs/_tools/reliability.py table -->", "<!-- end -->"
 TITLES = {
-    "kill_single": "SIGKILL of a training, one process",
-    "kill_ddp": "SIGKILL of a training, `ddp` with two processes: both, or one of them",
-    "kill_fsdp2": "SIGKILL of a training, `fsdp2` with two processes: both, or one of them",
+    "kill_single": "SIGKILL of a training run, one process",
+    "kill_ddp": "SIGKILL of a training run, `ddp` with two processes: both, or one of them",
+    "kill_fsdp2": "SIGKILL of a training run, `fsdp2` with two processes: both, or one of them",
     "kill_saving": "SIGKILL while a checkpoint is being written, one process and sharded `fsdp2`",
     "kill_driver": "SIGKILL of a study's driver",
     "kill_workers": "SIGKILL of a study's workers",
     "kill_both": "SIGKILL of a study's driver and workers",
     "together": "`fit` of one recipe started 20 times at once",
     "resume_twice": "`fit --resume` of one run started twice at once",
-    "disk_full": "the disk fills up during a training",
+    "disk_full": "the disk fills up during a training run",
     "hostile": "a hostile file is given to a loader",
 }
 """The attacks, in the order of the table."""
