@@ -1,7 +1,7 @@
-"""What a study costs beyond its trainings: `python docs/_tools/ablation_overhead.py [PAIRS]`, with the extra `ablate` installed.
+"""The overhead of a study over its training runs: `python docs/_tools/ablation_overhead.py [PAIRS]`, with the extra `ablate` installed.
 
-A run of a study and `attnkit fit` with the same recipe take turns, since a machine is never quite idle; medians are printed. Then the
-engine schedules processes that do nothing, in turns with the same processes without it, and a study of 1,000 variants is planned.
+Runs of a study alternate with `attnkit fit` on the same recipe, since a machine is never quite idle; medians are printed. Then the engine
+schedules processes that do nothing, alternating with the same processes without it, and a study of 1,000 variants is planned.
 """
 
 import os
@@ -38,7 +38,7 @@ print(len(plan.variants), len(plan.runs), time.perf_counter() - began[0], time.p
 
 
 def spent(command: list[str]) -> tuple[float, float]:
-    """Return the seconds of a command by the wall and by the processor."""
+    """Return the wall-clock time and the processor time of a command, in seconds."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -46,7 +46,7 @@ def spent(command: list[str]) -> tuple[float, float]:
 
 
 def pairs(count: int) -> None:
-    """Print what a run takes beside `attnkit fit`."""
+    """Print the time of a study's run beside that of `attnkit fit`."""
     from attnkit.ablation import Study
     from attnkit.ablation.store import write_json
 
@@ -63,7 +63,7 @@ def pairs(count: int) -> None:
 
 
 def scheduling() -> None:
-    """Print what the engine takes for each run."""
+    """Print the overhead of the engine per run."""
     from attnkit.ablation import Study, engine
 
     Path("nothing.py").write_text("", encoding="utf-8")
@@ -75,26 +75,26 @@ def scheduling() -> None:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Return how long something takes."""
+    """Return how long a call takes, in seconds."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def planning() -> None:
-    """Print how long a plan of 1,000 variants takes, the first time and again."""
+    """Print how long planning 1,000 variants takes, the first time and again."""
     for which in ("first", "again"):
         variants, runs, *seconds = spoken([sys.executable, "-c", PLAN]).split()
         wall, processor, second = map(float, seconds)
         print(
-            f"planning, {which}: {variants} variants, {runs} runs: {wall:.2f} s, of which by the processor {processor:.2f} s, "
-            f"and {second:.2f} s by the processor in the second process",
+            f"planning, {which}: {variants} variants, {runs} runs: {wall:.2f} s, processor time {processor:.2f} s, "
+            f"and {second:.2f} s in the second process",
             flush=True,
         )
 
 
 def spoken(command: list[str]) -> str:
-    """Return what a command prints."""
+    """Return the output of a command."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 

@@ -1,9 +1,9 @@
-"""Write the pages of the studies that come with attnkit from their stored results; trains nothing.
+"""Write the pages of the studies that come with attnkit from their stored results, without training.
 
     python docs/_tools/ablations.py FOLDER [STUDY ...]
 
-FOLDER is that of `attnkit ablate run ablations/STUDY --folder FOLDER`. A page is `docs/results/ablations/STUDY.md`: what stands above its
-marker is written by hand and stays, what stands below is the report. The page of the tool itself, and the figures, go beside it.
+FOLDER is that of `attnkit ablate run ablations/STUDY --folder FOLDER`. A page is `docs/results/ablations/STUDY.md`: the text
+above its marker is written by hand and kept, the text below is the report. The HTML report and the figures go beside it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ MARKER = "<!-- Below: docs/_tools/ablations.py -->\n"
 
 
 def write(name: str, folder: Path) -> str:
-    """Write the page of a study; return a line that says how far it is."""
+    """Write the page of a study; return a one-line status."""
     study = Study.from_yaml(f"ablations/{name}")
     plan = stored_plan(study, folder)
     if plan is None:
@@ -41,9 +41,9 @@ def write(name: str, folder: Path) -> str:
 
 
 def main() -> None:
-    """Write the pages of all studies, or of those that are named."""
+    """Write the pages of all studies, or of the named ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the results are")
+    parser.add_argument("folder", type=Path, help="folder of the results")
     parser.add_argument("studies", nargs="*", default=sorted(p.stem for p in (ROOT / "recipes" / "ablations").glob("*.yaml")))
     options = parser.parse_args()
     for name in options.studies:

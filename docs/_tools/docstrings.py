@@ -7,7 +7,7 @@ import griffe
 
 
 class Sections(griffe.Extension):
-    """Renames `Example:` to what the parser knows, and makes an equation of `Equation:`."""
+    """Renames `Example:` to the section that the parser knows, and renders `Equation:` as an equation."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Rewrite the docstring of any object."""

@@ -1,4 +1,4 @@
-"""What MkDocs does besides rendering Markdown: pages of the catalogue, and equations as MathML (no script, no font, no network)."""
+"""MkDocs hooks: catalogue pages, and equations as MathML (no script, no font, no network)."""
 
 import html
 import re
@@ -13,7 +13,7 @@ from attnkit.registry import FAMILIES
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add a page for each registry, and SECURITY.md of the repository."""
+    """Add a page for each registry, and the repository's SECURITY.md."""
     security = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "security.md", content=security.replace("(docs/", "(")))
     for registry in FAMILIES:
@@ -22,7 +22,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_content(content: str, **_: object) -> str:
-    r"""Replace what arithmatex marks, `\(...\)` and `\[...\]`, by MathML, which browsers draw themselves."""
+    r"""Replace arithmatex's `\(...\)` and `\[...\]` with MathML, which browsers render natively."""
     content = re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: convert(html.unescape(m[1])), content, flags=re.S)
     return re.sub(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', _display, content, flags=re.S)
 

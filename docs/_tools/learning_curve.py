@@ -1,6 +1,6 @@
 """Draw metrics of a run over time: `python docs/_tools/learning_curve.py RUN OUT [METRIC ...]` writes OUT.csv and OUT.svg.
 
-The metrics are names in the log, all of one scale, such as `val/accuracy`; without any, the error rates of pronunciation.
+The metrics are logged names on a common scale, such as `val/accuracy` (default: the error rates of pronunciation).
 """
 
 import csv
@@ -30,5 +30,5 @@ for i, (name, (line, colour)) in enumerate(zip(metrics, styles, strict=False)):
 axes.set(xlabel="minutes of training")
 axes.grid(alpha=0.3)
 axes.legend(frameon=False)
-plt.rcParams["svg.hashsalt"] = "attnkit"  # the same run gives the same file
+plt.rcParams["svg.hashsalt"] = "attnkit"  # makes the file reproducible
 figure.savefig(out.with_suffix(".svg"), metadata={"Date": None})

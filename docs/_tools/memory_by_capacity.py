@@ -1,8 +1,8 @@
 """Memory and speed by the capacity of oneDNN's caches: `python docs/_tools/memory_by_capacity.py` prints Markdown tables.
 
-Every training is a process of its own. Trainings with different capacities take turns, so that other load on the machine hits all alike,
-and time is that of the processor. Where torch computes bf16 products without oneDNN (CPUs without AVX-512), the Transformer trains in fp32
-with its linear maps sent through oneDNN, which creates and caches a primitive for each shape in the same way.
+Each run is a process of its own. Runs with different capacities take turns, so that other load on the machine affects all alike, and time
+is processor time. Where torch computes bf16 products without oneDNN (CPUs without AVX-512), the Transformer trains in fp32
+with its linear layers sent through oneDNN, which creates and caches a primitive for each shape in the same way.
 """
 
 import argparse
@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def resident() -> float:
-    """Return the MB of this process that are resident."""
+    """Return the resident memory of this process in MB."""
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / 1e6
 
 
@@ -92,12 +92,12 @@ def train(kind: str, how: str, steps: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run all trainings and print a table for each kind."""
+    """Run everything and print a table for each kind."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", default=["Transformer:auto", "LSTM:fp32"], help="Transformer|LSTM:auto|fp32|bf16|oneDNN")
-    parser.add_argument("--capacities", type=int, nargs="+", default=CAPACITIES, help="the first is what the others are compared with")
+    parser.add_argument("--capacities", type=int, nargs="+", default=CAPACITIES, help="the others are compared with the first")
     parser.add_argument("--training", nargs=2)
     chosen = parser.parse_args()
     if chosen.training:
@@ -117,8 +117,8 @@ def main() -> None:
                 found[capacity].append(json.loads(done.stdout.splitlines()[-1]))
                 print(kind, capacity, done.stdout.splitlines()[-1], file=sys.stderr, flush=True)
         shapes = int(found[chosen.capacities[0]][0]["shapes"])
-        print(f"\n{kind}, {how}: {chosen.steps} steps, {shapes} shapes of a batch, medians of {chosen.rounds}\n")
-        print("| capacity | peak, MB | growth over the last half, MB in 100 steps | processor time of a step, ms | against the first |")
+        print(f"\n{kind}, {how}: {chosen.steps} steps, {shapes} batch shapes, medians of {chosen.rounds}\n")
+        print("| capacity | peak, MB | growth over the last half, MB per 100 steps | processor time per step, ms | change from the first |")
         print("|---|---|---|---|---|")
         for capacity, runs in found.items():
             peak, growth, took = (statistics.median(run[key] for run in runs) for key in ("peak", "growth", "time"))

@@ -1,11 +1,11 @@
-"""Compare fine-tuning with training from nothing, with several seeds.
+"""Compare fine-tuning with training from scratch, over several seeds.
 
     python docs/_tools/movie_snippets.py [--start CHECKPOINT] [FLAG ...]
 
-The checkpoint is a masked language model (default: as the recipe says). Runs lie under runs/movie_snippets: finished ones are skipped.
-Prints a Markdown table of means and standard deviations over seeds, and what pretraining gains: its 95 % interval over seeds (Student's t
-of the paired differences), and over sentences (a bootstrap of the mean over seeds). Other flags go to `attnkit fit`, as in
-`--data.folder data`.
+The checkpoint is a masked language model (default: the recipe's `init_from`). Runs are stored under runs/movie_snippets, and
+finished ones are skipped. Prints a Markdown table of means and standard deviations over seeds, and the gain of pretraining with its 95 %
+intervals over seeds (Student's t of the paired differences) and over sentences (a bootstrap of the mean over seeds). Other flags are passed
+to `attnkit fit`, for instance `--data.folder data`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ DRAWS = 2000
 
 
 def train(recipe: str, seed: int, folder: Path, flags: list[str]) -> Path:
-    """Train unless it is done; return the checkpoint that is best on validation."""
+    """Train unless already done; return the best checkpoint on validation."""
     done = folder / "done"
     if not done.exists():
         command = ["attnkit", "fit", "--config", f"classification/{recipe}", "--seed_everything", str(seed), "--data.seed", str(seed)]
@@ -37,7 +37,7 @@ def train(recipe: str, seed: int, folder: Path, flags: list[str]) -> Path:
 
 
 def predictions(checkpoint: Path, texts: list[str]) -> Tensor:
-    """Return the id of the class that a model gives each text [N]."""
+    """Return the predicted class id of each text [N]."""
     task = Task.load(checkpoint)
     return torch.tensor([task.classes.index(p.label) for p in task.predict_texts(texts)])
 
@@ -48,12 +48,12 @@ def f1(output: Tensor, truth: Tensor, average: str = "weighted") -> float:
 
 
 def main() -> None:
-    """Train what is not done yet, and print the results."""
+    """Train whatever is missing, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--start", help="the pretrained checkpoint")
-    parser.add_argument("--runs", type=Path, default=Path("runs/movie_snippets"), help="where the runs lie")
-    parser.add_argument("--folder", default="data", help="where the sdist lies")
+    parser.add_argument("--runs", type=Path, default=Path("runs/movie_snippets"), help="folder of the runs")
+    parser.add_argument("--folder", default="data", help="folder of the sdist")
     options, flags = parser.parse_known_args()
     flags += ["--data.folder", options.folder]
     seeds = range(1, options.seeds + 1)
@@ -78,11 +78,11 @@ def main() -> None:
         columns = (("validation", "weighted"), ("test", "weighted"), ("test", "micro"), ("test", "macro"))
         print(f"| `classification/{recipe}` | " + " | ".join(cell(recipe, *column) for column in columns) + " |")
     for part in truth:
-        print(f"\n{part}, weighted F1 of bert_finetuned less that of bert_scratch: {gain(found, truth[part], part)}")
+        print(f"\n{part}, weighted F1 of bert_finetuned minus that of bert_scratch: {gain(found, truth[part], part)}")
 
 
 def gain(found: dict[tuple[str, str], list[Tensor]], truth: Tensor, part: str) -> str:
-    """Return what pretraining gains, seed by seed, and the intervals of the mean."""
+    """Return the gain of pretraining, seed by seed, and the intervals of its mean."""
     pairs = list(zip(found["bert_finetuned", part], found["bert_scratch", part], strict=True))
     gains = torch.tensor([f1(a, truth) - f1(b, truth) for a, b in pairs])
     half = stats.t.ppf(0.975, len(gains) - 1) * float(gains.std()) / len(gains) ** 0.5

@@ -1,6 +1,6 @@
-"""Naive Bayes on movie_snippets, the yardstick: `python docs/_tools/naive_bayes.py [FOLDER]` prints a Markdown table.
+"""Naive Bayes on movie_snippets, the baseline: `python docs/_tools/naive_bayes.py [FOLDER]` prints a Markdown table.
 
-Multinomial, with add-one smoothing, over words, or words and pairs of neighbours; trained on the training part, measured on the others.
+Multinomial, with add-one smoothing, over words, or words and word pairs; trained on the training part, measured on the others.
 """
 
 import math
@@ -24,7 +24,7 @@ def words(text: str) -> list[str]:
 
 
 def words_and_pairs(text: str) -> list[str]:
-    """Return the words, and each two neighbours."""
+    """Return the words, and each pair of neighbours."""
     single = words(text)
     return [*single, *map(" ".join, pairwise(single))]
 

@@ -1,8 +1,7 @@
-"""Attacks on trainings and studies, and a table of what survived: `python docs/_tools/reliability.py ATTACK [--tries N]`.
+"""Attacks on training runs and studies, and a table of what survived: `python docs/_tools/reliability.py ATTACK [--tries N]`.
 
-ATTACK is one of those in docs/explanation/reliability.md; several may be named; `all` is every one of them. Each try adds a line to
-OUT/ATTACK.jsonl, so a harness that was interrupted goes on. `table` writes the table into the page, and its numbers beside it;
-`table --check` says whether they fit.
+ATTACK is one or more of the attacks in docs/explanation/reliability.md, or `all`. Each try adds a line to OUT/ATTACK.jsonl, so an
+interrupted harness resumes. `table` writes the table into the page, and its numbers beside it; `table --check` says whether they match.
 """
 
 import argparse
@@ -32,8 +31,8 @@ TRIES = {
 
 
 def attack(names: list[str], *, tries: int | None, out: Path, seed: int) -> None:
-    """Try attacks as often as they were not tried yet."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process that has threads cannot be forked
+    """Carry out the tries that are still missing."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: a process with threads cannot be forked
     from attacks import forks
     from attacks.disk import DISK
     from attacks.hostile import HOSTILE
@@ -46,13 +45,13 @@ def attack(names: list[str], *, tries: int | None, out: Path, seed: int) -> None
     attacks = KILLS | STUDIES | STARTS | DISK | HOSTILE
     for name in names:
         ledger, wanted = Ledger(out, name), tries or TRIES[name]
-        print(f"{name}: seed {seed}, {len(ledger.tries)} of {wanted} tries are done", flush=True)
+        print(f"{name}: seed {seed}, {len(ledger.tries)} of {wanted} tries done", flush=True)
         began, before = time.monotonic(), len(ledger.tries)
         if before < wanted:
             attacks[name](ledger, (out / name).absolute(), seed=seed, tries=wanted)
         took, done = time.monotonic() - began, len(ledger.tries) - before
         survived = sum(one.survived for one in ledger.tries)
-        print(f"{name}: {len(ledger.tries)} tries, {survived} survived; {took:.0f} s, {took / max(done, 1):.1f} s for a try", flush=True)
+        print(f"{name}: {len(ledger.tries)} tries, {survived} survived; {took:.0f} s, {took / max(done, 1):.1f} s per try", flush=True)
 
 
 def write_table(out: Path) -> None:
@@ -63,7 +62,7 @@ def write_table(out: Path) -> None:
 
 
 def table_fits() -> bool:
-    """Return whether the table in the page is made of the numbers beside it."""
+    """Return whether the table in the page matches the numbers beside it."""
     page = PAGE.read_text(encoding="utf-8")
     return embed(page, table(json.loads(NUMBERS.read_text(encoding="utf-8")))) == page
 
@@ -73,9 +72,9 @@ def main() -> int:
     known = [*TITLES, "all", "table"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("attacks", nargs="+", choices=known, metavar="ATTACK", help=", ".join(known))
-    parser.add_argument("--tries", type=int, help="of each attack, those done before included (default: as in the page)")
-    parser.add_argument("--out", type=Path, default=Path("runs/reliability"), help="where the tries are written down (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments (%(default)s)")
+    parser.add_argument("--tries", type=int, help="number of tries of each attack, including earlier ones (default: as in the page)")
+    parser.add_argument("--out", type=Path, default=Path("runs/reliability"), help="folder for the tries (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments (%(default)s)")
     parser.add_argument("--check", action="store_true", help="with table: change nothing, and fail if the table is out of date")
     options = parser.parse_args()
     if options.attacks == ["table"]:

@@ -1,7 +1,7 @@
-"""Train scan/length with each position kind, and count right outputs by length: `python docs/_tools/scan_length.py [--split simple]`.
+"""Train scan/length with each position encoding, and count correct outputs by length: `python docs/_tools/scan_length.py [--split simple]`.
 
-Runs lie under runs/scan_length: finished ones are skipped, killed ones go on. Writes docs/results/scan_SPLIT.csv and .svg, and
-prints the table in Markdown. Other flags go to `attnkit fit`, as in `--trainer.max_epochs 1`.
+Runs are stored under runs/scan_length: finished ones are skipped, killed ones resume. Writes docs/results/scan_SPLIT.csv and .svg, and
+prints the table in Markdown. Other flags are passed to `attnkit fit`, for instance `--trainer.max_epochs 1`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Row = tuple[str, int, int, int]
 
 
 def train(position: str, split: str, folder: Path, flags: list[str]) -> Path:
-    """Train, or go on with what was killed; return the last checkpoint, so that validation chooses nothing."""
+    """Train, or resume a killed run; return the last checkpoint, so that validation chooses nothing."""
     found = sorted(folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
     command = ["attnkit", "fit", "--config", "scan/length", "--model.stack.position", position, "--data.split", split]
     command += ["--trainer.default_root_dir", str(folder), *flags, *(["--ckpt_path", str(found[-1])] if found else [])]
@@ -32,7 +32,7 @@ def train(position: str, split: str, folder: Path, flags: list[str]) -> Path:
 
 
 def test(position: str, split: str, checkpoint: Path) -> list[Row]:
-    """Return how many test commands of each number of actions there are, and how many have the right output."""
+    """Return the number of test commands by number of actions, and how many have the correct output."""
     part = attnkit.datasets.build({"name": "scan", "split": split}).evaluation_set("test")
     outputs = Task.load(checkpoint).generate(list(part))
     lengths = [len(actions.split()) for [actions] in part.values()]
@@ -41,13 +41,13 @@ def test(position: str, split: str, checkpoint: Path) -> list[Row]:
 
 
 def read(path: Path) -> list[Row]:
-    """Return the rows of a table that `write` wrote."""
+    """Return the rows of a table written by `write`."""
     with path.open(newline="", encoding="utf-8") as file:
         return [(row["position"], int(row["actions"]), int(row["commands"]), int(row["right"])) for row in csv.DictReader(file)]
 
 
 def write(path: Path, rows: list[Row]) -> None:
-    """Write a table, at once: a killed process leaves none."""
+    """Write a table atomically: a killed process leaves none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".part")
     with temporary.open("w", newline="", encoding="utf-8") as file:
@@ -56,7 +56,7 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    """Return a Markdown table: a line for each position kind, the best one first."""
+    """Return a Markdown table: a row for each position encoding, best first."""
     groups = [(1, 22), (24, 24), (25, 26), (27, 28), (30, 33), (36, 48)]
     groups = [(a, b) for a, b in groups if any(a <= n <= b for _, n, _, _ in rows)]
 
@@ -71,28 +71,26 @@ def table(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Draw accuracy over the number of actions, a line for each position kind."""
-    plt.rcParams["svg.hashsalt"] = "attnkit"  # the same table gives the same file
+    """Plot accuracy against the number of actions, with a line for each position encoding."""
+    plt.rcParams["svg.hashsalt"] = "attnkit"  # makes the file reproducible
     figure, axes = plt.subplots(figsize=(7, 3.8), layout="constrained")
     styles = (("o", "#0072B2"), ("s", "#D55E00"), ("^", "#009E73"), ("D", "#CC79A7"), ("v", "#E69F00"), ("P", "#56B4E9"), ("X", "#000000"))
     for (marker, color), position in zip(styles * 3, dict.fromkeys(p for p, *_ in rows), strict=False):
         points = [(n, 100 * right / count) for p, n, count, right in rows if p == position]
         axes.plot(*zip(*points, strict=True), marker=marker, markersize=4, color=color, label=position)
-    axes.set(xlabel="actions in the right answer", ylabel="% of the test commands right", ylim=(-3, 103))
+    axes.set(xlabel="actions in the correct answer", ylabel="% of the test commands correct", ylim=(-3, 103))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, ncols=2)
     figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
-    """Train and test what is not done yet, and write the results of all."""
+    """Train and test whatever is missing, and write all results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", choices=("length", "simple"), default="length", help="simple shows that the model learns SCAN at all")
-    parser.add_argument(
-        "--positions", nargs="+", default=attnkit.positions.names(), metavar="KIND", help="default: all that are registered"
-    )
-    parser.add_argument("--runs", type=Path, default=Path("runs/scan_length"), help="where the runs lie")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="where the table and the figure go")
+    parser.add_argument("--positions", nargs="+", default=attnkit.positions.names(), metavar="KIND", help="default: all registered ones")
+    parser.add_argument("--runs", type=Path, default=Path("runs/scan_length"), help="folder of the runs")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder for the table and the figure")
     options, flags = parser.parse_known_args()
     rows: list[Row] = []
     for position in options.positions:

@@ -1,7 +1,7 @@
-"""How much a masked language model knows of sentiment before it sees a label: `python docs/_tools/sentiment_probe.py CHECKPOINT...`.
+"""How much a masked language model knows about sentiment before it sees a label: `python docs/_tools/sentiment_probe.py CHECKPOINT...`.
 
-Logistic regression reads the mean over the tokens of a movie snippet: of the stack's outputs, and of the embeddings. Prints the weighted F1
-on the validation part, in a Markdown table.
+Logistic regression on the mean over the tokens of a movie snippet, of the stack's outputs and of the embeddings. Prints the weighted F1 on
+the validation part, as a Markdown table.
 """
 
 import argparse
@@ -15,11 +15,11 @@ import attnkit
 from attnkit.task import Task
 
 PARTS = ("stack", "embedding")
-RIDGE = 1e-3  # times the sum of the squared weights
+RIDGE = 1e-3  # factor of the sum of squared weights
 
 
 def features(task: Task, tokens: Tensor) -> dict[str, Tensor]:
-    """Return what each part gives for `tokens` [B, T], averaged over those that are no padding: [B, D]."""
+    """Return the output of each part for `tokens` [B, T], averaged over non-padding tokens: [B, D]."""
     found: dict[str, Tensor] = {}
     handles = [
         getattr(task.model, part).register_forward_hook(
@@ -55,7 +55,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoints", nargs="+")
-    parser.add_argument("--folder", default="data", help="where the sdist lies")
+    parser.add_argument("--folder", default="data", help="folder of the sdist")
     options = parser.parse_args()
     print("| checkpoint | " + " | ".join(PARTS) + " |\n|---|" + "---|" * len(PARTS))
     for checkpoint in options.checkpoints:

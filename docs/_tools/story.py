@@ -1,8 +1,8 @@
-"""The story in numbers: `python docs/_tools/story.py RUNS OUT` trains what is missing in RUNS and prints a Markdown table.
+"""The story in numbers: `python docs/_tools/story.py RUNS OUT` trains whatever is missing in RUNS and prints a Markdown table.
 
 Each model of `MODELS` is trained by its recipe (1,200 steps of at most 2,048 positions, the same batches in the same order) and measured
-on all test words. What is finished is not done again: delete a folder of RUNS to repeat it. OUT.csv gets all numbers, OUT.svg the error
-by word length. The speed is measured at the end, by all models in turn, so that other load on the machine hits all alike.
+on all test words. Finished models are skipped: delete a folder of RUNS to repeat one. OUT.csv gets all numbers, OUT.svg the error by word
+length. The speed is measured at the end, with all models in turn, so that other load on the machine affects all alike.
 """
 
 import csv
@@ -44,14 +44,14 @@ ROUNDS = 12
 
 
 def model_flags(label: str) -> list[str]:
-    """Return the command-line arguments that make the model of a row."""
+    """Return the command-line arguments for the model of a row."""
     recipe, changes = MODELS[label]
     flags = [f"--model.{key}={json.dumps(value)}" for key, value in changes.items()]
     return ["--config", f"g2p/{recipe}", *flags]
 
 
 def train(label: str, folder: Path) -> Path:
-    """Train the model of a row in `folder`; return its checkpoint. A run that was cut short starts again."""
+    """Train the model of a row in `folder`; return its checkpoint. An interrupted run starts again."""
     recipe, _ = MODELS[label]
     command = ["attnkit", "fit", *model_flags(label), f"--trainer.default_root_dir={folder}", "--trainer.enable_progress_bar=false"]
     subprocess.run(command, check=True)
@@ -78,7 +78,7 @@ def measure(checkpoint: Path) -> dict[str, float]:
 
 
 def result_of(label: str, runs: Path) -> dict[str, float]:
-    """Return the numbers of a row, training its model if they are not there yet."""
+    """Return the numbers of a row, training its model if they are missing."""
     folder = runs / label.lower().translate(str.maketrans({" ": "_", ",": None, "+": "and", "(": None, ")": None}))
     stored = folder / "result.json"
     if not stored.exists():
@@ -91,7 +91,7 @@ def result_of(label: str, runs: Path) -> dict[str, float]:
 
 
 def steps_of(label: str, batches: list[Any]) -> Iterator[float]:
-    """Yield the seconds of one training step after another (forward, backward and optimizer, in bf16 autocast)."""
+    """Yield the duration of one training step after another in seconds (forward, backward and optimizer, in bf16 autocast)."""
     recipe, changes = MODELS[label]
     model = merge(read_recipe(f"g2p/{recipe}")["model"], changes, dropped=[])
     task = attnkit.tasks.build(model | {side: data_specs()[side] for side in ("src_tokenizer", "tgt_tokenizer")})
@@ -122,7 +122,7 @@ def speeds() -> dict[str, tuple[float, float]]:
     last = list(MODELS)[-1]
     return {
         label: (
-            statistics.median(n / r[label] for n, r in zip(tokens[3:], rounds[3:], strict=True)),  # the first rounds warm up
+            statistics.median(n / r[label] for n, r in zip(tokens[3:], rounds[3:], strict=True)),  # the first rounds are warm-up
             statistics.median(r[last] / r[label] for r in rounds[3:]),
         )
         for label in MODELS
@@ -130,7 +130,7 @@ def speeds() -> dict[str, tuple[float, float]]:
 
 
 def draw(results: dict[str, dict[str, float]], path: Path) -> None:
-    """Draw the error by word length: dashed without attention, solid with it, one colour for a kind of cell."""
+    """Plot the error by word length: dashed without attention, solid with it, one colour per kind of cell."""
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     colours = {"RNN": "#009E73", "GRU": "#E69F00", "LSTM": "#0072B2", "Transformer": "#CC79A7"}
     ticks = [f"{least}-{most}" if most < 99 else f"{least}+" for least, most in LENGTHS]
@@ -139,10 +139,10 @@ def draw(results: dict[str, dict[str, float]], path: Path) -> None:
             style = {"linestyle": "--", "marker": "s"} if "fixed" in label else {"linestyle": "-", "marker": "o"}
             errors = [numbers[f"wer_{least}_{most}"] for least, most in LENGTHS]
             axes.plot(ticks, errors, color=colours[label.split()[0].rstrip(",")], label=label, **style)
-    axes.set(xlabel="letters of the word", ylabel="test words pronounced wrongly, %", ylim=(0, 102))
+    axes.set(xlabel="letters in the word", ylabel="test words pronounced incorrectly, %", ylim=(0, 102))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    plt.rcParams["svg.hashsalt"] = "attnkit"  # the same numbers give the same file
+    plt.rcParams["svg.hashsalt"] = "attnkit"  # makes the file reproducible
     figure.savefig(path, metadata={"Date": None})
 
 

@@ -1,7 +1,7 @@
-"""Training speed on this machine, variants in turn: `python docs/_tools/throughput.py` prints a Markdown table.
+"""Training speed on this machine, with the variants in turn: `python docs/_tools/throughput.py` prints a Markdown table.
 
 Each step is forward, backward and optimizer on random tokens of 240 words (9 source and 8 target positions, no padding), in bf16
-autocast. Ratios are medians over rounds in which every variant takes one step, so that other load on the machine hits all alike.
+autocast. Ratios are medians over rounds in which every variant takes one step, so that other load on the machine affects all alike.
 """
 
 import statistics
@@ -36,7 +36,7 @@ class Plain(nn.Module):
 
 
 def composed(**changes: object) -> nn.Module:
-    """Return the same model made by attnkit."""
+    """Return the same model built by attnkit."""
     spec = {"stack": "encoder_decoder", "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY, "tie": "output", **SIZES, **changes}
     model: nn.Module = attnkit.compose(**spec)
     return model
@@ -82,7 +82,7 @@ first = next(iter(times))
 print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
 print("| variant | tokens/s | ratio |\n|---|---|---|")
 for name, seconds in times.items():
-    ratio = statistics.median(a / b for a, b in zip(times[first][3:], seconds[3:], strict=True))  # the first rounds warm up
+    ratio = statistics.median(a / b for a, b in zip(times[first][3:], seconds[3:], strict=True))  # the first rounds are warm-up
     print(f"| {name} | {BATCH * (S + T) / statistics.median(seconds[3:]):,.0f} | {ratio:.2f} |")
 
 data = attnkit.datasets.build({"name": "cmudict", "batch_tokens": 4096})

@@ -15,15 +15,15 @@ from attacks.training import FIT, calm, limit, wait
 
 
 def disk_full(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
-    """Train on a file system with too little room, then make room and go on. Needs the right to mount a tmpfs."""
+    """Train on a file system with too little room, then make room and resume. Needs permission to mount a tmpfs."""
     expected, seconds = calm(folder / "calm", write_recipe)
     written = sum(path.stat().st_size for path in expected.rglob("*") if path.is_file())
     print(f"an undisturbed training takes {seconds:.1f} s and leaves {written:,} bytes", flush=True)
     number = 1 + max((one.moment["run"] for one in ledger.tries), default=-1)
     while len(ledger.tries) < tries:
         random = randomness(seed, ledger.attack, number)
-        room = random.randrange(written) if number % 2 else 4096 * random.randrange(32)  # whole pages: amid small files
-        unmount(folder / f"run_{number}/disk")  # of a harness that was killed
+        room = random.randrange(written) if number % 2 else 4096 * random.randrange(32)  # whole pages: in the middle of small files
+        unmount(folder / f"run_{number}/disk")  # left by a killed harness
         out = fresh(folder / f"run_{number}")
         with _file_system(out / "disk", size=8 * written + (1 << 20)) as place:
             write_recipe(place)
@@ -31,7 +31,7 @@ def disk_full(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
             tag = str(out)
             status = wait(forks.begin(FIT, directory=place, tag=tag, out=out / "full"), limit(seconds))
             forks.kill(tag)
-            if status == 0:  # there was room enough
+            if status == 0:  # there was enough room
                 number += 1
                 continue
             problems = _full(out / "full.err", status) + _whole(place)
@@ -61,7 +61,7 @@ def _file_system(place: Path, *, size: int) -> Iterator[Path]:
 
 
 def unmount(place: Path) -> None:
-    """Remove a file system, if there is one."""
+    """Unmount a file system, if there is one."""
     if place.is_mount():
         subprocess.run(["umount", "--lazy", place], check=True)
 
@@ -73,7 +73,7 @@ def _fill(ballast: Path, *, leave: int) -> None:
 
 
 def _full(err: Path, status: int | None) -> list[str]:
-    """Return what is wrong with the end of a run for which there was no room."""
+    """Return what is wrong with how a run ended that ran out of room."""
     if status is None:
         return ["it hangs when the disk is full"]
     last = tail(err)
@@ -82,7 +82,7 @@ def _full(err: Path, status: int | None) -> list[str]:
 
 
 def _whole(place: Path) -> list[str]:
-    """Return which checkpoints are not whole, of those that have their names."""
+    """Return the incomplete checkpoints among those under their final names."""
     from attnkit.task.checkpoint import require_undamaged
 
     problems = []

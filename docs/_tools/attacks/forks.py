@@ -1,9 +1,9 @@
-"""Processes that begin in milliseconds: forks of one that has imported everything.
+"""Processes that start in milliseconds: forks of one that has imported everything.
 
-A fork server takes the place of `exec`: `Popen` sends it the command and the open files, and it forks a process that runs the same Python
-code. What such a process begins itself, other ranks or the workers of a study, is forked by the server too. `os.getppid` names the process
-that asked for it, not the server. Each process leads a session of its own and carries a tag, by which all processes of a try are found and
-killed together.
+A fork server replaces `exec`: `Popen` sends it the command and the open files, and it forks a process that runs the same Python code. The
+server also forks whatever such a process starts itself, other ranks or the workers of a study. `os.getppid` returns the process that made
+the request, not the server. Each process leads a session of its own and carries a tag, by which all processes of a try are found and killed
+together.
 """
 
 import atexit
@@ -31,7 +31,7 @@ from typing import Any
 TAG = "RELIABILITY_TRY"
 ADDRESS = "RELIABILITY_SERVER"
 REAL = subprocess.Popen
-LARGEST = 1 << 20  # bytes of a message
+LARGEST = 1 << 20  # bytes per message
 PRELOADED = (
     *("attnkit.cli.run", "attnkit.cli.ablate", "attnkit.cli.cell", "attnkit.cli.inspection", "attnkit.ablation.results"),
     *("attnkit.ablation.report", "attnkit.ablation.figures", "matplotlib.pyplot", "matplotlib.backends.backend_svg", "jinja2"),
@@ -40,7 +40,7 @@ PRELOADED = (
 
 
 class Popen(subprocess.Popen[Any]):
-    """`subprocess.Popen`, but a Python command is carried out by a fork of the server."""
+    """`subprocess.Popen`, but a fork of the server runs a Python command."""
 
     connection: socket.socket | None = None
 
@@ -101,7 +101,7 @@ def ask(**request: Any) -> Any:
 
 
 def kill(tag: str) -> int:
-    """Kill all processes of a try, at once; it begins no others. Return how many there were."""
+    """Kill all processes of a try at once; the try starts no others. Return how many there were."""
     return int(ask(kill=tag))
 
 
@@ -112,14 +112,14 @@ def alive(tag: str) -> list[dict[str, Any]]:
 
 
 def begin(words: Sequence[str], *, directory: Path, tag: str, out: Path) -> Popen:
-    """Begin a Python command, whose output is added to `out`.out and `out`.err."""
+    """Start a Python command; its output is appended to `out`.out and `out`.err."""
     with out.with_suffix(".out").open("ab") as stdout, out.with_suffix(".err").open("ab") as stderr:
         environment = os.environ | {TAG: tag}
         return Popen([sys.executable, *words], cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
 
 
 def start() -> None:
-    """Import everything, then begin the server, which ends with this process and takes with it what it has forked."""
+    """Import everything, then start the server, which ends with this process, along with everything that it has forked."""
     for module in PRELOADED:
         importlib.import_module(module)
     os.environ[ADDRESS] = f"reliability-{os.getpid()}"
@@ -132,7 +132,7 @@ def start() -> None:
     theirs, ours = os.pipe()
     if os.fork():
         listening.close()
-        os.close(theirs)  # ours is closed when this process ends
+        os.close(theirs)  # our end is closed when this process exits
         return
     os.close(ours)
     os.setsid()
@@ -209,7 +209,7 @@ class _Server:
             os.getppid = parent  # type: ignore[assignment]
             _become(request, files)
         self.children[child] = connection, request
-        with suppress(OSError):  # who asked for it was killed
+        with suppress(OSError):  # the requesting process was killed
             connection.send(str(child).encode())
 
     def reap(self) -> None:
@@ -222,12 +222,12 @@ class _Server:
 
 
 def _parent(pid: int, file: int) -> int:
-    """Return the number of the process that asked for this one; when it is gone, that of the process that adopts orphans."""
+    """Return the PID of the process that requested this one or, once it is gone, of the process that adopts orphans."""
     return 1 if select([file], [], [], 0)[0] else pid
 
 
 def _become(request: dict[str, Any], files: list[int]) -> None:
-    """Turn this process, a fork of the server, into what a request asks for."""
+    """Turn this process, a fork of the server, into the requested one."""
     os.setsid()
     for number in (signal.SIGCHLD, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""What has been tried: a file of JSON lines for each attack, and the table made of them."""
+"""The record of tries: a file of JSON lines for each attack, and the table built from them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,16 +9,16 @@ from typing import Any
 
 BEGIN, END = "<!-- begin: python docs/_tools/reliability.py table -->", "<!-- end -->"
 TITLES = {
-    "kill_single": "SIGKILL of a training, one process",
-    "kill_ddp": "SIGKILL of a training, `ddp` with two processes: both, or one of them",
-    "kill_fsdp2": "SIGKILL of a training, `fsdp2` with two processes: both, or one of them",
+    "kill_single": "SIGKILL of a training run, one process",
+    "kill_ddp": "SIGKILL of a training run, `ddp` with two processes: both, or one of them",
+    "kill_fsdp2": "SIGKILL of a training run, `fsdp2` with two processes: both, or one of them",
     "kill_saving": "SIGKILL while a checkpoint is being written, one process and sharded `fsdp2`",
     "kill_driver": "SIGKILL of a study's driver",
     "kill_workers": "SIGKILL of a study's workers",
     "kill_both": "SIGKILL of a study's driver and workers",
     "together": "`fit` of one recipe started 20 times at once",
     "resume_twice": "`fit --resume` of one run started twice at once",
-    "disk_full": "the disk fills up during a training",
+    "disk_full": "the disk fills up during a training run",
     "hostile": "a hostile file is given to a loader",
 }
 """The attacks, in the order of the table."""
@@ -30,8 +30,8 @@ class Try:
 
     Attributes:
         attack: Its name.
-        number: Counts the tries of an attack, from 0.
-        moment: When it hit: plain data that the attack understands.
+        number: The try's number within the attack, from 0.
+        moment: When it hit, as plain data specific to the attack.
         survived: Whether nothing was lost.
         detail: What was lost.
     """
@@ -44,10 +44,10 @@ class Try:
 
 
 class Ledger:
-    """The tries of one attack, each a line of `FOLDER/ATTACK.jsonl`; a line that a kill has cut short is written anew.
+    """The tries of one attack, each a line of `FOLDER/ATTACK.jsonl`; a line truncated by a kill is rewritten.
 
     Args:
-        folder: Where the files are.
+        folder: The folder of the files.
         attack: Its name.
     """
 
@@ -56,7 +56,7 @@ class Ledger:
         self.tries = read_tries(self.path)
 
     def add(self, outcomes: Iterable[tuple[Any, bool, str]]) -> None:
-        """Write down tries, at once: moment, whether it survived, detail."""
+        """Record tries immediately: moment, whether it survived, detail."""
         for moment, survived, detail in outcomes:
             self.tries.append(Try(self.attack, len(self.tries), moment, survived, detail))
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ class Ledger:
         draft.replace(self.path)
 
     def say(self, wanted: int, problems: list[str]) -> None:
-        """Print how far the attack is, and what was lost last."""
+        """Print the progress of the attack, and what the last try lost."""
         print(f"{self.attack} {len(self.tries)}/{wanted}: {'; '.join(problems) or 'survived'}", flush=True)
 
 
@@ -76,7 +76,7 @@ def read_tries(path: Path) -> list[Try]:
 
 
 def randomness(seed: int, attack: str, run: int) -> Random:
-    """Return what the moments of a run's kills are drawn from: the same for the same arguments, in every process.
+    """Return the generator for the moments of a run's kills: the same for the same arguments, in every process.
 
     Example:
         >>> randomness(0, "kill_ddp", 3).random() == randomness(0, "kill_ddp", 3).random() != randomness(0, "kill_ddp", 4).random()
@@ -86,7 +86,7 @@ def randomness(seed: int, attack: str, run: int) -> Random:
 
 
 def summary(tries: Iterable[Try]) -> dict[str, dict[str, int]]:
-    """Return tries, survived and lost of each attack that was tried, in the order of the table."""
+    """Return the numbers of tries, survived and lost for each attack that was tried, in the order of the table."""
     counts: dict[str, list[bool]] = {}
     for one in tries:
         counts.setdefault(one.attack, []).append(one.survived)
@@ -114,10 +114,10 @@ def table(summarised: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def embed(page: str, content: str) -> str:
-    """Return a page with other content between the markers.
+    """Return a page with new content between the markers.
 
     Raises:
-        ValueError: The markers are not there, once each and in this order.
+        ValueError: The markers do not occur exactly once each, in this order.
     """
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)

@@ -1,4 +1,4 @@
-"""Recipes and data of the trainings that are attacked: small, but with all that a checkpoint has to keep."""
+"""Recipes and data of the attacked runs: small, but with everything that a checkpoint has to store."""
 
 import json
 from pathlib import Path
@@ -9,12 +9,12 @@ SHARDED = {"class_path": "attnkit.strategy.FSDP2", "init_args": {"save_distribut
 
 
 def write_recipe(folder: Path, *, strategy: str | None = None, saving: bool = False) -> None:
-    """Write `tiny.yaml` and its data: dropout, averaged weights, accumulated gradients and two validations in an epoch.
+    """Write `tiny.yaml` and its data: dropout, averaged weights, accumulated gradients and two validations per epoch.
 
     Args:
-        folder: Where.
+        folder: Where to write.
         strategy: `ddp` or `fsdp2` with two processes; None: one process.
-        saving: Save after every step, a model that takes a while to write; with `fsdp2`, sharded.
+        saving: Use a model that takes a while to write, and save it after every step; with `fsdp2`, sharded.
     """
     random = Random(0)
     words = ["".join(random.choices("abcdef", k=random.randint(1, 6))) for _ in range(32 if saving else 100)]

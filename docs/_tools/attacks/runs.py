@@ -1,4 +1,4 @@
-"""What a training leaves behind, compared bit by bit with what another one left."""
+"""The files that a run writes, compared bit by bit with those of another run."""
 
 import csv
 import shutil
@@ -10,17 +10,17 @@ from typing import Any
 import torch
 
 EXACT = ("global_step", "epoch", "state_dict", "optimizer_states", "lr_schedulers", "current_model_state")
-"""What two checkpoints of equal runs have in common to the last bit; the rest of them names folders and times."""
+"""The keys that are equal to the last bit in checkpoints of equal runs; the others hold folders and times."""
 TIMED = "speed/"
 
 
 def newest_run(folder: Path) -> Path | None:
-    """Return the newest run of the recipe in a folder: `runs/*/version_N` with the greatest N."""
+    """Return the newest run of the recipe in a folder: `runs/*/version_N` with the largest N."""
     return max(folder.glob("runs/*/version_*"), key=lambda path: int(path.name.removeprefix("version_")), default=None)
 
 
 def compare_runs(expected: Path, run: Path | None) -> list[str]:
-    """Return how a run differs from one that was not disturbed: rows of `metrics.csv` and checkpoints."""
+    """Return how a run differs from an undisturbed one: rows of `metrics.csv` and checkpoints."""
     if run is None:
         return ["there is no run"]
     found = compare_rows(read_rows(expected / "metrics.csv"), read_rows(run / "metrics.csv"))
@@ -31,7 +31,7 @@ def compare_runs(expected: Path, run: Path | None) -> list[str]:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file without what takes another time in each run; none if there is no such file."""
+    """Return the rows of a CSV file without timing columns, which differ in each run; none if there is no such file."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -65,7 +65,7 @@ def compare_rows(expected: list[dict[str, str]], found: list[dict[str, str]]) ->
 
 
 def compare_checkpoints(expected: Path, found: Path) -> list[str]:
-    """Return how two checkpoints differ: files, or folders of sharded ones. One that cannot be read differs."""
+    """Return how two checkpoints differ, files or sharded folders. An unreadable one differs."""
     from attnkit.task import load_checkpoint
 
     if not found.exists():
@@ -82,7 +82,7 @@ def compare_checkpoints(expected: Path, found: Path) -> list[str]:
 
 
 def differences(expected: Any, found: Any, where: str) -> Iterator[str]:
-    """Yield where two values differ, tensors by their bits.
+    """Yield where two values differ, comparing tensors bit by bit.
 
     Example:
         >>> list(differences({"w": torch.tensor([1.0])}, {"w": torch.tensor([1.0 + 2**-23])}, "state_dict"))
@@ -114,7 +114,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def traceback_in(file: Path) -> list[str]:
-    """Return the last line of a traceback in what a process wrote, if there is one."""
+    """Return the last line of a traceback in the output of a process, if there is one."""
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
     if not any(line.startswith("Traceback (most recent call last)") for line in lines):
         return []
@@ -123,13 +123,13 @@ def traceback_in(file: Path) -> list[str]:
 
 
 def tail(file: Path) -> str:
-    """Return the last line of what a process wrote."""
+    """Return the last line of a process's output."""
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
     return next((line for line in reversed(lines) if line.strip()), "")[:300]
 
 
 def fresh(folder: Path) -> Path:
-    """Return a folder, made and empty."""
+    """Create an empty folder and return it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

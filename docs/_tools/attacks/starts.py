@@ -1,4 +1,4 @@
-"""Attacks on `attnkit fit`: several are started at once."""
+"""Attacks on `attnkit fit`: several start at once."""
 
 import shutil
 import time
@@ -16,7 +16,7 @@ from attacks.training import FIT, calm, limit, undisturbed, wait
 
 
 def together(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
-    """Start all tries at once, each with a learning rate of its own; each must end as one that was started alone."""
+    """Start all tries at once, each with its own learning rate; each must end like one that was started alone."""
     if len(ledger.tries) >= tries:
         return
     tries -= len(ledger.tries)
@@ -56,7 +56,7 @@ def _rate(run: Path) -> Any:
 
 
 def resume_twice(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
-    """Go on with a killed run twice at once: one must end it, the other must be refused and told which process has it."""
+    """Resume a killed run twice at once: one must finish it, the other must be refused and told which process has it."""
     expected, seconds = calm(folder / "calm", write_recipe)
     while len(ledger.tries) < tries:
         number = len(ledger.tries)

@@ -1,4 +1,4 @@
-"""Attacks on `attnkit ablate run`: its driver, its workers or both are killed."""
+"""Attacks on `attnkit ablate run` that kill its driver, its workers or both."""
 
 import csv
 import json
@@ -22,15 +22,15 @@ from attnkit.ablation.launch import WORKER
 
 RUN = (FIT[0], "ablate", "run", "study.yaml", "--jobs", "2")
 ALONE = 5
-"""Seconds after which the workers of a driver that was killed must have ended by themselves."""
+"""Seconds within which the workers of a killed driver must end by themselves."""
 EPOCHS = {"driver": 40, "workers": 10, "both": 10}
-"""Of each run. A worker without its driver must not be able to end in time just because its training does."""
+"""Of each run. A worker without its driver must not end in time merely because its run is complete."""
 TIMED = ("second", "memory", "clock")
 Target = Literal["driver", "workers", "both"]
 
 
 def kill_study(ledger: Ledger, folder: Path, *, seed: int, tries: int, target: Target) -> None:
-    """Kill a study at random moments, uniform over the time that an undisturbed one takes, and go on with it until it ends."""
+    """Kill a study at random moments, uniform over the duration of an undisturbed one, and restart it until it ends."""
     write_study(calm := fresh(folder / "calm"), epochs=EPOCHS[target])
     began = time.monotonic()
     status = wait(forks.begin(RUN, directory=calm, tag=str(calm), out=calm / "calm"), 900)
@@ -56,7 +56,7 @@ def kill_study(ledger: Ledger, folder: Path, *, seed: int, tries: int, target: T
 
 
 def _driver_killed(place: Path, random: Random, seconds: float, most: int, *, alone: bool) -> tuple[list[Kill], list[str]]:
-    """Kill the driver up to `most` times, alone or with its workers; return the kills, and what went wrong."""
+    """Kill the driver up to `most` times, alone or with its workers; return the kills and what went wrong."""
     kills: list[Kill] = []
     finished: dict[str, int] = {}
     while True:
@@ -80,7 +80,7 @@ def _driver_killed(place: Path, random: Random, seconds: float, most: int, *, al
 
 
 def _workers_killed(place: Path, random: Random, seconds: float, most: int) -> tuple[list[Kill], list[str]]:
-    """Kill a worker, or all that there are, up to `most` times in the life of one driver; return the kills, and what went wrong."""
+    """Kill one worker, or all of them, up to `most` times in the life of one driver; return the kills and what went wrong."""
     kills: list[Kill] = []
     finished: dict[str, int] = {}
     tag, out = str(place), place / "leg_0"
@@ -102,7 +102,7 @@ def _workers_killed(place: Path, random: Random, seconds: float, most: int) -> t
 
 
 def _end(process: forks.Popen, tag: str, out: Path, seconds: float) -> list[str]:
-    """Wait for the end of a driver that is not disturbed any more; return what went wrong."""
+    """Wait for the end of a driver that is no longer disturbed; return what went wrong."""
     status = wait(process, limit(seconds))
     _ended(tag)
     left = forks.kill(tag)
@@ -118,7 +118,7 @@ def _workers(tag: str) -> list[int]:
 
 
 def _ended(tag: str) -> float:
-    """Wait until no worker of a try is left, but no longer than `ALONE`; return how long it took."""
+    """Wait until no worker of a try is left, for `ALONE` seconds at most; return how long it took."""
     began = time.monotonic()
     while _workers(tag) and time.monotonic() - began < ALONE:
         time.sleep(0.02)
@@ -126,7 +126,7 @@ def _ended(tag: str) -> float:
 
 
 def _begun_again(place: Path, finished: dict[str, int]) -> list[str]:
-    """Return which runs were finished once before, and have been written again."""
+    """Return the runs that had finished before and were written again."""
     problems = []
     for file in place.glob("runs/ablations/runs/*/status.json"):
         with suppress(json.JSONDecodeError, OSError):
@@ -138,7 +138,7 @@ def _begun_again(place: Path, finished: dict[str, int]) -> list[str]:
 
 
 def left_running(place: Path, *, seconds: float = ALONE) -> list[str]:
-    """Return whether processes whose current folder is that of a try live on after so many seconds."""
+    """Report processes in the folder of a try that are still alive after the given number of seconds."""
     until = time.monotonic() + seconds
     while left := sum(_is_in(process, place) for process in Path("/proc").glob("[0-9]*")):
         if time.monotonic() > until:
@@ -154,7 +154,7 @@ def _is_in(process: Path, place: Path) -> bool:
 
 
 def compare_studies(expected: Path, found: Path) -> list[str]:
-    """Return how the results and the tables of two studies differ, but for times."""
+    """Return how the results and tables of two studies differ, apart from times."""
     problems = []
     for name in ("runs.csv", "report.csv"):
         one, other = (_table(study / "runs/ablations/study" / name) for study in (expected, found))

@@ -1,4 +1,4 @@
-"""Attacks on `attnkit fit`: its processes are killed."""
+"""Attacks on `attnkit fit` that kill its processes."""
 
 import os
 import shutil
@@ -21,9 +21,9 @@ from attacks.runs import compare_runs, fresh, newest_run, tail, traceback_in
 
 FIT = (str(Path(sys.executable).with_name("attnkit")), "fit", "--config", "tiny.yaml")
 MOST_KILLS = 6
-"""Of a run; each is followed by a resume."""
+"""Maximum per run; each is followed by a resume."""
 PARTNER = 60
-"""Seconds after which the partner of a process that was killed must have ended by itself."""
+"""Seconds within which the partner of a killed process must end by itself."""
 
 Kill = dict[str, Any]
 Write = Callable[[Path], None]
@@ -32,12 +32,12 @@ Strike = Callable[[forks.Popen, Path, str, Random], Kill | None]
 
 
 def limit(seconds: float) -> float:
-    """Return how long an undisturbed process may take before it counts as hung, if it took so many seconds when it was measured."""
+    """Return how long an undisturbed process may take before it counts as hung, given the seconds that it was measured to take."""
     return 60 + 20 * seconds
 
 
 def wait(process: forks.Popen, seconds: float) -> int | None:
-    """Return the exit status of a process; None if it lives on after so many seconds."""
+    """Return the exit status of a process; None if it is still alive after the given number of seconds."""
     try:
         return process.wait(max(seconds, 0))
     except subprocess.TimeoutExpired:
@@ -45,7 +45,7 @@ def wait(process: forks.Popen, seconds: float) -> int | None:
 
 
 def calm(folder: Path, write: Write) -> tuple[Path, float]:
-    """Train without a disturbance; return the run and how many seconds it took."""
+    """Train undisturbed; return the run and its duration in seconds."""
     write(fresh(folder))
     began = time.monotonic()
     status = wait(forks.begin(FIT, directory=folder, tag=str(folder), out=folder / "calm"), 600)
@@ -53,7 +53,7 @@ def calm(folder: Path, write: Write) -> tuple[Path, float]:
 
 
 def undisturbed(folder: Path, status: int | None) -> Path:
-    """Return the run in a folder, which was not disturbed and so must have ended well."""
+    """Return the run in a folder; it was not disturbed, so it must have succeeded."""
     run = newest_run(folder)
     if status != 0 or run is None:
         raise SystemExit(f"the training fails without an attack (status {status}): {tail(folder / 'calm.err')}")
@@ -61,7 +61,7 @@ def undisturbed(folder: Path, status: int | None) -> Path:
 
 
 def kill_training(ledger: Ledger, folder: Path, *, seed: int, tries: int, strategy: str | None) -> None:
-    """Kill trainings at random moments: half of them uniform over the time of an undisturbed one, half over its rows of metrics.csv."""
+    """Kill runs at random moments: half of them uniform over the duration of an undisturbed one, half over its rows of metrics.csv."""
     write = partial(write_recipe, strategy=strategy)
     expected, seconds = calm(folder / "calm", write)
     total = rows_in(folder / "calm")
@@ -69,13 +69,13 @@ def kill_training(ledger: Ledger, folder: Path, *, seed: int, tries: int, strate
 
     def strike(process: forks.Popen, place: Path, tag: str, random: Random) -> Kill | None:
         if rows_in(place) > 0.8 * total:
-            return None  # it may end; or most kills would hit the last rows
+            return None  # it may finish; otherwise most kills would hit the last rows
         target, by_time, part = random.choice(["all", 0, 1] if strategy else ["all"]), random.random() < 0.5, random.random()
         if by_time:
             wait(process, part * seconds)
         else:
             row = part * total
-            if (before := rows_in(place)) > row:  # in what is left of a run that goes on
+            if (before := rows_in(place)) > row:  # in the remainder of a resumed run
                 row = before + part * (total - before)
             until = time.monotonic() + limit(seconds)
             while rows_in(place) < row and time.monotonic() < until and process.poll() is None:
@@ -92,7 +92,7 @@ def kill_training(ledger: Ledger, folder: Path, *, seed: int, tries: int, strate
 
 
 def kill_saving(ledger: Ledger, folder: Path, *, seed: int, tries: int) -> None:
-    """Kill trainings while the draft of a checkpoint lies in their folder; only kills that leave one count."""
+    """Kill runs while their folder holds a partial checkpoint; only kills that leave one behind count."""
     settings = []
     for strategy in (None, "fsdp2"):
         write = partial(write_recipe, strategy=strategy, saving=True)
@@ -123,12 +123,12 @@ def _strike_saving(life: float, process: forks.Popen, place: Path, tag: str, ran
 
 
 def drafts(place: Path) -> list[Path]:
-    """Return the checkpoints that are being written, or were when a process was killed."""
+    """Return the partial checkpoints: being written now, or when a process was killed."""
     return list(place.glob("runs/*/version_*/checkpoints/.*.tmp"))
 
 
 def _drafts(process: forks.Popen, place: Path, *, seen: bool = False) -> Iterator[tuple[float, float]]:
-    """Yield when each draft appeared and when it was gone, or at once (`seen`) when it appears, while a process lives."""
+    """While a process is alive, yield when each partial checkpoint appeared and disappeared, or (with `seen`) as soon as it appears."""
     before, began = set(drafts(place)), 0.0
     current: set[Path] = set()
     until = time.monotonic() + 600
@@ -141,12 +141,12 @@ def _drafts(process: forks.Popen, place: Path, *, seen: bool = False) -> Iterato
         elif current and not now and not seen:
             yield began, time.monotonic()
         current = now
-        before &= set(drafts(place))  # a leftover that was removed may come again
+        before &= set(drafts(place))  # a leftover may reappear after its removal
         time.sleep(0.0005)
 
 
 def rows_in(place: Path) -> int:
-    """Return the rows that the newest run in a folder has logged, the header included."""
+    """Return the number of rows that the newest run in a folder has logged, including the header."""
     run = newest_run(place)
     try:
         return 0 if run is None else (run / "metrics.csv").read_bytes().count(b"\n")
@@ -155,7 +155,7 @@ def rows_in(place: Path) -> int:
 
 
 def kill_ranks(tag: str, target: str | int) -> str:
-    """Kill all processes of a try, or one rank if it is there yet; return what was killed."""
+    """Kill all processes of a try, or one rank if it has started; return what was killed."""
     ranks = [process["pid"] for process in forks.alive(tag) if process["rank"] == target]
     if not ranks:
         forks.kill(tag)
@@ -186,10 +186,10 @@ def _runs(ledger: Ledger, folder: Path, seed: int, tries: int, setting: Callable
 
 
 def _killed(place: Path, random: Random, strike: Strike, seconds: float, most: int) -> tuple[list[Kill], list[str]]:
-    """Begin a training and go on with it until it ends by itself, killed up to `most` times.
+    """Start a run and resume it until it ends by itself, killing it up to `most` times.
 
     Returns:
-        The kills, each with the `problems` that it made at once; and what was wrong in the end.
+        The kills, each with the immediate `problems`; and the problems at the end.
     """
     kills: list[Kill] = []
     for leg in range(2 * MOST_KILLS):
