@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # bound it (docs/explanation/memory.md). They read these when they make their first one; what the environment already says is kept.
 for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, "32")
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own cannot be bounded: see attnkit.files
 
 __version__ = "0.1.0"
 

@@ -237,7 +237,8 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
         library = import_module("pyarrow.parquet")
     except ImportError as error:
         raise ConfigurationError(f"{path} needs the library 'pyarrow': pip install 'attnkit[data]'") from error
-    limit = unpacked_limit(regular(path).stat().st_size)
+    path = regular(path)
+    limit = unpacked_limit(path.stat().st_size)
     try:
         with library.ParquetFile(path) as described:
             texts = [c.path for c in map(described.schema.column, range(len(described.schema))) if c.physical_type == "BYTE_ARRAY"]
@@ -245,7 +246,8 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
             if sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)) > limit:
                 raise too_large(path)
         with library.ParquetFile(path, read_dictionary=texts) as file:
-            for batch in file.iter_batches(batch_size=8192):
+            batches = file.iter_batches(batch_size=8192, use_threads=False)
+            while (batch := _next_within(batches, 4 * unpacked_limit(path.stat().st_size))) is not None:
                 for i in range(batch.num_rows):
                     row = {name: column[i].as_py() for name, column in zip(batch.schema.names, batch.columns, strict=True)}
                     limit -= sum(len(value) for value in row.values() if isinstance(value, str | bytes))
@@ -254,5 +256,27 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
                     yield row
     except ConfigurationError:
         raise
+    except MemoryError as error:
+        raise too_large(path) from error
     except Exception as error:  # pyarrow's errors have no base class in common: OSError, ValueError, NotImplementedError, ...
         raise ConfigurationError(f"{path} is damaged, or not a parquet file ({str(error).strip().splitlines()[0][:200]})") from error
+
+
+def _next_within(batches: Iterator[Any], growth: int) -> Any:
+    """Return the next item or None; on Linux, the address space of this process may grow by at most `growth` bytes meanwhile.
+
+    Each page of a parquet file says how large it is unpacked, and pyarrow believes it, whatever the file's metadata say. pyarrow's own
+    allocator would reserve a gigabyte in advance, so `import attnkit` chooses that of the system.
+    """
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return next(batches, None)
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    bound = int(statm.read_text(encoding="ascii").split()[0]) * resource.getpagesize() + growth
+    resource.setrlimit(resource.RLIMIT_AS, (min([bound, *(n for n in (soft, hard) if n != resource.RLIM_INFINITY)]), hard))
+    try:
+        return next(batches, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

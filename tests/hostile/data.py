@@ -5,6 +5,8 @@ import io
 import json
 import os
 import struct
+import subprocess
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -217,6 +219,34 @@ def _parquet(folder: Path, column: list[str], **options: object) -> Path:
 def parquet_bomb(folder: Path) -> Path:
     """96 MB of zeros, compressed to some kB."""
     return _parquet(folder, ["0" * (8 << 20)] * 12, compression="zstd", use_dictionary=False, write_statistics=False)
+
+
+def parquet_page_bomb(folder: Path) -> Path:
+    """640 MB of zeros in one page, in a file whose metadata claim 1,000 bytes."""
+    import pyarrow.parquet as parquet
+
+    path = folder / "a.parquet"  # another process writes it, so that its memory is not counted
+    code = f"""import pyarrow as arrow, pyarrow.parquet as parquet
+parquet.write_table(
+    arrow.table({{"text": ["0" * (64 << 20)] * 10}}), {str(path)!r}, compression="zstd", use_dictionary=False, write_statistics=False,
+    data_page_size=1 << 30,
+)"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    group, content = parquet.ParquetFile(path).metadata.row_group(0), path.read_bytes()
+    for size in {group.total_byte_size, group.column(0).total_uncompressed_size}:
+        varint = _zigzag(size)
+        assert varint in content
+        content = content.replace(varint, _zigzag(1000, width=len(varint)))
+    return _text(folder, "a.parquet", content)
+
+
+def _zigzag(number: int, *, width: int = 1) -> bytes:
+    """Return the bytes of a number in Thrift's compact protocol, padded to `width` bytes."""
+    rest, groups = number << 1, []
+    while rest or len(groups) < width:
+        groups.append(rest & 0x7F)
+        rest >>= 7
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
 def parquet_dictionary_bomb(folder: Path) -> Path:
