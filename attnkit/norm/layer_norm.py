@@ -21,7 +21,7 @@ class LayerNorm(Norm):
     Args:
         d_model: Channels D.
         eps: Added to the variance (BERT: 1e-12).
-        bias: Whether there is a shift b.
+        bias: Whether to learn a shift b.
 
     Example:
         >>> import torch
@@ -47,5 +47,5 @@ class LayerNorm(Norm):
         return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        """Show width and eps."""
+        """Show the width, eps and whether there is a bias."""
         return f"{self.d_model}, eps={self.eps}, bias={self.bias is not None}"

@@ -11,7 +11,7 @@ from attnkit.registry import norms
 
 @norms.register("rms_norm")
 class RMSNorm(Norm):
-    r"""Root-mean-square normalisation: unit mean square over the channels, then a learned scale. The mean is left alone.
+    r"""Root-mean-square normalisation: unit mean square over the channels, then a learned scale. The mean is not subtracted.
 
     Equation:
         $$y = g \odot \frac{x}{\sqrt{\frac{1}{D} \sum_i x_i^2 + \epsilon}}$$
@@ -40,8 +40,8 @@ class RMSNorm(Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis of `x` [..., D]."""
-        return F.rms_norm(x, (self.d_model,), self.weight.to(x.dtype), self.eps)  # fused only where both have one precision
+        return F.rms_norm(x, (self.d_model,), self.weight.to(x.dtype), self.eps)  # fused only if both have the same dtype
 
     def extra_repr(self) -> str:
-        """Show width and eps."""
+        """Show the width and eps."""
         return f"{self.d_model}, eps={self.eps}"

@@ -1,4 +1,4 @@
-"""Tokenizers: text to token ids and back. Names: `attnkit.tokenizers.names()`."""
+"""Tokenizers: text to token ids and back. `attnkit.tokenizers.names()` lists them."""
 
 from attnkit.registry import TokenizerSpec, tokenizers
 from attnkit.tokenizer.base import SymbolTokenizer, Tokenizer

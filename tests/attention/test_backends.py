@@ -80,7 +80,7 @@ def test_an_overridden_score_of_one_object_is_read_too(seed: int) -> None:
             Softcapped,
             "Softcapped has no backend 'sdpa': it overrides `score`, which fused kernels do not read; choose 'auto' or one of reference",
         ),
-        (Learned, "Learned has no backend 'sdpa': its scale is not a plain number, and fused kernels read no other; choose 'auto'"),
+        (Learned, "Learned has no backend 'sdpa': its scale is not a plain number, as fused kernels require; choose 'auto'"),
     ],
 )
 def test_a_backend_that_does_not_read_the_score_is_refused(kind: type[InnerProduct], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,5 +67,5 @@ def test_a_finite_bias_is_taken_as_it_is(seed: int) -> None:
 
 
 def test_a_boolean_bias_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"attn_bias is added to the logits .* is boolean; pass a mask as `mask`"):
+    with pytest.raises(TypeError, match=r"attn_bias is added to the logits .* is boolean; pass a boolean mask as `mask`"):
         attention()(*draw(), attn_bias=torch.ones(Q, K, dtype=torch.bool))

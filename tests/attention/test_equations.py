@@ -71,7 +71,7 @@ def test_equation(name: str, is_masked: bool, seed: int) -> None:
 def test_unknown_backends_are_refused_with_the_valid_ones() -> None:
     attention = attnkit.attentions.build("additive", head_dim=2)
     x = torch.zeros(1, 1, 1, 2)
-    with pytest.raises(ValueError, match="no backend 'sdpa': its score is no inner product; choose 'auto' or one of reference, chunked"):
+    with pytest.raises(ValueError, match="no backend 'sdpa': its score is not an inner product; choose 'auto' or one of reference"):
         attention(x, x, x, backend="sdpa")
 
 

@@ -1,4 +1,4 @@
-"""What is drawn has the distribution that was asked for, and each row has its own stream of random numbers."""
+"""Samples have the requested distribution, and each row has its own random stream."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnkit.decoding import Generation, Start, stream
 from attnkit.decoding.logits import keep_top_k, keep_top_p, penalise_repetition
-from attnkit.decoding.sampling import _draw
+from attnkit.decoding.sampling import _sample
 from tests.decoding.conftest import EOS, PAD, Table
 
 DRAWS = 20_000
@@ -66,10 +66,10 @@ def test_later_tokens_are_drawn_from_the_softmax_too(seed: int) -> None:
     assert_drawn_from(beside, (logits.softmax(-1)[:, None] * logits.softmax(-1)).flatten())
 
 
-def test_impossible_tokens_are_never_drawn_even_at_the_ends_of_the_chances() -> None:
+def test_impossible_tokens_are_never_sampled_even_at_the_ends_of_the_unit_interval() -> None:
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
-    for chance, expected in ((0.0, 1), (1 - 2**-53, 3), (0.268, 1), (0.27, 3)):  # 1 / (1 + e) = 0.2689
-        assert _draw(logits, Generation(temperature=1.0), torch.tensor([chance], dtype=torch.float64)).tolist() == [expected]
+    for uniform, expected in ((0.0, 1), (1 - 2**-53, 3), (0.268, 1), (0.27, 3)):  # 1 / (1 + e) = 0.2689
+        assert _sample(logits, Generation(temperature=1.0), torch.tensor([uniform], dtype=torch.float64)).tolist() == [expected]
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,10 @@ def test_a_wider_beam_of_a_row_does_not_see_the_other_rows(options: dict[str, An
 
 def test_what_a_search_cannot_do_is_refused() -> None:
     table = Table(batch=1)
-    with pytest.raises(ConfigurationError, match="beam_size=2 there is no stream"):
+    with pytest.raises(ConfigurationError, match="beam_size=2 cannot stream"):
         stream(table.step, table.start(), Generation(beam_size=2), pad_id=PAD)
-    with pytest.raises(ConfigurationError, match="a beam search draws nothing, and so takes no temperature"):
+    with pytest.raises(ConfigurationError, match="beam search does not sample, so it takes no temperature"):
         search(table, temperature=1.0)
     for decode in (search, greedy):
-        with pytest.raises(ConfigurationError, match=r"end_tokens are \[2, 4\], but the vocabulary has 4 tokens"):
+        with pytest.raises(ConfigurationError, match=r"end_tokens are \[2, 4\], but token ids range from 0 to 3"):
             decode(table, end_tokens=[EOS, V])

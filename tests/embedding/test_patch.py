@@ -48,10 +48,10 @@ def test_sizes_that_the_patches_do_not_divide_are_refused() -> None:
 
 
 def test_texts_and_images_of_another_shape_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="reads images, but no image_shape is given"):
+    with pytest.raises(ConfigurationError, match="reads images, but image_shape is missing"):
         attnkit.embeddings.build("patch", vocab_size=9, d_model=4)
     embedding = Patch(d_model=4, image_shape=[1, 4, 4], patch_size=2)
-    with pytest.raises(ConfigurationError, match=r"images of \[3, 4, 4\] were given to a model of images of \[1, 4, 4\]"):
+    with pytest.raises(ConfigurationError, match=r"the model reads images of shape \[1, 4, 4\], but these have \[3, 4, 4\]"):
         embedding(torch.randn(2, 3, 4, 4))
     with pytest.raises(ConfigurationError, match="no segments"):
         embedding(torch.randn(2, 1, 4, 4), torch.zeros(2, 5, dtype=torch.long))

@@ -38,7 +38,7 @@ def test_words_have_their_vectors_exact_before_lower_case(tune: bool, path: str,
     embedding = build(path, tune=tune, scale=False)
     counts = embedding.load_vectors(WORDS)
     assert counts == (2, 1, 5)
-    assert str(counts) == "3 of 8 words have a vector (1 of them in lower case only), 5 have none"
+    assert str(counts) == "3 of 8 words have a vector (1 only in lower case), 5 do not"
     x = embedding(torch.tensor([[4, 5, 7]]))[0]
     torch.testing.assert_close(x, torch.tensor([vectors["the"], vectors["paris"], vectors["US"]]))
 
@@ -46,7 +46,7 @@ def test_words_have_their_vectors_exact_before_lower_case(tune: bool, path: str,
 def test_without_lower_case_a_word_is_only_itself(path: str) -> None:
     counts = build(path, lower_case=False).load_vectors(WORDS)
     assert counts == (2, 0, 6)
-    assert str(counts) == "2 of 8 words have a vector, 6 have none"
+    assert str(counts) == "2 of 8 words have a vector, 6 do not"
 
 
 def test_scaled_vectors_have_unit_mean_square_and_the_same_directions(path: str, vectors: dict[str, list[float]]) -> None:
@@ -107,11 +107,11 @@ def test_a_checkpoint_needs_no_file_and_an_empty_embedding_is_refused(path: str)
 
 
 def test_a_missing_file_a_foreign_vocabulary_and_wrong_sizes_are_refused(path: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"no file of vectors .*vector.txt.* Did you mean 'vectors.txt'"):
+    with pytest.raises(ConfigurationError, match=r"no vector file .*vector.txt.* Did you mean 'vectors.txt'"):
         build(str(tmp_path / "vector.txt")).load_vectors(WORDS)
     with pytest.raises(ConfigurationError, match="has none of the 8 words"):
         build(path).load_vectors([f"Ġ{i}" for i in range(8)])
-    with pytest.raises(ValueError, match="the vocabulary has 8 words, but 2 are given"):
+    with pytest.raises(ValueError, match="the vocabulary has 8 words, but 2 were given"):
         build(path).load_vectors(["the", "us"])
     with pytest.raises(ValueError, match="must be positive"):
         build(path, dim=0)

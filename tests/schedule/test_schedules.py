@@ -97,7 +97,7 @@ def test_a_decay_needs_an_end(name):
 @pytest.mark.parametrize("name", ["constant", "inverse_sqrt"])
 def test_an_endless_run_needs_warmup_in_steps(name):
     assert build(name, None, warmup_steps=7).factor(6) == 1.0
-    with pytest.raises(ConfigurationError, match="has no known end"):
+    with pytest.raises(ConfigurationError, match="the run is open-ended"):
         build(name, None, warmup_steps=0.1)
 
 
