@@ -148,7 +148,7 @@ def test_an_output_is_asked_for_where_there_is_one(seed: int) -> None:
     tokens = torch.randint(3, 9, (1, 4))
     encoder = attnkit.compose(stack="encoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9)
     assert len(attention_maps(encoder, tokens)) == 1
-    with pytest.raises(ValueError, match="EncoderModel makes no output"):
+    with pytest.raises(ValueError, match="EncoderModel generates no output"):
         attention_maps(encoder, tokens, tokens)
     both = attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=9)
     with pytest.raises(ValueError, match="pass the tokens that it generated"):

@@ -108,9 +108,7 @@ def _text(stream: BinaryIO, file: Path, wanted: Container[bytes], dim: int) -> I
                 raise ConfigurationError(f"{file}:{number}: {b' '.join(numbers)[:40].decode(errors='replace')!r} is not a row of numbers")
             yield f"{file}:{number}", word, _vector([float(n) for n in numbers])
     if listed is not None and number - 1 != listed:
-        raise ConfigurationError(
-            f"{file} is truncated or damaged: its header says {listed} words, but {max(number - 1, 0)} lines follow"
-        )
+        raise ConfigurationError(f"{file} is truncated or damaged: its header says {listed} words, but {max(number - 1, 0)} lines follow")
 
 
 def _lines(stream: BinaryIO, file: Path, longest: int) -> Iterator[bytes]:
