@@ -73,13 +73,13 @@ def test_a_stack_without_layers_to_split_or_recompute_is_offered_what_suits_it()
 
 
 def test_what_takes_longest_bounds_the_step() -> None:
-    sent = Traffic(beside={"gradients": 4e9}, between={"activations": 1e9})
+    sent = Traffic(overlapped={"gradients": 4e9}, exposed={"activations": 1e9})
     work: Any = {"kind": "bf16", "operations": 1e12, "touched": 2e9, "traffic": sent, "efficiency": 0.5}
     slow = {"tflops": {"bf16": 2.0}, "memory_bandwidth": 10.0, "bandwidth": 10.0}
     fast = {"tflops": {"bf16": 2000.0}, "memory_bandwidth": 1000.0, "bandwidth": 1000.0}
     bounds = [StepTime.of(Machine(**{**fast, name: rate}), **work).bound for name, rate in slow.items()]  # type: ignore[arg-type]
-    assert bounds == ["products of matrices", "reading and writing memory", "the network"]
+    assert bounds == ["matrix products", "memory bandwidth", "the network"]
     time = StepTime.of(Machine(**slow), **work)  # type: ignore[arg-type]
-    assert (time.products, time.memory, time.beside, time.between) == (1.0, 0.2, 0.4, 0.1)
+    assert (time.products, time.memory, time.overlapped, time.exposed) == (1.0, 0.2, 0.4, 0.1)
     assert (time.shortest, time.longest) == (1.1, 1.5)
     assert StepTime.of(Machine(), **work).shortest is None

@@ -39,7 +39,7 @@ def test_a_file_that_describes_no_machine_is_refused(tmp_path: Path, text: str) 
 
 @pytest.mark.parametrize("text", ["80", "GB", "-1GB", "0GB", "80 parsecs", "", "1e3GB"])
 def test_a_size_without_a_unit_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="has a unit, as in 80GB"):
+    with pytest.raises(ConfigurationError, match="a memory size has a unit, as in 80GB"):
         read_size(text)
 
 
