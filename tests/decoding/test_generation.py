@@ -28,12 +28,12 @@ from attnkit.decoding import Generation, Options
         ({"temperature": 1.0, "beam_size": 2}, "temperature=1.0 and beam_size=2 are mutually exclusive: beam search looks for"),
     ],
 )
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Generation(**options)
 
 
-def test_an_unknown_option_is_answered_with_the_nearest() -> None:
+def test_an_unknown_option_suggests_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match=r"generation has no option 'temprature'. Did you mean 'temperature'"):
         Generation.of({"temprature": 1.0})  # type: ignore[typeddict-unknown-key]
 

@@ -79,7 +79,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize("write", FORMATS)
-def test_every_format_gives_the_vectors_of_the_words_asked_for(
+def test_every_format_gives_the_vectors_of_the_requested_words(
     write: Callable[[Path, np.ndarray], Path], tmp_path: Path, rows: np.ndarray
 ) -> None:
     path = write(tmp_path, rows)
@@ -100,8 +100,8 @@ def test_another_width_is_refused(write: Callable[[Path, np.ndarray], Path], dim
         read_vectors(str(write(tmp_path, rows)), ["the"], dim=dim)
 
 
-@pytest.mark.parametrize("write", [f for f in FORMATS if f is not glove])  # GloVe's format does not say how many lines there are
-def test_a_file_that_is_cut_off_is_refused(write: Callable[[Path, np.ndarray], Path], tmp_path: Path, rows: np.ndarray) -> None:
+@pytest.mark.parametrize("write", [f for f in FORMATS if f is not glove])  # GloVe's format does not state the number of lines
+def test_a_truncated_file_is_refused(write: Callable[[Path, np.ndarray], Path], tmp_path: Path, rows: np.ndarray) -> None:
     path = write(tmp_path, rows)
     content = path.read_bytes()
     path.write_bytes(content[: -max(12, content[::-1].find(b"\n", 1))])
@@ -109,7 +109,7 @@ def test_a_file_that_is_cut_off_is_refused(write: Callable[[Path, np.ndarray], P
         read_vectors(str(path), WORDS, dim=DIM)
 
 
-def test_a_line_that_is_cut_off_is_named(tmp_path: Path) -> None:
+def test_a_truncated_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "v.txt"
     path.write_text("a 1 2\nb 3\n")
     with pytest.raises(ConfigurationError, match=r"v.txt:2: 1 numbers after the word, but dim is 2: the line is truncated"):
@@ -145,7 +145,7 @@ def test_damage_in_a_binary_file_is_named(tmp_path: Path, rows: np.ndarray) -> N
         read_vectors(str(path), WORDS, dim=DIM)
 
 
-def test_the_words_of_a_matrix_must_be_found_and_as_many(tmp_path: Path, rows: np.ndarray) -> None:
+def test_a_matrix_needs_one_word_list_of_the_same_length(tmp_path: Path, rows: np.ndarray) -> None:
     np.save(tmp_path / "v.npy", rows)
     path = str(tmp_path / "v.npy")
     with pytest.raises(ConfigurationError, match=r"needs one list of words beside it, v.txt or v.parquet; found none"):
