@@ -27,7 +27,7 @@ from attnkit.registry import ConfigurationError
 OWNER = ".owner"
 """Name of the folder of claims, within the claimed folder."""
 
-RENEWED = 10.0
+HEARTBEAT = 10.0
 """Seconds between heartbeats."""
 
 LEASE = 120.0
@@ -88,8 +88,8 @@ def owner_of(folder: Path) -> Owner | None:
     """Return the live process that holds a folder, or None. Changes nothing and does not wait."""
     while (number := _newest(folder)) is not None:
         with suppress(FileNotFoundError):  # a newer one has replaced it
-            owner, seen = _read(folder / OWNER / str(number))
-            return owner if seen != RELEASED and (_lives(owner) if owner.is_here() else _age(folder, seen) < LEASE) else None
+            owner, heartbeat = _read(folder / OWNER / str(number))
+            return owner if heartbeat != RELEASED and (_is_alive(owner) if owner.is_here() else _age(folder, heartbeat) < LEASE) else None
     return None
 
 
@@ -121,7 +121,7 @@ def owned(folder: Path, *, say: Callable[[str], None] | None = None, lost: Calla
     finally:
         if os.getpid() == me:  # not a fork of it
             ended.set()
-            renewing.join(RENEWED)
+            renewing.join(HEARTBEAT)
             with suppress(OSError):  # the folder was removed
                 os.utime(claim, (RELEASED, RELEASED))
 
@@ -194,19 +194,19 @@ def _falls_silent(folder: Path, owner: Owner, say: Callable[[str], None]) -> boo
         if left > 0:
             unsure = f"{folder} was last in use by {owner}, which cannot be checked from here"
             say(f"note: {unsure}; waiting up to {left:.0f} s for its next heartbeat")
-        until = time.monotonic() + left
-        while time.monotonic() < until:
-            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
-            _, seen = _read(claim)
-            if seen != first:
-                return seen == RELEASED
+        deadline = time.monotonic() + left
+        while time.monotonic() < deadline:
+            time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+            _, heartbeat = _read(claim)
+            if heartbeat != first:
+                return heartbeat == RELEASED
     except FileNotFoundError:
         return False
     return True
 
 
 def _renew(claim: Path, ended: threading.Event, lost: Callable[[str], None]) -> None:
-    while not ended.wait(RENEWED):
+    while not ended.wait(HEARTBEAT):
         with suppress(OSError):  # the next renewal may succeed
             newest = _newest(claim.parents[1])
             if newest is not None and newest > int(claim.name):
@@ -235,23 +235,23 @@ def _newest(folder: Path) -> int | None:
 def _read(claim: Path) -> tuple[Owner, float]:
     """Return who made a claim, and the owner's last heartbeat by the file server's clock."""
     with claim.open() as file:  # opening asks the file server rather than a cache
-        text, seen = file.read(), os.fstat(file.fileno()).st_mtime
+        text, heartbeat = file.read(), os.fstat(file.fileno()).st_mtime
     try:
-        return Owner(**json.loads(text)), seen
-    except (ValueError, TypeError):  # it is still being written, or its process died then
-        return Owner(), seen
+        return Owner(**json.loads(text)), heartbeat
+    except (ValueError, TypeError):  # it is still being written, or its process died while writing
+        return Owner(), heartbeat
 
 
-def _age(folder: Path, seen: float) -> float:
-    """Return the seconds since `seen`, by the file server's clock."""
+def _age(folder: Path, heartbeat: float) -> float:
+    """Return the seconds since `heartbeat`, by the file server's clock."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder / OWNER) as probe:
-            return os.fstat(probe.fileno()).st_mtime - seen
+            return os.fstat(probe.fileno()).st_mtime - heartbeat
     except OSError:  # this process may not write here
-        return time.time() - seen
+        return time.time() - heartbeat
 
 
-def _lives(owner: Owner) -> bool:
+def _is_alive(owner: Owner) -> bool:
     """Return whether a process on this machine is alive: a zombie is not, nor is another process with the same id."""
     try:
         os.kill(owner.pid, 0)

@@ -62,7 +62,7 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
         (["--mesh", "8by1"], "as in 8x1, but is '8by1'"),
         (["--mesh", "1x2", "--strategy", "ddp"], "ddp splits no layers"),
         (["--mesh", "1x3"], "num_heads 2 cannot be split over 3 processes"),
-        (["--mesh", "1x2", "--model.stack", "recurrent_encoder_decoder"], "this stack has none: use a mesh such as 8x1"),
+        (["--mesh", "1x2", "--model.stack", "recurrent_encoder_decoder"], "this stack has none; use a mesh such as 8x1"),
         (["--mesh", "9999x1", "--measure"], "--measure starts all 9999 processes of the mesh on this machine"),
         (["--precision", "8-mixed"], "there is no estimate for the precision '8-mixed'"),
     ],
