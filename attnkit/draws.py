@@ -76,7 +76,15 @@ def site(path: str) -> int:
 
 
 def name_sites(model: nn.Module) -> None:
-    """Set `site` of every module that has this attribute from its path, so that equal parts of two models draw the same numbers."""
+    """Set `site` of every module that has this attribute from its path, so that equal parts of two models draw the same numbers.
+
+    Example:
+        >>> from attnkit.dropout import Dropout
+        >>> model = nn.Sequential(Dropout(0.1))
+        >>> name_sites(model)
+        >>> model[0].site == site("0")
+        True
+    """
     for path, module in model.named_modules():
         if hasattr(module, "site"):
             module.site = site(path)
@@ -100,7 +108,13 @@ def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) 
 
 
 def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return random integers in [-2^15, 2^15), [B, ..., count]: the columns of `rows`, starting with `first`. A word gives four."""
+    """Return random integers in [-2^15, 2^15), [B, ..., count]: the columns of `rows`, starting with `first`. A word gives four.
+
+    Example:
+        >>> key, rows = torch.tensor([1]), torch.arange(3)
+        >>> torch.equal(fields(key, 2, rows, 9)[..., 5:], fields(key, 2, rows, 4, first=5))
+        True
+    """
     if not torch.compiler.is_compiling():
         before, skipped = divmod(first, FIELDS)
         drawn = words(keys, site, rows, -(-(skipped + count) // FIELDS), first=before).view(torch.int16)

@@ -62,6 +62,10 @@ class Dropout(nn.Module):
 
     Raises:
         ValueError: `p` is outside [0, 1].
+
+    Example:
+        >>> Dropout(0.5).eval()(torch.ones(3))
+        tensor([1., 1., 1.])
     """
 
     site: int = 0

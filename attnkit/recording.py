@@ -1,4 +1,4 @@
-"""Attention weights of any model on any backend, without a change to what the model computes."""
+"""Attention weights of any model on any backend, recorded without affecting what the model computes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -43,6 +43,16 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
 
     Raises:
         ConfigurationError: The options ask for sampling, or an end token is not in the vocabulary.
+
+    Example:
+        >>> from attnkit.state import State
+        >>> logits = torch.tensor([0.5, 0.3, 0.2]).log()  # the same at each step
+        >>> step = lambda tokens, state: (logits.expand(len(tokens), -1), state)
+        >>> generation = Generation(max_length=2, beam_size=2, length_penalty=0.0, end_tokens=[1])
+        >>> found = beam(step, Start(torch.tensor([[2]]), State()), generation, pad_id=2)
+        >>> found.tokens, found.scores.exp()
+        (tensor([[[1, 2],
+                 [0, 0]]]), tensor([[0.3000, 0.2500]]))
     """
     if generation.samples:
         raise ConfigurationError("beam search does not sample, so it takes no temperature; leave it out")

@@ -30,6 +30,11 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> 
 
     Raises:
         ConfigurationError: The options ask for beam search, or (raised by the iterator) an end token is not in the vocabulary.
+
+    Example:
+        >>> step = lambda tokens, state: (torch.nn.functional.one_hot(tokens[:, -1] + 1, 5).float(), state)  # counts
+        >>> [token.tolist() for token in stream(step, Start(torch.tensor([[1]])), Generation(end_tokens=[4]), pad_id=0)]
+        [[2], [3], [4]]
     """
     if generation.beam_size > 1:
         raise ConfigurationError(

@@ -29,6 +29,13 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
 
     Raises:
         ConfigurationError: There are too many weights for a page.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "map.html")
+        >>> write_page([AttentionMap("encoder", "self", 0, torch.ones(2, 1, 1), ["a"], ["a"], "tokens", "tokens")], path)
+        >>> path.read_text(encoding="utf-8")[:15]
+        '<!doctype html>'
     """
     size = sum(m.weights.numel() for m in maps)
     if size > LARGEST:

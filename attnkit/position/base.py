@@ -77,5 +77,9 @@ def frequencies(width: int, base: float, device: torch.device) -> Tensor:
     """Return the angular frequencies base^(-2i / width) for i < width / 2, [width / 2] in float64.
 
     They are recomputed on each call, so `.to(bfloat16)`, meta-device initialisation and sharding cannot corrupt them.
+
+    Example:
+        >>> frequencies(4, 10_000.0, torch.device("cpu"))
+        tensor([1.0000, 0.0100], dtype=torch.float64)
     """
     return base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)

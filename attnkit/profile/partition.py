@@ -176,6 +176,14 @@ def communication(memory: StepMemory, mesh: Mesh, strategy: str, *, micro_batche
         mesh: The processes.
         strategy: `ddp`, which reduces gradients once per step, or `fsdp2`, which gathers layers and reduces gradients per micro-batch.
         micro_batches: Micro-batches per step (`trainer.accumulate_grad_batches`).
+
+    Example:
+        >>> memory = StepMemory(parameters=8, layers=[4, 4], buffers=0, gradients=8, optimizer=16, forward=5, backward=5, backward_all=9,
+        ...     update=4, sums=3, made=20)
+        >>> communication(memory, Mesh(data=2, tensor=1), "ddp").parts
+        {'gradients: all-reduce': 8.0}
+        >>> communication(memory, Mesh(data=2, tensor=1), "fsdp2").parts
+        {'parameters: all-gather': 8.0, 'gradients: reduce-scatter': 4.0}
     """
     share = (mesh.data - 1) / mesh.data
     root, layers = memory.parameters - sum(memory.layers), sum(memory.layers)

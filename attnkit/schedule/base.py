@@ -20,6 +20,14 @@ class Schedule(ABC):
 
     Raises:
         ConfigurationError: `warmup_steps` is neither, or it is a fraction and the run is open-ended.
+
+    Example:
+        >>> class Halving(Schedule):
+        ...     def after_warmup(self, step):
+        ...         return 0.5 ** (step - self.warmup)
+        >>> schedule = Halving(warmup_steps=2, total_steps=None)
+        >>> [schedule.factor(t) for t in range(5)]
+        [0.5, 1.0, 1.0, 0.5, 0.25]
     """
 
     def __init__(self, *, warmup_steps: int | float, total_steps: int | None) -> None:

@@ -43,6 +43,11 @@ class Backend(ABC):
 
     Attributes:
         rank: `auto` tries backends of higher rank first: `reference` is 0, `chunked` 10, `sdpa` 20, and the default 30.
+
+    Example:
+        >>> import attnkit
+        >>> attnkit.attentions.build("dot_product", head_dim=4).backends  # those that can compute this score
+        ('reference', 'chunked', 'sdpa')
     """
 
     rank: ClassVar[int] = 30
