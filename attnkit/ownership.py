@@ -31,7 +31,7 @@ HEARTBEAT = 10.0
 """Seconds between heartbeats."""
 
 LEASE = 120.0
-"""Seconds without a heartbeat after which an owner on another machine counts as dead; NFS may cache a file's time for 60 s."""
+"""Seconds without a heartbeat after which an owner on another machine counts as dead; NFS may cache a time for up to 60 s."""
 
 RELEASED = 0.0
 """Modification time of a released claim. Setting it needs no disk space."""

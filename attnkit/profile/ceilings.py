@@ -16,7 +16,7 @@ from attnkit.profile.machine import PRODUCTS, Machine
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SECONDS = 0.5
-"""Minimum duration of each measurement."""
+"""Minimum duration of each measurement, in seconds."""
 LONG = 0.05
 """Seconds after which a matrix product is large enough."""
 
