@@ -1,4 +1,4 @@
-"""Biases of the logits, in a form that every backend can use."""
+"""Biases added to the logits, made safe for every backend."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from attnkit.masks import Mask
 
 @dataclass(frozen=True)
 class FiniteBias:
-    """A bias that is finite by construction, such as a position bias, so that `prepare` need not search it for -inf.
+    """A bias that is finite by construction, such as that of a position, and is not searched for -inf.
 
     Attributes:
-        values: Broadcastable to [B, H, Q, K], with at least two dimensions.
+        values: Broadcasts to [B, H, Q, K], with at least two dimensions.
     """
 
     values: Tensor
@@ -25,18 +25,18 @@ def prepare(
 ) -> tuple[Mask | None, Tensor | None]:
     """Return a mask and a finite bias that together are equivalent to `mask` and `bias`.
 
-    A key whose bias is -inf is masked, so a row without any other key gives zeros. +inf and NaN are not checked.
+    A key whose bias is -inf is masked, so that a row without any other key gives zeros. +inf and NaN are not checked.
 
     Args:
-        mask: Bool, broadcastable to [B, H, Q, K]; True = attend.
-        bias: Broadcastable to [B, H, Q, K].
+        mask: Broadcasts to [B, H, Q, K], or None.
+        bias: Broadcasts to [B, H, Q, K], or None.
         query: [B, H, Q, E].
         key: [B, Hkv, K, E].
-        dtype: The dtype that a backend may convert the bias to. If the bias has a wider range, each row is shifted so that its largest
-            unmasked value is zero: no weight changes, and the bias stays in range.
+        dtype: The type that a backend may convert the bias to. A wider bias is shifted, row by row, so that its largest unmasked number
+            is zero: that changes no weight and keeps the bias in range.
 
     Raises:
-        TypeError: The bias or the mask has the wrong dtype: a bias is numeric, a mask boolean.
+        TypeError: The bias is boolean.
 
     Example:
         >>> query, key = torch.ones(1, 1, 1, 4), torch.ones(1, 1, 2, 4)
