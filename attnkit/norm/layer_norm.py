@@ -47,5 +47,5 @@ class LayerNorm(Norm):
         return F.layer_norm(x, (self.d_model,), self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        """Show the width, eps and whether there is a bias."""
+        """Show width and eps."""
         return f"{self.d_model}, eps={self.eps}, bias={self.bias is not None}"

@@ -40,8 +40,8 @@ class RMSNorm(Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis of `x` [..., D]."""
-        return F.rms_norm(x, (self.d_model,), self.weight.to(x.dtype), self.eps)  # fused only if both have the same dtype
+        return F.rms_norm(x, (self.d_model,), self.weight.to(x.dtype), self.eps)  # fused only where both have one precision
 
     def extra_repr(self) -> str:
-        """Show the width and eps."""
+        """Show width and eps."""
         return f"{self.d_model}, eps={self.eps}"
