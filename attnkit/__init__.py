@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from attnkit.models.compose import compose
     from attnkit.recording import attention_maps, record_attention
 
-# For each of the last 1,024 shapes, oneDNN keeps a compiled primitive and torch another: gigabytes where batches differ in length. 32
-# bound it (docs/explanation/memory.md). They read these when they make their first one; what the environment already says is kept.
+# oneDNN and torch each cache a compiled primitive for the last 1,024 shapes: gigabytes if batches differ in length. A limit of 32 bounds
+# this (docs/explanation/memory.md). Both read the limit when they create their first primitive; a user's own setting is kept.
 for _variable in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
     os.environ.setdefault(_variable, "32")
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own cannot be bounded: see attnkit.files

@@ -1,8 +1,8 @@
 # https://doi.org/10.1145/2660193.2660195
-r"""Random numbers that are functions of what they are for, never of when, where or beside what they are drawn.
+r"""Counter-based random numbers: functions of their purpose, never of when, where or with what else they are drawn.
 
-A number depends on the key of its example, on the site that draws it (a module, a kind of mask) and on its coordinates there. So a run
-draws the same on any number of processes, in any batch, eager or compiled, and again when activations are recomputed.
+A number depends on the key of its example, the site that draws it (a module, a kind of mask) and its coordinates there. So a run draws the
+same numbers on any number of processes, in any batch, eager or compiled, and again when activations are recomputed.
 
 Equation:
     $$x = \mathrm{mix}(\mathrm{mix}(\mathrm{key} + \mathrm{site}) + c_1 \, \mathrm{row} + c_2 \, \mathrm{word})$$
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 FIELDS = 4
-"""Numbers of 16 bits in a word."""
+"""16-bit numbers in a 64-bit word."""
 
 
 def _signed(word: int) -> int:
@@ -29,16 +29,16 @@ _current: Tensor | None = None
 
 
 def begin(keys: Tensor | None) -> None:
-    """Set the keys [B] of the examples that models are trained on from here on; None: there are none, so torch's generators are used.
+    """Set the keys [B] of the examples that the model is trained on from now on, or None to use torch's generators.
 
-    They stay until the next call, for the backward pass may recompute activations.
+    They remain until the next call, since the backward pass may recompute activations.
     """
     global _current
     _current = keys
 
 
 def current() -> Tensor | None:
-    """Return the keys [B] that `begin` has set."""
+    """Return the keys [B] that `begin` set, or None."""
     return _current
 
 
@@ -47,7 +47,10 @@ def make_keys(example: Tensor, *words: int) -> Tensor:
 
     Args:
         example: int64 [B], a number for each example.
-        words: What the keys depend on too, in this order: a seed, an epoch.
+        words: Other numbers that the keys depend on, in order, such as a seed and an epoch.
+
+    Returns:
+        int64 [B].
 
     Example:
         >>> examples = torch.tensor([7, 8])
@@ -63,7 +66,7 @@ def make_keys(example: Tensor, *words: int) -> Tensor:
 
 
 def site(path: str) -> int:
-    """Return the number of a site, which follows from its name.
+    """Return the number of a site, which is a hash of its path.
 
     Example:
         >>> site("model.dropout") == site("model.dropout"), site("a") == site("b")
@@ -73,21 +76,29 @@ def site(path: str) -> int:
 
 
 def name_sites(model: nn.Module) -> None:
-    """Give every module that draws (one with an attribute `site`) the site of its path, so that equal parts of two models draw alike."""
+    """Set `site` of every module that has this attribute from its path, so that equal parts of two models draw the same numbers.
+
+    Example:
+        >>> from attnkit.dropout import Dropout
+        >>> model = nn.Sequential(Dropout(0.1))
+        >>> name_sites(model)
+        >>> model[0].site == site("0")
+        True
+    """
     for path, module in model.named_modules():
         if hasattr(module, "site"):
             module.site = site(path)
 
 
 def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return random words of 64 bits.
+    """Return random 64-bit words.
 
     Args:
         keys: int64 [B].
-        site: Of the draw.
+        site: Number of the site.
         rows: int64 [...], the number of each row.
-        count: Words W in a row.
-        first: Number of the first of them.
+        count: Number of words W in a row.
+        first: Number of the first word.
 
     Returns:
         int64 [B, ..., W].
@@ -97,19 +108,25 @@ def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) 
 
 
 def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
-    """Return random integers from -2^15 to 2^15 - 1, [B, ..., count]: the columns of `rows` from `first` on; four come from each word."""
+    """Return random integers in [-2^15, 2^15), [B, ..., count]: the columns of `rows`, starting with `first`. A word gives four.
+
+    Example:
+        >>> key, rows = torch.tensor([1]), torch.arange(3)
+        >>> torch.equal(fields(key, 2, rows, 9)[..., 5:], fields(key, 2, rows, 4, first=5))
+        True
+    """
     if not torch.compiler.is_compiling():
         before, skipped = divmod(first, FIELDS)
         drawn = words(keys, site, rows, -(-(skipped + count) // FIELDS), first=before).view(torch.int16)
         return drawn[..., skipped : skipped + count]
-    column = torch.arange(first, first + count, device=keys.device)  # a compiler fuses this, and cannot view words as fields
+    column = torch.arange(first, first + count, device=keys.device)  # a compiler can fuse this, but cannot view words as int16
     base = _mix(keys + site).view(-1, *[1] * rows.ndim) + rows * _ROW
     word = _mix(base[..., None] + (column >> 2) * _WORD)
     return (word << (48 - 16 * (column & 3))) >> 48
 
 
 def uniform(keys: Tensor, site: int, count: int) -> Tensor:
-    """Return numbers in [0, 1), float64 [B, count].
+    """Return uniform random numbers in [0, 1), float64 [B, count].
 
     Example:
         >>> long, short = uniform(torch.tensor([1, 2]), 3, 5), uniform(torch.tensor([2]), 3, 4)
@@ -121,7 +138,7 @@ def uniform(keys: Tensor, site: int, count: int) -> Tensor:
 
 
 def _mix(word: Tensor) -> Tensor:
-    """Return the output function of SplitMix64; shifts keep the sign, so it is masked away."""
+    """Apply the output function of SplitMix64. Right shifts extend the sign, so it is masked off."""
     word = (word ^ (word >> 30).bitwise_and(2**34 - 1)) * _FIRST
     word = (word ^ (word >> 27).bitwise_and(2**37 - 1)) * _SECOND
     return word ^ (word >> 31).bitwise_and(2**33 - 1)

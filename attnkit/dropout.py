@@ -1,11 +1,11 @@
 # https://jmlr.org/papers/v15/srivastava14a.html
-"""Dropout that is a function of the example, the module and the element, and costs no more than torch's.
+"""Dropout that is a function of the example, the module and the element, as fast as torch's.
 
-During the training of a task, which elements fall depends on the seed, the epoch, the example, the module's path and the element's
-coordinates alone (`attnkit.draws`): never on the batch, the padding, the process or the device. Elsewhere a seed from torch's global
-generator takes the place of the examples' keys.
+While a task is trained, which elements are dropped depends only on the seed, the epoch, the example, the module's path and the element's
+coordinates (`attnkit.draws`), never on the batch, the padding, the process or the device. Elsewhere, a seed from torch's global generator
+replaces the keys of the examples.
 
-Each element compares 16 random bits with a threshold, so the probability is a multiple of 2^-16; the scale is that of the actual one.
+For each element, 16 random bits are compared with a threshold, so the probability is a multiple of 2^-16; the scale accounts for that.
 """
 
 import torch
@@ -20,10 +20,10 @@ def dropout(x: Tensor, p: float, *, site: int = 0, rows: Tensor | None = None, f
     """Zero each element with probability `p` and scale the others by 1 / (1 - p).
 
     Args:
-        x: [B, ..., N]. If B is not the number of examples of the step, torch's global generator decides.
-        p: In [0, 1].
-        site: Which of the model's dropouts this is.
-        rows: int64 [...], numbers of the rows of N elements that one example has (default: counted from 0).
+        x: [B, ..., N]. If B is not the number of examples of the step, torch's global generator is used.
+        p: Probability, in [0, 1].
+        site: Identifies this dropout among those of the model.
+        rows: int64 [...], numbers of the rows of N elements within an example (default: counted from 0).
         first: Number of the first of the N elements.
 
     Example:
@@ -51,17 +51,21 @@ def dropout(x: Tensor, p: float, *, site: int = 0, rows: Tensor | None = None, f
 
 
 class Dropout(nn.Module):
-    """`dropout` in training mode, nothing in evaluation mode.
+    """`dropout` in training mode, the identity in evaluation mode.
 
     Args:
         p: Probability of zeroing an element, in [0, 1].
 
     Attributes:
-        site: Which of the model's dropouts this is; a task sets it by the module's path.
-        first: Number of the first element of a row that this process has, under tensor parallelism.
+        site: Identifies this dropout among those of the model; a task derives it from the module's path.
+        first: Number of the first element of a row on this process, under tensor parallelism.
 
     Raises:
         ValueError: `p` is outside [0, 1].
+
+    Example:
+        >>> Dropout(0.5).eval()(torch.ones(3))
+        tensor([1., 1., 1.])
     """
 
     site: int = 0
@@ -78,8 +82,8 @@ class Dropout(nn.Module):
 
         Args:
             x: [B, ..., N].
-            call: Number of this call, where a module is called several times in a step: each drops others.
-            position: Of the first row [..., N] of an example, where a sequence comes in parts.
+            call: Number of this call, for a module that is called several times in a step: each call drops different elements.
+            position: Position of the first row [..., N] of an example, for a sequence that is processed in parts.
         """
         if not self.training or self.p == 0.0:
             return x

@@ -1,5 +1,5 @@
 # https://proceedings.mlr.press/v9/glorot10a.html
-"""The linear map of every component."""
+"""The linear map that all components use."""
 
 from torch import nn
 
@@ -7,12 +7,12 @@ from torch import nn
 class Linear(nn.Linear):
     """A linear map with Glorot's uniform initialisation and zero bias.
 
-    Glorot and Bengio 2010, https://proceedings.mlr.press/v9/glorot10a.html; the choice of Vaswani et al. 2017 in tensor2tensor.
+    Glorot and Bengio 2010, https://proceedings.mlr.press/v9/glorot10a.html; used by Vaswani et al. 2017 in tensor2tensor.
 
     Args:
         in_features: Width of the input.
         out_features: Width of the output.
-        bias: Whether there is a bias.
+        bias: Whether to learn a bias.
 
     Example:
         >>> Linear(2, 3).bias.tolist()

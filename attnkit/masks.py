@@ -1,7 +1,7 @@
 """Attention masks: boolean, and True always means "may attend" or "is a real token".
 
-The functions return tensors that broadcast to [B, H, Q, K] and combine with `combine`. `Mask` wraps the result for the
-attention kernels: it neutralises rows that may attend nothing, which would otherwise be NaN after the softmax.
+The functions return tensors that broadcast to [B, H, Q, K]; `combine` joins them. `Mask` wraps the result for the attention kernels: it
+neutralises rows without any key, which would otherwise be NaN after the softmax.
 """
 
 from dataclasses import dataclass
@@ -12,20 +12,27 @@ from torch import Tensor
 
 
 def key(key_mask: Tensor) -> Tensor:
-    """Let every query attend the real keys.
+    """Let every query attend to the real keys.
 
     Args:
         key_mask: [B, K] bool, True = real token.
 
     Returns:
         [B, 1, 1, K] bool.
+
+    Raises:
+        TypeError: `key_mask` is not boolean.
+
+    Example:
+        >>> key(torch.tensor([[True, True, False]])).shape
+        torch.Size([1, 1, 1, 3])
     """
     check_bool(key_mask, "key_mask")
     return key_mask[:, None, None, :]
 
 
 def causal(query_positions: Tensor, key_positions: Tensor) -> Tensor:
-    """Let a query attend the keys at its own and earlier positions (absolute positions, so right with a cache too).
+    """Let a query attend to the keys at its own and earlier positions (absolute positions, so this is correct with a cache too).
 
     Args:
         query_positions: [B, Q] or [1, Q] integers.
@@ -43,15 +50,18 @@ def causal(query_positions: Tensor, key_positions: Tensor) -> Tensor:
 
 
 def sliding_window(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    """Let a query attend the keys fewer than `window` positions away, on both sides (combine with `causal` for one side).
+    """Let a query attend to the keys fewer than `window` positions away, on both sides (combine with `causal` for one side).
 
     Args:
         query_positions: [B, Q] or [1, Q] integers.
         key_positions: [B, K] or [1, K] integers.
-        window: Keys seen on one side, the query's own position included; at least 1.
+        window: Number of keys on each side, including the query's own position; at least 1.
 
     Returns:
         [B, 1, Q, K] bool.
+
+    Raises:
+        ValueError: `window` is less than 1.
 
     Example:
         >>> t = torch.arange(4)[None]
@@ -67,11 +77,11 @@ def sliding_window(query_positions: Tensor, key_positions: Tensor, window: int) 
 
 
 def document(query_documents: Tensor, key_documents: Tensor) -> Tensor:
-    """Let a query attend the keys of its own document, in rows that pack several.
+    """Let a query attend to the keys of its own document, in rows that pack several documents.
 
     Args:
         query_documents: [B, Q] integers, the document of each query.
-        key_documents: [B, K] integers.
+        key_documents: [B, K] integers, the document of each key.
 
     Returns:
         [B, 1, Q, K] bool.
@@ -87,7 +97,10 @@ def document(query_documents: Tensor, key_documents: Tensor) -> Tensor:
 
 
 def combine(*masks: Tensor | None) -> Tensor | None:
-    """Return the conjunction of the masks that are not None, or None if all are.
+    """Return the logical AND of the masks that are not None, or None if all are None.
+
+    Raises:
+        TypeError: A mask is not boolean.
 
     Example:
         >>> combine(None, torch.tensor([True, False]), torch.tensor([True, True]))
@@ -102,13 +115,13 @@ def combine(*masks: Tensor | None) -> Tensor | None:
 
 
 def positions(key_mask: Tensor) -> Tensor:
-    """Return the position of each token: the running count of real tokens, whatever side the padding is on.
+    """Return the position of each token: the running count of real tokens, whichever side the padding is on.
 
     Args:
         key_mask: [B, T] bool, True = real token.
 
     Returns:
-        [B, T] integers; padding has the position of the real token before it (0 at the start).
+        [B, T] int64; padding has the position of the preceding real token (0 at the start).
 
     Example:
         >>> positions(torch.tensor([[False, True, True], [True, True, False]]))
@@ -121,6 +134,9 @@ def positions(key_mask: Tensor) -> Tensor:
 def from_torch(mask: Tensor) -> Tensor:
     """Convert a boolean mask of `nn.MultiheadAttention` or `nn.Transformer`, where True means "ignore".
 
+    Raises:
+        TypeError: The mask is not boolean.
+
     Example:
         >>> from_torch(torch.tensor([False, True]))
         tensor([ True, False])
@@ -130,25 +146,30 @@ def from_torch(mask: Tensor) -> Tensor:
 
 
 def check_bool(mask: Tensor, name: str, shape: torch.Size | None = None) -> None:
-    """Raise unless the mask is boolean (with integers, nobody can tell which value means "attend") and has the shape, if one is given."""
+    """Check the dtype of a mask (integers would not say which value means "attend"), and its shape if one is given.
+
+    Raises:
+        TypeError: The mask is not boolean.
+        ValueError: The mask has another shape.
+    """
     if mask.dtype != torch.bool:
         raise TypeError(
             f"{name} must be a bool tensor with True = attend, but has dtype {mask.dtype}; "
             f"write `{name} == 1` (or use attnkit.masks.from_torch for masks of nn.MultiheadAttention, where True means ignore)"
         )
     if shape is not None and mask.shape != shape:
-        raise ValueError(f"{name} must have shape {list(shape)}, one value for each token, but has shape {list(mask.shape)}")
+        raise ValueError(f"{name} must have shape {list(shape)}, one value per token, but has shape {list(mask.shape)}")
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask as the attention kernels want it.
+    """A mask in the form that attention kernels need.
 
     Attributes:
-        allowed: Broadcasts to [B, H, Q, K], bool, or None. Rows that may attend nothing are opened here...
+        allowed: Bool, broadcastable to [B, H, Q, K], or None. Rows without any key are opened (all True) here...
         alive: ...and marked False here ([B, H, Q, 1], broadcastable), so that their output can be set to zero.
-        causal: Additionally, key column <= query column, with as many queries as keys. Kept symbolic, since fused kernels
-            skip the masked half.
+        causal: Whether the key's index must also not exceed the query's; there are as many queries as keys. Kept symbolic, so that fused
+            kernels can skip the masked half.
     """
 
     allowed: Tensor | None = None
@@ -159,6 +180,9 @@ class Mask:
     def of(cls, allowed: Tensor | None) -> Self | None:
         """Wrap a boolean mask, or return None for None.
 
+        Raises:
+            TypeError: The mask is not boolean.
+
         Example:
             >>> Mask.of(torch.tensor([[True, False], [False, False]]))
             Mask(allowed=tensor([[ True, False],
@@ -168,19 +192,19 @@ class Mask:
         if allowed is None:
             return None
         check_bool(allowed, "mask")
-        allowed = allowed if allowed.dim() > 1 else allowed[None]  # [K] is the same for every query
+        allowed = allowed if allowed.dim() > 1 else allowed[None]  # a mask [K] applies to every query
         alive = allowed.any(-1, keepdim=True)
         return cls(allowed=allowed | ~alive, alive=alive)
 
     def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
-        """Return the whole mask as one bool tensor that broadcasts to [B, H, Q, K]."""
+        """Return the mask as one bool tensor that broadcasts to [B, H, Q, K], or None if it allows everything."""
         if not self.causal:
             return self.allowed
         t = torch.arange(keys, device=device)[None]
         return combine(causal(t[:, :queries], t), self.allowed)
 
     def rows(self, start: int, stop: int, queries: int, keys: int, device: torch.device) -> "Mask":
-        """Return the mask of the queries `start:stop` alone."""
+        """Return the mask of the queries `start:stop` only."""
         allowed = self.dense(queries, keys, device)
         if allowed is not None and allowed.shape[-2] > 1:
             allowed = allowed[..., start:stop, :]

@@ -1,13 +1,13 @@
-"""One owner for a folder: a claim that names a process, and is renewed while that process lives. Works on network file systems.
+"""One owner per folder: a claim that names a process, and that the process renews while it lives. Works on network file systems.
 
-    FOLDER/.owner/7    who holds the folder; the file's time is the owner's last sign of life
+    FOLDER/.owner/7    who holds the folder; the file's modification time is the owner's last heartbeat
 
-A claim is a file with a number, created exclusively. To take over what a dead process left is to create the next number, so of several
-processes that try it at once, one succeeds. The greatest number counts, and is never removed: a process that was slow cannot bring back
-a smaller one. No file is locked: `flock` is not reliable on network file systems, and does not say who holds it.
+A claim is a numbered file, created exclusively. Taking over from a dead process means creating the next number, so if several processes try
+at once, exactly one succeeds. The highest number counts and is never removed, so a slow process cannot revive a lower one. No file is
+locked: `flock` is unreliable on network file systems, and does not say who holds the lock.
 
-On the same machine, a process that is gone is known to be dead, and one that is stopped is known to live. Whether a process on another
-machine lives is judged by its last sign of life. Both times are the file server's, so it does not matter whether the clocks agree.
+On the same machine, a process that no longer exists is dead, and a stopped one is alive. Whether a process on another machine is alive is
+judged by its last heartbeat. Both times come from the file server, so clocks need not agree.
 """
 
 import json
@@ -25,16 +25,16 @@ from pathlib import Path
 from attnkit.registry import ConfigurationError
 
 OWNER = ".owner"
-"""The folder of claims, in the folder that is claimed."""
+"""Name of the folder of claims, within the claimed folder."""
 
-RENEWED = 10.0
-"""Seconds between two signs of life."""
+HEARTBEAT = 10.0
+"""Seconds between heartbeats."""
 
 LEASE = 120.0
-"""Seconds without one after which an owner on another machine counts as dead; above the 60 s for which NFS may keep a file's time."""
+"""Seconds without a heartbeat after which an owner on another machine counts as dead; NFS may cache a time for up to 60 s."""
 
 RELEASED = 0.0
-"""The time of a claim that was given back. To set it needs no room on the disk."""
+"""Modification time of a released claim. Setting it needs no disk space."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +42,10 @@ class Owner:
     """The process that holds a folder.
 
     Attributes:
-        pid: Its number; 0: not known, because it has not written its claim yet.
-        host: The name of its machine.
-        machine: What tells machines apart: this boot of the system and the namespace of its process numbers; empty where that is not known.
-        started: When the process began, as the system counts it: numbers of processes are used again.
+        pid: Process id, or 0 if it is unknown because the claim is not written yet.
+        host: Host name of its machine.
+        machine: Identifies the machine: the boot id of the system and the PID namespace, or an empty string if they are unknown.
+        started: Start time of the process, in the system's units, because process ids are reused.
         since: When it claimed the folder, in seconds since 1970.
     """
 
@@ -57,17 +57,17 @@ class Owner:
 
     def __str__(self) -> str:
         if not self.pid:
-            return "a process that is just beginning"
+            return "a process that is just starting"
         here = "" if self.is_here() else f" on {self.host}"
         return f"process {self.pid}{here}, since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(self.since))}"
 
     def is_here(self) -> bool:
-        """Return whether this process can see whether the owner lives."""
+        """Return whether this process can check that the owner is alive."""
         return bool(self.machine) and self.machine == machine()
 
 
 class OwnedError(ConfigurationError):
-    """A folder belongs to another process that lives.
+    """A folder belongs to another process, which is alive.
 
     Args:
         folder: The folder.
@@ -85,11 +85,11 @@ class OwnedError(ConfigurationError):
 
 
 def owner_of(folder: Path) -> Owner | None:
-    """Return the living process that holds a folder, if there is one. Changes nothing and does not wait."""
+    """Return the live process that holds a folder, or None. Changes nothing and does not wait."""
     while (number := _newest(folder)) is not None:
-        with suppress(FileNotFoundError):  # there is a newer one
-            owner, seen = _read(folder / OWNER / str(number))
-            return owner if seen != RELEASED and (_lives(owner) if owner.is_here() else _age(folder, seen) < LEASE) else None
+        with suppress(FileNotFoundError):  # a newer one has replaced it
+            owner, heartbeat = _read(folder / OWNER / str(number))
+            return owner if heartbeat != RELEASED and (_is_alive(owner) if owner.is_here() else _age(folder, heartbeat) < LEASE) else None
     return None
 
 
@@ -99,12 +99,14 @@ def owned(folder: Path, *, say: Callable[[str], None] | None = None, lost: Calla
 
     Args:
         folder: The folder.
-        say: Wait for an owner on another machine: until it shows that it lives, or must be dead (at most `LEASE` seconds). Is told so.
-        lost: Is told, from another thread, that the folder was taken over, which happens if this process was stopped for longer than
-            `LEASE` seconds and another machine took it for dead (default: end this process at once, since the folder is not its own).
+        say: If given, wait for an owner on another machine until its next heartbeat, or until it counts as dead (at most `LEASE` seconds);
+            called with a message before waiting.
+        lost: Called with a message, from another thread, if the folder was taken over. This happens if this process was stopped for more
+            than `LEASE` seconds and a process on another machine assumed it dead (default: end this process at once, since it no longer
+            owns the folder).
 
     Raises:
-        OwnedError: It belongs to another process, or to this one.
+        OwnedError: The folder belongs to another process, or already to this one.
 
     Example:
         >>> with tempfile.TemporaryDirectory() as name, owned(Path(name)):
@@ -117,15 +119,15 @@ def owned(folder: Path, *, say: Callable[[str], None] | None = None, lost: Calla
     try:
         yield
     finally:
-        if os.getpid() == me:  # and not a fork of it
+        if os.getpid() == me:  # not a fork of it
             ended.set()
-            renewing.join(RENEWED)
+            renewing.join(HEARTBEAT)
             with suppress(OSError):  # the folder was removed
                 os.utime(claim, (RELEASED, RELEASED))
 
 
 def disown(folder: Path) -> None:
-    """Remove the claims on a folder that its owner is about to remove."""
+    """Remove the claims on a folder that its owner is about to delete."""
     for claim in list((folder / OWNER).glob("*")):
         claim.unlink(missing_ok=True)
     with suppress(OSError):
@@ -133,7 +135,7 @@ def disown(folder: Path) -> None:
 
 
 def machine() -> str:
-    """Return what tells machines, boots and containers apart; empty if this system does not say."""
+    """Return an identifier of this machine, boot and container, or an empty string if the system has none."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -152,7 +154,7 @@ def _claim(folder: Path, say: Callable[[str], None] | None) -> Path:
         if not _created(claim, json.dumps(asdict(me))):
             continue  # another process was faster
         newest = _newest(folder)
-        if newest != mine:  # between the look and the claim another process took the folder, and removed this number
+        if newest != mine:  # another process took the folder in between, and removed this number
             claim.unlink(missing_ok=True)
             continue
         for older in _numbers(folder):
@@ -162,14 +164,14 @@ def _claim(folder: Path, say: Callable[[str], None] | None) -> Path:
 
 
 def _created(claim: Path, text: str) -> bool:
-    """Create a claim, whole from the start, and return whether it was this process that did."""
+    """Create a claim together with its content, and return whether this process was the one to create it."""
     with tempfile.NamedTemporaryFile("w", dir=claim.parent) as draft:
         draft.write(text)
         draft.flush()
-        os.fchmod(draft.fileno(), 0o644)  # others may ask who it is
+        os.fchmod(draft.fileno(), 0o644)  # so that others can see who it is
         with suppress(OSError):  # it exists, or this file system has no hard links
             os.link(draft.name, claim)
-        if os.fstat(draft.fileno()).st_nlink > 1:  # a file server may report an error after it has made the link
+        if os.fstat(draft.fileno()).st_nlink > 1:  # a file server may report an error although it made the link
             return True
     try:
         with claim.open("x") as file:
@@ -183,7 +185,7 @@ def _created(claim: Path, text: str) -> bool:
 
 
 def _falls_silent(folder: Path, owner: Owner, say: Callable[[str], None]) -> bool:
-    """Watch an owner on another machine; return False at its next sign of life, and True when there was none for `LEASE` seconds."""
+    """Watch an owner on another machine; return False at its next heartbeat, or True after `LEASE` seconds without one."""
     number = _newest(folder)
     try:
         claim = folder / OWNER / str(number)
@@ -191,31 +193,31 @@ def _falls_silent(folder: Path, owner: Owner, say: Callable[[str], None]) -> boo
         left = LEASE - _age(folder, first)
         if left > 0:
             unsure = f"{folder} was last in use by {owner}, which cannot be checked from here"
-            say(f"note: {unsure}; waiting up to {left:.0f} s for its next sign of life")
-        until = time.monotonic() + left
-        while time.monotonic() < until:
-            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
-            _, seen = _read(claim)
-            if seen != first:
-                return seen == RELEASED
+            say(f"note: {unsure}; waiting up to {left:.0f} s for its next heartbeat")
+        deadline = time.monotonic() + left
+        while time.monotonic() < deadline:
+            time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+            _, heartbeat = _read(claim)
+            if heartbeat != first:
+                return heartbeat == RELEASED
     except FileNotFoundError:
         return False
     return True
 
 
 def _renew(claim: Path, ended: threading.Event, lost: Callable[[str], None]) -> None:
-    while not ended.wait(RENEWED):
+    while not ended.wait(HEARTBEAT):
         with suppress(OSError):  # the next renewal may succeed
             newest = _newest(claim.parents[1])
             if newest is not None and newest > int(claim.name):
                 owner, _ = _read(claim.with_name(str(newest)))
-                lost(f"{claim.parents[1]} was taken over by {owner}, because this process gave no sign of life for {LEASE:.0f} s")
+                lost(f"{claim.parents[1]} was taken over by {owner}, because this process sent no heartbeat for {LEASE:.0f} s")
                 return
             os.utime(claim)
 
 
 def _end(message: str) -> None:
-    print(f"attnkit: error: {message}; it ends without saving", file=sys.stderr, flush=True)
+    print(f"attnkit: error: {message}; exiting without saving", file=sys.stderr, flush=True)
     os._exit(1)
 
 
@@ -231,41 +233,41 @@ def _newest(folder: Path) -> int | None:
 
 
 def _read(claim: Path) -> tuple[Owner, float]:
-    """Return who made a claim, and the owner's last sign of life by the file server's clock."""
-    with claim.open() as file:  # opening asks a file server, not its cache
-        text, seen = file.read(), os.fstat(file.fileno()).st_mtime
+    """Return who made a claim, and the owner's last heartbeat by the file server's clock."""
+    with claim.open() as file:  # opening asks the file server rather than a cache
+        text, heartbeat = file.read(), os.fstat(file.fileno()).st_mtime
     try:
-        return Owner(**json.loads(text)), seen
-    except (ValueError, TypeError):  # it is still being written, or its process died then
-        return Owner(), seen
+        return Owner(**json.loads(text)), heartbeat
+    except (ValueError, TypeError):  # it is still being written, or its process died while writing
+        return Owner(), heartbeat
 
 
-def _age(folder: Path, seen: float) -> float:
-    """Return the seconds since a time of the file server."""
+def _age(folder: Path, heartbeat: float) -> float:
+    """Return the seconds since `heartbeat`, by the file server's clock."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder / OWNER) as probe:
-            return os.fstat(probe.fileno()).st_mtime - seen
+            return os.fstat(probe.fileno()).st_mtime - heartbeat
     except OSError:  # this process may not write here
-        return time.time() - seen
+        return time.time() - heartbeat
 
 
-def _lives(owner: Owner) -> bool:
-    """Return whether a process of this machine lives: a zombie does not, nor does another process with its number."""
+def _is_alive(owner: Owner) -> bool:
+    """Return whether a process on this machine is alive: a zombie is not, nor is another process with the same id."""
     try:
         os.kill(owner.pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it is someone else's
+        pass  # it belongs to another user
     return _started(owner.pid) in (owner.started, "")
 
 
 def _started(pid: int) -> str:
-    """Return when a process of this machine began; `dead` of a zombie; empty if the system does not say."""
+    """Return the start time of a process on this machine, `dead` for a zombie, or an empty string if it is unknown."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the name before it may hold anything
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the name in parentheses may contain anything
     except FileNotFoundError:
         return ""
-    except OSError:  # ProcessLookupError: it ended while it was read
+    except OSError:  # ProcessLookupError: it ended during the read
         return "dead"
     return "dead" if fields[0] in "ZX" else fields[19]

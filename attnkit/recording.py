@@ -1,4 +1,4 @@
-"""Attention weights from any model and any backend, without changing what the model computes."""
+"""Attention weights of any model on any backend, recorded without affecting what the model computes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,18 +19,18 @@ from attnkit.models.encoder_decoder import EncoderDecoderModel
 def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict[str, Tensor]]:
     """Record the attention weights of every forward pass inside the `with` block.
 
-    The weights are computed again from the inputs of each attention, in addition to the output: neither outputs, gradients nor the
-    random numbers of dropout change. They are those before dropout.
+    The weights are recomputed from the inputs of each attention, so outputs, gradients and the random numbers of dropout do not change.
+    They are the weights before dropout.
 
-    Around `generate` that leaves the last step, with a row for each beam; `attention_maps` gives all steps of what was chosen.
+    Around `generate`, only the last step remains, with one row per beam; `attention_maps` gives all steps of the chosen output.
 
     Args:
         model: Any module that contains attnkit attention.
-        logits: Record what the softmax reads, -inf at masked keys, in the place of the weights.
+        logits: Whether to record the inputs of the softmax, -inf at masked keys, instead of the weights.
 
     Yields:
-        A mapping from module path to weights (or logits) [B, H, Q, K], detached; a later call of the same module replaces the earlier. The
-        calls of a recurrent decoder that attends token by token are one: its queries are joined.
+        A mapping from module path to weights (or logits) [B, H, Q, K], detached. A later call of a module replaces an earlier one, except
+        in a recurrent decoder that attends token by token: the queries of all its calls are joined.
 
     Example:
         >>> import attnkit
@@ -57,26 +57,26 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
 
 
 def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = None, *, mask: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the weights with which a model reads `inputs`, and with which it made `output` from them.
+    """Return the attention weights of a model for `inputs`, and for the `output` that it generated from them.
 
-    The beams of a search change places at each step, and most of them are given up. So nothing is kept during the search: the output
-    that was chosen is read once more, whole. A model's step gives what its full pass gives, so these are the weights of that beam.
+    The beams of a search change places at each step, and most of them are discarded. So nothing is recorded during the search; instead,
+    one pass reads the whole chosen output. Decoding step by step computes the same as a full pass, so these are the weights of that beam.
 
-    Without dropout and gradients. The rows of padding, and those after the end of an output, say nothing.
+    Dropout and gradients are off. The rows of padding, and those after the end of an output, are meaningless.
 
     Args:
-        model: A model of `attnkit.compose`.
-        inputs: What the model reads: the source [B, S] of an encoder-decoder, the prompt [B, T] of a decoder, the tokens or images of an
+        model: A model from `attnkit.compose`.
+        inputs: The model's inputs: the source [B, S] of an encoder-decoder, the prompt [B, T] of a decoder, the tokens or images of an
             encoder.
-        output: What `model.generate` returned for `inputs` [B, L], or any tokens to be read as such (an encoder-decoder always has one).
-        mask: [B, S] or [B, T] bool, True = real token (default: all); as it was given to `generate`.
+        output: What `model.generate` returned for `inputs`, [B, L], or any other target tokens. Required for an encoder-decoder.
+        mask: [B, S] or [B, T] bool, True = real token (default: all), as passed to `generate`.
 
     Returns:
-        From module path to weights [B, H, Q, K]. In the decoder of an encoder-decoder the query t is the step that made `output[:, t]`
-        (Q = L); the queries of a decoder are the prompt and the output but its last token (Q = T + L - 1).
+        A mapping from module path to weights [B, H, Q, K]. In the decoder of an encoder-decoder, query t is the step that generated
+        `output[:, t]` (Q = L). The queries of a decoder are the prompt and all tokens of the output except the last (Q = T + L - 1).
 
     Raises:
-        ValueError: An encoder-decoder has no output, or a model that makes none has one.
+        ValueError: `output` is missing for an encoder-decoder, or is given for a model that generates nothing.
 
     Example:
         >>> import attnkit
@@ -88,16 +88,16 @@ def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = Non
         torch.Size([1, 2, 4, 3])
     """
     if output is None and isinstance(model, EncoderDecoderModel):
-        raise ValueError("an encoder-decoder attends from an output: pass the tokens that it generated, or others")
+        raise ValueError("an encoder-decoder needs an output to attend from: pass the tokens that it generated, or any others")
     if output is not None and not isinstance(model, EncoderDecoderModel | DecoderModel):
-        raise ValueError(f"{type(model).__name__} makes no output from its inputs: leave it out")
+        raise ValueError(f"{type(model).__name__} generates no output from its inputs: leave out `output`")
     with generating(model), record_attention(model) as maps:
         if isinstance(model, EncoderDecoderModel) and output is not None:
             start = output.new_full((len(output), 1), model.bos_id)
             model(inputs, torch.cat([start, output[:, :-1]], 1), src_mask=mask)
         elif output is not None:
-            made = output[:, :-1]
-            model(torch.cat([inputs, made], 1), key_mask=None if mask is None else torch.cat([mask, torch.ones_like(made).bool()], 1))
+            read = output[:, :-1]
+            model(torch.cat([inputs, read], 1), key_mask=None if mask is None else torch.cat([mask, torch.ones_like(read).bool()], 1))
         else:
             model(inputs, key_mask=mask)
     return maps

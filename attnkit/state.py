@@ -1,7 +1,7 @@
-"""Decoding state as a value: whatever a model remembers between steps, in a frozen dataclass of tensors.
+"""Decoding state as an immutable value: whatever a model remembers between steps, in a frozen dataclass of tensors.
 
-A state is never changed in place. So two generations cannot meddle with each other, and a beam search that goes back to an
-older state finds it as it was.
+A state is never modified in place. So generations cannot interfere with each other, and a beam search that returns to an older state finds
+it intact.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -12,10 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class State:
-    """Base of all states. Every tensor in it, however deep, has the batch as its first axis."""
+    """Base class of all states. The first axis of every tensor in it, however deeply nested, is the batch."""
 
     def select(self, index: Tensor) -> Self:
-        """Return the state of the rows `index` [N]: a reordered, repeated or shortened batch.
+        """Return the state of the rows `index` [N] int64: the batch reordered, repeated or shortened.
 
         Example:
             >>> import torch

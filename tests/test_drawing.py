@@ -28,8 +28,8 @@ def data_of(path: Path) -> dict:
     return json.loads(found[1])
 
 
-def test_labels_must_fit(seed: int) -> None:
-    with pytest.raises(ValueError, match=r"weights \[3, 4\] need as many labels, but there are 2 and 4"):
+def test_labels_must_match_the_weights(seed: int) -> None:
+    with pytest.raises(ValueError, match=r"weights \[3, 4\] need as many labels, but got 2 and 4"):
         AttentionMap("encoder", "self", 0, torch.zeros(1, 3, 4), "ab", "abcd", "", "")
 
 
@@ -58,7 +58,7 @@ def test_a_page_has_all_weights_and_labels(seed: int, tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["map.html"]
 
 
-def test_a_page_loads_nothing(tmp_path: Path) -> None:
+def test_a_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
     write_page([make()], tmp_path / "map.html")
     text = (tmp_path / "map.html").read_text(encoding="utf-8")
     assert "default-src 'none'" in text
@@ -104,7 +104,7 @@ def test_a_long_text_makes_a_larger_figure_then_loses_its_labels_and_then_is_ref
     assert huge.get_figwidth() <= figures.LARGEST + 1
     assert "too long for labels" in notes[0]
     assert not huge.axes[0].get_yticklabels()
-    with pytest.raises(ConfigurationError, match=r"3000 tokens in 2 heads of 1 layers are too much.*or write \.html"):
+    with pytest.raises(ConfigurationError, match=r"3000 tokens in 2 heads of 1 layers do not fit in one figure.*or write \.html"):
         draw([make("a", "a" * 3000)])
 
 

@@ -21,7 +21,7 @@ def keys(count: int, *words: int) -> torch.Tensor:
     return draws.make_keys(torch.arange(count), *words)
 
 
-def test_words_are_those_of_splitmix64_in_plain_integers() -> None:
+def test_words_equal_splitmix64_in_plain_integers() -> None:
     top = 2**64
 
     def mix(z: int) -> int:
@@ -36,7 +36,7 @@ def test_words_are_those_of_splitmix64_in_plain_integers() -> None:
             assert int(found[r, w]) % top == mix((base + word * 0xD1342543DE82EF95) % top)
 
 
-def test_what_falls_does_not_depend_on_batch_padding_or_process() -> None:
+def test_dropped_elements_do_not_depend_on_batch_padding_or_process() -> None:
     module, x = Dropout(0.4), torch.ones(6, 5, 9)
     draws.begin(keys(6, 1, 2))
     whole = module(x)
@@ -47,7 +47,7 @@ def test_what_falls_does_not_depend_on_batch_padding_or_process() -> None:
 
 
 @pytest.mark.parametrize("first", [1, 4, 6])
-def test_a_process_with_some_of_the_columns_drops_the_same(first: int) -> None:
+def test_a_process_with_some_columns_drops_the_same_elements(first: int) -> None:
     module, x = Dropout(0.4), torch.ones(2, 5, 9)
     draws.begin(keys(2))
     whole = module(x)
@@ -55,7 +55,7 @@ def test_a_process_with_some_of_the_columns_drops_the_same(first: int) -> None:
     assert torch.equal(module(x[..., first:]), whole[..., first:])
 
 
-def test_epochs_seeds_examples_sites_and_calls_draw_otherwise() -> None:
+def test_epochs_seeds_examples_sites_and_calls_drop_different_elements() -> None:
     module, x, seen = Dropout(0.5), torch.ones(2, 64), []
     for seed, epoch, site, call in ((0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)):
         draws.begin(keys(2, seed, epoch))
@@ -64,7 +64,7 @@ def test_epochs_seeds_examples_sites_and_calls_draw_otherwise() -> None:
     assert len(set(seen)) == len(seen)
 
 
-def test_a_step_of_a_sequence_drops_what_the_whole_does() -> None:
+def test_a_part_of_a_sequence_drops_the_same_elements_as_the_whole() -> None:
     module, x = Dropout(0.5), torch.ones(2, 7, 8)
     draws.begin(keys(2))
     assert torch.equal(torch.stack([module(x[:, t], position=t) for t in range(7)], 1), module(x))
@@ -81,19 +81,19 @@ def test_numbers_are_uniform_and_uncorrelated() -> None:
         assert np.abs(found).max() < 5.5 / length**0.5
 
 
-def test_without_keys_torch_decides() -> None:
+def test_without_keys_torchs_generator_is_used() -> None:
     x = torch.ones(3, 50)
     torch.manual_seed(3)
     first, second = dropout(x, 0.5), dropout(x, 0.5)
     torch.manual_seed(3)
     assert torch.equal(first, dropout(x, 0.5))
     assert not torch.equal(first, second)
-    draws.begin(keys(4))  # of a batch of another size
+    draws.begin(keys(4))  # keys of a batch of another size
     torch.manual_seed(3)
     assert torch.equal(first, dropout(x, 0.5))
 
 
-def test_sites_follow_from_paths() -> None:
+def test_sites_are_derived_from_paths() -> None:
     stack = {"d_model": 8, "num_layers": 2, "num_heads": 2}
     one = attnkit.compose(stack="encoder", **stack, vocab_size=9)
     two = attnkit.compose(stack="encoder", **stack, position="rotary", vocab_size=9)
@@ -108,7 +108,7 @@ def test_sites_follow_from_paths() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_chunks_of_queries_drop_what_the_whole_attention_does(size: int) -> None:
+def test_chunks_of_queries_drop_the_same_weights_as_the_whole(size: int) -> None:
     attention = attnkit.attentions.build("additive", head_dim=4, num_heads=2)
     query, key, value = (torch.randn(3, 2, length, 4, generator=torch.Generator().manual_seed(0)) for length in (5, 7, 7))
     draws.begin(keys(3))
@@ -124,7 +124,7 @@ def test_chunks_of_queries_drop_what_the_whole_attention_does(size: int) -> None
     torch.testing.assert_close(torch.cat(steps, 2), attention(query, key, value, backend="reference", dropout=0.5))
 
 
-def test_recomputed_activations_draw_the_same_after_the_forward_pass_has_ended() -> None:
+def test_recomputed_activations_draw_the_same_numbers_after_the_forward_pass() -> None:
     module, x = Dropout(0.5), torch.ones(2, 50, requires_grad=True)
     draws.begin(keys(2))
     y = torch.utils.checkpoint.checkpoint(lambda x: module(x) * x, x, use_reentrant=False, preserve_rng_state=False)
@@ -133,7 +133,7 @@ def test_recomputed_activations_draw_the_same_after_the_forward_pass_has_ended()
 
 
 @pytest.mark.slow
-def test_compiled_dropout_drops_the_same() -> None:
+def test_compiled_dropout_drops_the_same_elements() -> None:
     code = """
 import torch
 from attnkit import draws

@@ -15,7 +15,7 @@ def test_rate_and_scale(p: float, dtype: torch.dtype, seed: int) -> None:
     assert y.double().max().item() == pytest.approx(1 / (1 - p), rel=0.01 if dtype == torch.bfloat16 else 1e-3)
 
 
-def test_elements_fall_independently(seed: int) -> None:
+def test_elements_are_dropped_independently(seed: int) -> None:
     y = dropout(torch.ones(100_000), 0.5).view(-1, 4)  # four masks share one random number
     correlation = torch.corrcoef((y == 0).double().T) - torch.eye(4)
     assert correlation.abs().max() < 0.03
@@ -33,7 +33,7 @@ def test_the_ends_of_the_range(seed: int) -> None:
     assert torch.isfinite(dropout(x, 1 - 1e-9)).all()
 
 
-def test_gradients_fall_on_what_stays(seed: int) -> None:
+def test_only_kept_elements_have_gradients(seed: int) -> None:
     x = torch.randn(1000, requires_grad=True)
     y = dropout(x, 0.4)
     y.sum().backward()
@@ -41,7 +41,7 @@ def test_gradients_fall_on_what_stays(seed: int) -> None:
     torch.testing.assert_close(x.grad * x, y)
 
 
-def test_the_seed_decides(seed: int) -> None:
+def test_the_seed_determines_the_dropped_elements(seed: int) -> None:
     x = torch.ones(100)
     torch.manual_seed(seed)
     first = dropout(x, 0.5)
@@ -50,13 +50,13 @@ def test_the_seed_decides(seed: int) -> None:
     assert not torch.equal(first, dropout(x, 0.5))
 
 
-def test_the_module_acts_in_training_alone(seed: int) -> None:
+def test_the_module_acts_only_in_training(seed: int) -> None:
     module, x = Dropout(0.5), torch.ones(100)
     assert not torch.equal(module(x), x)
     assert torch.equal(module.eval()(x), x)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1])
-def test_what_is_no_probability_is_refused(p: float) -> None:
+def test_probabilities_outside_0_and_1_are_refused(p: float) -> None:
     with pytest.raises(ValueError, match=f"must be in \\[0, 1\\], but is {p}"):
         Dropout(p)

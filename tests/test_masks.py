@@ -5,7 +5,7 @@ from attnkit import masks
 from attnkit.masks import Mask
 
 
-def test_combinations_are_the_conjunction_element_by_element(seed: int) -> None:
+def test_combine_is_the_elementwise_and(seed: int) -> None:
     b, t, window = 2, 6, 3
     real = torch.rand(b, t) < 0.7
     documents = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2]])
@@ -42,24 +42,24 @@ def test_positions_count_the_real_tokens() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.uint8])
-def test_only_bool_says_which_value_attends(dtype: torch.dtype) -> None:
+def test_masks_of_other_dtypes_are_refused(dtype: torch.dtype) -> None:
     mask = torch.ones(2, 3, dtype=dtype)
     for use in (masks.key, masks.combine, masks.from_torch, Mask.of):
         with pytest.raises(TypeError, match="True = attend"):
             use(mask)
 
 
-def test_from_torch_turns_the_polarity_around() -> None:
+def test_from_torch_inverts_the_polarity() -> None:
     assert masks.from_torch(torch.tensor([True, False])).tolist() == [False, True]
 
 
-def test_a_window_of_nothing_is_refused() -> None:
+def test_an_empty_window_is_refused() -> None:
     t = torch.arange(2)[None]
     with pytest.raises(ValueError, match="window must be at least 1, but is 0"):
         masks.sliding_window(t, t, 0)
 
 
-def test_empty_rows_are_opened_and_marked_of_the_combined_mask() -> None:
+def test_empty_rows_of_the_combined_mask_are_opened_and_marked() -> None:
     t = torch.arange(3)[None]
     only_last = masks.key(torch.tensor([[False, False, True]]))
     mask = Mask.of(masks.combine(only_last, masks.causal(t, t)))
@@ -70,7 +70,7 @@ def test_empty_rows_are_opened_and_marked_of_the_combined_mask() -> None:
     assert mask.allowed[0, 0].tolist() == [[True] * 3, [True] * 3, [False, False, True]]
 
 
-def test_rows_of_a_mask_are_its_rows(seed: int) -> None:
+def test_rows_select_the_rows_of_a_mask(seed: int) -> None:
     allowed = torch.rand(2, 1, 5, 5) < 0.5
     for mask in (Mask.of(allowed), Mask(causal=True), Mask.of(allowed[:, :, :1]), Mask.of(allowed[0, 0, 0])):
         assert mask is not None

@@ -1,4 +1,4 @@
-"""One owner for a folder, whatever dies, stops or is slow in between."""
+"""One owner per folder, whichever process dies, stops or is slow."""
 
 import json
 import multiprocessing
@@ -53,7 +53,7 @@ def hold(folder: Path) -> Callable[[], None]:
 
 
 def claim(folder: Path, *, number: int = 0, content: dict[str, Any] | str = "", silent: float = 0.0) -> Path:
-    """Write the claim of another process, which gave its last sign of life some seconds ago."""
+    """Write the claim of another process, whose last heartbeat was `silent` seconds ago."""
     path = folder / OWNER / str(number)
     path.parent.mkdir(exist_ok=True)
     path.write_text(content if isinstance(content, str) else json.dumps(content))
@@ -91,7 +91,7 @@ def race(folder: Path, start: Any, won: Any, leave: Any) -> None:
 
 
 @pytest.mark.parametrize("state", ["free", "stale", "released"])
-def test_of_twenty_that_claim_at_once_one_gets_it(tmp_path: Path, state: str) -> None:
+def test_if_twenty_processes_claim_a_folder_at_once_one_gets_it(tmp_path: Path, state: str) -> None:
     for attempt in range(3):
         folder = tmp_path / str(attempt)
         folder.mkdir()
@@ -114,7 +114,7 @@ def test_of_twenty_that_claim_at_once_one_gets_it(tmp_path: Path, state: str) ->
         assert owner_of(folder) is None
 
 
-def test_a_number_of_a_process_that_was_used_again_is_another_process(tmp_path: Path) -> None:
+def test_a_reused_process_id_is_another_process(tmp_path: Path) -> None:
     with forked(hold(tmp_path)) as pid:
         until(lambda: owner_of(tmp_path))
         path = tmp_path / OWNER / "0"
@@ -123,34 +123,34 @@ def test_a_number_of_a_process_that_was_used_again_is_another_process(tmp_path: 
         assert ownership._started(pid) != "1"
 
 
-def test_a_process_that_is_stopped_or_not_reaped_is_told_apart(tmp_path: Path) -> None:
+def test_a_stopped_process_is_alive_and_a_zombie_is_dead(tmp_path: Path) -> None:
     with forked(hold(tmp_path)) as pid:
         until(lambda: owner_of(tmp_path))
         os.kill(pid, signal.SIGSTOP)
         os.utime(tmp_path / OWNER / "0", (time.time() - 10 * LEASE,) * 2)
-        assert owner_of(tmp_path) is not None  # on the same machine a process is asked, not its lease
+        assert owner_of(tmp_path) is not None  # on the same machine, the process counts and not its lease
         os.kill(pid, signal.SIGKILL)
         until(lambda: owner_of(tmp_path) is None)  # a zombie: its parent has not waited for it
 
 
 @pytest.mark.parametrize("content", [ELSEWHERE, "", '{"pid": 47', '{"new_field": 1}'], ids=["elsewhere", "empty", "cut", "unknown"])
-def test_what_cannot_be_checked_is_judged_by_its_last_sign_of_life(tmp_path: Path, content: Any) -> None:
+def test_an_owner_that_cannot_be_checked_is_judged_by_its_last_heartbeat(tmp_path: Path, content: Any) -> None:
     path = claim(tmp_path, content=content, silent=LEASE / 2)
-    with pytest.raises(OwnedError, match="stop it on node7" if content == ELSEWHERE else "a process that is just beginning"):
+    with pytest.raises(OwnedError, match="stop it on node7" if content == ELSEWHERE else "a process that is just starting"):
         owned(tmp_path).__enter__()
     os.utime(path, (time.time() - LEASE - 5,) * 2)
     with owned(tmp_path):
         assert [p.name for p in (tmp_path / OWNER).iterdir()] == ["1"]
 
 
-def test_clocks_that_disagree_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_need_not_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(tmp_path, content=ELSEWHERE)
     now = time.time()
     monkeypatch.setattr(ownership.time, "time", lambda: now + 10 * LEASE)
     assert owner_of(tmp_path) is not None
 
 
-def test_an_owner_elsewhere_is_watched_until_it_shows_that_it_lives(tmp_path: Path) -> None:
+def test_an_owner_on_another_machine_is_watched_until_its_next_heartbeat(tmp_path: Path) -> None:
     path, said = claim(tmp_path, content=ELSEWHERE, silent=LEASE / 2), list[str]()
 
     def say(line: str) -> None:
@@ -163,7 +163,7 @@ def test_an_owner_elsewhere_is_watched_until_it_shows_that_it_lives(tmp_path: Pa
     assert "cannot be checked from here; waiting up to" in said[0]
 
 
-def test_an_owner_elsewhere_that_stays_silent_is_taken_for_dead(tmp_path: Path) -> None:
+def test_an_owner_on_another_machine_without_heartbeats_counts_as_dead(tmp_path: Path) -> None:
     claim(tmp_path, content=ELSEWHERE, silent=LEASE - 1.5)
     with owned(tmp_path, say=lambda line: None):
         found = owner_of(tmp_path)
@@ -171,8 +171,8 @@ def test_an_owner_elsewhere_that_stays_silent_is_taken_for_dead(tmp_path: Path) 
         assert found.pid == os.getpid()
 
 
-def test_an_owner_shows_that_it_lives_and_notices_that_it_was_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "RENEWED", 0.02)
+def test_an_owner_sends_heartbeats_and_notices_that_it_lost_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "HEARTBEAT", 0.02)
     lost: list[str] = []
     with owned(tmp_path, lost=lost.append):
         path = tmp_path / OWNER / "0"
@@ -183,8 +183,8 @@ def test_an_owner_shows_that_it_lives_and_notices_that_it_was_taken_for_dead(tmp
     assert "was taken over by process 4711 on node7" in lost[0]
 
 
-def test_a_slow_process_cannot_bring_back_an_old_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks, sees a dead owner, and claims the next number when two others have come and gone, and a third is there."""
+def test_a_slow_process_cannot_revive_an_old_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees a dead owner, and claims the next number after two others have come and gone and a third holds the folder."""
     with forked(hold(tmp_path)):
         until(lambda: owner_of(tmp_path))
     others = ExitStack()
@@ -205,7 +205,7 @@ def test_a_slow_process_cannot_bring_back_an_old_claim(tmp_path: Path, monkeypat
     assert [path.name for path in (tmp_path / OWNER).iterdir()] == ["3"]
 
 
-def test_a_fork_of_the_owner_gives_nothing_back(tmp_path: Path) -> None:
+def test_a_fork_of_the_owner_does_not_release_the_folder(tmp_path: Path) -> None:
     with owned(tmp_path):
         holding = ExitStack()
 
@@ -220,7 +220,7 @@ def test_a_fork_of_the_owner_gives_nothing_back(tmp_path: Path) -> None:
         assert owner_of(tmp_path / "other") is None
 
 
-def test_a_claim_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_is_never_partly_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     link = os.link
 

@@ -51,7 +51,7 @@ def test_nothing_is_recorded_after_the_block_even_after_an_error(seed: int) -> N
     assert not any(m._forward_hooks for m in model.modules() if isinstance(m, Attention))
 
 
-def test_an_attention_alone_is_recorded_under_its_own_name(seed: int) -> None:
+def test_a_standalone_attention_is_recorded(seed: int) -> None:
     attention = attnkit.attentions.build("cosine", head_dim=4, num_heads=2)
     x = torch.randn(1, 2, 3, 4)
     with attnkit.record_attention(attention) as maps:
@@ -68,7 +68,7 @@ STACKS = {
 
 
 def chooser(**composition):
-    """A model in float64 whose next tokens differ much in probability, so that beams change places."""
+    """Return a float64 model whose next tokens differ widely in probability, so that beams change places."""
     model = attnkit.compose(d_model=16, num_layers=2, dropout=0.3, **composition).double().train()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -77,7 +77,7 @@ def chooser(**composition):
 
 
 def steps_of(model, part, run):
-    """All weights of the attentions below `part`, call by call, while `run` runs."""
+    """Return the output of `run`, and all weights of attentions below `part` during it, call by call."""
     seen = {}
 
     def hook(path, module, args, kwargs, output):
@@ -98,7 +98,7 @@ def steps_of(model, part, run):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("name", STACKS)
-def test_the_maps_of_a_generation_are_those_that_its_beams_had_at_each_step(seed: int, name: str, beam_size: int) -> None:
+def test_the_maps_of_a_generation_equal_those_of_its_beams_at_each_step(seed: int, name: str, beam_size: int) -> None:
     model = chooser(**STACKS[name], src_vocab_size=12, tgt_vocab_size=12)
     src = torch.randint(3, 12, (3, 7))
     mask = torch.arange(7) < torch.tensor([[7], [4], [6]])
@@ -119,7 +119,7 @@ def test_the_maps_of_a_generation_are_those_that_its_beams_had_at_each_step(seed
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_the_maps_of_a_generation_are_those_of_a_full_pass_over_it(seed: int, name: str) -> None:
+def test_the_maps_of_a_generation_equal_those_of_a_full_pass(seed: int, name: str) -> None:
     model = chooser(**STACKS[name], src_vocab_size=12, tgt_vocab_size=12).eval()
     src = torch.randint(3, 12, (2, 5))
     output = model.generate(src, max_length=6, beam_size=3)
@@ -144,11 +144,11 @@ def test_a_prompt_with_padding_has_the_maps_of_the_prompt_alone(seed: int) -> No
     assert (together[..., [3, 4]] == 0).all()
 
 
-def test_an_output_is_asked_for_where_there_is_one(seed: int) -> None:
+def test_an_output_is_required_only_if_the_model_generates_one(seed: int) -> None:
     tokens = torch.randint(3, 9, (1, 4))
     encoder = attnkit.compose(stack="encoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9)
     assert len(attention_maps(encoder, tokens)) == 1
-    with pytest.raises(ValueError, match="EncoderModel makes no output"):
+    with pytest.raises(ValueError, match="EncoderModel generates no output"):
         attention_maps(encoder, tokens, tokens)
     both = attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=9)
     with pytest.raises(ValueError, match="pass the tokens that it generated"):

@@ -20,7 +20,7 @@ class Outer(State):
     note: str = "kept"
 
 
-def test_select_reaches_every_tensor_however_deep(seed: int) -> None:
+def test_select_reaches_every_tensor_however_deeply_nested(seed: int) -> None:
     values = torch.randn(3, 4, 2, 5)
     outer = Outer((Inner(values[0]), Inner(values[1])), Inner(values[2]))
     index = torch.tensor([3, 0, 0])
@@ -32,6 +32,6 @@ def test_select_reaches_every_tensor_however_deep(seed: int) -> None:
     assert torch.equal(outer.one.value, values[2])
 
 
-def test_a_state_cannot_be_changed() -> None:
+def test_a_state_is_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         Inner(torch.zeros(1)).value = torch.ones(1)  # type: ignore[misc]

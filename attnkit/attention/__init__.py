@@ -1,4 +1,4 @@
-"""Attention kinds: one score, one file."""
+"""Attention scores, one per file."""
 
 from attnkit.attention.backend import Backend
 from attnkit.attention.base import Attention, InnerProduct

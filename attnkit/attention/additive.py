@@ -12,8 +12,8 @@ from attnkit.registry import attentions
 class Additive(Attention):
     r"""Additive attention (Bahdanau): a network with one hidden layer scores each query and key.
 
-    A pair costs `hidden_dim` tanh. The tensor of all of them, [B, H, Q, K, hidden_dim], is never made whole: beyond a fixed size the
-    `chunked` backend takes a few queries at a time and computes them again in the backward pass.
+    Each query-key pair costs `hidden_dim` tanh evaluations. The full tensor [B, H, Q, K, hidden_dim] is not materialised when large:
+    above a fixed size, the `chunked` backend processes a few queries at a time and recomputes them in the backward pass.
 
     Equation:
         $$\mathrm{score}(q, k) = v_h^\top \tanh(W_h^\top q + U_h^\top k)$$
@@ -21,7 +21,7 @@ class Additive(Attention):
     Paper: Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473
 
     Initialisation: W and U normal with standard deviation head_dim^-1/2, v with hidden_dim^-1/2, so that logits start with about unit
-    variance, as in `scaled_dot_product` (ours; the paper draws W and U with 0.001 and sets v to zero).
+    variance, as in `scaled_dot_product` (our choice; the paper draws W and U with 0.001 and sets v to zero).
 
     Args:
         head_dim: Width of each query and key head.
@@ -58,7 +58,7 @@ class Additive(Attention):
 
     @property
     def pair_width(self) -> int:
-        """The hidden layer of each query and key."""
+        """Width of the hidden layer, which `score` holds for each query-key pair."""
         return self.hidden_dim
 
     def project_query(self, query: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from attnkit.registry import attentions
 
 @attentions.register("cosine")
 class Cosine(InnerProduct):
-    r"""Cosine attention (query-key normalisation) with a learned scale per head: logits lie within the scale, whatever the inputs.
+    r"""Cosine attention (query-key normalisation) with a learned scale per head, which bounds the logits whatever the inputs.
 
     Equation:
         $$\mathrm{score}(q, k) = g_h \frac{q^\top k}{\lVert q \rVert \, \lVert k \rVert}$$
@@ -22,7 +22,7 @@ class Cosine(InnerProduct):
         head_dim: Width of each query and key head.
         num_heads: Query heads.
         num_kv_heads: Key and value heads.
-        initial_scale: Value of g at the start (the paper sets it from the sentence length; 10 fits lengths from 4 to 1,000).
+        initial_scale: Initial value of g (the paper derives it from the sentence length; 10 suits lengths from 4 to 1,000).
 
     Raises:
         ValueError: `initial_scale` is not positive.

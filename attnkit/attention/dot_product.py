@@ -9,7 +9,7 @@ from attnkit.registry import attentions
 class DotProduct(InnerProduct):
     r"""Dot-product attention, unscaled (Luong's "dot").
 
-    Its logits grow with the square root of the head width, so that wide heads saturate the softmax: see `scaled_dot_product`.
+    Its logits grow with the square root of the head width, so wide heads saturate the softmax; `scaled_dot_product` avoids this.
 
     Equation:
         $$\mathrm{score}(q, k) = q^\top k$$

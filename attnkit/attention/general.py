@@ -10,7 +10,7 @@ from attnkit.registry import attentions
 
 @attentions.register("general")
 class General(InnerProduct):
-    r"""General attention (Luong's bilinear form), with a matrix per head folded into the query.
+    r"""General attention (Luong's bilinear form), with one matrix per head, applied to the query.
 
     Equation:
         $$\mathrm{score}(q, k) = q^\top W_h \, k$$
@@ -18,7 +18,7 @@ class General(InnerProduct):
     Paper: Luong et al. 2015, https://arxiv.org/abs/1508.04025
 
     Initialisation: normal with standard deviation 1 / head_dim, so that unit-variance inputs give logits of unit variance, as in
-    `scaled_dot_product` (ours; the paper draws from U(-0.1, 0.1)).
+    `scaled_dot_product` (our choice; the paper draws from U(-0.1, 0.1)).
 
     Args:
         head_dim: Width of each query and key head.
@@ -44,4 +44,4 @@ class General(InnerProduct):
 
     def project_query(self, query: Tensor) -> Tensor:
         """Return W^T q, [B, H, Q, Dh]."""
-        return torch.einsum("bhqd,hde->bhqe", query, self.weight)  # not `@`, which copies the matrices for each row of the batch
+        return torch.einsum("bhqd,hde->bhqe", query, self.weight)  # `@` would copy the matrices for each row of the batch

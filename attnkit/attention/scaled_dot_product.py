@@ -7,7 +7,7 @@ from attnkit.registry import attentions
 
 @attentions.register("scaled_dot_product")
 class ScaledDotProduct(InnerProduct):
-    r"""Scaled dot-product attention: logits keep unit variance at any head width.
+    r"""Scaled dot-product attention, whose logits have unit variance at any head width.
 
     Equation:
         $$\mathrm{score}(q, k) = \frac{q^\top k}{\sqrt{d_\mathrm{head}}}$$

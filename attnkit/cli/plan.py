@@ -131,7 +131,7 @@ def _print_time(planned: Estimate, time: StepTime, machine: Machine, efficiency:
         print(f"  for seconds, add --peak TFLOP/S ({planned.kind}), or --machine FILE of attnkit bench")
         return
     peak = machine.tflops[planned.kind]
-    _row("products of matrices, ms", f"{1000 * time.products:,.1f}", f"at {efficiency:.0%} of {peak:,.4g} TFLOP/s ({planned.kind})")
+    _row("matrix products, ms", f"{1000 * time.products:,.1f}", f"at {efficiency:.0%} of {peak:,.4g} TFLOP/s ({planned.kind})")
     if time.memory is not None:
         _row("memory, ms", f"{1000 * time.memory:,.1f}", f"{planned.touched / 1e9:,.1f} GB at {machine.memory_bandwidth:,.4g} GB/s")
     total = sum(planned.sent.parts.values())
@@ -140,7 +140,7 @@ def _print_time(planned: Estimate, time: StepTime, machine: Machine, efficiency:
     elif total:
         _row(
             "network, ms",
-            f"{1000 * ((time.beside or 0) + (time.between or 0)):,.1f}",
+            f"{1000 * ((time.overlapped or 0) + (time.exposed or 0)):,.1f}",
             f"{total / 1e9:,.2f} GB at {machine.bandwidth:,.4g} GB/s",
         )
     span = _range(f"{1000 * time.shortest:,.1f}", f"{1000 * time.longest:,.1f}")

@@ -30,7 +30,7 @@ def plan_parser() -> argparse.ArgumentParser:
     parser.add_argument("--precision", metavar="P", help=f"{', '.join(PRECISIONS)} (default: the recipe's)")
     parser.add_argument("--accumulate", type=_count, metavar="N", help="batches of a step (default: the recipe's accumulate_grad_batches)")
     parser.add_argument("--memory", metavar="SIZE", help="of a GPU, as in 80GB or 80GiB: does it fit?")
-    parser.add_argument("--peak", metavar="X", help="TFLOP/s of a GPU in products of matrices; or by kind: fp32=67,bf16=989")
+    parser.add_argument("--peak", metavar="X", help="TFLOP/s of a GPU in matrix products, or by number format: fp32=67,bf16=989")
     parser.add_argument(
         "--efficiency", type=_part, default=EFFICIENCY, metavar="E", help=f"part of the peak reached (default: {EFFICIENCY})"
     )

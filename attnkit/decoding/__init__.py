@@ -1,4 +1,4 @@
-"""Decoding: from a model's next-token logits to sequences."""
+"""Decoding: from next-token logits to sequences."""
 
 from attnkit.decoding.base import Start, Step
 from attnkit.decoding.beam import Hypotheses, beam

@@ -1,4 +1,4 @@
-"""What decoding needs of a model: one function, and where it starts."""
+"""The interface between decoding and models: a step function, and a start."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -8,10 +8,10 @@ from attnkit.state import State
 
 
 class Step(Protocol):
-    """Score the tokens that may come next."""
+    """Scores every token as the next one."""
 
     def __call__(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Read `tokens` [N, T], which follow `state`; return the logits of the next token [N, V] and the state after them."""
+        """Read `tokens` [N, T], which follow `state`; return the logits of the next token [N, V] and the new state."""
 
 
 class Start(NamedTuple):
@@ -19,8 +19,8 @@ class Start(NamedTuple):
 
     Attributes:
         tokens: What the model reads first, [B, T].
-        state: What the model knows before `tokens`, or None.
-        prompt: The tokens [B, P] that the repetition penalty counts besides the new ones, or None.
+        state: State of the model before `tokens`, or None.
+        prompt: Tokens [B, P] that the repetition penalty counts in addition to the new ones, or None.
     """
 
     tokens: Tensor

@@ -13,11 +13,11 @@ from attnkit.registry import ConfigurationError
 
 
 class Hypotheses(NamedTuple):
-    """The outputs that a beam search ends with, best first.
+    """The results of a beam search, best first.
 
     Attributes:
-        tokens: [B, N, L], the end token included, then padding.
-        scores: [B, N], log-probability in nats over length ** length_penalty; minus infinity where there is no such output.
+        tokens: [B, N, L] int64, end tokens included, then padding.
+        scores: [B, N], log-probability in nats divided by length ** length_penalty; -inf where there is no hypothesis.
     """
 
     tokens: Tensor
@@ -25,27 +25,37 @@ class Hypotheses(NamedTuple):
 
 
 def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hypotheses:
-    r"""Keep the `beam_size` best continuations of each row; an ended one keeps its place as long as its score does.
+    r"""Keep the `beam_size` best hypotheses of each row; finished ones remain as long as their scores are among the best.
 
-    The probabilities are those after the repetition penalty and the minimum length. A beam of one is greedy decoding with a score.
+    Probabilities include the effects of the repetition penalty and the minimum length. A beam of one is greedy decoding with a score.
 
     Equation:
         $$\mathrm{score}(y) = \frac{\log p(y)}{|y|^\alpha}$$
 
     Args:
         step: The model.
-        start: What the model reads first, and knows before it.
-        generation: The options; with `end_tokens` None no continuation ends before `max_length`.
-        pad_id: Fills continuations that ended.
+        start: The first tokens, and the state before them.
+        generation: The options; if `end_tokens` is None, no hypothesis ends before `max_length`.
+        pad_id: Token id after the end of a hypothesis.
 
     Returns:
-        The continuations of each row, N = beam_size of at most `max_length` tokens.
+        The hypotheses of each row, N = beam_size, with at most `max_length` tokens each.
 
     Raises:
         ConfigurationError: The options ask for sampling, or an end token is not in the vocabulary.
+
+    Example:
+        >>> from attnkit.state import State
+        >>> logits = torch.tensor([0.5, 0.3, 0.2]).log()  # the same at each step
+        >>> step = lambda tokens, state: (logits.expand(len(tokens), -1), state)
+        >>> generation = Generation(max_length=2, beam_size=2, length_penalty=0.0, end_tokens=[1])
+        >>> found = beam(step, Start(torch.tensor([[2]]), State()), generation, pad_id=2)
+        >>> found.tokens, found.scores.exp()
+        (tensor([[[1, 2],
+                 [0, 0]]]), tensor([[0.3000, 0.2500]]))
     """
     if generation.samples:
-        raise ConfigurationError("a beam search draws nothing, and so takes no temperature; leave it out")
+        raise ConfigurationError("beam search does not sample, so it takes no temperature; leave it out")
     beam_size, length_penalty = generation.beam_size, generation.length_penalty
     batch, device = start.tokens.shape[0], start.tokens.device
     rows = torch.arange(batch, device=device)[:, None] * beam_size  # first beam of each row
@@ -56,7 +66,7 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
     log_probs = rules.apply(logits).float().log_softmax(-1)[:, None].expand(-1, beam_size, -1)  # [B, N, V]
     state, rules = state.select(each), rules.select(each)
     total = torch.full((batch, beam_size), float("-inf"), device=device)
-    total[:, 0] = 0.0  # all beams are equal before the first token: start with one
+    total[:, 0] = 0.0  # before the first token all beams are equal, so start from one
     length = torch.zeros(batch, beam_size, device=device)
     ended = torch.zeros(batch, beam_size, dtype=torch.bool, device=device)
     output = torch.empty(batch, beam_size, 0, dtype=torch.long, device=device)

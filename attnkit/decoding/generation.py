@@ -1,4 +1,4 @@
-"""What is asked of a generation: how long, by search or by chance, and how."""
+"""The options of generation: length, search or sampling, and their parameters."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from attnkit.registry import ConfigurationError, nearest
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of every `generate`, `n_best` and `stream`; `Generation` says what each one means."""
+    """The keyword arguments of every `generate`, `n_best` and `stream`; `Generation` documents them."""
 
     max_length: int
     min_length: int
@@ -25,26 +25,26 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """The options of a generation, checked. `model.generate`, `n_best` and `stream` take them as keyword arguments.
+    """Validated generation options. `model.generate`, `n_best` and `stream` take them as keyword arguments.
 
-    The logits of a step pass through the repetition penalty, the minimum length, the temperature, top-k and top-p, in this order.
+    The logits of each step pass through the repetition penalty, minimum length, temperature, top-k and top-p, in this order.
 
     Args:
-        max_length: New tokens at the most, the end token included.
-        min_length: New tokens before the end token at the least.
-        beam_size: Continuations that a beam search keeps for each row; 1 is greedy.
-        length_penalty: Exponent of the length that divides a beam's log-probability; 0 favours short outputs.
-        temperature: Divides the logits before a token is drawn: 1 draws from the model's own distribution, less is more careful. None
-            (default): nothing is drawn, the most probable token is taken.
-        top_k: Draw from the k most probable tokens only.
-        top_p: Draw from the most probable tokens that together have this probability, above 0 and up to 1.
-        repetition_penalty: Makes tokens that a decoder's prompt or the new tokens contain less probable; 1 does nothing, 1.2 is usual.
-        end_tokens: Each of these ends a row; an empty list: none does (default: the model's `eos_id`, which a list replaces).
-        seed: Row i of a batch draws from its own stream of random numbers, that of seed + i, so that a row's tokens do not depend on
-            the batch (default: a seed from torch's global random numbers).
+        max_length: Maximum number of new tokens, the end token included.
+        min_length: Minimum number of new tokens before the end token.
+        beam_size: Hypotheses that beam search keeps per row; 1 is greedy.
+        length_penalty: Exponent of the length by which the log-probability of a hypothesis is divided; 0 favours short outputs.
+        temperature: Divides the logits before sampling: 1 samples from the model's own distribution, lower values from a sharper one. None
+            (default): no sampling; take the most probable token.
+        top_k: Sample from the k most probable tokens only.
+        top_p: Sample from the fewest most probable tokens whose probabilities sum to at least this, above 0 and up to 1.
+        repetition_penalty: Makes tokens in a decoder's prompt or among the new tokens less probable; 1 has no effect, 1.2 is typical.
+        end_tokens: Token ids that end a row; with an empty list, nothing does (default: the model's `eos_id`, which a list replaces).
+        seed: Row i of a batch samples from a random stream of its own, seeded with seed + i, so its tokens do not depend on the batch
+            (default: a seed from torch's global generator).
 
     Raises:
-        ConfigurationError: A number is out of range, or two options exclude each other.
+        ConfigurationError: A number is out of range, or two options are mutually exclusive.
 
     Example:
         >>> Generation(max_length=20, temperature=0.8, top_p=0.95, seed=3).samples
@@ -68,10 +68,10 @@ class Generation:
             if value is not None and value < least:
                 raise ConfigurationError(f"{name} must be at least {least}, but is {value}")
         if self.min_length > self.max_length:
-            raise ConfigurationError(f"min_length ({self.min_length}) must not be above max_length ({self.max_length})")
+            raise ConfigurationError(f"min_length ({self.min_length}) must not exceed max_length ({self.max_length})")
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise ConfigurationError(
-                f"temperature must be above 0 and finite, but is {self.temperature}; leave it out for the most probable token"
+                f"temperature must be above 0 and finite, but is {self.temperature}; leave it out to take the most probable token"
             )
         if not 0 < self.repetition_penalty < math.inf:
             raise ConfigurationError(f"repetition_penalty must be above 0 and finite, but is {self.repetition_penalty}")
@@ -80,17 +80,17 @@ class Generation:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ConfigurationError(f"top_p must be above 0 and at most 1, but is {self.top_p}")
         if self.end_tokens is not None and any(token < 0 for token in self.end_tokens):
-            raise ConfigurationError(f"end_tokens must be token ids, which are not negative, but are {list(self.end_tokens)}")
-        drawing = [name for name in ("top_k", "top_p", "seed") if getattr(self, name) is not None]
-        if drawing and not self.samples:
+            raise ConfigurationError(f"end_tokens must be token ids, which are never negative, but are {list(self.end_tokens)}")
+        unused = [name for name in ("top_k", "top_p", "seed") if getattr(self, name) is not None]
+        if unused and not self.samples:
             raise ConfigurationError(
-                f"{' and '.join(drawing)} have no effect without a temperature, since nothing is drawn; "
-                f"add temperature=1.0 to draw from the model's own distribution"
+                f"without a temperature nothing is sampled, so {' and '.join(unused)} would have no effect; "
+                f"add temperature=1.0 to sample from the model's own distribution"
             )
         if self.samples and self.beam_size > 1:
             raise ConfigurationError(
-                f"temperature={self.temperature} and beam_size={self.beam_size} exclude each other: a beam search looks for the most "
-                f"probable output, sampling draws one by chance; leave one of them out"
+                f"temperature={self.temperature} and beam_size={self.beam_size} are mutually exclusive: beam search looks for the most "
+                f"probable output, sampling draws one at random; leave out one of them"
             )
 
     @classmethod
@@ -98,7 +98,7 @@ class Generation:
         """Return the generation with these options.
 
         Raises:
-            ConfigurationError: There is no such option, or a value is wrong.
+            ConfigurationError: An option is unknown, or a value is invalid.
 
         Example:
             >>> Generation.of({"beam_size": 4}).max_length
@@ -111,5 +111,5 @@ class Generation:
 
     @property
     def samples(self) -> bool:
-        """Whether tokens are drawn by chance."""
+        """Whether tokens are sampled."""
         return self.temperature is not None

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1909.05858
-"""What changes the logits of a step before a token is chosen. Every function takes logits [N, V] and returns new ones."""
+"""Transformations of a step's logits before a token is chosen. Each takes logits [N, V] and returns new ones."""
 
 from collections.abc import Sequence
 
@@ -10,19 +10,19 @@ NEVER = float("-inf")
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    r"""Make tokens that were seen less probable: divide their positive logits, multiply their negative ones.
+    r"""Make tokens that occurred before less probable: divide their positive logits, multiply their negative ones.
 
     (The paper divides all of them, which would make a token with a negative logit more probable.)
 
     Equation:
-        $$z_i' = \begin{cases} z_i / \theta & z_i > 0 \\ z_i \theta & z_i \le 0 \end{cases} \quad \text{for the tokens } i \text{ seen}$$
+        $$z_i' = \begin{cases} z_i / \theta & z_i > 0 \\ z_i \theta & z_i \le 0 \end{cases} \quad \text{if } i \text{ occurred}$$
 
     Paper: Keskar et al. 2019, https://arxiv.org/abs/1909.05858
 
     Args:
         logits: [N, V].
         seen: [N, V] bool, True = the row has this token.
-        penalty: Theta; 1 changes nothing, less than 1 favours repetition.
+        penalty: Theta; 1 has no effect, less than 1 favours repetition.
 
     Example:
         >>> penalise_repetition(torch.tensor([[3.0, -1.0, 3.0]]), torch.tensor([[True, True, False]]), 1.5)
@@ -32,7 +32,7 @@ def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
 
 def forbid(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Make `tokens` impossible, as the end tokens are before the minimum length.
+    """Make `tokens` impossible, such as the end tokens before the minimum length.
 
     Example:
         >>> forbid(torch.tensor([[3.0, -1.0, 2.0]]), [0, 2])
@@ -55,7 +55,7 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    r"""Make all tokens impossible but the most probable ones that together have the probability `p`: the fewest that reach it.
+    r"""Keep the fewest most probable tokens whose probabilities sum to at least `p`; make all others impossible.
 
     Equation:
         $$\text{keep } i \iff \sum_{j: p_j > p_i} p_j < p$$
@@ -70,5 +70,5 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
         return logits
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = ordered.softmax(-1)
-    before = probabilities.cumsum(-1) - probabilities  # of the tokens that are more probable
+    before = probabilities.cumsum(-1) - probabilities  # sum over the more probable tokens
     return torch.empty_like(logits).scatter(-1, order, ordered.masked_fill(before >= p, NEVER))

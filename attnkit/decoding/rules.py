@@ -1,4 +1,4 @@
-"""The options that look back: what may come next depends on the tokens so far."""
+"""The generation options that depend on the tokens so far."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -14,11 +14,11 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class Rules(State):
-    """The repetition penalty and the minimum length after the tokens so far. A value, as all states are.
+    """The repetition penalty and the minimum length, given the tokens so far. Immutable, like all states.
 
     Attributes:
         generation: The options.
-        seen: [N, V] bool, the tokens that each row has, or None without a repetition penalty.
+        seen: [N, V] bool, the tokens that each row contains, or None without a repetition penalty.
         length: New tokens so far.
     """
 
@@ -28,21 +28,21 @@ class Rules(State):
 
     @classmethod
     def begin(cls, generation: Generation, prompt: Tensor | None, logits: Tensor) -> Self:
-        """Return the rules for the first `logits` [N, V], after a `prompt` [N, P].
+        """Return the rules for the first new token, given its `logits` [N, V] and the `prompt` [N, P].
 
         Raises:
             ConfigurationError: An end token is not in the vocabulary.
         """
         vocab = logits.shape[-1]
         if generation.end_tokens and max(generation.end_tokens) >= vocab:
-            raise ConfigurationError(f"end_tokens are {list(generation.end_tokens)}, but the vocabulary has {vocab} tokens, from 0 on")
+            raise ConfigurationError(f"end_tokens are {list(generation.end_tokens)}, but token ids range from 0 to {vocab - 1}")
         if generation.repetition_penalty == 1.0:
             return cls(generation, None)
         seen = torch.zeros_like(logits, dtype=torch.bool)
         return cls(generation, seen if prompt is None else seen.scatter(-1, prompt, True))
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Return the logits [N, V] of the next token under the rules."""
+        """Return the logits [N, V] of the next token after applying the rules."""
         if self.seen is not None:
             logits = penalise_repetition(logits, self.seen, self.generation.repetition_penalty)
         if self.length < self.generation.min_length and self.generation.end_tokens:
@@ -50,11 +50,11 @@ class Rules(State):
         return logits
 
     def after(self, token: Tensor) -> Self:
-        """Return the rules after one more token [N]."""
+        """Return the rules after one more token [N] int64."""
         seen = None if self.seen is None else self.seen.scatter(-1, token[:, None], True)
         return replace(self, seen=seen, length=self.length + 1)
 
 
 def end_tokens(generation: Generation, device: torch.device) -> Tensor:
-    """Return the tokens that end a row [E]."""
+    """Return the tokens that end a row, [E] int64."""
     return torch.tensor(generation.end_tokens or [], dtype=torch.long, device=device)

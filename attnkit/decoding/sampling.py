@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1904.09751
-"""One token after the other: the most probable one, or one drawn by chance."""
+"""Decoding token by token, greedily or by sampling."""
 
 from collections.abc import Iterator
 
@@ -14,26 +14,31 @@ from attnkit.registry import ConfigurationError
 
 
 def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Iterator[Tensor]:
-    r"""Choose each next token: the most probable one (greedy), or with a temperature one that is drawn.
+    r"""Choose each next token: the most probable one (greedy) or, with a temperature, a sampled one.
 
     Equation:
         $$y_t = \arg\max_y p(y \mid y_{<t}) \qquad \text{or} \qquad y_t \sim \mathrm{softmax}(z_t / \tau)$$
 
     Args:
         step: The model.
-        start: What the model reads first, and knows before it.
-        generation: The options; with `end_tokens` None no row ends before `max_length`.
-        pad_id: Fills rows that ended.
+        start: The first tokens, and the state before them.
+        generation: The options; if `end_tokens` is None, no row ends before `max_length`.
+        pad_id: Token id after the end of a row.
 
     Returns:
         An iterator over the new tokens [B] of each step, end tokens included, until every row has ended; at most `max_length` of them.
 
     Raises:
-        ConfigurationError: The options ask for beams; and from the iterator, an end token is not in the vocabulary.
+        ConfigurationError: The options ask for beam search, or (raised by the iterator) an end token is not in the vocabulary.
+
+    Example:
+        >>> step = lambda tokens, state: (torch.nn.functional.one_hot(tokens[:, -1] + 1, 5).float(), state)  # counts
+        >>> [token.tolist() for token in stream(step, Start(torch.tensor([[1]])), Generation(end_tokens=[4]), pad_id=0)]
+        [[2], [3], [4]]
     """
     if generation.beam_size > 1:
         raise ConfigurationError(
-            f"with beam_size={generation.beam_size} there is no stream: a beam search knows its tokens only at the end; leave it out"
+            f"beam_size={generation.beam_size} cannot stream, as beam search knows its tokens only at the end; leave it out"
         )
     return _tokens(step, start, generation, pad_id)
 
@@ -41,7 +46,7 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> 
 def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> Iterator[Tensor]:
     tokens, state = start.tokens, start.state
     precision = torch.float32 if tokens.device.type == "mps" else torch.float64
-    chances = _chances(generation, len(tokens)).to(tokens.device, precision)  # [B, max_length], or [B, 0] if nothing is drawn
+    uniforms = _uniforms(generation, len(tokens)).to(tokens.device, precision)  # [B, max_length], or [B, 0] without sampling
     ends = end_tokens(generation, tokens.device)
     ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
     rules: Rules | None = None
@@ -49,7 +54,7 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
         logits, state = step(tokens, state)
         rules = Rules.begin(generation, start.prompt, logits) if rules is None else rules
         logits = rules.apply(logits)
-        token = _draw(logits, generation, chances[:, length]) if generation.samples else logits.argmax(-1)  # [B]
+        token = _sample(logits, generation, uniforms[:, length]) if generation.samples else logits.argmax(-1)  # [B]
         token = token.masked_fill(ended, pad_id)
         rules, ended, tokens = rules.after(token), ended | (token[..., None] == ends).any(-1), token[:, None]
         yield token
@@ -57,20 +62,20 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
             return
 
 
-def _draw(logits: Tensor, generation: Generation, chance: Tensor) -> Tensor:
-    """Return the token [N] at which the cumulative probability passes `chance` [N], which is in [0, 1)."""
+def _sample(logits: Tensor, generation: Generation, uniform: Tensor) -> Tensor:
+    """Return the first token [N] at which the cumulative probability exceeds `uniform` [N], which is in [0, 1)."""
     assert generation.temperature is not None
-    logits = logits.to(chance.dtype) / generation.temperature
+    logits = logits.to(uniform.dtype) / generation.temperature
     logits = logits if generation.top_k is None else keep_top_k(logits, generation.top_k)
     logits = logits if generation.top_p is None else keep_top_p(logits, generation.top_p)
     cumulative = logits.softmax(-1).cumsum(-1)
     total = cumulative[:, -1:]
-    below = (cumulative <= chance[:, None] * total).sum(-1)
-    return below.minimum((cumulative < total).sum(-1))  # where chance * total is rounded to the total
+    below = (cumulative <= uniform[:, None] * total).sum(-1)
+    return below.minimum((cumulative < total).sum(-1))  # in case uniform * total rounds up to total
 
 
-def _chances(generation: Generation, rows: int) -> Tensor:
-    """Return a random number for each row and step; those of a row are the stream of seed + row, drawn on the CPU for every device."""
+def _uniforms(generation: Generation, rows: int) -> Tensor:
+    """Return uniform random numbers, one per row and step, drawn on the CPU for every device; each row has the seed `seed` + row."""
     if not generation.samples:
         return torch.empty(rows, 0)
     seed = int(torch.randint(2**62, ())) if generation.seed is None else generation.seed

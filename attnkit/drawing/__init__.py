@@ -1,4 +1,4 @@
-"""Pictures of attention: an interactive page, or a figure of matplotlib."""
+"""Plots of attention: an interactive page, or a matplotlib figure."""
 
 from attnkit.drawing.base import AttentionMap
 from attnkit.drawing.figure import draw, require_matplotlib, write_figure

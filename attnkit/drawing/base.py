@@ -1,4 +1,4 @@
-"""What is drawn: the weights of one layer, with a label for each query and key."""
+"""The map that is drawn: the weights of one layer, with labels for queries and keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,22 +13,22 @@ _SIGNS = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights of one attention for one text.
+    """The weights of one attention layer for one text.
 
     Attributes:
-        part: Whose attention it is: `encoder` or `decoder`.
+        part: `encoder` or `decoder`, the stack of the layer.
         kind: `self` or `cross`.
         layer: Number of the layer, from 0.
         weights: [H, Q, K].
-        queries: Labels of the rows.
-        keys: Labels of the columns.
-        rows: What the rows are, in words.
-        columns: What the columns are.
-        heads: Number of each head, from 0 (default: all in order).
-        note: What marks in the labels mean, in words (default: there are none).
+        queries: Labels of the rows, Q of them.
+        keys: Labels of the columns, K of them.
+        rows: Description of the rows.
+        columns: Description of the columns.
+        heads: Numbers of the heads, from 0 (default: all, in order).
+        note: Explanation of marks in the labels (default: none).
 
     Raises:
-        ValueError: There is not one label for each query and key.
+        ValueError: The number of labels does not match the weights.
 
     Example:
         >>> import torch
@@ -51,20 +51,20 @@ class AttentionMap:
     def __post_init__(self) -> None:
         heads, *size = self.weights.shape
         if size != [len(self.queries), len(self.keys)]:
-            raise ValueError(f"weights {size} need as many labels, but there are {len(self.queries)} and {len(self.keys)}")
+            raise ValueError(f"weights {size} need as many labels, but got {len(self.queries)} and {len(self.keys)}")
         if not self.heads:
             object.__setattr__(self, "heads", tuple(range(heads)))
 
     @property
     def name(self) -> str:
-        """Part and kind in words; the layers of one name are drawn together."""
+        """Part and kind in words; layers with the same name are drawn together."""
         return "cross-attention" if self.kind == "cross" else f"{self.part} self-attention"
 
     def of_heads(self, heads: Sequence[int]) -> "AttentionMap":
-        """Return the map of some heads only."""
+        """Return the map of some heads only, by their index in `weights`."""
         return replace(self, weights=self.weights[list(heads)], heads=tuple(self.heads[h] for h in heads))
 
     @staticmethod
     def shown(labels: Sequence[str]) -> list[str]:
-        """Return labels in which white space can be seen."""
+        """Return labels with visible white space."""
         return [label.translate(_SIGNS) for label in labels]

@@ -1,4 +1,4 @@
-"""Figures of attention, by matplotlib."""
+"""Attention figures, drawn with matplotlib."""
 
 import unicodedata
 import warnings
@@ -17,39 +17,43 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LARGEST = 40.0  # inches of a figure, each way
-CELL, READABLE, SMALLEST = 0.21, 0.075, 0.008  # inches of a cell: at the most, with labels, and without
-GAP, LINE, BAR = 0.15, 0.24, 0.9  # between maps, for a line of a title, for the colour bar
-LONGEST = 14  # characters of a label
+LARGEST = 40.0  # maximum width and height of a figure, in inches
+CELL, READABLE, SMALLEST = 0.21, 0.075, 0.008  # size of a cell in inches: maximum, minimum with labels, minimum without
+GAP, LINE, BAR = 0.15, 0.24, 0.9  # inches between maps, for a line of text, for the colour bar
+LONGEST = 14  # maximum characters of a label
 
 
 def require_matplotlib() -> None:
-    """Raise a `ConfigurationError` that says what to install, unless matplotlib is there."""
+    """Check that matplotlib is installed.
+
+    Raises:
+        ConfigurationError: It is not; the message says what to install.
+    """
     if find_spec("matplotlib") is None:
-        raise ConfigurationError("drawing .png and .svg needs matplotlib: pip install 'attnkit[plot]'; or write .html, which needs nothing")
+        raise ConfigurationError("drawing .png and .svg needs matplotlib: pip install 'attnkit[plot]'; or write .html, which does not")
 
 
 def write_figure(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> list[str]:
-    """Draw maps into a file (`.png`, `.svg`, or what else matplotlib writes); see `draw`."""
+    """Draw maps into a file (`.png`, `.svg` or any other format of matplotlib) and return notes for the reader; see `draw`."""
     figure, notes = draw(maps, title=title)
     import matplotlib
 
     kind = Path(path).suffix.removeprefix(".")
     with atomic(path) as file, warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "attnkit"}):
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # said in the notes, in words that help
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the notes report this more helpfully
         figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return notes
 
 
 def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", list[str]]:
-    """Draw maps: a row for each, a column for each of its heads, darker for more weight, on one scale for all.
+    """Draw maps: one row per map, one column per head, darker for larger weights, on one scale for all.
 
     Args:
-        maps: What to draw; those of one name follow each other.
-        title: Stands above.
+        maps: The maps; those with the same name must be adjacent.
+        title: Title of the figure.
 
     Returns:
-        The figure, and notes for its reader: labels that were left out, or characters that no installed font has.
+        The figure, and notes for the reader: that labels were omitted, or that no installed font has some characters.
 
     Raises:
         ConfigurationError: matplotlib is not installed, or the texts are too long for a figure.
@@ -68,7 +72,7 @@ def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", li
 
     labels = [label for m in maps for label in (*m.shown(m.queries), *m.shown(m.keys))]
     fonts, missing = families({c for text in (*labels, title) for c in text})
-    notes = [_what_to_install(missing)] if missing else []
+    notes = [_font_advice(missing)] if missing else []
     groups = [list(group) for _, group in groupby(maps, key=lambda m: m.name)]
     columns, widest = max(len(m.heads) for m in maps), max(len(m.keys) for m in maps)
     label = 0.09 * max(_width(_short(text)) for text in labels) + 0.1
@@ -78,15 +82,15 @@ def draw(maps: Sequence[AttentionMap], *, title: str = "") -> tuple["Figure", li
     cell = min(CELL, room, high)
     if cell < SMALLEST:
         raise ConfigurationError(
-            f"{widest} tokens in {columns} heads of {len(maps)} layers are too much for one figure: choose with --kind, --layer and "
+            f"{widest} tokens in {columns} heads of {len(maps)} layers do not fit in one figure: select some with --kind, --layer and "
             f"--head, shorten the text, or write .html"
         )
     readable = cell >= READABLE
     if not readable:
         label = 0.1
-        notes.append("the texts are too long for labels in this figure; choose with --kind, --layer and --head, or write .html")
+        notes.append("the texts are too long for labels in this figure; select some maps with --kind, --layer and --head, or write .html")
     side = widest * cell + GAP
-    # a title is not cut off
+    # wide enough for the titles
     width = max(label + LINE + columns * side + BAR, max(0.085 * _width(text) + 0.3 for text in (title, *map(_heading, maps))))
     height = max(len(groups) * (label + LINE / 2) + (lines - len(groups)) * LINE + sum(len(m.queries) for m in maps) * cell, 2.7)
     figure = Figure(figsize=(width, height))
@@ -146,14 +150,14 @@ def _short(label: str) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the width of a text in columns; Korean, Chinese and Japanese characters have two."""
+    """Return the display width of a text in columns; Chinese, Japanese and Korean characters take two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _what_to_install(missing: str) -> str:
+def _font_advice(missing: str) -> str:
     hangul = any("가" <= c <= "힣" or "\u1100" <= c <= "\u318f" for c in missing)
     package = (
         "fonts-nanum (Korean) or fonts-noto-cjk (Korean, Chinese, Japanese)" if hangul else "fonts-noto-cjk (Chinese, Japanese, Korean)"
     )
     shown = missing if len(missing) <= 12 else f"{missing[:12]}…"
-    return f"no installed font has {shown}, drawn as boxes; apt-get install {package}, or another font of the language, or write .html"
+    return f"no installed font has {shown}, drawn as boxes; apt-get install {package} or another font for the language, or write .html"

@@ -1,4 +1,4 @@
-"""Fonts for the characters of any language."""
+"""Fonts for any language."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,12 +11,12 @@ DEFAULT = "DejaVu Sans"  # comes with matplotlib
 
 
 def families(characters: Iterable[str]) -> tuple[list[str], str]:
-    """Choose fonts that have the characters, as a list for matplotlib, which takes each character from the first font that has it.
+    """Choose fonts that have the characters. matplotlib takes each character from the first font in the list that has it.
 
-    Fonts that were installed after matplotlib made its list of fonts are found too.
+    Fonts that were installed after matplotlib built its font cache are found too.
 
     Returns:
-        The families, and the characters that no installed font has.
+        The font families, and the characters that no installed font has.
 
     Example:
         >>> families("abc")
@@ -34,7 +34,7 @@ def families(characters: Iterable[str]) -> tuple[list[str], str]:
     for file in files:
         try:
             found = _covered(FT2Font(file), missing)
-        except (OSError, RuntimeError):  # no font that FreeType can scale
+        except (OSError, RuntimeError):  # not a font that FreeType can scale
             continue
         if found and (best is None or len(found) > len(best[0])):
             best = (found, file)

@@ -1,4 +1,4 @@
-"""An interactive page of attention: one file, without network."""
+"""An interactive attention page: one self-contained HTML file."""
 
 import base64
 import json
@@ -13,27 +13,35 @@ from attnkit.drawing.base import AttentionMap
 from attnkit.files import atomic
 from attnkit.registry import ConfigurationError
 
-LARGEST = 8_000_000  # weights of a page, which then has 22 MB
-STEPS = 65_535  # a weight is kept as an integer of 16 bits
+LARGEST = 8_000_000  # maximum weights of a page, which then has 22 MB
+STEPS = 65_535  # weights are stored as 16-bit integers
 
 
 def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> None:
-    """Write maps as one HTML file: map, layer and head can be chosen, and pointing at a cell shows its weight.
+    """Write maps as one HTML file with selectable attention, layer and head; pointing at a cell shows its weight.
 
     Weights are rounded to 1 / 65,535. Each kind of attention has one colour scale, from 0 to its largest weight.
 
     Args:
-        maps: What to show.
+        maps: The maps.
         path: The file.
-        title: What was read, and what was made of it.
+        title: Heading of the page, such as the input and the output of the model.
 
     Raises:
         ConfigurationError: There are too many weights for a page.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "map.html")
+        >>> write_page([AttentionMap("encoder", "self", 0, torch.ones(2, 1, 1), ["a"], ["a"], "tokens", "tokens")], path)
+        >>> path.read_text(encoding="utf-8")[:15]
+        '<!doctype html>'
     """
     size = sum(m.weights.numel() for m in maps)
     if size > LARGEST:
         raise ConfigurationError(
-            f"{size:,} weights are too many for one page (at most {LARGEST:,}): choose with --kind, --layer and --head, or shorten the text"
+            f"{size:,} weights are too many for one page (at most {LARGEST:,}): select some with --kind, --layer and --head, or "
+            f"shorten the text"
         )
     data = json.dumps({"title": title, "maps": [_plain(m) for m in maps]}, ensure_ascii=False).replace("<", "\\u003c")
     template = files("attnkit.drawing").joinpath("page.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""From what a model reads to vectors."""
+"""The interface of embeddings, which map token ids or images to vectors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,12 +10,16 @@ from attnkit.registry import ConfigurationError
 
 
 class VectorCounts(NamedTuple):
-    """How many words of a vocabulary have a vector in a file. As a string: a line that says so.
+    """How many words of a vocabulary have a vector in a file; `str` gives a one-line summary.
 
     Attributes:
-        exact: Words that are in the file as they are.
-        lower_case: Words that are there in lower case only, and take that vector.
+        exact: Words that the file has.
+        lower_case: Words that the file has only in lower case, and that use that vector.
         unknown: Words without a vector.
+
+    Example:
+        >>> str(VectorCounts(exact=1_500, lower_case=200, unknown=300))
+        '1,700 of 2,000 words have a vector (200 only in lower case), 300 do not'
     """
 
     exact: int
@@ -23,17 +27,17 @@ class VectorCounts(NamedTuple):
     unknown: int
 
     def __str__(self) -> str:
-        lower = f" ({self.lower_case:,} of them in lower case only)" if self.lower_case else ""
-        return f"{self.exact + self.lower_case:,} of {sum(self):,} words have a vector{lower}, {self.unknown:,} have none"
+        lower = f" ({self.lower_case:,} only in lower case)" if self.lower_case else ""
+        return f"{self.exact + self.lower_case:,} of {sum(self):,} words have a vector{lower}, {self.unknown:,} do not"
 
 
 class Embedding(nn.Module, ABC):
-    """A map from what a model reads to vectors [B, T, D].
+    """A map from the inputs of a model to vectors [B, T, D].
 
     Attributes:
-        reads: What it reads: `tokens` [B, T] (int64), or an `image` [B, C, H, W] (float).
-        weight: The table [V, D] that a tied output projection uses too, or None if there is nothing to tie.
-        has_class_token: Whether the first of its vectors is one of its own, for the whole sequence.
+        reads: Its inputs: `tokens` [B, T] (int64) or an `image` [B, C, H, W] (float).
+        weight: The table [V, D] that a tied output projection shares, or None if there is nothing to tie.
+        has_class_token: Whether the first vector belongs to a class token, which represents the whole sequence.
     """
 
     reads: ClassVar[Literal["tokens", "image"]] = "tokens"
@@ -49,29 +53,33 @@ class Embedding(nn.Module, ABC):
         """Embed.
 
         Args:
-            inputs: What `reads` says.
-            segments: Which part of the input each token belongs to, [B, T] int64 (BERT's sentence A is 0, B is 1). Default: all 0.
+            inputs: Token ids or images, as `reads` says.
+            segments: Segment of each token, [B, T] int64 (BERT: 0 for sentence A, 1 for sentence B). Default: all 0.
 
         Returns:
             [B, T, D].
 
         Raises:
-            ConfigurationError: `segments` are given to an embedding without segments.
+            ConfigurationError: `segments` are given, but the embedding has none.
         """
 
     def load_vectors(self, words: Sequence[str]) -> VectorCounts | None:
-        """Take what a file has for the words of the vocabulary, before the first training. Most embeddings have no file: nothing happens.
+        """Load the vectors of the vocabulary's words from a file, before training starts. Without a file, do nothing.
 
         Args:
             words: The word of each id, V of them.
 
         Returns:
-            How many words have a vector, or None without a file.
+            How many words have a vector, or None if there is no file.
         """
         return None
 
 
 def refuse_segments(segments: Tensor | None) -> None:
-    """Raise if an embedding without segments is given some."""
+    """Refuse segments, for an embedding that has none.
+
+    Raises:
+        ConfigurationError: `segments` is not None.
+    """
     if segments is not None:
         raise ConfigurationError("this embedding has no segments; use {name: token, num_segments: 2}, or leave segments out")

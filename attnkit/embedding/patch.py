@@ -15,26 +15,26 @@ from attnkit.registry import ConfigurationError, embeddings
 
 @embeddings.register("patch")
 class Patch(Embedding):
-    r"""An image as a sequence: it is cut into square patches, and one linear map makes a vector of each (ViT).
+    r"""Patch embedding (ViT): images are cut into square patches, and one linear map embeds each patch.
 
     Equation:
         $$x_0 = c, \quad x_t = W \, \mathrm{vec}(\mathrm{patch}_t) + b, \quad t = 1 \ldots \frac{H}{p} \cdot \frac{W}{p}$$
 
     Paper: Dosovitskiy et al. 2021, https://arxiv.org/abs/2010.11929
 
-    Patches are read row by row, and the elements of a patch channel by channel, so it is the convolution of stride p with the same weight.
-    Positions belong to the stack: `position: {name: learned, max_length: T}` for T patches and the class token.
+    Patches are ordered row by row, and the elements of a patch channel by channel, so the map equals a convolution with stride p and the
+    same weight. Positions belong to the stack: `position: {name: learned, max_length: N}`, where N counts the patches and the class token.
 
-    Initialisation: the map as every linear map, the class token zero, as in the paper's code.
+    Initialisation: the map like all linear maps; the class token is zero, as in the paper's code.
 
     Args:
         d_model: Width D.
         image_shape: Channels, height and width of the images [C, H, W].
-        patch_size: Height and width p of a patch.
-        class_token: Whether a trained vector comes before the patches, so that the output at its place can stand for the image.
+        patch_size: Height and width p of a patch, in pixels.
+        class_token: Whether to prepend a trained vector, whose output can represent the whole image.
 
     Raises:
-        ConfigurationError: There is no image shape (the data are no images), or `patch_size` does not divide height and width.
+        ConfigurationError: `image_shape` is missing (the data are not images), or `patch_size` does not divide the height and width.
         ValueError: `patch_size` is not positive.
 
     Example:
@@ -49,7 +49,7 @@ class Patch(Embedding):
         if patch_size < 1:
             raise ValueError(f"patch_size must be positive, but is {patch_size}")
         if image_shape is None:
-            raise ConfigurationError("embedding 'patch' reads images, but no image_shape is given; for texts use embedding 'token'")
+            raise ConfigurationError("embedding 'patch' reads images, but image_shape is missing; for text, use embedding 'token'")
         channels, height, width = image_shape
         if height % patch_size or width % patch_size:
             fits = [p for p in range(1, min(height, width) + 1) if height % p == 0 and width % p == 0]
@@ -68,10 +68,10 @@ class Patch(Embedding):
             nn.init.zeros_(self.class_token)
 
     def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Embed the images `inputs` [B, C, H, W], giving [B, T, D] with T = (H / p) (W / p), and one more with a class token."""
+        """Embed images [B, C, H, W] as [B, T, D], where T = (H / p) (W / p), plus 1 with a class token."""
         refuse_segments(segments)
         if inputs.shape[1:] != self.image_shape:
-            raise ConfigurationError(f"images of {list(inputs.shape[1:])} were given to a model of images of {list(self.image_shape)}")
+            raise ConfigurationError(f"the model reads images of shape {list(self.image_shape)}, but these have {list(inputs.shape[1:])}")
         p = self.patch_size
         x: Tensor = self.projection(rearrange(inputs, "b c (h p) (w q) -> b (h w) (c p q)", p=p, q=p))  # [B, T, D]
         if self.class_token is None:

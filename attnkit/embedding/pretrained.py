@@ -16,31 +16,31 @@ from attnkit.registry import ConfigurationError, embeddings
 
 @embeddings.register("pretrained")
 class Pretrained(Embedding):
-    r"""Word vectors from a file (word2vec, GloVe), kept as they are or trained on, with a linear map where their width is another.
+    r"""Word vectors from a file (word2vec, GloVe), frozen or fine-tuned, with a linear map if their width is not `d_model`.
 
     Equation:
-        $$x_t = W \, v_{w_t} \ \text{for words of the file}, \quad x_t = W \, u_{w_t} \ \text{for others}$$
+        $$x_t = W \, v_{w_t} \ \text{for words in the file}, \quad x_t = W \, u_{w_t} \ \text{for others}$$
 
     Paper: Mikolov et al. 2013, https://arxiv.org/abs/1301.3781; Pennington et al. 2014, https://aclanthology.org/D14-1162 (GloVe)
 
-    The file is read once, before the first training, by `load_vectors`; from then on the vectors are in the checkpoint. Files may be
-    word2vec's text (with its first line) and `.bin`, GloVe's text, or `.npy` with a list of words beside it; see `read_vectors`.
+    `load_vectors` reads the file once, before training starts; from then on, checkpoints contain the vectors. Supported formats are
+    word2vec's text and `.bin`, GloVe's text, and `.npy` with a list of words beside it; see `read_vectors`.
 
-    Initialisation: rows of words without a vector are drawn from a normal distribution with the standard deviation of the known vectors'
-    elements, and are trained. Nothing can be tied to this embedding.
+    Initialisation: words without a vector get one from a normal distribution with the standard deviation of the known vectors' elements,
+    and it is always trained. An output projection cannot be tied to this embedding.
 
     Args:
-        vocab_size: Tokens V.
+        vocab_size: Number of tokens V.
         d_model: Width D.
         path: The file.
-        dim: Numbers of each of its vectors.
-        tune: Whether the file's vectors are trained too. Without it they never change, weight decay included.
-        lower_case: Whether a word that the file lacks takes the vector of its lower-case form. GloVe 6B, for one, is all lower case;
-            a file that has the word as it is gives that one first.
-        scale: Divide all vectors by one number so that their elements have unit mean square, as embedding `token` has.
+        dim: Width of the file's vectors.
+        tune: Whether to train the file's vectors too. If not, nothing changes them, not even weight decay.
+        lower_case: Whether a word that is missing from the file uses the vector of its lower-case form (GloVe 6B, for instance, is all
+            lower case). An exact match takes precedence.
+        scale: Whether to divide all vectors by one number that gives their elements unit mean square, as in embedding `token`.
 
     Raises:
-        ValueError: A width is not positive.
+        ValueError: `vocab_size` or `dim` is not positive.
 
     Example:
         >>> import pathlib, tempfile
@@ -48,7 +48,7 @@ class Pretrained(Embedding):
         >>> _ = path.write_text("the 0.5 1 2\ncat -2 3 1\n")
         >>> embedding = Pretrained(vocab_size=3, d_model=4, path=str(path), dim=3)
         >>> print(embedding.load_vectors(["<unk>", "The", "cat"]))
-        2 of 3 words have a vector (1 of them in lower case only), 1 have none
+        2 of 3 words have a vector (1 only in lower case), 1 do not
         >>> embedding(torch.tensor([[1, 2, 0]])).shape
         torch.Size([1, 3, 4])
     """
@@ -64,7 +64,7 @@ class Pretrained(Embedding):
         if vocab_size < 1 or dim < 1:
             raise ValueError(f"vocab_size and dim must be positive, but are {vocab_size} and {dim}")
         self.path, self.dim, self.tune, self.lower_case, self.scale = path, dim, tune, lower_case, scale
-        self.rows = nn.Parameter(torch.empty(vocab_size, dim))  # of all words if tuned, else of those without a vector: only they are used
+        self.rows = nn.Parameter(torch.empty(vocab_size, dim))  # if not tuned, only rows of words without a vector are used
         self.register_buffer("vectors", None if tune else torch.empty(vocab_size, dim))
         self.register_buffer("known", torch.empty(vocab_size, dtype=torch.bool))
         self.register_load_state_dict_post_hook(_restored)  # type: ignore[no-untyped-call]
@@ -72,7 +72,7 @@ class Pretrained(Embedding):
         self.projection = None if dim == d_model else Linear(dim, d_model, bias=False)
 
     def reset_parameters(self) -> None:
-        """Draw all rows from a normal distribution with unit variance, and forget the vectors. (The map initialises itself.)"""
+        """Draw all rows from a normal distribution with unit variance, and discard the vectors. (The map initialises itself.)"""
         nn.init.normal_(self.rows)
         nn.init.zeros_(self.known)
         if self.vectors is not None:
@@ -90,11 +90,11 @@ class Pretrained(Embedding):
             How many words have a vector.
 
         Raises:
-            ConfigurationError: The file is wrong (see `read_vectors`), or has none of the words.
-            ValueError: There are not V words.
+            ConfigurationError: The file is invalid (see `read_vectors`), or has none of the words.
+            ValueError: The number of words is not V.
         """
         if len(words) != len(self.rows):
-            raise ValueError(f"the vocabulary has {len(self.rows)} words, but {len(words)} are given")
+            raise ValueError(f"the vocabulary has {len(self.rows)} words, but {len(words)} were given")
         forms = {*words, *(word.lower() for word in words)} if self.lower_case else set(words)
         found = read_vectors(self.path, forms, dim=self.dim)
         exact = {i: found[word] for i, word in enumerate(words) if word in found}
@@ -102,7 +102,7 @@ class Pretrained(Embedding):
         if not (both := exact | lower):
             raise ConfigurationError(
                 f"{self.path} has none of the {len(words)} words of the vocabulary, such as {', '.join(map(repr, words[-3:]))}; "
-                f"its words must be those of the tokenizer (use the tokenizer 'word')"
+                f"its words must match the tokenizer's (use tokenizer 'word')"
             )
         vectors = torch.from_numpy(np.stack(list(both.values())))  # [known, dim]
         if self.scale:
@@ -112,20 +112,20 @@ class Pretrained(Embedding):
         if self.vectors is None:
             self.rows[list(both)] = vectors.to(self.rows)
         else:
-            self.rows[list(both)] = 0  # never used: nothing for weight decay to change
+            self.rows[list(both)] = 0  # never used; at zero, weight decay cannot change them
             self.vectors.zero_()[list(both)] = vectors.to(self.vectors)
         self._is_ready = True
         return VectorCounts(len(exact), len(lower), len(words) - len(both))
 
     def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Embed the tokens `inputs` [B, T], giving [B, T, D].
+        """Embed tokens [B, T] as [B, T, D].
 
         Raises:
-            ConfigurationError: The vectors were neither loaded nor restored from a state dict.
+            ConfigurationError: The vectors were neither loaded nor restored from a state dict, or `segments` are given.
         """
         refuse_segments(segments)
         if not self._is_ready:
-            raise ConfigurationError(f"the vectors of {self.path} are not loaded: call load_vectors(words), or load a checkpoint")
+            raise ConfigurationError(f"the vectors of {self.path} are not loaded: call load_vectors(words) or load a checkpoint")
         x = nn.functional.embedding(inputs, self.rows)  # [B, T, dim]
         if self.vectors is not None:
             x = torch.where(self.known[inputs][..., None], nn.functional.embedding(inputs, self.vectors), x)
@@ -133,6 +133,6 @@ class Pretrained(Embedding):
 
 
 def _restored(module: nn.Module, incompatible_keys: Any) -> None:
-    """Note after `load_state_dict` whether it brought vectors."""
+    """Record after `load_state_dict` whether the state dict had vectors."""
     assert isinstance(module, Pretrained)
     module._is_ready = bool(module.known.any())

@@ -10,23 +10,23 @@ from attnkit.registry import embeddings
 
 @embeddings.register("token")
 class Token(Embedding):
-    r"""One vector for each token of the vocabulary, scaled to unit variance. The model can tie the output projection to it.
+    r"""One vector per token of the vocabulary, scaled to unit variance. The model can tie the output projection to it.
 
     Equation:
         $$x_t = \sqrt{d} \, E_{w_t} + S_{s_t}, \quad \mathrm{logits} = E h_t \ \text{(tied)}$$
 
     Paper: Press and Wolf 2017, https://arxiv.org/abs/1608.05859 (tying); Vaswani et al. 2017 (the factor); Devlin et al. 2019 (segments)
 
-    BERT's norm of the embeddings comes after the positions are added, so it is the stack's: `embedding_norm: true`.
+    BERT normalises embeddings after adding positions, so that norm belongs to the stack: `embedding_norm: true`.
 
     Initialisation: normal with standard deviation d^-1/2, so that tied logits start with unit variance; with `scale`, embeddings do too.
     Segments: normal with standard deviation 0.02, as in BERT.
 
     Args:
-        vocab_size: Tokens V.
+        vocab_size: Number of tokens V.
         d_model: Width D.
-        scale: Multiply by the square root of D.
-        num_segments: Segments, each with a vector that is added to its tokens' (BERT: 2, for sentence A and B).
+        scale: Whether to multiply the vectors by the square root of D.
+        num_segments: Number of segments, each with a vector that is added to those of its tokens (BERT: 2, for sentences A and B).
 
     Raises:
         ValueError: `vocab_size` is not positive, or `num_segments` is negative.
@@ -56,7 +56,7 @@ class Token(Embedding):
             nn.init.normal_(self.segment, std=0.02)
 
     def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Embed the tokens `inputs` [B, T] of `segments` [B, T] (default: all 0), giving [B, T, D]."""
+        """Embed tokens [B, T] as [B, T, D], adding the vectors of their `segments` [B, T] (default: all 0)."""
         x = nn.functional.embedding(inputs, self.weight) * self.factor
         if self.segment is None:
             refuse_segments(segments)

@@ -14,42 +14,42 @@ from attnkit.files import open_gzip, read_bytes, read_parquet
 from attnkit.registry import ConfigurationError, nearest
 
 Vector = npt.NDArray[np.float32]
-Entry = tuple[str, bytes, Vector]  # where it stands, for messages; the word; its numbers
+Entry = tuple[str, bytes, Vector]  # location for messages, word, vector
 
 CHUNK = 1 << 20
 
 LONGEST_WORD = 1 << 16
-"""Bytes of a word."""
+"""Maximum bytes of a word."""
 
 LARGEST_WORD_LIST = 256 << 20
-"""Bytes of the list of words beside a matrix."""
+"""Maximum bytes of the word list beside a matrix."""
 
 LONGEST_NUMBER = 64
-"""Bytes of a number as text."""
+"""Maximum bytes of a number as text."""
 
 
 def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vector]:
-    """Read the vectors of some words. The rest of the file is passed over, so that memory holds the vocabulary alone.
+    """Read the vectors of the given words. All others are skipped, so memory holds only the vocabulary.
 
-    - `.txt`, `.vec`, any other suffix: a word and its numbers a line, between spaces, with word2vec's first line `COUNT DIM` or without
-      it (GloVe).
+    - `.txt`, `.vec` and any other suffix: one word and its numbers per line, separated by spaces, with word2vec's header line `COUNT DIM`
+      or without it (GloVe).
     - `.bin`: word2vec's binary format.
-    - `.npy`: a matrix with a row for each word. The words are in the file of the same name with the suffix `.txt` (one a line) or
-      `.parquet` (one column of text), or else in the only such file beside it.
+    - `.npy`: a matrix with one row per word. The words are in the file of the same name with suffix `.txt` (one per line) or `.parquet`
+      (one text column), or else in the only such file in the folder.
 
     The first two may be compressed (`.gz`).
 
     Args:
         path: The file.
-        words: The words.
-        dim: Numbers of each vector.
+        words: The words to look up.
+        dim: Width of the vectors.
 
     Returns:
-        The vectors [dim] of those words that the file has.
+        The vectors [dim] of the words that the file has.
 
     Raises:
-        ConfigurationError: The file is missing, cut off or damaged, its vectors have another width, a vector is not finite, or one of
-            `words` is there twice.
+        ConfigurationError: The file is missing, truncated or damaged, its vectors have another width, a vector is not finite, or one of
+            `words` occurs twice.
 
     Example:
         >>> import tempfile
@@ -61,19 +61,19 @@ def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vect
     file = Path(path)
     if not file.is_file():
         beside = [f.name for f in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise ConfigurationError(f"there is no file of vectors {path!r} (looked in {file.parent.resolve()}).{nearest(file.name, beside)}")
+        raise ConfigurationError(f"there is no vector file {path!r} (looked in {file.parent.resolve()}).{nearest(file.name, beside)}")
     wanted = {word.encode(): word for word in words}
     found: dict[str, Vector] = {}
     places: dict[bytes, str] = {}
     try:
         for where, key, vector in _entries(file, wanted, dim):
             if key in places:
-                raise ConfigurationError(f"{where}: the word {wanted[key]!r} is there twice, first at {places[key]}; leave one out")
+                raise ConfigurationError(f"{where}: duplicate word {wanted[key]!r}, first at {places[key]}; remove one of them")
             if not np.isfinite(vector).all():
-                raise ConfigurationError(f"{where}: the vector of {wanted[key]!r} has a number that is not finite")
+                raise ConfigurationError(f"{where}: the vector of {wanted[key]!r} is not finite")
             places[key], found[wanted[key]] = where, vector
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ConfigurationError(f"{path} is truncated or damaged ({error}); get it again") from error
+        raise ConfigurationError(f"{path} is truncated or damaged ({error}); download it again") from error
     return found
 
 
@@ -96,9 +96,11 @@ def _text(stream: BinaryIO, file: Path, wanted: Container[bytes], dim: int) -> I
     number = 0
     for number, line in enumerate(lines, start=2) if listed is not None else enumerate(chain([first], lines), start=1):
         line = line.rstrip()
-        spaces = line.count(b" ")  # more than dim where the word itself has some, as in GloVe 840B
+        spaces = line.count(b" ")  # more than dim if the word itself contains spaces, as in GloVe 840B
         if spaces < dim or (spaces > dim and number == 1 and _is_number(line.split(b" ")[-dim - 1])):
-            raise ConfigurationError(f"{file}:{number}: {spaces} numbers after the word, but dim is {dim}: a cut line, or another dim")
+            raise ConfigurationError(
+                f"{file}:{number}: {spaces} numbers after the word, but dim is {dim}: the line is truncated, or dim is wrong"
+            )
         word = line[: line.index(b" ")] if spaces == dim else line.rsplit(b" ", dim)[0]
         if word in wanted:
             numbers = line[len(word) + 1 :].split(b" ")
@@ -106,23 +108,21 @@ def _text(stream: BinaryIO, file: Path, wanted: Container[bytes], dim: int) -> I
                 raise ConfigurationError(f"{file}:{number}: {b' '.join(numbers)[:40].decode(errors='replace')!r} is not a row of numbers")
             yield f"{file}:{number}", word, _vector([float(n) for n in numbers])
     if listed is not None and number - 1 != listed:
-        raise ConfigurationError(
-            f"{file} is truncated or damaged: its first line says {listed} words, but {max(number - 1, 0)} lines follow"
-        )
+        raise ConfigurationError(f"{file} is truncated or damaged: its header says {listed} words, but {max(number - 1, 0)} lines follow")
 
 
 def _lines(stream: BinaryIO, file: Path, longest: int) -> Iterator[bytes]:
     for number in count(1):
         line = stream.readline(longest + 1)
         if len(line) > longest:
-            raise ConfigurationError(f"{file}:{number}: a line of more than {longest:,} bytes is no word with its numbers")
+            raise ConfigurationError(f"{file}:{number}: the line exceeds {longest:,} bytes, too long for a word and its numbers")
         if not line:
             return
         yield line
 
 
 def _vector(numbers: Any) -> Vector:
-    with np.errstate(over="ignore"):  # what is too large for 32 bits becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # numbers too large for fp32 become infinite, and are refused
         return np.array(numbers, np.float32)
 
 
@@ -136,21 +136,21 @@ def _binary(stream: BinaryIO, file: Path, wanted: Container[bytes], dim: int) ->
             if space < 0 and len(buffer) - start > LONGEST_WORD:
                 raise ConfigurationError(f"{file} is damaged: word {number} has more than {LONGEST_WORD:,} bytes")
             if not (more := stream.read(CHUNK)):
-                raise ConfigurationError(f"{file} is truncated: its first line says {listed} words, but it ends in the {number}th")
+                raise ConfigurationError(f"{file} is truncated: its header says {listed} words, but it ends within word {number}")
             buffer, start = buffer[start:] + more, 0
         word = buffer[start:space].lstrip(b"\n")  # some writers end an entry with a line break, some do not
         start = space + 1 + size
         if word in wanted:
             yield f"{file}, word {number}", word, np.frombuffer(buffer, "<f4", dim, space + 1).astype(np.float32)
     if (buffer[start:] + stream.read(CHUNK)).strip():
-        raise ConfigurationError(f"{file} is damaged: its first line says {listed} words of {dim} numbers, but more follows them")
+        raise ConfigurationError(f"{file} is damaged: its header says {listed} words of {dim} numbers, but more data follows them")
 
 
 def _matrix(file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # the header is text that Python parses, so there is an error for every way to be wrong
-        raise ConfigurationError(f"{file} is truncated, damaged or no .npy file ({error})") from error
+    except Exception as error:  # numpy parses the header as Python code, which can raise almost anything
+        raise ConfigurationError(f"{file} is truncated, damaged or not a .npy file ({error})") from error
     if rows.ndim != 2 or rows.shape[1] != dim or not np.issubdtype(rows.dtype, np.floating):
         raise ConfigurationError(f"{file} must be a matrix of floats with dim={dim} columns, but has shape {rows.shape} and {rows.dtype}")
     list_file = _word_list(file)
@@ -167,8 +167,8 @@ def _word_list(file: Path) -> Path:
     beside = [f for f in sorted(file.parent.iterdir()) if f.suffix in (".txt", ".parquet")]
     found = [f for f in same_name if f.is_file()] or beside
     if len(found) != 1:
-        has = f"there are {', '.join(f.name for f in found)}" if found else "there is none"
-        raise ConfigurationError(f"{file} needs one file with its words beside it, {same_name[0].name} or {same_name[1].name}: {has}")
+        has = ", ".join(f.name for f in found) or "none"
+        raise ConfigurationError(f"{file} needs one list of words beside it, {same_name[0].name} or {same_name[1].name}; found {has}")
     return found[0]
 
 
@@ -179,13 +179,13 @@ def _words(file: Path) -> list[bytes]:
     for row in read_parquet(file):
         word = next(iter(row.values()), None)
         if len(row) != 1 or not isinstance(word, str):
-            raise ConfigurationError(f"{file} must have one column, of text, but has {', '.join(row) or 'none'}")
+            raise ConfigurationError(f"{file} must have a single text column, but has {', '.join(row) or 'none'}")
         words.append(word.encode())
     return words
 
 
 def _header(line: bytes, file: Path, dim: int) -> int | None:
-    """Return the number of words in word2vec's first line, or None if `line` is not such a one."""
+    """Return the number of words in word2vec's header, or None if `line` is not a header."""
     parts = line.split()
     if len(parts) != 2 or not all(part.isdigit() and len(part) < 20 for part in parts):
         return None

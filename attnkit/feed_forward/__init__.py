@@ -1,4 +1,4 @@
-"""Feed-forward kinds."""
+"""Feed-forward networks."""
 
 from attnkit.feed_forward.base import FeedForward, make_activation
 

@@ -1,4 +1,4 @@
-"""The position-wise part of a layer, and activations by name."""
+"""The interface of feed-forward networks, and activations by name."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from attnkit.registry import ConfigurationError, nearest
 
 
 class FeedForward(nn.Module, ABC):
-    """A map [..., D] -> [..., D], each token on its own."""
+    """A map [..., D] -> [..., D], applied to each token independently."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -33,10 +33,10 @@ _TORCH = {
 
 
 def make_activation(name: str) -> Callable[[Tensor], Tensor]:
-    """Return an activation: any element-wise one of `torch.nn.functional`, or one of a few others.
+    """Return an activation by name: an element-wise function of `torch.nn.functional`, or one of a few others.
 
     Raises:
-        ConfigurationError: No such activation.
+        ConfigurationError: There is no such activation; the message lists all names.
 
     Example:
         >>> make_activation("relu")(torch.tensor([-1.0, 2.0]))

@@ -11,7 +11,7 @@ from attnkit.registry import feed_forwards
 
 @feed_forwards.register("glu")
 class GLU(FeedForward):
-    r"""A gated perceptron: SwiGLU with `silu`, GEGLU with `gelu`, ReGLU with `relu`, the first GLU with `sigmoid`.
+    r"""A gated linear unit: SwiGLU with `silu`, GEGLU with `gelu`, ReGLU with `relu`, the original GLU with `sigmoid`.
 
     Equation:
         $$y = W_2 \, \mathrm{dropout}(\phi(W_g x) \odot W_1 x)$$
@@ -23,12 +23,12 @@ class GLU(FeedForward):
     Args:
         d_model: Width of input and output D.
         ffn_dim: Width of the hidden layer (default 8 D / 3, rounded up to a multiple of 8: as many parameters as an `mlp` of 4 D).
-        activation: Phi, by name as in `mlp`.
-        bias: Whether the three maps have biases.
+        activation: Name of phi, as for `mlp`.
+        bias: Whether the three linear maps have biases.
         dropout: Probability of dropping a hidden element.
 
     Raises:
-        ConfigurationError: No such activation.
+        ConfigurationError: There is no such activation.
         ValueError: `ffn_dim` is not positive.
 
     Example:

@@ -23,12 +23,12 @@ class MLP(FeedForward):
     Args:
         d_model: Width of input and output D.
         ffn_dim: Width of the hidden layer (default 4 D).
-        activation: Phi: any element-wise function of torch.nn.functional by name, or `gelu_tanh`, `relu_squared`, ...
-        bias: Whether there are b_1 and b_2.
+        activation: Name of phi: any element-wise function of torch.nn.functional, or `gelu_tanh`, `relu_squared`, ...
+        bias: Whether to learn b_1 and b_2.
         dropout: Probability of dropping a hidden element.
 
     Raises:
-        ConfigurationError: No such activation.
+        ConfigurationError: There is no such activation.
         ValueError: `ffn_dim` is not positive.
 
     Example:

@@ -1,4 +1,4 @@
-"""Normalisation over the channels of each token."""
+"""The interface of norms, which normalise over the channels of each token."""
 
 from abc import ABC, abstractmethod
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Norm(nn.Module, ABC):
-    """A map [..., D] -> [..., D], each token on its own."""
+    """A map [..., D] -> [..., D], applied to each token independently."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class LayerNorm(Norm):
     Args:
         d_model: Channels D.
         eps: Added to the variance (BERT: 1e-12).
-        bias: Whether there is a shift b.
+        bias: Whether to learn a shift b.
 
     Example:
         >>> import torch

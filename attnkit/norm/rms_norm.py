@@ -11,7 +11,7 @@ from attnkit.registry import norms
 
 @norms.register("rms_norm")
 class RMSNorm(Norm):
-    r"""Root-mean-square normalisation: unit mean square over the channels, then a learned scale. The mean is left alone.
+    r"""Root-mean-square normalisation: unit mean square over the channels, then a learned scale. The mean is not subtracted.
 
     Equation:
         $$y = g \odot \frac{x}{\sqrt{\frac{1}{D} \sum_i x_i^2 + \epsilon}}$$

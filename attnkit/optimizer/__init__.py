@@ -1,1 +1,1 @@
-"""Optimizers beyond those of `torch.optim`."""
+"""Optimizers that `torch.optim` does not have."""

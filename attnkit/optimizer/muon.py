@@ -1,5 +1,5 @@
 # https://kellerjordan.github.io/posts/muon/
-"""Muon for the matrices of a model, AdamW for everything else."""
+"""Muon for hidden weight matrices, AdamW for all other parameters."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, overload
@@ -11,10 +11,10 @@ from attnkit.registry import optimizers
 
 @optimizers.register("muon")
 class Muon(torch.optim.Optimizer):
-    r"""Muon for the groups marked `{"matrices": True}`, AdamW for the others: `torch.optim` has each alone.
+    r"""Muon for parameter groups marked `{"matrices": True}`, AdamW for all other parameters.
 
-    `torch.optim.Muon` takes hidden matrices only; embeddings, heads, norms and biases want AdamW (so its documentation says), and Lightning
-    wants one optimizer. This one holds both; both follow the schedule.
+    `torch.optim.Muon` accepts hidden weight matrices only; its documentation recommends AdamW for embeddings, heads, norms and biases. But
+    Lightning's automatic optimisation takes one optimizer, so this one combines both; both follow the schedule.
 
     Equation:
         $$M \leftarrow \mu M + (1 - \mu) G, \quad W \leftarrow (1 - \eta \lambda) W - 0.2 \, \eta \sqrt{\max(m, n)} \; U V^\top, \quad
@@ -23,16 +23,16 @@ class Muon(torch.optim.Optimizer):
     Paper: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; Liu et al. 2025, https://arxiv.org/abs/2502.16982 (the factor)
 
     Args:
-        params: Parameter groups; those with `"matrices": True` hold matrices only. (Tasks mark the weights of linear maps but the head's.
-            Those of recurrent cells, several matrices in one, are AdamW's. There may be no matrices at all.)
-        lr: Learning rate of the matrices, eta; the factor gives updates of the size of AdamW's.
+        params: Parameter groups; those with `"matrices": True` hold only matrices. (Tasks mark the weights of all linear maps except the
+            head's. Recurrent cells stack several matrices in one weight, which uses AdamW. There may be no matrices at all.)
+        lr: Learning rate eta of the matrices; with the factor above, their updates are as large as AdamW's.
         momentum: mu.
-        weight_decay: lambda, of both parts; a group may say otherwise.
-        adamw_lr: Learning rate of the other parameters (default: `lr`).
-        betas: Of AdamW.
+        weight_decay: lambda, for all parameters; a group may override it.
+        adamw_lr: Learning rate of all other parameters (default: `lr`).
+        betas: AdamW's decay rates of the two moments.
 
     Raises:
-        ValueError: A group of matrices holds a parameter that is none, or no group says whether it holds matrices.
+        ValueError: A group of matrices holds a parameter that is not a matrix, or no group says whether it holds matrices.
 
     Example:
         >>> layer = torch.nn.Linear(3, 2)
@@ -80,7 +80,7 @@ class Muon(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for matrices, part in self._parts.items():  # the parts work on our groups and our state, so that checkpoints hold them
+        for matrices, part in self._parts.items():  # the parts share our groups and state, so that checkpoints hold them
             part.param_groups = [group for group in self.param_groups if group["matrices"] is matrices]
             part.state = self.state
             part.step()

@@ -1,4 +1,4 @@
-"""Position kinds."""
+"""Position encodings."""
 
 from attnkit.position.base import Position, Rotation
 

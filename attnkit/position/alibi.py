@@ -12,15 +12,15 @@ from attnkit.registry import positions
 
 @positions.register("alibi")
 class Alibi(Position):
-    r"""ALiBi: logits fall linearly with the distance, with a fixed slope per head. Symmetric in a bidirectional stack.
+    r"""ALiBi: logits decrease linearly with distance, with a fixed slope per head. Symmetric in a bidirectional stack.
 
     Equation:
         $$b_{h,i,j} = -m_h \, |i - j|, \quad m_h = 2^{-8 h / H}$$
 
     Paper: Press et al. 2022, https://arxiv.org/abs/2108.12409
 
-    When H is no power of two, the slopes are those of the next lower power, then every other one of the next higher, as in the
-    paper's code.
+    If H is not a power of two, the slopes are those of the next lower power, followed by every other slope of the next higher one, as in
+    the paper's code.
 
     Args:
         num_heads: Query heads H.

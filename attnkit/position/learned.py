@@ -10,7 +10,7 @@ from attnkit.registry import positions
 
 @positions.register("learned")
 class Learned(Position):
-    r"""Learned positions: one trained vector for each position, added to the embeddings. Longer sequences are refused.
+    r"""Learned positions: one trained vector per position, added to the embeddings. Sequences longer than `max_length` are refused.
 
     Equation:
         $$x_t' = x_t + P_t$$
@@ -21,7 +21,7 @@ class Learned(Position):
 
     Args:
         d_model: Width of the embeddings.
-        max_length: Positions in the table.
+        max_length: Number of positions in the table.
 
     Raises:
         ValueError: `max_length` is not positive.

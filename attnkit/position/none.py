@@ -7,7 +7,7 @@ from attnkit.registry import positions
 
 @positions.register("none")
 class NoPosition(Position):
-    """No positions at all: an encoder sees a bag of tokens, a decoder counts through its causal mask.
+    """No positions: an encoder sees a bag of tokens; a decoder can still infer positions from its causal mask.
 
     Equation:
         $$x_t' = x_t$$

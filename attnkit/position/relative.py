@@ -12,26 +12,26 @@ from attnkit.registry import positions
 
 @positions.register("relative")
 class Relative(Position):
-    r"""Relative positions (T5): a learned bias per head and bucket of distances, shared by all layers of a stack.
+    r"""Relative positions (T5): a learned bias per head and distance bucket, shared by all layers of a stack.
 
-    Half of the buckets are exact distances, the other half grow logarithmically up to `max_distance`; all farther keys share the last.
-    In a bidirectional stack, keys before and after the query have half of the buckets each.
+    Half of the buckets hold one distance each; the others grow logarithmically up to `max_distance`, and all keys beyond share the last.
+    In a bidirectional stack, keys before and after the query get half of the buckets each.
 
     Equation:
         $$b_{h,i,j} = B_{h,\,\mathrm{bucket}(j - i)}$$
 
     Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683
 
-    Initialisation: normal with standard deviation 0.02 (ours: logits start as if there were almost no positions).
+    Initialisation: normal with standard deviation 0.02 (our choice: positions hardly affect the initial logits).
 
     Args:
         num_heads: Query heads.
-        bidirectional: Whether keys after the query are attended too.
-        num_buckets: Buckets in all.
-        max_distance: Distance from which on all keys share a bucket.
+        bidirectional: Whether queries also attend to later keys.
+        num_buckets: Total number of buckets, even and at least 4.
+        max_distance: Distance from which all keys share a bucket.
 
     Raises:
-        ValueError: Too few buckets, or `max_distance` within the exact buckets.
+        ValueError: `num_buckets` is odd or less than 4, or `max_distance` does not exceed the exact buckets of a side.
 
     Example:
         >>> import torch

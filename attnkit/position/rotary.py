@@ -9,10 +9,10 @@ from attnkit.registry import positions
 
 @positions.register("rotary")
 class Rotary(Position):
-    r"""Rotary positions: queries and keys are turned by angles proportional to their position.
+    r"""Rotary positions: queries and keys are rotated by angles proportional to their position.
 
-    An inner product of two turned vectors depends on their distance alone; so only attention whose score is an inner product
-    takes rotations. They are applied after the score's own projections, where the inner product is.
+    The inner product of two rotated vectors depends only on their distance, so the attention score must be an inner product. The rotation
+    follows the score's own projections, directly before the inner product.
 
     Equation:
         $$(q_i, q_{i+r})_t' = R(t \, b^{-i/r}) \, (q_i, q_{i+r})_t, \quad r = f d_\mathrm{head} / 2$$
@@ -21,12 +21,12 @@ class Rotary(Position):
 
     Args:
         head_dim: Width of a head.
-        base: b; larger bases turn more slowly.
-        fraction: f, the part of the channels that is turned (GPT-NeoX: 0.25).
-        interleaved: Pair neighbouring channels, as in the paper and GPT-J, instead of the two halves, as in GPT-NeoX and Llama.
+        base: b; a larger base rotates more slowly.
+        fraction: f, the fraction of the channels that is rotated (GPT-NeoX: 0.25).
+        interleaved: Whether to pair neighbouring channels, as in the paper and GPT-J, rather than the two halves, as in GPT-NeoX and Llama.
 
     Raises:
-        ValueError: The turned width is odd or zero, or `fraction` is not in (0, 1].
+        ValueError: The rotated width is odd or zero, or `fraction` is outside (0, 1].
 
     Example:
         >>> import torch
@@ -44,7 +44,7 @@ class Rotary(Position):
             raise ValueError(f"fraction must be in (0, 1], but is {fraction}")
         self.width = int(head_dim * fraction)
         if self.width < 2 or self.width % 2:
-            raise ValueError(f"rotary positions turn pairs of channels, but head_dim {head_dim} * fraction {fraction} gives {self.width}")
+            raise ValueError(f"rotary positions rotate pairs of channels, but head_dim {head_dim} * fraction {fraction} gives {self.width}")
         self.base, self.interleaved = base, interleaved
 
     def rotation(self, positions: Tensor) -> Rotation:

@@ -19,7 +19,7 @@ class Sinusoidal(Position):
 
     Args:
         d_model: Width of the embeddings, even.
-        base: b; wavelengths go from 2 pi to 2 pi b.
+        base: b; wavelengths range from 2 pi to 2 pi b.
 
     Raises:
         ValueError: `d_model` is odd.

@@ -1,1 +1,1 @@
-"""What a training costs before it is begun: operations, memory, communication and time; and what a machine can do."""
+"""The cost of a training run before it starts (FLOPs, memory, communication, time), and the performance of a machine."""

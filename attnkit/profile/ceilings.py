@@ -1,4 +1,4 @@
-"""What this machine can do at the most, measured: products of matrices, reading and writing memory, sums over processes."""
+"""The peak rates of this machine, measured: matrix products, memory bandwidth, all-reduce over processes."""
 
 import json
 import os
@@ -16,16 +16,16 @@ from attnkit.profile.machine import PRODUCTS, Machine
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SECONDS = 0.5
-"""Of each measurement, at the least."""
+"""Minimum duration of each measurement, in seconds."""
 LONG = 0.05
-"""Seconds of a product that is large enough."""
+"""Seconds after which a matrix product is large enough."""
 
 
 def measure_machine(*, processes: int = 1) -> Machine:
-    """Measure one device of this machine: a GPU, or the CPU with as many threads as torch uses.
+    """Measure one device of this machine: a GPU, or the CPU with the threads that torch uses.
 
     Args:
-        processes: How many sum a tensor over all of them; one measures no network.
+        processes: Number of processes for the network measurement; with 1, it is skipped.
     """
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     return Machine(
@@ -39,18 +39,18 @@ def measure_machine(*, processes: int = 1) -> Machine:
 
 
 def memory_size(device: torch.device) -> int:
-    """Return the bytes that a device has; of a CPU, those that this process may use."""
+    """Return the memory of a device in bytes; on a CPU, the memory that this process may use."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # of a container
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):  # limits of a container
         if Path(limit).exists() and (text := Path(limit).read_text(encoding="ascii").strip()).isdigit():
             sizes.append(int(text))
     return min(sizes)
 
 
 def product_rate(dtype: torch.dtype, device: torch.device, *, seconds: float) -> float:
-    """Return the most 10^12 operations a second in products of square matrices, of sizes that grow until a product takes long enough."""
+    """Return the highest TFLOP/s in products of square matrices, doubling their size until a product takes `LONG` seconds."""
     size, best = 256, 0.0
     while True:
         a, b = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
@@ -62,14 +62,14 @@ def product_rate(dtype: torch.dtype, device: torch.device, *, seconds: float) ->
 
 
 def copy_rate(device: torch.device, *, seconds: float) -> float:
-    """Return the most GB a second that are read and written together, by copying a tensor that fits into no cache."""
+    """Return the memory bandwidth in GB/s, reads plus writes, by copying a tensor that exceeds all caches."""
     source = torch.ones(2**28 if device.type == "cuda" else 2**26, device=device)
     target = torch.empty_like(source)
     return 2 * 4 * source.numel() / _shortest(lambda: target.copy_(source), device, seconds=seconds) / 1e9
 
 
 def _shortest(call: Callable[[], object], device: torch.device, *, seconds: float) -> float:
-    """Return the seconds of the fastest of several calls: others use the machine too, and no ceiling is slow."""
+    """Return the seconds of the fastest call: a peak rate must not suffer from other users of the machine."""
 
     def timed() -> float:
         began = time.perf_counter()
@@ -78,7 +78,7 @@ def _shortest(call: Callable[[], object], device: torch.device, *, seconds: floa
             torch.cuda.synchronize()
         return time.perf_counter() - began
 
-    timed()  # the first call allocates, and chooses a kernel
+    timed()  # warm-up: the first call allocates memory and selects a kernel
     began, times = time.perf_counter(), [timed(), timed()]
     while time.perf_counter() - began < seconds:
         times.append(timed())
@@ -86,7 +86,7 @@ def _shortest(call: Callable[[], object], device: torch.device, *, seconds: floa
 
 
 def sum_rate(processes: int, *, seconds: float) -> float:
-    """Return the GB a second that each process sends while all sum 64 MB with a ring: over NCCL if each has a GPU, else over gloo."""
+    """Return the GB/s that each process sends in a ring all-reduce of 64 MB: over NCCL if each has a GPU, otherwise over gloo."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_sum, args=(processes, folder, seconds), nprocs=processes)  # type: ignore[no-untyped-call]
         return float(json.loads((Path(folder) / "rate").read_text(encoding="ascii")))
@@ -100,16 +100,16 @@ def _sum(rank: int, processes: int, folder: str, seconds: float) -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=processes)
     x = torch.zeros(2**24, device=device)
     times: list[float] = []
-    go_on = torch.ones(1, device=device)
+    more = torch.ones(1, device=device)
     began = time.perf_counter()
-    while go_on.item():
+    while more.item():
         start = time.perf_counter()
         dist.all_reduce(x)
         if on_gpu:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-        go_on.fill_(float(rank == 0 and (len(times) < 3 or time.perf_counter() - began < seconds)))
-        dist.all_reduce(go_on)  # the first process decides
+        more.fill_(float(rank == 0 and (len(times) < 3 or time.perf_counter() - began < seconds)))
+        dist.all_reduce(more)  # the first process decides
     if rank == 0:
         sent = 2 * (processes - 1) / processes * 4 * x.numel()
         (Path(folder) / "rate").write_text(json.dumps(sent / min(times) / 1e9), encoding="ascii")

@@ -1,4 +1,4 @@
-"""A training step planned: its memory, operations and communication for one process; and the same with something changed."""
+"""Estimates of a training step (memory, FLOPs and communication of one process), also with changes to the job."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,28 +11,27 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnkit.profile.flops import BACKWARD, Exponents, forward_flops, row_lengths
+from attnkit.profile.flops import BACKWARD, evaluate, forward_flops, row_lengths
 from attnkit.profile.machine import EFFICIENCY, SPARE, Machine, StepTime
 from attnkit.profile.memory import step_memory
-from attnkit.profile.partition import Mesh, Traffic, communication, memory_parts, some_rows, split
+from attnkit.profile.partition import PEAK, Mesh, Traffic, communication, memory_parts, some_rows, split
 from attnkit.registry import ConfigurationError, tasks
 
 KINDS = {"32-true": "fp32", "bf16-mixed": "bf16", "bf16-true": "bf16", "16-mixed": "fp16", "16-true": "fp16"}
-"""The kind of numbers in products, by precision."""
-PEAK = "at the peak"
+"""Number format of matrix products, by precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training step that is to be planned.
+    """A training step to estimate.
 
     Attributes:
         model: The task's spec.
-        batches: What one process gets, each a micro-batch.
+        batches: Sample batches of one process, each a micro-batch.
         precision: One of `PRECISIONS`.
         mesh: The processes.
         strategy: `ddp` or `fsdp2`.
-        micro_batches: Of a step.
+        micro_batches: Number of micro-batches per step.
     """
 
     model: Mapping[str, Any]
@@ -44,23 +43,23 @@ class Job:
 
     @property
     def largest(self) -> Mapping[str, Any]:
-        """The batch with most numbers."""
+        """The batch with the most elements."""
         return max(self.batches, key=_numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a step needs of one process.
+    """The cost of a step for one process.
 
     Attributes:
-        rows: Of the largest batch.
-        tokens: Of the largest batch, padding excluded; of images, their number.
-        parts: Bytes at the peak, by what they are, with the largest batch; all together under `PEAK`.
-        sent: Bytes, with batches of average size.
-        model_flops: Operations on real tokens, forward and backward, with batches of average size: what the utilisation (MFU) counts.
-        operations: What the device computes: these, and those of padding and recomputation.
-        touched: Bytes read and written by a step that reads and writes each tensor once.
-        kind: Of the numbers in products.
+        rows: Rows of the largest batch.
+        tokens: Non-padding tokens of the largest batch, or its number of images.
+        parts: Bytes at peak memory with the largest batch, by purpose; the total is under `PEAK`.
+        sent: Bytes sent, with batches of average size.
+        model_flops: FLOPs on non-padding tokens, forward and backward, with batches of average size, as the utilisation (MFU) counts them.
+        operations: FLOPs that the device executes: the above plus those of padding and recomputation.
+        touched: Bytes read and written, if each tensor is read and written once.
+        kind: Number format of matrix products, such as `bf16`.
     """
 
     rows: int
@@ -74,18 +73,18 @@ class Estimate:
 
     @property
     def peak(self) -> float:
-        """Bytes at the peak."""
+        """Peak memory in bytes."""
         return self.parts[PEAK]
 
     def time(self, machine: Machine, efficiency: float = EFFICIENCY) -> StepTime:
-        """Return how long the step takes."""
+        """Return the time of the step on a machine whose matrix products reach `efficiency` of its peak."""
         return StepTime.of(
             machine, kind=self.kind, operations=self.operations, touched=self.touched, traffic=self.sent, efficiency=efficiency
         )
 
 
 def fits(peak: float, memory: float) -> bool:
-    """Return whether a process that has `peak` bytes at the peak has room on a device with `memory` bytes, of which some are spared.
+    """Return whether `peak` bytes fit on a device with `memory` bytes, of which the fraction `SPARE` is reserved.
 
     Example:
         >>> fits(71e9, 80e9), fits(73e9, 80e9)
@@ -95,43 +94,41 @@ def fits(peak: float, memory: float) -> bool:
 
 
 def estimate(job: Job) -> Estimate:
-    """Plan a step.
+    """Estimate the cost of a step.
 
     Raises:
-        ConfigurationError: The layers cannot be split so, or the precision is not known.
+        ConfigurationError: The layers cannot be split as the mesh says, or the precision is unknown.
     """
     whole: Any = tasks.build(job.model)
     memory = step_memory(tasks.build(split(job.model, job.mesh.tensor)), job.largest, precision=job.precision)
     formula = forward_flops(whole)
     again = recomputation(job.model, job.largest)
-    real = [_flops(formula, *row_lengths(whole, batch)) for batch in job.batches]
-    padded = [_flops(formula, *_padded(*row_lengths(whole, batch))) for batch in job.batches]
+    real = [evaluate(formula, *row_lengths(whole, batch)) for batch in job.batches]
+    padded = [evaluate(formula, *_padded(*row_lengths(whole, batch))) for batch in job.batches]
     s, t = row_lengths(whole, job.largest)
-    largest = _flops(formula, *_padded(s, t))
-    average = sum(padded) / len(padded) / largest  # of the largest batch, whose tensors were counted
+    largest = evaluate(formula, *_padded(s, t))
+    average = sum(padded) / len(padded) / largest  # relative to the largest batch, whose tensors were counted
     share = job.mesh.data if job.strategy == "fsdp2" else 1
-    step = (
-        memory.gradients + 2 * memory.parameters + 2 * memory.optimizer
-    ) / share  # the optimizer reads all, and writes all but gradients
+    update = (memory.gradients + 2 * memory.parameters + 2 * memory.optimizer) / share  # reads all, writes all except gradients
     sent = communication(memory, job.mesh, job.strategy, micro_batches=job.micro_batches)
     return Estimate(
         rows=len(s),
         tokens=int((s + t).sum()),
         parts=memory_parts(memory, job.mesh, job.strategy, accumulates=job.micro_batches > 1),
-        sent=replace(sent, between={name: average * size for name, size in sent.between.items()}),
+        sent=replace(sent, exposed={name: average * size for name, size in sent.exposed.items()}),
         model_flops=job.micro_batches * (1 + BACKWARD) * sum(real) / len(real) / job.mesh.tensor,
         operations=job.micro_batches * (1 + BACKWARD) * sum(padded) / len(padded) / job.mesh.tensor * again,
-        touched=job.micro_batches * 2 * (average * memory.made + memory.parameters) + step,
+        touched=job.micro_batches * 2 * (average * memory.made + memory.parameters) + update,
         kind=KINDS[job.precision],
     )
 
 
 def recomputation(model: Mapping[str, Any], batch: Mapping[str, Any]) -> float:
-    """Return how many times the operations of a step its recomputation makes of them: 1 without it, up to 4/3.
+    """Return the factor by which activation checkpointing increases the FLOPs of a step: 1 without it, at most 4/3.
 
     Args:
         model: The task's spec.
-        batch: A batch; its lengths decide, not its rows.
+        batch: A batch; its lengths matter, its number of rows does not.
     """
     if model.get("activation_checkpointing", "none") == "none":
         return 1.0
@@ -159,23 +156,23 @@ def _counted(model: Mapping[str, Any], batch: Mapping[str, Any]) -> int:
 
 
 def changes(job: Job) -> Iterator[tuple[str, Job]]:
-    """Yield what could be changed so that a step needs less memory, each with the words of the command line; some may not suit the model.
+    """Yield changes that reduce the memory of a step, each with its command-line flags; some may not suit the model.
 
-    The last ones are all of the first together, with ever smaller batches.
+    The last ones combine the others, with smaller and smaller batches.
     """
     size = job.micro_batches
-    together, words = job, []
+    combined, words = job, []
     if job.model.get("activation_checkpointing", "none") == "none":
         for policy in ("attention", "layer"):
             changed = replace(job, model={**job.model, "activation_checkpointing": policy})
             yield f"--model.activation_checkpointing {policy}", changed
-        together, words = changed, ["--model.activation_checkpointing layer"]
+        combined, words = changed, ["--model.activation_checkpointing layer"]
     if job.precision == "32-true":
         yield "--precision bf16-mixed", replace(job, precision="bf16-mixed")
-        together, words = replace(together, precision="bf16-mixed"), [*words, "--precision bf16-mixed"]
+        combined, words = replace(combined, precision="bf16-mixed"), [*words, "--precision bf16-mixed"]
     if job.strategy == "ddp" and job.mesh.data > 1:
         yield "--strategy fsdp2", replace(job, strategy="fsdp2")
-        together, words = replace(together, strategy="fsdp2"), [*words, "--strategy fsdp2"]
+        combined, words = replace(combined, strategy="fsdp2"), [*words, "--strategy fsdp2"]
     if job.mesh.data % 2 == 0:
         mesh = Mesh(data=job.mesh.data // 2, tensor=2 * job.mesh.tensor)
         yield f"--mesh {mesh.data}x{mesh.tensor} --strategy fsdp2", replace(job, mesh=mesh, strategy="fsdp2")
@@ -184,8 +181,8 @@ def changes(job: Job) -> Iterator[tuple[str, Job]]:
     if (halved := _halved(job)) is not None:
         yield f"batches of half the rows, --accumulate {2 * size}", halved
     if words:
-        yield " ".join(words), together
-    smaller, part = _halved(together), 2
+        yield " ".join(words), combined
+    smaller, part = _halved(combined), 2
     while smaller is not None:
         if words or part > 2:
             yield " ".join([*words, f"1/{part} of the rows, --accumulate {part * size}"]), smaller
@@ -201,7 +198,7 @@ def _halved(job: Job) -> Job | None:
 
 
 def alternatives(job: Job, *, memory: float | None) -> Iterator[tuple[str, Estimate]]:
-    """Yield what each change that suits the model would need; with `memory`, combinations only until one fits."""
+    """Yield the cost of each change that suits the model; with `memory` in bytes, combinations only until one fits."""
     done = False
     for words, changed in changes(job):
         is_single = words.count("--") <= 1 or words.startswith(("--mesh", "--gpus", "batches"))
@@ -209,14 +206,14 @@ def alternatives(job: Job, *, memory: float | None) -> Iterator[tuple[str, Estim
             return
         try:
             planned = estimate(changed)
-        except ConfigurationError:  # such as heads that cannot be split
+        except ConfigurationError:  # for instance, heads that cannot be split
             continue
         yield words, planned
         done = memory is None or fits(planned.peak, memory)
 
 
 def parameter_count(model: Mapping[str, Any]) -> int:
-    """Return the parameters of a task's model, shared ones once."""
+    """Return the number of parameters of a task's model; shared ones count once."""
     task: Any = tasks.build(model)
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         built: nn.Module = task.build_model()
@@ -229,7 +226,3 @@ def _numbers(batch: Mapping[str, Any]) -> int:
 
 def _padded(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     return s.max().expand_as(s), t.max().expand_as(t)
-
-
-def _flops(formula: Mapping[Exponents, int], s: Tensor, t: Tensor) -> int:
-    return sum(c * int((s**a * t**b).sum()) for (a, b), c in formula.items())

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2204.02311
-"""The floating-point operations of a task's forward pass, as a formula of the lengths of its rows."""
+"""The FLOPs of a task's forward pass, as a polynomial in the lengths of its rows."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -24,10 +24,10 @@ from attnkit.tokenizer import Tokenizer
 Exponents = tuple[int, int]
 
 TERMS: tuple[Exponents, ...] = ((0, 0), (1, 0), (0, 1), (2, 0), (0, 2), (1, 1))
-"""Of the input's length and the target's: a pass has parts for each row, each token and each pair of tokens."""
+"""Exponents of the input length and the target length: a pass has costs per row, per token and per pair of tokens."""
 
 BACKWARD = 2
-"""A backward pass costs two forward ones: a product of matrices has a gradient for each of both."""
+"""A backward pass costs as much as two forward passes: each matrix product has a gradient for both factors."""
 
 
 def forward_flops(task: Task) -> dict[Exponents, int]:
@@ -36,11 +36,11 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
     Equation:
         $$F(S, T) = c_{00} + c_{10} S + c_{01} T + c_{20} S^2 + c_{02} T^2 + c_{11} S T$$
 
-    Counted are the products of matrices, two operations for each multiplication and addition. In causal self-attention a token is
-    paired with itself and the earlier ones, $S (S + 1) / 2$ pairs rather than $S^2$: fused kernels skip the others (Chowdhery et al. 2022,
-    who define model FLOPs utilisation, count them). Pairs masked by a sliding window or by the bounds of documents are counted, since no
-    backend skips them. Padding, recomputation, norms, softmax and tanh are not.
-    Nothing is computed: torch counts in a few passes of a copy without memory, whose shapes determine the formula.
+    Matrix products are counted, with two operations per multiply-add. In causal self-attention each token is paired with itself and the
+    earlier ones, giving $S (S + 1) / 2$ pairs rather than $S^2$, because fused kernels skip the others (Chowdhery et al. 2022, who define
+    model FLOPs utilisation, count them all). Pairs masked by a sliding window or a document boundary are counted, since no backend skips
+    them. Padding, recomputation, norms, softmax and tanh are not counted.
+    Nothing is computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
 
@@ -48,7 +48,7 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
         task: The task.
 
     Returns:
-        By exponents of S and T; only those that are not zero. Images have one constant, since they have no length.
+        Coefficients by exponents of S and T, zeros omitted. For images there is only a constant, since they have no length.
 
     Example:
         >>> import attnkit
@@ -57,11 +57,11 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
         >>> forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer}))
         {(1, 0): 2176, (2, 0): 32}
 
-        The map of 512 weights of each layer and the head's 8 x 6 are applied to each token, and each pair costs 2 x 2 x 8 in each layer:
+        Each token is multiplied by the 512 weights of each layer and the 8 x 6 of the head, and each pair costs 2 x 2 x 8 per layer:
         2 (2 x 512 + 48) S + 64 S (S + 1) / 2.
     """
     dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.double)  # of float32, oneDNN's fused LSTM would not be counted
+    torch.set_default_dtype(torch.double)  # in float32, oneDNN's fused LSTM would not be counted
     try:
         with FakeTensorMode(), torch.random.fork_rng(devices=[]):
             return _formula(task, task.build_model())
@@ -80,7 +80,7 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
     flops = _solved(lengths, terms, [_count(model, _tokens(s)) for s, _ in lengths])
     if any(isinstance(part, Transformer) and part.causal for part in model.modules()):
         flops = _causal(flops, (1, 0))
-    if isinstance(task, MaskedLM):  # its head reads the chosen tokens only
+    if isinstance(task, MaskedLM):  # its head reads only the chosen tokens
         parts: Any = model
         x = torch.empty(1, 1, parts.stack.d_model)
         head = _count(parts.head, x) + (0 if parts.transform is None else _count(parts.transform, x))
@@ -89,42 +89,51 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
 
 
 def _causal(flops: Mapping[Exponents, int], token: Exponents) -> dict[Exponents, int]:
-    """Return a formula in which the square of a length stands for the pairs of each token with itself and those before it."""
+    """Replace the square of a length by the number of pairs of each token with itself and earlier ones."""
     square = (2 * token[0], 2 * token[1])
     half = flops.get(square, 0) // 2  # even, as each product counts twice
     return {**flops, token: flops.get(token, 0) + half, square: half} if half else dict(flops)
 
 
 def batch_flops(formula: Mapping[Exponents, int], task: Task, batch: Mapping[str, Any]) -> int:
-    """Return the FLOPs of a forward pass through the real tokens of a batch.
+    """Return the FLOPs of a forward pass on the non-padding tokens of a batch.
 
     Args:
-        formula: What `forward_flops` returns.
+        formula: The coefficients from `forward_flops`.
         task: The task.
         batch: See `row_lengths`.
     """
-    s, t = row_lengths(task, batch)
+    return evaluate(formula, *row_lengths(task, batch))
+
+
+def evaluate(formula: Mapping[Exponents, int], s: Tensor, t: Tensor) -> int:
+    """Return the FLOPs of a forward pass on rows of lengths S and T, [B] int64.
+
+    Example:
+        >>> evaluate({(1, 0): 2, (1, 1): 10}, torch.tensor([3, 1]), torch.tensor([1, 2]))  # 2 (3 + 1) + 10 (3 x 1 + 1 x 2)
+        58
+    """
     return sum(c * int((s**a * t**b).sum()) for (a, b), c in formula.items())
 
 
 def row_lengths(task: Task, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return the real tokens of each row of a batch that a task's model reads, of its input and of its target: S and T [B], int64.
+    """Return the number of non-padding tokens that a task's model reads from the input and target of each row: S and T, [B] int64.
 
-    Images count as one token each.
+    An image counts as one token.
 
     Raises:
-        ConfigurationError: The batch has none of `src` and `tgt`, `tokens`, `image`.
+        ConfigurationError: The batch has neither `src` and `tgt`, nor `tokens`, nor `image`.
     """
     if "src" in batch and "tgt" in batch:
         return _real(batch["src"]), _real(batch["tgt"]) - 1
     if "tokens" in batch:
         counts = _real(batch["tokens"])
-        shifts = isinstance(task, CausalLM) and "targets" not in batch  # the last one is a target only
+        shifts = isinstance(task, CausalLM) and "targets" not in batch  # the last token is only a target
         return (counts - 1 if shifts else counts), torch.zeros_like(counts)
     if "image" in batch:
         ones = torch.ones(len(batch["image"]), dtype=torch.long, device=batch["image"].device)
         return ones, torch.zeros_like(ones)
-    raise ConfigurationError(f"a batch with src and tgt, tokens or image is needed, but this one has {', '.join(batch)}")
+    raise ConfigurationError(f"a batch must have src and tgt, tokens, or image, but this one has {', '.join(batch)}")
 
 
 def _real(tokens: Tensor) -> Tensor:
@@ -142,7 +151,7 @@ def _count(module: nn.Module, *inputs: Tensor) -> int:
 
 
 def _solved(points: list[Exponents], terms: tuple[Exponents, ...], values: list[int]) -> dict[Exponents, int]:
-    """Return the polynomial through all points, exactly, by elimination."""
+    """Return the polynomial through all points, by exact Gaussian elimination."""
     rows = [[Fraction(s**a * t**b) for a, b in terms] + [Fraction(value)] for (s, t), value in zip(points, values, strict=True)]
     for i in range(len(rows)):
         pivot = next(j for j in range(i, len(rows)) if rows[j][i])

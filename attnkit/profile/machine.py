@@ -1,4 +1,4 @@
-"""What a machine can do, as `attnkit bench` measures it or a user states it, and how long a step takes on it."""
+"""The performance of a machine, as measured by `attnkit bench` or stated by the user, and the time of a step on it."""
 
 import json
 import math
@@ -12,25 +12,25 @@ from attnkit.profile.partition import Traffic
 from attnkit.registry import ConfigurationError
 
 PRODUCTS = ("fp32", "bf16", "fp16")
-"""The kinds of numbers that matrices are multiplied in."""
+"""Number formats of matrix products."""
 EFFICIENCY = 0.4
-"""The part of a peak that trainings of Transformers usually reach; good ones on GPUs reach 0.3 to 0.5."""
+"""Fraction of the peak FLOP/s that Transformer training typically reaches; well-tuned runs on GPUs reach 0.3 to 0.5."""
 SPARE = 0.1
-"""The part of a device's memory that no plan uses: its context, NCCL's buffers and fragmentation are not estimated."""
+"""Fraction of a device's memory that plans reserve: its context, NCCL's buffers and fragmentation are not estimated."""
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What one device can do; what is not known is None.
+    """The performance of one device; None where it is unknown.
 
     Attributes:
         device: Its name.
-        memory: Bytes that it has.
-        shares_memory: Whether all processes have this memory together, as on a CPU.
-        tflops: The most 10^12 operations a second in products of matrices, by the kind of their numbers (`PRODUCTS`).
-        memory_bandwidth: GB (10^9 bytes) a second that it reads and writes.
-        bandwidth: GB a second that a process sends to others.
+        memory: Its memory in bytes.
+        shares_memory: Whether all processes share this memory, as on a CPU.
+        tflops: Peak TFLOP/s of matrix products, by number format (`PRODUCTS`).
+        memory_bandwidth: GB/s (10^9 bytes per second) that it reads and writes.
+        bandwidth: GB/s that a process sends to others.
     """
 
     device: str = "a device"
@@ -42,31 +42,31 @@ class Machine:
 
     @classmethod
     def read(cls, path: str) -> "Machine":
-        """Read a file of `attnkit bench --json`.
+        """Read a file that `attnkit bench --json` wrote.
 
         Raises:
-            ConfigurationError: It holds something else.
+            ConfigurationError: It contains something else.
         """
         try:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
-            raise ConfigurationError(f"{path} is no JSON file: {error}; write one with attnkit bench --json {path}") from error
+            raise ConfigurationError(f"{path} is not a JSON file: {error}; create it with attnkit bench --json {path}") from error
         known = {key: found[key] for key in cls.__dataclass_fields__ if key in found} if isinstance(found, dict) else {}
         rates = [*known["tflops"].values()] if isinstance(known.get("tflops"), dict) else [None]
         rates += [known[key] for key in ("memory", "memory_bandwidth", "bandwidth") if known.get(key) is not None]
         if not all(isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf for rate in rates):
-            raise ConfigurationError(f"{path} does not describe a machine: write it with attnkit bench --json {path}")
+            raise ConfigurationError(f"{path} does not describe a machine; create it with attnkit bench --json {path}")
         return cls(**{**known, "device": str(known.get("device", cls.device)), "shares_memory": known.get("shares_memory") is True})
 
     def with_peak(self, text: str, kind: str) -> "Machine":
-        """Return a machine with other peaks.
+        """Return this machine with other peak rates.
 
         Args:
-            text: A number of TFLOP/s for products of one kind, or several, as in `fp32=67,bf16=989`.
-            kind: Of the number alone.
+            text: TFLOP/s of matrix products: one number, or one per number format, as in `fp32=67,bf16=989`.
+            kind: The number format that a single number is for.
 
         Raises:
-            ConfigurationError: It is neither.
+            ConfigurationError: `text` is neither.
 
         Example:
             >>> Machine().with_peak("989", "bf16").tflops, Machine(tflops={"fp32": 60.0}).with_peak("fp32=67,bf16=989", "bf16").tflops
@@ -79,20 +79,20 @@ class Machine:
             peaks = {}
         if not peaks or any(name not in PRODUCTS or not 0 < value < math.inf for name, value in peaks.items()):
             raise ConfigurationError(
-                f"--peak is a number of TFLOP/s, or one for each of {', '.join(PRODUCTS)}, as in bf16=989: not {text!r}"
+                f"--peak is a number of TFLOP/s, or one for each of {', '.join(PRODUCTS)}, as in bf16=989, but is {text!r}"
             )
         return replace(self, tflops={**self.tflops, **peaks})
 
     def as_json(self) -> str:
-        """Return the file that `read` reads."""
+        """Return the content of a file for `read`."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
 def read_size(text: str) -> int:
-    """Return the bytes of a size such as `80GB`, `24GiB` or `512 MB`.
+    """Return a size such as `80GB`, `24GiB` or `512 MB` in bytes.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: `text` is not a size with a unit.
 
     Example:
         >>> read_size("80GB"), read_size("1.5 GiB")
@@ -101,25 +101,25 @@ def read_size(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", text.strip())
     unit = UNITS.get(found[2].upper()) if found else None
     if found is None or unit is None or not float(found[1]):
-        raise ConfigurationError(f"a size of memory has a unit, as in 80GB (10^9 bytes) or 80GiB (2^30 bytes), but is {text!r}")
+        raise ConfigurationError(f"a memory size has a unit, as in 80GB (10^9 bytes) or 80GiB (2^30 bytes), but is {text!r}")
     return round(float(found[1]) * unit)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """Seconds of a step, by what takes them; None where the machine's rate is not known.
+    """Seconds of a step, by cause; None where the machine's rate is unknown.
 
     Attributes:
-        products: Of the products of matrices, at a stated part of the peak.
-        memory: To read and write all tensors once, which goes on at the same time.
-        beside: To send what is sent while layers compute.
-        between: To send what is sent while nothing is computed.
+        products: Matrix products, at a given fraction of the peak.
+        memory: Reading and writing all tensors once, which happens at the same time.
+        overlapped: Communication that can overlap with computation.
+        exposed: Communication during which nothing is computed.
     """
 
     products: float | None
     memory: float | None
-    beside: float | None
-    between: float | None
+    overlapped: float | None
+    exposed: float | None
 
     @classmethod
     def of(
@@ -128,50 +128,50 @@ class StepTime:
         """Return the times of a step on a machine.
 
         Args:
-            machine: Its rates.
-            kind: Of the numbers in products.
-            operations: Of products of matrices.
+            machine: The machine.
+            kind: Number format of matrix products.
+            operations: FLOPs of matrix products.
             touched: Bytes read and written.
-            traffic: What is sent.
-            efficiency: The part of the peak that products reach.
+            traffic: Bytes sent.
+            efficiency: Fraction of the peak that matrix products reach.
 
         Example:
-            >>> sent = Traffic(beside={"gradients": 25e9}, between={})
+            >>> sent = Traffic(overlapped={"gradients": 25e9}, exposed={})
             >>> machine = Machine(tflops={"bf16": 100.0}, bandwidth=50.0)
             >>> time = StepTime.of(machine, kind="bf16", operations=40e12, touched=0, traffic=sent, efficiency=0.5)
-            >>> time.products, time.beside, time.shortest, time.longest, time.bound
-            (0.8, 0.5, 0.8, 1.3, 'products of matrices')
+            >>> time.products, time.overlapped, time.shortest, time.longest, time.bound
+            (0.8, 0.5, 0.8, 1.3, 'matrix products')
         """
         peak = machine.tflops.get(kind)
-        sent = [sum(part.values()) for part in (traffic.beside, traffic.between)]
-        beside, between = (0.0 if not size else None if machine.bandwidth is None else size / machine.bandwidth / 1e9 for size in sent)
+        sent = [sum(part.values()) for part in (traffic.overlapped, traffic.exposed)]
+        overlapped, exposed = (0.0 if not size else None if machine.bandwidth is None else size / machine.bandwidth / 1e9 for size in sent)
         return cls(
             products=None if peak is None else operations / (peak * efficiency * 1e12),
             memory=None if machine.memory_bandwidth is None else touched / machine.memory_bandwidth / 1e9,
-            beside=beside,
-            between=between,
+            overlapped=overlapped,
+            exposed=exposed,
         )
 
     @property
     def computation(self) -> float | None:
-        """What computing takes: the longer of products and memory, as kernels do both at once."""
+        """Seconds of computation: the longer of products and memory, since kernels do both at once."""
         return None if self.products is None else max(self.products, self.memory or 0.0)
 
     @property
     def shortest(self) -> float | None:
-        """With as much communication behind the computation as can be."""
-        return None if self.computation is None else max(self.computation, self.beside or 0.0) + (self.between or 0.0)
+        """Seconds of a step if communication overlaps with computation as much as possible."""
+        return None if self.computation is None else max(self.computation, self.overlapped or 0.0) + (self.exposed or 0.0)
 
     @property
     def longest(self) -> float | None:
-        """With no communication behind the computation."""
-        return None if self.computation is None else self.computation + (self.beside or 0.0) + (self.between or 0.0)
+        """Seconds of a step if communication does not overlap with computation."""
+        return None if self.computation is None else self.computation + (self.overlapped or 0.0) + (self.exposed or 0.0)
 
     @property
     def bound(self) -> str | None:
-        """What takes longest."""
+        """The cause that takes longest, or None if it is unknown."""
         if self.computation is None:
             return None
-        network = (self.beside or 0.0) + (self.between or 0.0)
-        names = {"products of matrices": self.products or 0.0, "reading and writing memory": self.memory or 0.0, "the network": network}
+        network = (self.overlapped or 0.0) + (self.exposed or 0.0)
+        names = {"matrix products": self.products or 0.0, "memory bandwidth": self.memory or 0.0, "the network": network}
         return max(names, key=lambda name: names[name])

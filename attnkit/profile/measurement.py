@@ -1,4 +1,4 @@
-"""Some training steps of a job of `attnkit plan --measure`, in processes of their own: prints the most that torch had allocated."""
+"""A few training steps for `attnkit plan --measure`, in separate processes: prints the peak memory that torch allocated."""
 
 import contextlib
 import io
@@ -20,12 +20,12 @@ from typing_extensions import override
 from attnkit.registry import tasks
 from attnkit.strategy import FSDP2
 
-STEPS = 5  # the first one is without the optimizer's state
+STEPS = 5  # in the first one, the optimizer has no state yet
 MARK = "attnkit: the end of a step"
 
 
 class Marks(Callback):
-    """Finds the peak of each step on a GPU, and marks the steps in a profile on a CPU."""
+    """Records the peak memory of each step on a GPU, or marks the steps in a profile on a CPU."""
 
     def __init__(self) -> None:
         self.peaks: list[int] = []
@@ -41,10 +41,10 @@ class Marks(Callback):
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
-    """Train, and return in bytes the highest and the lowest peak of a step, of any process, and the device.
+    """Train, and return the device and the highest and lowest peak memory of a step in any process, in bytes.
 
-    On a GPU it is what torch's allocator counts. On a CPU all allocations of tensors are recorded by torch's profiler, those inside of
-    kernels too, and added up.
+    On a GPU, torch's allocator counts it. On a CPU, it is the sum of all tensor allocations that torch's profiler records, including those
+    within kernels.
     """
     data, tensor = job["mesh"]
     task = tasks.build(job["model"])
@@ -72,10 +72,10 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _peaks(recorded: Any) -> list[int]:
-    """Return the peak of each step.
+    """Return the peak memory of each step in bytes.
 
-    What a thread of the communication is the last to hold is freed there, unseen by the profiler. That it is free is known when
-    something else is allocated in its place, so that some peaks are too high.
+    Tensors that a communication thread holds last are freed there, where the profiler does not see it. They count as freed once something
+    else is allocated at the same address, so some peaks are too high.
     """
     nodes, events = [*recorded.profiler.kineto_results.experimental_event_tree()], []
     while nodes:
@@ -85,8 +85,8 @@ def _peaks(recorded: Any) -> list[int]:
         if kind == _EventType.Allocation:
             events.append((node.start_time_ns, fields.ptr, fields.alloc_size))
         elif node.name == MARK:
-            events.append((node.start_time_ns, 0, 0))  # nothing is allocated with size 0
-    starts: list[int] = []  # of the live blocks, sorted
+            events.append((node.start_time_ns, 0, 0))  # no allocation has size 0
+    starts: list[int] = []  # addresses of the live blocks, sorted
     sizes: dict[int, int] = {}
     peaks, now, peak = [], 0, 0
 

@@ -1,4 +1,4 @@
-"""The bytes that a training step holds, found by a step of a copy without memory."""
+"""The memory of a training step, estimated by running it on fake tensors."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ PRECISIONS: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
     "bf16-true": (torch.bfloat16, None),
     "16-true": (torch.float16, None),
 }
-"""Of parameters, and that of products in autocast."""
+"""The dtype of parameters, and the dtype of matrix products under autocast."""
 
 
 aten = torch.ops.aten
@@ -36,21 +36,21 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
-    """Bytes of a training step on one device that has all to itself.
+    """Bytes of a training step on a single device.
 
     Attributes:
         parameters: The parameters; shared ones count once.
-        layers: Of these, those of each layer; the others are embeddings, head and final norms.
+        layers: The parameters of each layer; all others belong to embeddings, head and final norms.
         buffers: Tables and other tensors that are not trained.
-        gradients: As many as parameters that are trained.
-        optimizer: Its state.
-        forward: The most that the forward pass holds beside all these: what is kept for the backward pass, and what is used in passing.
-        backward: The same of the backward pass, without the gradients of parameters.
-        backward_all: The most of the backward pass with the gradients that are there already.
-        update: What the optimizer needs in passing.
-        sums: What processes that split each layer add up in both passes: the outputs of its parts, and the gradients of the inputs of each
-            linear map that is split.
-        made: All tensors that both passes make, each of which is written once and read at least once.
+        gradients: The gradients of all trained parameters.
+        optimizer: The optimizer's state.
+        forward: Peak of the forward pass in addition to all of these: activations for the backward pass, and temporaries.
+        backward: The same for the backward pass, without the gradients of parameters.
+        backward_all: Peak of the backward pass, with the gradients that exist at that moment.
+        update: Temporaries of the optimizer.
+        sums: What tensor-parallel processes all-reduce in both passes: the outputs of split modules, and the gradients of the inputs of
+            their split linear maps.
+        made: All tensors that both passes create; each is written once and read at least once.
     """
 
     parameters: int
@@ -67,25 +67,25 @@ class StepMemory:
 
     @property
     def peak(self) -> int:
-        """The most at any moment, from the second step on: Lightning frees the old gradients after the forward pass."""
+        """Peak memory from the second step on, in bytes. Lightning frees the old gradients after the forward pass."""
         moments = (self.gradients + self.forward, self.backward_all, self.gradients + self.update)
         return self.parameters + self.buffers + self.optimizer + max(moments)
 
 
 def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-true", foreach: bool = False) -> StepMemory:
-    """Return what a training step holds, from shapes alone: nothing of the model is allocated, and nothing is computed.
+    """Return the memory of a training step, from shapes alone: no model is allocated, and nothing is computed.
 
-    A forward and a backward pass run on tensors without memory, as they would on a CPU; each tensor counts from its making until Python and
-    autograd have dropped it. What kernels use inside, and what an allocator rounds up, is not seen.
+    A forward and a backward pass run on fake tensors, as they would on a CPU. Each tensor counts from its creation until Python and
+    autograd release it. Memory within kernels and rounding by the allocator are not included.
 
     Args:
-        task: A new task, which has no model yet; it cannot be used after that.
+        task: A new task, which has no model yet; it cannot be used afterwards.
         batch: A batch of the data.
         precision: One of `PRECISIONS`.
-        foreach: Whether the optimizer takes all parameters at once, as torch does on GPUs.
+        foreach: Whether the optimizer updates all parameters at once, as torch does on GPUs.
 
     Raises:
-        ConfigurationError: An unknown precision.
+        ConfigurationError: The precision is unknown.
     """
     if precision not in PRECISIONS:
         known = ", ".join(PRECISIONS)
@@ -99,7 +99,7 @@ def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-tr
     torch.set_default_dtype(dtype)
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.random.fork_rng(devices=[]):
-            task.is_compiled = False  # there is nothing to compile without memory; what is compiled holds less
+            task.is_compiled = False  # fake tensors cannot be compiled; a compiled model needs less memory
             task.configure_model()
             task.train()
             shapes = tree_map(lambda x: _as(fake.from_tensor(x), dtype) if isinstance(x, Tensor) else x, dict(batch))
@@ -124,7 +124,7 @@ def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, f
         with torch.autocast("cpu", dtype=autocast) if autocast is not None else nullcontext():
             loss = task.objective(batch).loss
         forward, live.peak, live.peak_without = live.peak, 0, 0
-        for hook in of_inputs:  # what is computed again in the backward pass sums outputs again, but has no gradients of its own
+        for hook in of_inputs:  # recomputation in the backward pass all-reduces outputs again, but no gradients of inputs
             hook.remove()
         loss.backward()  # type: ignore[no-untyped-call]
     state, largest = optimizer_bytes(task)
@@ -145,7 +145,7 @@ def _run(task: Task, batch: Any, autocast: torch.dtype | None, *, chosen: int, f
 
 
 def _count_sums(model: nn.Module, sums: list[int]) -> list[RemovableHandle]:
-    """Let the model append the bytes of each sum of tensor parallelism when it is called; return the hooks for gradients of inputs."""
+    """Make the model append the bytes of each all-reduce of tensor parallelism when called; return the hooks for gradients of inputs."""
 
     def of_inputs(_: nn.Module, args: tuple[Tensor], __: Tensor) -> None:
         if args[0].requires_grad:
@@ -161,9 +161,9 @@ def _count_sums(model: nn.Module, sums: list[int]) -> list[RemovableHandle]:
 
 
 def optimizer_bytes(task: Task) -> tuple[int, int]:
-    """Return the bytes of the optimizer's state, and those of the largest parameter.
+    """Return the bytes of the optimizer's state, and of the largest parameter.
 
-    The optimizer makes a real step on a small parameter in the place of each; the state that it keeps for it is scaled up.
+    The optimizer takes a real step on a small stand-in for each parameter, and the size of its state is scaled up.
     """
     total, largest = 0, 0
     shares: dict[Any, float] = {}
@@ -178,7 +178,7 @@ def optimizer_bytes(task: Task) -> tuple[int, int]:
 
 
 def _state_share(task: Task, group: Mapping[str, Any], ndim: int, dtype: torch.dtype) -> float:
-    """Return the bytes of the state that an optimizer keeps for each byte of a parameter; its scalars are left out."""
+    """Return the bytes of optimizer state per byte of a parameter, without scalars."""
     with unset_fake_temporarily():
         parameter = nn.Parameter(torch.zeros([4] * ndim, dtype=dtype))
         parameter.grad = torch.ones_like(parameter)
@@ -193,11 +193,11 @@ def _bytes(x: Tensor) -> int:
 
 
 class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the bytes of all tensors that are made in the `with` block and still there.
+    """Adds up the bytes of all live tensors that were created in the `with` block.
 
     Args:
         known: Tensors that do not count.
-        chosen: How many True there are in a mask that picks rows, whose number no shape tells.
+        chosen: Number of True elements in masks that select rows, which shapes alone do not tell.
     """
 
     def __init__(self, known: Sequence[Tensor], *, chosen: int) -> None:
@@ -217,7 +217,7 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     def _counted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Replace masks that pick rows by so many row numbers."""
+        """Replace masks that select rows by `chosen` row numbers."""
         return tuple(self._numbers(x) if isinstance(x, list | tuple) else x for x in args)
 
     def _numbers(self, indices: Sequence[Any]) -> list[Any]:
@@ -243,6 +243,6 @@ class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.now -= size
 
     def keep_gradient(self, parameter: Tensor) -> None:
-        """Count the gradient of a parameter apart."""
+        """Count the gradient of a parameter separately."""
         assert parameter.grad is not None
         self.gradients += _bytes(parameter.grad)

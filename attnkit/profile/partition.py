@@ -1,4 +1,4 @@
-"""How processes share a training step: what each of them holds, and what it sends."""
+"""The share of one process in a distributed training step: its memory and its communication."""
 
 import re
 from collections.abc import Mapping
@@ -13,11 +13,16 @@ from attnkit.profile.memory import StepMemory
 from attnkit.registry import ConfigurationError, stacks, tasks
 
 STRATEGIES = ("ddp", "fsdp2")
+PEAK = "at the peak"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh:
-    """How many processes share the data, and over how many each layer is split.
+    """A grid of processes.
+
+    Attributes:
+        data: Number of groups of processes that share the data.
+        tensor: Number of processes over which each layer is split.
 
     Example:
         >>> Mesh.read("8x2")
@@ -32,25 +37,25 @@ class Mesh:
         """Read `8`, or `8x2`.
 
         Raises:
-            ConfigurationError: It is neither.
+            ConfigurationError: `text` is neither.
         """
         if (found := re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)) is None:
             raise ConfigurationError(
-                f"--mesh is the processes that share the data x those that split each layer, as in 8x1, but is {text!r}"
+                f"--mesh is the number of processes that share the data x the number that split each layer, as in 8x1, but is {text!r}"
             )
         return cls(data=int(found[1]), tensor=int(found[2] or 1))
 
     @property
     def processes(self) -> int:
-        """How many processes there are in all."""
+        """Total number of processes."""
         return self.data * self.tensor
 
 
 def share_of_batch(batch: Mapping[str, Any], processes: int) -> dict[str, Any]:
-    """Return what the first of the processes that share the data computes of a batch of the data module.
+    """Return the share of a batch that the first of `processes` data-parallel processes computes.
 
-    A batch of attnkit's data modules, which has `example`, belongs to all of them: the first takes rows 0, n, 2n, ... and pads them as the
-    whole batch. Other data modules give each process a batch of its own.
+    A batch from attnkit's data modules, which has `example`, belongs to all processes: the first one takes rows 0, n, 2n, ..., padded like
+    the whole batch. Other data modules give each process a batch of its own.
 
     Example:
         >>> batch = {"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]]), "example": torch.tensor([3, 1, 2])}
@@ -62,7 +67,7 @@ def share_of_batch(batch: Mapping[str, Any], processes: int) -> dict[str, Any]:
 
 
 def some_rows(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Return the first rows of a batch, with all their columns.
+    """Return the first rows of a batch, with all columns.
 
     Example:
         >>> {k: v.tolist() for k, v in some_rows({"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]])}, 2).items()}
@@ -76,7 +81,7 @@ def _sliced(batch: Mapping[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
-    """Return the spec of a task in which each layer has what one of `size` processes has of it: a part of the heads and hidden units.
+    """Return a task's spec with layers reduced to the share of one of `size` tensor-parallel processes: some heads and hidden units.
 
     Raises:
         ConfigurationError: The layers cannot be split.
@@ -88,7 +93,7 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
         built = task.build_model()
     layer = next((m for m in built.modules() if isinstance(m, TransformerLayer)), None)
     if layer is None:
-        raise ConfigurationError("tensor parallelism splits Transformer layers, and this stack has none: use a mesh such as 8x1")
+        raise ConfigurationError("tensor parallelism splits Transformer layers, but this stack has none; use a mesh such as 8x1")
     heads: MultiHead = layer.self_attention
     output = layer.feed_forward.output
     assert isinstance(output, nn.Linear)
@@ -104,18 +109,18 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
 
 
 def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str, *, accumulates: bool = False) -> dict[str, float]:
-    """Return the bytes of a process at the peak of a step, by what they are.
+    """Return the bytes of a process at the peak of a step, by purpose; the total is under `PEAK`.
 
     Args:
-        memory: Of a step of one process that has whole layers, or its part of layers that are split.
+        memory: Memory of a step on one process, with whole layers or with its share of split layers.
         mesh: The processes.
         strategy: `ddp` or `fsdp2`.
-        accumulates: Whether a step has several micro-batches: gradients of the earlier ones are then there all the time.
+        accumulates: Whether a step has several micro-batches, so that gradients of the earlier ones exist throughout.
     """
     if strategy == "ddp" or mesh.data == 1:
         fixed = {"parameters": memory.parameters, "buffers": memory.buffers, "optimizer": memory.optimizer}
         if mesh.data > 1:
-            fixed["buckets of gradients (ddp)"] = memory.gradients
+            fixed["gradient buckets (ddp)"] = memory.gradients
         moving = memory.peak - memory.parameters - memory.buffers - memory.optimizer
         if accumulates:
             moving = max(moving, memory.gradients + memory.backward)
@@ -123,11 +128,11 @@ def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str, *, accumulates: 
             **fixed,
             "gradients": memory.gradients,
             "activations and temporaries": moving - memory.gradients,
-            "at the peak": sum(fixed.values()) + moving,
+            PEAK: sum(fixed.values()) + moving,
         }
     root, largest, gradients = memory.parameters - sum(memory.layers), max(memory.layers, default=0), memory.gradients / mesh.data
-    # Gathered layers, and all that is there with them but for what is shared out. In the forward pass the old gradients are there still.
-    # In the backward pass there are none at first, when there are most activations; at last there are all, but activations of one layer.
+    # Gathered layers, and everything that coexists with them except shards. In the forward pass, old gradients still exist. In the
+    # backward pass there are none at first, when activations peak; at the end there are all, but activations of one layer only.
     moments = (
         (root + 2 * largest, gradients + memory.forward),
         (2 * root + 3 * largest, memory.backward + (gradients if accumulates else 0)),
@@ -142,7 +147,7 @@ def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str, *, accumulates: 
         "gathered layers (fsdp2)": gathered,
         "activations and temporaries": others - gradients,
     }
-    return {**parts, "at the peak": sum(parts.values())}
+    return {**parts, PEAK: sum(parts.values())}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,17 +155,17 @@ class Traffic:
     """Bytes that a process sends in a step, with ring algorithms.
 
     Attributes:
-        beside: By what they are for, while layers compute: gradients that are ready, layers that come next.
-        between: While nothing is computed: the sums of tensor parallelism.
+        overlapped: Bytes by purpose that are sent during computation: gradients that are ready, the next layers.
+        exposed: Bytes by purpose that are sent while nothing is computed: the all-reduces of tensor parallelism.
     """
 
-    beside: Mapping[str, float]
-    between: Mapping[str, float]
+    overlapped: Mapping[str, float]
+    exposed: Mapping[str, float]
 
     @property
     def parts(self) -> dict[str, float]:
-        """All of them."""
-        return {**self.beside, **self.between}
+        """All bytes, by purpose."""
+        return {**self.overlapped, **self.exposed}
 
 
 def communication(memory: StepMemory, mesh: Mesh, strategy: str, *, micro_batches: int = 1) -> Traffic:
@@ -169,19 +174,27 @@ def communication(memory: StepMemory, mesh: Mesh, strategy: str, *, micro_batche
     Args:
         memory: As for `memory_parts`.
         mesh: The processes.
-        strategy: `ddp`, which sums gradients once in a step, or `fsdp2`, which gathers layers and sums gradients for each micro-batch.
-        micro_batches: Of a step (`trainer.accumulate_grad_batches`).
+        strategy: `ddp`, which reduces gradients once per step, or `fsdp2`, which gathers layers and reduces gradients per micro-batch.
+        micro_batches: Micro-batches per step (`trainer.accumulate_grad_batches`).
+
+    Example:
+        >>> memory = StepMemory(parameters=8, layers=[4, 4], buffers=0, gradients=8, optimizer=16, forward=5, backward=5, backward_all=9,
+        ...     update=4, sums=3, made=20)
+        >>> communication(memory, Mesh(data=2, tensor=1), "ddp").parts
+        {'gradients: all-reduce': 8.0}
+        >>> communication(memory, Mesh(data=2, tensor=1), "fsdp2").parts
+        {'parameters: all-gather': 8.0, 'gradients: reduce-scatter': 4.0}
     """
     share = (mesh.data - 1) / mesh.data
     root, layers = memory.parameters - sum(memory.layers), sum(memory.layers)
     if strategy == "ddp":
-        beside = {"gradients: all-reduce": 2 * share * memory.gradients}
+        overlapped = {"gradients: all-reduce": 2 * share * memory.gradients}
     else:
-        beside = {
+        overlapped = {
             "parameters: all-gather": share * (2 * layers + root) * micro_batches,
             "gradients: reduce-scatter": share * memory.gradients * micro_batches,
         }
-    between = {}
+    exposed = {}
     if mesh.tensor > 1:
-        between["activations: all-reduce (tensor parallel)"] = 2 * (mesh.tensor - 1) / mesh.tensor * memory.sums * micro_batches
-    return Traffic(beside=beside, between=between)
+        exposed["activations: all-reduce (tensor parallel)"] = 2 * (mesh.tensor - 1) / mesh.tensor * memory.sums * micro_batches
+    return Traffic(overlapped=overlapped, exposed=exposed)

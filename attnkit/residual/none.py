@@ -9,7 +9,7 @@ from attnkit.residual.base import Residual
 
 @residuals.register("none")
 class NoResidual(Residual):
-    r"""No skip connection and no norm: for ablations. Attention alone, without skips, loses rank doubly exponentially with depth.
+    r"""No skip connection and no norm, for ablations. Without skips, pure attention loses rank doubly exponentially with depth.
 
     Equation:
         $$y = \mathrm{dropout}(f(x))$$
@@ -29,9 +29,9 @@ class NoResidual(Residual):
     """
 
     def before(self, x: Tensor) -> Tensor:
-        """Return `x` as it is, [B, T, D]."""
+        """Return `x` unchanged, [B, T, D]."""
         return x
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:
-        """Return the output, [B, T, D]."""
+        """Return the sublayer's output after dropout, [B, T, D]."""
         return self.drop(output)

@@ -19,7 +19,7 @@ class PostNorm(Residual):
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
     Args:
-        make_norm: Makes a norm of the stream's width.
+        make_norm: Returns a new norm of the stream's width.
         dropout: Probability of dropping an element of the sublayer's output.
 
     Example:
@@ -35,7 +35,7 @@ class PostNorm(Residual):
         self.norm = make_norm()
 
     def before(self, x: Tensor) -> Tensor:
-        """Return `x` as it is, [B, T, D]."""
+        """Return `x` unchanged, [B, T, D]."""
         return x
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ class PreNorm(Residual):
     Paper: Xiong et al. 2020, https://arxiv.org/abs/2002.04745
 
     Args:
-        make_norm: Makes a norm of the stream's width.
+        make_norm: Returns a new norm of the stream's width.
         dropout: Probability of dropping an element of the sublayer's output.
 
     Example:

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2003.04887
-"""ReZero: a learned gate that starts at zero, and no norm."""
+"""ReZero: a learned gate that starts at zero, without a norm."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from attnkit.residual.base import Residual
 
 @residuals.register("rezero")
 class ReZero(Residual):
-    r"""ReZero: the branch is scaled by one learned number that starts at zero, so that each layer starts as the identity. No norm.
+    r"""ReZero: the branch is scaled by a learned scalar that starts at zero, so each layer starts as the identity. No norm.
 
     Equation:
         $$y = x + \alpha \, \mathrm{dropout}(f(x)), \quad \alpha_0 = 0$$
@@ -37,11 +37,11 @@ class ReZero(Residual):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Close the gate."""
+        """Set the gate to zero."""
         nn.init.zeros_(self.gate)
 
     def before(self, x: Tensor) -> Tensor:
-        """Return `x` as it is, [B, T, D]."""
+        """Return `x` unchanged, [B, T, D]."""
         return x
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from attnkit.residual.base import Residual
 
 @residuals.register("sandwich_norm")
 class SandwichNorm(Residual):
-    r"""Norms before and after the sublayer, inside the branch, as in CogView and Gemma 2: what joins the stream has a bounded size.
+    r"""Norms before and after the sublayer, inside the branch, as in CogView and Gemma 2: what is added to the stream is bounded.
 
     Equation:
         $$y = x + \mathrm{dropout}(\mathrm{norm}_2(f(\mathrm{norm}_1(x))))$$
@@ -19,7 +19,7 @@ class SandwichNorm(Residual):
     Paper: Ding et al. 2021, https://arxiv.org/abs/2105.13290
 
     Args:
-        make_norm: Makes a norm of the stream's width; called twice.
+        make_norm: Returns a new norm of the stream's width; called twice.
         dropout: Probability of dropping an element of the sublayer's output.
 
     Example:

@@ -16,10 +16,10 @@ class Constant(Schedule):
 
     Args:
         warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
-        total_steps: Number of optimizer steps of the run; `None` if it has no end.
+        total_steps: Number of optimizer steps of the run, or `None` if it is open-ended.
 
     Raises:
-        ConfigurationError: `warmup_steps` is neither.
+        ConfigurationError: `warmup_steps` is neither, or it is a fraction and the run is open-ended.
 
     Example:
         >>> import attnkit

@@ -9,7 +9,7 @@ from attnkit.schedule.base import Schedule, between_0_and_1
 
 @schedules.register("cosine")
 class Cosine(Schedule):
-    r"""Linear warmup, then half a cosine to the end of the run.
+    r"""Linear warmup, then a cosine decay to the end of the run.
 
     Equation:
         $$f(t) = \frac{t + 1}{w} \text{ for } t < w, \quad
@@ -19,11 +19,11 @@ class Cosine(Schedule):
 
     Args:
         warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
-        final: Factor at the end of the run and after it.
+        final: Factor from the end of the run on.
         total_steps: Number `T` of optimizer steps of the run.
 
     Raises:
-        ConfigurationError: A value is out of its range, or the run has no end.
+        ConfigurationError: A value is out of range, or the run is open-ended.
 
     Example:
         >>> import attnkit
@@ -35,9 +35,9 @@ class Cosine(Schedule):
     def __init__(self, *, warmup_steps: int | float = 0.05, final: float = 0.0, total_steps: int | None) -> None:
         super().__init__(warmup_steps=warmup_steps, total_steps=total_steps)
         self.final = between_0_and_1("final", final)
-        self.length = max(1, self.total_steps - self.warmup)  # a run that is shorter than its warmup stays in it
+        self.length = max(1, self.total_steps - self.warmup)  # a run shorter than its warmup never leaves it
 
     def after_warmup(self, step: int) -> float:
-        """Return half a cosine from 1 to `final`."""
+        """Return the cosine decay from 1 to `final`."""
         progress = min(1.0, (step - self.warmup) / self.length)
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2

@@ -9,11 +9,11 @@ from attnkit.schedule.base import Schedule
 
 @schedules.register("inverse_sqrt")
 class InverseSqrt(Schedule):
-    r"""Linear warmup, then a decay with the inverse square root of the step: the Transformer's "Noam" schedule.
+    r"""Linear warmup, then decay with the inverse square root of the step: the Transformer's "Noam" schedule.
 
     The paper's learning rate is $d_{model}^{-1/2} \min(s^{-1/2}, s \, w^{-3/2})$ at its step $s = t + 1$. This factor is the same curve
-    divided by its peak, so that the optimizer's `lr` is the highest learning rate: for the paper's, set `lr` to
-    $(d_{model} \, w)^{-1/2}$, which is 7e-4 at a width of 512 and 4,000 warmup steps. It needs no end of the run.
+    divided by its peak, so the optimizer's `lr` is the peak learning rate. To reproduce the paper, set `lr` to
+    $(d_{model} \, w)^{-1/2}$, which is 7e-4 at a width of 512 and 4,000 warmup steps. The run may be open-ended.
 
     Equation:
         $$f(t) = \min\left(\frac{t + 1}{w}, \sqrt{\frac{w}{t + 1}}\right)$$
@@ -22,10 +22,10 @@ class InverseSqrt(Schedule):
 
     Args:
         warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1. At least 1 step.
-        total_steps: Number of optimizer steps of the run; `None` if it has no end.
+        total_steps: Number of optimizer steps of the run, or `None` if it is open-ended.
 
     Raises:
-        ConfigurationError: `warmup_steps` is neither, or 0: the decay is measured in lengths of the warmup.
+        ConfigurationError: `warmup_steps` is neither, is 0 (then the factor would always be 0), or is a fraction of an open-ended run.
 
     Example:
         >>> import attnkit
@@ -38,7 +38,7 @@ class InverseSqrt(Schedule):
         super().__init__(warmup_steps=warmup_steps, total_steps=total_steps)
         if self.warmup == 0:
             if isinstance(warmup_steps, float):
-                self.warmup = 1  # a fraction of a run too short to have one
+                self.warmup = 1  # a fraction that rounds to zero steps
             else:
                 raise ConfigurationError("inverse_sqrt needs warmup_steps of at least 1: its decay is sqrt(warmup_steps / step)")
 

@@ -17,11 +17,11 @@ class Linear(Schedule):
 
     Args:
         warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
-        final: Factor at the end of the run and after it.
+        final: Factor from the end of the run on.
         total_steps: Number `T` of optimizer steps of the run.
 
     Raises:
-        ConfigurationError: A value is out of its range, or the run has no end.
+        ConfigurationError: A value is out of range, or the run is open-ended.
 
     Example:
         >>> import attnkit
@@ -33,7 +33,7 @@ class Linear(Schedule):
     def __init__(self, *, warmup_steps: int | float = 0.1, final: float = 0.0, total_steps: int | None) -> None:
         super().__init__(warmup_steps=warmup_steps, total_steps=total_steps)
         self.final = between_0_and_1("final", final)
-        self.length = max(1, self.total_steps - self.warmup)  # a run that is shorter than its warmup stays in it
+        self.length = max(1, self.total_steps - self.warmup)  # a run shorter than its warmup never leaves it
 
     def after_warmup(self, step: int) -> float:
         """Return a straight line from 1 to `final`."""

@@ -10,9 +10,9 @@ from attnkit.schedule.base import Schedule, between_0_and_1
 
 @schedules.register("warmup_stable_decay")
 class WarmupStableDecay(Schedule):
-    r"""Linear warmup, a long constant stretch, then a decay in the last part of the run.
+    r"""Linear warmup, a long constant phase, then a decay at the end of the run.
 
-    A run can be continued from before its decay, which the other decays do not allow.
+    Unlike with other decays, a run can be extended from any checkpoint before its decay.
 
     Equation:
         $$f(t) = \min\left(\frac{t + 1}{w}, 1\right) \text{ for } t \le T - d, \quad
@@ -24,12 +24,12 @@ class WarmupStableDecay(Schedule):
     Args:
         warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
         decay_steps: Length `d` of the decay, likewise.
-        shape: Form of the decay: `sqrt` is $1 - \sqrt{x}$, the paper's best; `linear` is $1 - x$.
-        final: Factor at the end of the run and after it.
+        shape: Shape of the decay: `sqrt` is $1 - \sqrt{x}$, the paper's best; `linear` is $1 - x$.
+        final: Factor from the end of the run on.
         total_steps: Number `T` of optimizer steps of the run.
 
     Raises:
-        ConfigurationError: A value is out of its range, or the run has no end.
+        ConfigurationError: A value is out of range, or the run is open-ended.
 
     Example:
         >>> import attnkit

@@ -1,6 +1,5 @@
-"""Tokenizers: text to token ids and back. Names: `attnkit.tokenizers.names()`."""
+"""Tokenizers: text to token ids and back. `attnkit.tokenizers.names()` lists them."""
 
-from attnkit.registry import TokenizerSpec, tokenizers
 from attnkit.tokenizer.base import SymbolTokenizer, Tokenizer
 
-__all__ = ["SymbolTokenizer", "Tokenizer", "TokenizerSpec", "tokenizers"]
+__all__ = ["SymbolTokenizer", "Tokenizer"]

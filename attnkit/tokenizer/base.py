@@ -1,4 +1,4 @@
-"""What every tokenizer does, and the vocabulary of those that split a text into symbols."""
+"""The interface of tokenizers, and the base class of those that split text into symbols."""
 
 import re
 import reprlib
@@ -18,20 +18,19 @@ Normalization = Literal["none", "NFC", "NFD", "NFKC", "NFKD"]
 class Tokenizer(ABC):
     """Turns texts into token ids and back.
 
-    The ids of the special tokens are the same in every tokenizer: pad 0, bos 1, eos 2, unk 3; the extra tokens follow, then its own.
-    A tokenizer is *trained* when it has a vocabulary, and only then does it encode.
+    The special tokens have the same ids in every tokenizer: pad 0, bos 1, eos 2, unk 3. The extra tokens follow, then the vocabulary.
+    A tokenizer is *trained* once it has a vocabulary; before that, it cannot encode.
 
     Args:
-        extra_tokens: Tokens that stand for themselves, such as `<mask>`: where a text has exactly this string, it is this one token.
-        normalization: The Unicode normalisation form that texts are brought into before they are encoded, or `none`. Extra tokens are
-            left as they are.
+        extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
+        normalization: Unicode normalisation form of texts, applied before encoding, or `none`. Extra tokens are not normalised.
 
     Attributes:
-        extra_tokens: The same, as a tuple.
-        normalization: The same.
+        extra_tokens: As given, in a tuple.
+        normalization: As given.
 
     Raises:
-        ConfigurationError: An extra token is empty, is listed twice, or is called as a special one; or there is no such form.
+        ConfigurationError: An extra token is empty, listed twice or the name of a special token, or the normalisation form is unknown.
     """
 
     special_tokens: ClassVar[tuple[str, ...]] = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -41,7 +40,7 @@ class Tokenizer(ABC):
     unk_id: ClassVar[int] = 3
     extra_tokens: tuple[str, ...] = ()
     normalization: Normalization = "none"
-    _joins_extra: ClassVar[str] = ""  # a pattern: what before an extra token belongs to it
+    _joins_extra: ClassVar[str] = ""  # regular expression of what an extra token absorbs before it
 
     def __init__(self, *, extra_tokens: Sequence[str] | None = None, normalization: Normalization = "none") -> None:
         if normalization not in (forms := get_args(Normalization)):
@@ -49,43 +48,43 @@ class Tokenizer(ABC):
         self.normalization = normalization
         self.extra_tokens = tuple(extra_tokens or ())
         if wrong := [t for t, n in Counter([*self.special_tokens, *self.extra_tokens]).items() if n > 1 or not t]:
-            raise ConfigurationError(f"extra_tokens must be distinct, not empty and no special tokens, but {wrong[0]!r} is not")
+            raise ConfigurationError(f"extra_tokens must be distinct, not empty and different from special tokens, but {wrong[0]!r} is not")
         longest_first = sorted(self.extra_tokens, key=len, reverse=True)
         self._extra = re.compile(f"{self._joins_extra}({'|'.join(map(re.escape, longest_first))})") if longest_first else None
 
     @property
     @abstractmethod
     def spec(self) -> dict[str, Any]:
-        """Plain data from which `attnkit.tokenizers.build` makes an equal tokenizer, vocabulary included."""
+        """Plain data from which `attnkit.tokenizers.build` builds an equal tokenizer, vocabulary included."""
 
     @property
     @abstractmethod
     def trained(self) -> bool:
-        """Whether there is a vocabulary to encode with."""
+        """Whether the tokenizer has a vocabulary."""
 
     @abstractmethod
     def train(self, texts: Iterable[str]) -> Self:
-        """Return a new tokenizer of the same settings whose vocabulary is learned from `texts`; this one stays as it is."""
+        """Return a new tokenizer with the same settings and a vocabulary learned from `texts`; this one does not change."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without special tokens around them; what is not in the vocabulary becomes `unk_id`.
+        """Return the ids of a text, without special tokens around them; symbols outside the vocabulary become `unk_id`.
 
         Raises:
-            ConfigurationError: The tokenizer is not trained, or the text has half of a surrogate pair; the message says where.
+            ConfigurationError: The tokenizer is not trained, or the text has a lone surrogate; the message says where.
         """
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`: it ends before the first eos, and leaves out pad and bos."""
+        """Return the text of `ids` before the first eos, without pad and bos."""
 
     @abstractmethod
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return one label per id, special tokens included, as for the axes of a plot."""
+        """Return one label per id, special tokens included, for the axes of a plot for instance."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of ids, special ones included."""
+        """Return the number of ids, special tokens included."""
 
     def normalized(self, text: str) -> str:
         """Return a text in the tokenizer's normalisation form.
@@ -99,7 +98,7 @@ class Tokenizer(ABC):
         return text if self.normalization == "none" else unicodedata.normalize(self.normalization, text)
 
     def symbols(self, text: str) -> list[str]:
-        """Return what each id of `encode(text)` stands for in the text: its label, but an unknown token is called by what it hides."""
+        """Return the symbol of each id of `encode(text)`: its label, or for an unknown token the text that it replaces."""
         return self.tokens(self.encode(text))
 
     def unknown(self, text: str) -> list[str]:
@@ -116,7 +115,7 @@ class Tokenizer(ABC):
         """Return the id of a special or extra token.
 
         Raises:
-            ConfigurationError: There is none of this name; the message says what to write in a recipe.
+            ConfigurationError: There is no such token; the message says what to write in a recipe.
 
         Example:
             >>> import attnkit
@@ -126,15 +125,13 @@ class Tokenizer(ABC):
         named = [*self.special_tokens, *self.extra_tokens]
         if token not in named:
             listed = ", ".join([*self.extra_tokens, token])
-            raise ConfigurationError(
-                f"the tokenizer has no token {token!r}. Train it with this token, as in data.tokenizer.extra_tokens: [{listed}]"
-            )
+            raise ConfigurationError(f"the tokenizer has no token {token!r}. Train one that does: data.tokenizer.extra_tokens: [{listed}]")
         return named.index(token)
 
     def begins_word(self, ids: Iterable[int]) -> list[bool]:
-        """Return whether each token begins a word, whatever stands before it; the first token of a text begins one too.
+        """Return whether each token begins a word regardless of the token before it. (The first token of a text always begins one.)
 
-        White space belongs to the word after it, and a punctuation mark begins a word. Special and extra tokens are words.
+        White space belongs to the word that follows, a punctuation mark begins a word, and special and extra tokens are words.
         """
         return [not label[:1].isalnum() for label in self.tokens(ids)]
 
@@ -147,20 +144,19 @@ class Tokenizer(ABC):
         )
 
     def _pieces(self, text: str) -> list[str]:
-        """Return a text cut at its extra tokens: these are at the odd places, and normalised text (it may be empty) at the even ones.
+        """Split a text at its extra tokens: these have odd indices; normalised text, possibly empty, has even ones.
 
         Raises:
-            ConfigurationError: The text has half of a surrogate pair, which no UTF-8 text has.
+            ConfigurationError: The text has a lone surrogate, which cannot occur in UTF-8.
         """
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ConfigurationError(
-                f"position {error.start} of the text {reprlib.repr(text)} has half of a surrogate pair ({text[error.start]!r}), which is "
-                f"no character: the text was not UTF-8"
+                f"the text {reprlib.repr(text)} has a lone surrogate ({text[error.start]!r}) at position {error.start}, so it was not UTF-8"
             ) from error
         pieces = [text] if self._extra is None else self._extra.split(text)
-        return [piece if place % 2 else self.normalized(piece) for place, piece in enumerate(pieces)]
+        return [piece if i % 2 else self.normalized(piece) for i, piece in enumerate(pieces)]
 
     def _content(self, ids: Iterable[int]) -> list[int]:
         content: list[int] = []
@@ -173,9 +169,9 @@ class Tokenizer(ABC):
 
 
 def normalization_of(given: Normalization | None, *, trained: bool) -> Normalization:
-    """Return the normalisation of a tokenizer whose spec says `given`: NFC by default.
+    """Return the normalisation form of a tokenizer whose spec says `given`: NFC by default.
 
-    The spec of a trained tokenizer names its normalisation; one that does not is from before there was any.
+    The spec of a trained tokenizer always names its form, unless it predates this option: then there was none.
     """
     if given is not None:
         return given
@@ -183,17 +179,17 @@ def normalization_of(given: Normalization | None, *, trained: bool) -> Normaliza
 
 
 class SymbolTokenizer(Tokenizer):
-    """A tokenizer that splits a text into symbols and looks each one up.
+    """A tokenizer that splits text into symbols and looks up each one.
 
     Args:
-        tokens: The vocabulary, special tokens left out; `None` is for a tokenizer yet to be trained.
-        lowercase: Whether to lower the case of texts.
+        tokens: The vocabulary without special tokens, or `None` for an untrained tokenizer.
+        lowercase: Whether to convert texts to lower case.
         min_count: How often a symbol must occur in the training texts to enter the vocabulary.
-        extra_tokens: Tokens that stand for themselves, such as `<mask>`.
-        normalization: The Unicode normalisation form of texts, or `none` (default: NFC; with `tokens`, `none`).
+        extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
+        normalization: Unicode normalisation form of texts, or `none` (default: NFC; with `tokens`, `none`).
 
     Raises:
-        ConfigurationError: A token is empty, or is listed twice.
+        ConfigurationError: A token is empty or listed twice.
     """
 
     registry_name: ClassVar[str]
@@ -225,7 +221,7 @@ class SymbolTokenizer(Tokenizer):
     @staticmethod
     @abstractmethod
     def join(symbols: Iterable[str]) -> str:
-        """Return the text of the symbols."""
+        """Return the text of some symbols."""
 
     @property
     @override
@@ -271,6 +267,6 @@ class SymbolTokenizer(Tokenizer):
     @override
     def symbols(self, text: str) -> list[str]:
         symbols: list[str] = []
-        for place, piece in enumerate(self._pieces(text)):
-            symbols += [piece] if place % 2 else self.split(piece.lower() if self.lowercase else piece)
+        for i, piece in enumerate(self._pieces(text)):
+            symbols += [piece] if i % 2 else self.split(piece.lower() if self.lowercase else piece)
         return symbols

@@ -13,35 +13,35 @@ from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer.base import Normalization, Tokenizer, normalization_of
 
 LARGEST_MODEL = 64 << 20
-"""Characters of a model's JSON."""
+"""Maximum characters of a model's JSON."""
 
 _BYTES = len(pre_tokenizers.ByteLevel.alphabet())
 
 
 @tokenizers.register("bpe")
 class BPE(Tokenizer):
-    """Byte-level byte-pair encoding: the most frequent pairs of neighbours become tokens, down to single bytes.
+    """Byte-level byte-pair encoding: the tokens are all bytes, and merges of the most frequent pairs of neighbours.
 
-    Every text can be encoded and comes back as it was, but for its Unicode normalisation, so that nothing is unknown. What looks like a
-    special token in a text (`<eos>`) is text. Trained and run by the `tokenizers` library.
+    Every text can be encoded, so nothing is unknown, and decoding restores it up to Unicode normalisation. Special tokens are not parsed:
+    `<eos>` in a text is ordinary text. Trained and run by the `tokenizers` library.
 
-    A token carries the space before it. So does an extra token: it takes the space before it in, and is decoded with one. A text comes
-    back as it was if its extra tokens stand between spaces, as in `to be or <mask> to be`.
+    A token includes the space before it. So does an extra token, which absorbs the space before it and is decoded with one. A text with
+    extra tokens is restored exactly if they stand between spaces, as in `to be or <mask> to be`.
 
     Paper: Sennrich et al. 2016, https://arxiv.org/abs/1508.07909
 
     Args:
-        vocab_size: The number of ids to aim for, special and extra ones included; at least 260 (the bytes and the special tokens)
-            and the extra tokens. Fewer result where the texts have fewer pairs.
-        lowercase: Whether to lower the case of texts.
-        extra_tokens: Tokens that stand for themselves, such as `<mask>`.
-        model: The trained model, as the JSON text of the `tokenizers` library, of which the vocabulary and the merges are used; `None` is
-            for a tokenizer yet to be trained.
-        normalization: The Unicode normalisation form that texts are brought into first: `NFC`, `NFD`, `NFKC`, `NFKD`, or `none` (default:
-            `NFC`; with `model`, `none`, for such a spec is older than this argument).
+        vocab_size: Target number of ids, special and extra tokens included: at least 260 (256 bytes and 4 special tokens) plus the extra
+            tokens. There are fewer ids if the texts have too few pairs.
+        lowercase: Whether to convert texts to lower case.
+        extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
+        model: The trained model as JSON text of the `tokenizers` library, of which only the vocabulary and the merges are used, or `None`
+            for an untrained tokenizer.
+        normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
+            `model`, `none`, since a spec without this argument predates it).
 
     Raises:
-        ConfigurationError: `vocab_size` is too small, or `model` is no model.
+        ConfigurationError: `vocab_size` is too small, or `model` is not a trained model.
 
     Example:
         >>> import attnkit
@@ -106,8 +106,8 @@ class BPE(Tokenizer):
     def encode(self, text: str) -> list[int]:
         model = self._trained_model()
         ids: list[int] = []
-        for place, piece in enumerate(self._pieces(text)):
-            ids += [self.id_of(piece)] if place % 2 else [i + self._shift for i in model.encode(piece).ids]
+        for i, piece in enumerate(self._pieces(text)):
+            ids += [self.id_of(piece)] if i % 2 else [token + self._shift for token in model.encode(piece).ids]
         return ids
 
     @override
@@ -135,7 +135,7 @@ class BPE(Tokenizer):
         return self._shift if self._model is None else self._shift + self._model.get_vocab_size()
 
     def _tokenizer(self, model: models.BPE) -> hf.Tokenizer:
-        """Return what runs a model: a function of this tokenizer's settings alone."""
+        """Return the pipeline that runs a model, configured by this tokenizer's settings alone."""
         tokenizer = hf.Tokenizer(model)
         if self.lowercase:
             tokenizer.normalizer = normalizers.Lowercase()
@@ -150,13 +150,13 @@ class BPE(Tokenizer):
 
 
 def _read_model(text: str) -> models.BPE:
-    """Return the model with the vocabulary and the merges of a JSON text.
+    """Return a model with the vocabulary and merges of a JSON text.
 
-    The rest of the text is left alone: it could bring regular expressions that never end, or padding without bound.
+    The rest of the text is ignored: it could contain regular expressions that never finish, or unlimited padding.
     """
     try:
         if len(text) > LARGEST_MODEL:
-            raise ValueError(f"it has {len(text):,} characters, and at most {LARGEST_MODEL:,} are read")
+            raise ValueError(f"it has {len(text):,} characters, more than the limit of {LARGEST_MODEL:,}")
         model = parse_json(text)["model"]
         if model["type"] != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
             raise ValueError("its model is not byte-level BPE")
@@ -167,11 +167,11 @@ def _read_model(text: str) -> models.BPE:
             raise ValueError(f"its vocabulary lacks {len(missing)} of the {_BYTES} bytes")
         merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in model["merges"]]
         return models.BPE(vocab=vocabulary, merges=merges)
-    except Exception as error:  # wrong types of all kinds, and the library raises nothing narrower
+    except Exception as error:  # any type may be wrong, and the library raises nothing narrower
         raise ConfigurationError(f"tokenizer 'bpe': model must be the JSON text of a trained model ({error})") from error
 
 
 def _begins_word(token: str) -> bool:
-    """Return whether a token, as the model spells it (one letter for each byte), begins with white space or a punctuation mark of ASCII."""
+    """Return whether a token, as the model spells it (one letter per byte), begins with white space or ASCII punctuation."""
     first = token[:1]
     return not first.isalnum() if first.isascii() else "\u0100" <= first <= "\u0120"  # the letters of the bytes 0x00 to 0x20

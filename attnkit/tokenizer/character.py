@@ -13,15 +13,15 @@ class Character(SymbolTokenizer):
     """One token per character (Unicode code point), spaces included.
 
     Args:
-        tokens: The characters of the vocabulary; `None` is for a tokenizer yet to be trained.
-        lowercase: Whether to lower the case of texts.
+        tokens: The characters of the vocabulary, or `None` for an untrained tokenizer.
+        lowercase: Whether to convert texts to lower case.
         min_count: How often a character must occur in the training texts to enter the vocabulary.
-        extra_tokens: Tokens that stand for themselves, such as `<mask>`.
-        normalization: The Unicode normalisation form that texts are brought into first: `NFC`, `NFD`, `NFKC`, `NFKD`, or `none` (default:
-            `NFC`; with `tokens`, `none`, for such a spec is older than this argument).
+        extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
+        normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
+            `tokens`, `none`, since a spec without this argument predates it).
 
     Raises:
-        ConfigurationError: A token is empty, or is listed twice.
+        ConfigurationError: A token is empty or listed twice.
 
     Example:
         >>> import attnkit

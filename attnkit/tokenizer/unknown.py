@@ -1,23 +1,23 @@
-"""What a tokenizer does not know, in words for its user."""
+"""Messages about symbols outside a tokenizer's vocabulary."""
 
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 
-MOST = 8  # symbols that are listed
+MOST = 8  # symbols listed
 
 
 class UnknownTokens(UserWarning):
-    """A text has parts that the vocabulary of a tokenizer lacks: the model sees `<unk>` in their place."""
+    """A text has symbols outside the tokenizer's vocabulary: the model sees `<unk>` in their place."""
 
 
 def listed(symbols: Iterable[str]) -> str:
-    """Return the distinct symbols, the most frequent first, at most `MOST` of them; single characters with their code points.
+    """List the distinct symbols, most frequent first and at most `MOST`, single characters with their code points.
 
     Example:
         >>> listed(["국", "한", "국", "word"])
         "'국' (U+AD6D), '한' (U+D55C), 'word'"
-        >>> listed(["\\u0301"])  # a mark that would sit on the quote
+        >>> listed(["\\u0301"])  # a combining mark, shown on a dotted circle
         "'◌́' (U+0301)"
         >>> listed(map(str, range(99)))
         "'0' (U+0030), '1' (U+0031), '2' (U+0032), '3' (U+0033), '4' (U+0034), '5' (U+0035), '6' (U+0036), '7' (U+0037) and 91 others"

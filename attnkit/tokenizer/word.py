@@ -1,4 +1,4 @@
-"""One token per word between white space."""
+"""One token per word."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,21 +10,21 @@ from attnkit.tokenizer.base import SymbolTokenizer
 
 @tokenizers.register("word")
 class Word(SymbolTokenizer):
-    """One token per word; words are what white space separates, so phonemes such as `HH AH0 L OW1` are words too.
+    """One token per word. Words are separated by white space, so phonemes such as `HH AH0 L OW1` are words too.
 
-    Decoding puts one space between words, whatever the text had.
+    Decoding joins words with single spaces, whatever the spacing of the original text.
 
     Args:
-        tokens: The words of the vocabulary; `None` is for a tokenizer yet to be trained.
-        lowercase: Whether to lower the case of texts.
-        min_count: How often a word must occur in the training texts to enter the vocabulary. With 2 or more there are
-            unknown words in the training texts, so that a model learns what to make of them.
-        extra_tokens: Tokens that stand for themselves, such as `<mask>`.
-        normalization: The Unicode normalisation form that texts are brought into first: `NFC`, `NFD`, `NFKC`, `NFKD`, or `none` (default:
-            `NFC`; with `tokens`, `none`, for such a spec is older than this argument).
+        tokens: The words of the vocabulary, or `None` for an untrained tokenizer.
+        lowercase: Whether to convert texts to lower case.
+        min_count: How often a word must occur in the training texts to enter the vocabulary. At 2 or more, the training texts contain
+            unknown words, so the model learns to handle them.
+        extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
+        normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
+            `tokens`, `none`, since a spec without this argument predates it).
 
     Raises:
-        ConfigurationError: A token is empty, or is listed twice.
+        ConfigurationError: A token is empty or listed twice.
 
     Example:
         >>> import attnkit

@@ -1,4 +1,4 @@
-"""Additive attention never makes the tensor of all tanh, B.H.Q.K.A, whole."""
+"""Additive attention never materialises the full tensor of tanh values, B.H.Q.K.A."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ B, H, T, A, D = 2, 2, 24, 16, 4
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers how many elements the largest tensor had that any operation made."""
+    """Records the number of elements of the largest tensor that any operation creates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class LargestTensor(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
-def test_no_tensor_of_all_pairs_in_forward_or_backward(kv_heads: int, seed: int) -> None:
+def test_neither_pass_creates_a_tensor_of_all_pairs(kv_heads: int, seed: int) -> None:
     attention = attnkit.attentions.build({"name": "additive", "hidden_dim": A}, head_dim=D, num_heads=H, num_kv_heads=kv_heads)
     query, key, value = torch.randn(B, H, T, D), torch.randn(B, kv_heads, T, D), torch.randn(B, kv_heads, T, D)
     query.requires_grad_()
@@ -38,13 +38,13 @@ def test_no_tensor_of_all_pairs_in_forward_or_backward(kv_heads: int, seed: int)
         output.sum().backward()
         attention.weights(query, key, mask=mask)
     assert B * H * T * A < largest.numel <= B * H * 3 * T * A
-    attention.chunk_elements = 2**22  # now it fits: this is how the measurement would notice
+    attention.chunk_elements = 2**22  # now it fits, which shows that the measurement works
     with LargestTensor() as largest:
         attention(query, key, value, mask=mask)
     assert largest.numel == B * H * T * T * A
 
 
-def test_memory_kept_for_the_backward_pass_does_not_grow_with_the_pairs(seed: int) -> None:
+def test_memory_for_the_backward_pass_does_not_grow_with_the_pairs(seed: int) -> None:
     attention = attnkit.attentions.build({"name": "additive", "hidden_dim": A}, head_dim=D, num_heads=H)
     attention.chunk_elements = B * H * T * A * 2
     query, key, value = torch.randn(3, B, H, T, D)

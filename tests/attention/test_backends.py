@@ -1,4 +1,4 @@
-"""Which backend computes a score: never one that does not read all of it."""
+"""The choice of a backend, which never falls on one that ignores part of the score."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ H, T, D = 2, 9, 4
 
 
 class Softcapped(ScaledDotProduct):
-    """Logits within (-2, 2)."""
+    """Logits in (-2, 2)."""
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         return 2 * torch.tanh(super().score(query, key) / 2)
@@ -42,7 +42,7 @@ class Learned(InnerProduct):
 
 
 class Projected(ScaledDotProduct):
-    """Queries and keys changed alike: every backend reads projections."""
+    """Queries and keys are permuted alike: every backend uses projections."""
 
     scale = 0.25
 
@@ -55,7 +55,7 @@ class Projected(ScaledDotProduct):
 
 @pytest.mark.parametrize("kind", [Softcapped, MoreSoftcapped, Learned])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_auto_computes_the_score_that_the_class_says(kind: type[InnerProduct], dtype: torch.dtype, seed: int) -> None:
+def test_auto_computes_the_score_of_the_class(kind: type[InnerProduct], dtype: torch.dtype, seed: int) -> None:
     attention = kind(head_dim=D, num_heads=H)
     query, key, value = (3 * torch.randn(3, 1, H, T, D)).to(dtype)
     expected = attention(query, key, value, backend="reference")
@@ -66,7 +66,7 @@ def test_auto_computes_the_score_that_the_class_says(kind: type[InnerProduct], d
     torch.testing.assert_close(attention(query, key, value), expected, rtol=1e-2, atol=1e-2)
 
 
-def test_an_overridden_score_of_one_object_is_read_too(seed: int) -> None:
+def test_a_score_overridden_on_an_instance_is_used(seed: int) -> None:
     attention = ScaledDotProduct(head_dim=D, num_heads=H)
     attention.score = lambda query, key: -(query @ key.mT)  # type: ignore[method-assign]
     query, key, value = torch.randn(3, 1, H, T, D)
@@ -80,7 +80,7 @@ def test_an_overridden_score_of_one_object_is_read_too(seed: int) -> None:
             Softcapped,
             "Softcapped has no backend 'sdpa': it overrides `score`, which fused kernels do not read; choose 'auto' or one of reference",
         ),
-        (Learned, "Learned has no backend 'sdpa': its scale is not a plain number, and fused kernels read no other; choose 'auto'"),
+        (Learned, "Learned has no backend 'sdpa': its scale is not a plain number, as fused kernels require; choose 'auto'"),
     ],
 )
 def test_a_backend_that_does_not_read_the_score_is_refused(kind: type[InnerProduct], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,14 +102,14 @@ def test_overridden_projections_and_scales_keep_every_backend(seed: int) -> None
         torch.testing.assert_close(attention(query, key, value, backend=backend), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_score_does_not_declare_its_backends() -> None:
+def test_a_score_cannot_declare_backends() -> None:
     with pytest.raises(TypeError, match=r"Own declares `backends`, which nothing would read"):
 
         class Own(ScaledDotProduct):
             backends = ("reference",)
 
 
-def test_a_compiled_model_takes_the_same_backend(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_a_compiled_model_uses_the_same_backend(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
     query, key, value = torch.randn(3, 1, H, T, D)
     for name in ("auto", "sdpa"):
@@ -126,11 +126,11 @@ def test_a_compiled_model_takes_the_same_backend(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Backend]]:
-    """A backend of a third party, registered, and forgotten afterwards."""
+    """A third party's backend, unregistered afterwards."""
     monkeypatch.setattr(attnkit.backends, "_classes", dict(attnkit.backends._classes))
 
     class Doubled(Backend):
-        """Computes twice the attention, so that one sees who computed; for up to five keys, and no bias."""
+        """Returns twice the attention, to be recognisable; suits up to five keys, and takes no bias."""
 
         def refuses_score(self, attention: Attention) -> str | None:
             return None if isinstance(attention, ScaledDotProduct) else "its score is not scaled_dot_product"
@@ -156,8 +156,8 @@ def test_a_registered_backend_is_chosen_where_it_suits_and_can(doubled: type[Bac
     long, short = torch.randn(3, 1, H, 6, D), torch.randn(3, 1, H, 5, D)
     assert attention.backends == ("reference", "chunked", "sdpa", "doubled")
     assert torch.equal(attention(*short), 2 * attention(*short, backend="reference"))
-    assert torch.equal(attention(*long), attention(*long, backend="sdpa"))  # does not suit
-    assert torch.equal(attention(*long, backend="doubled"), 2 * attention(*long, backend="reference"))  # but can
+    assert torch.equal(attention(*long), attention(*long, backend="sdpa"))  # it does not suit
+    assert torch.equal(attention(*long, backend="doubled"), 2 * attention(*long, backend="reference"))  # but it can
     bias = torch.randn(5)
     assert torch.equal(attention(*short, attn_bias=bias), attention(*short, attn_bias=bias, backend="sdpa"))
     with pytest.raises(Refused, match=r"backend 'doubled' cannot compute this call: it takes no bias; choose 'auto'"):
@@ -167,7 +167,7 @@ def test_a_registered_backend_is_chosen_where_it_suits_and_can(doubled: type[Bac
         other.check_backend("doubled")
 
 
-def test_a_registered_backend_may_stand_in_a_spec(doubled: type[Backend]) -> None:
+def test_a_spec_may_name_a_registered_backend(doubled: type[Backend]) -> None:
     sizes = {"d_model": 8, "num_layers": 1, "num_heads": 2}
     assert attnkit.stacks.resolve({"name": "encoder", **sizes, "backend": "doubled"})["backend"] == "doubled"
     assert attnkit.stacks.build({"name": "encoder", **sizes, "backend": "doubled"})(torch.zeros(1, 3, 8)).shape == (1, 3, 8)
@@ -175,12 +175,12 @@ def test_a_registered_backend_may_stand_in_a_spec(doubled: type[Backend]) -> Non
         attnkit.stacks.parse({"name": "encoder", **sizes, "backend": "dubled"})
 
 
-def test_a_backend_that_is_gone_is_no_name(seed: int) -> None:
+def test_an_unregistered_backend_is_refused(seed: int) -> None:
     with pytest.raises(Refused, match="ScaledDotProduct has no backend 'doubled'; choose 'auto' or one of reference, chunked, sdpa"):
         attnkit.attentions.build("scaled_dot_product", head_dim=D).check_backend("doubled")
 
 
-def test_the_choice_depends_on_dropout_and_on_length(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_the_choice_depends_on_dropout_and_length(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
     attention.chunk_elements = H * 200
     chosen: list[str] = []

@@ -1,4 +1,4 @@
-"""Biases of every shape and size, on every backend."""
+"""Biases of every shape and magnitude, on every backend."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def draw(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("shape", [(), (1,), (K,), (Q, K), (Q, 1), (1, K), (H, 1, 1), (H, Q, 1), (B, 1, 1, K), (B, 1, Q, 1), (B, H, Q, K)])
 @pytest.mark.parametrize("is_masked", [False, True])
-def test_a_bias_of_any_shape_that_broadcasts(shape: tuple[int, ...], is_masked: bool, seed: int) -> None:
+def test_a_bias_of_any_broadcastable_shape_works(shape: tuple[int, ...], is_masked: bool, seed: int) -> None:
     score, given, bias = attention(), draw(), torch.randn(shape).double()
     mask = torch.rand(Q, K) < 0.5 if is_masked else None
     expected = score(*given, mask=mask, attn_bias=bias.expand(B, H, Q, K), backend="reference")
@@ -34,7 +34,7 @@ def test_a_bias_of_any_shape_that_broadcasts(shape: tuple[int, ...], is_masked: 
 
 @pytest.mark.parametrize("shape", [(), (K,), (Q, K), (Q, 1), (H, 1, 1), (B, H, Q, K)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_a_bias_of_minus_infinity_throughout_gives_zeros(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> None:
+def test_a_bias_of_minus_infinity_everywhere_gives_zeros(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> None:
     score, given = attention(dtype=dtype), draw(dtype)
     given[0].requires_grad_()
     for backend in ("auto", *score.backends):
@@ -47,10 +47,10 @@ def test_a_bias_of_minus_infinity_throughout_gives_zeros(shape: tuple[int, ...],
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("lowest", [torch.finfo(torch.float32).min, -70_000.0])
-def test_a_bias_below_the_range_of_the_query_weighs_as_in_fp32(dtype: torch.dtype, lowest: float, seed: int) -> None:
+def test_a_bias_below_the_range_of_the_query_dtype_gives_the_weights_of_fp32(dtype: torch.dtype, lowest: float, seed: int) -> None:
     score, given = attention(dtype=dtype), draw(dtype)
     bias = torch.zeros(Q, K)
-    bias[0] = lowest  # adds the same to every logit of its row: changes nothing
+    bias[0] = lowest  # adds the same to every logit of its row, so changes nothing
     bias[1, 2:] = lowest
     bias[2] = torch.linspace(lowest, 0, K)
     mask = torch.arange(K) < K - 1  # hides the only bias of zero in row 2
@@ -61,11 +61,11 @@ def test_a_bias_below_the_range_of_the_query_weighs_as_in_fp32(dtype: torch.dtyp
         torch.testing.assert_close(output.float(), expected, rtol=0.03, atol=0.03, msg=lambda m, backend=backend: f"{backend}: {m}")
 
 
-def test_a_finite_bias_is_taken_as_it_is(seed: int) -> None:
+def test_a_finite_bias_gives_the_same_result(seed: int) -> None:
     score, given, bias = attention(), draw(), torch.randn(H, Q, K).double()
     assert torch.equal(score(*given, attn_bias=FiniteBias(bias)), score(*given, attn_bias=bias))
 
 
 def test_a_boolean_bias_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"attn_bias is added to the logits .* is boolean; pass a mask as `mask`"):
+    with pytest.raises(TypeError, match=r"attn_bias is added to the logits .* is boolean; pass a boolean mask as `mask`"):
         attention()(*draw(), attn_bias=torch.ones(Q, K, dtype=torch.bool))

@@ -68,10 +68,10 @@ def test_equation(name: str, is_masked: bool, seed: int) -> None:
     torch.testing.assert_close(attention.weights(query, key, mask=mask, attn_bias=bias), weights, rtol=1e-10, atol=1e-10)
 
 
-def test_unknown_backends_are_refused_with_the_valid_ones() -> None:
+def test_unknown_backends_are_refused_with_the_valid_names() -> None:
     attention = attnkit.attentions.build("additive", head_dim=2)
     x = torch.zeros(1, 1, 1, 2)
-    with pytest.raises(ValueError, match="no backend 'sdpa': its score is no inner product; choose 'auto' or one of reference, chunked"):
+    with pytest.raises(ValueError, match="no backend 'sdpa': its score is not an inner product; choose 'auto' or one of reference"):
         attention(x, x, x, backend="sdpa")
 
 
@@ -88,7 +88,7 @@ def test_integer_masks_are_refused_with_a_hint() -> None:
         attention(x, x, x, mask=torch.ones(3, 3, dtype=torch.long))
 
 
-def test_the_scale_of_cosine_starts_where_it_is_told_and_bounds_the_logits(seed: int) -> None:
+def test_the_scale_of_cosine_starts_as_configured_and_bounds_the_logits(seed: int) -> None:
     attention = attnkit.attentions.build({"name": "cosine", "initial_scale": 3.0}, head_dim=4, num_heads=2)
     assert attention.head_scale.tolist() == [3.0, 3.0]
     query, key = torch.randn(2, 1, 2, 9, 4) * 1000

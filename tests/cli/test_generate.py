@@ -105,15 +105,15 @@ def test_a_file_appears_whole_or_not_at_all(attnkit: Command, trained: Path, mon
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--top_p", 0.5], "top_p have no effect without a temperature"),
+        (["--top_p", 0.5], "without a temperature nothing is sampled, so top_p would have no effect"),
         (["--temperature", 0], "temperature must be above 0"),
-        (["--temperature", 1, "--beam_size", 3], "exclude each other"),
-        (["--temperature", 1, "--n_best", 3], "exclude each other"),
+        (["--temperature", 1, "--beam_size", 3], "mutually exclusive"),
+        (["--temperature", 1, "--n_best", 3], "mutually exclusive"),
         (["--n_best", 3, "--beam_size", 2], "n_best must be from 1 to beam_size (2), but is 3"),
         (["--stream", "--n_best", 3], "--stream prints an output while it grows, but --n_best ranks whole outputs"),
         (["--stream", "--out", "x"], "--stream prints an output while it grows, but the file of --out appears when it is whole"),
-        (["--stream", "--beam_size", 3], "there is no stream"),
-        (["--min_length", 9, "--max_length", 3], "min_length (9) must not be above max_length (3)"),
+        (["--stream", "--beam_size", 3], "cannot stream"),
+        (["--min_length", 9, "--max_length", 3], "min_length (9) must not exceed max_length (3)"),
     ],
 )
 def test_what_makes_no_sense_is_refused(attnkit: Command, trained: Path, arguments: list[Any], message: str) -> None:

@@ -39,7 +39,7 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
     ddp = planned(attnkit, tiny, "--mesh", 4)
     fsdp2 = planned(attnkit, tiny, "--mesh", "4x1", "--strategy", "fsdp2")
     assert alone["optimizer"] == ddp["optimizer"] == pytest.approx(4 * fsdp2["optimizer"], abs=0.3)
-    assert ddp["buckets of gradients (ddp)"] == alone["gradients"] == alone["parameters"]
+    assert ddp["gradient buckets (ddp)"] == alone["gradients"] == alone["parameters"]
     assert ddp["gradients: all-reduce"] == pytest.approx(1.5 * alone["gradients"], abs=0.2)  # 2 * 3 / 4
     assert fsdp2["gradients: reduce-scatter"] == pytest.approx(0.75 * alone["gradients"], abs=0.2)
     assert "together" not in alone
@@ -62,7 +62,7 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
         (["--mesh", "8by1"], "as in 8x1, but is '8by1'"),
         (["--mesh", "1x2", "--strategy", "ddp"], "ddp splits no layers"),
         (["--mesh", "1x3"], "num_heads 2 cannot be split over 3 processes"),
-        (["--mesh", "1x2", "--model.stack", "recurrent_encoder_decoder"], "this stack has none: use a mesh such as 8x1"),
+        (["--mesh", "1x2", "--model.stack", "recurrent_encoder_decoder"], "this stack has none; use a mesh such as 8x1"),
         (["--mesh", "9999x1", "--measure"], "--measure starts all 9999 processes of the mesh on this machine"),
         (["--precision", "8-mixed"], "there is no estimate for the precision '8-mixed'"),
     ],
@@ -98,14 +98,14 @@ def test_time_is_operations_over_the_part_of_the_peak_that_is_stated(attnkit: An
     flags = ("--efficiency", 0.5, "--gpus", 4, "--bandwidth", 0.01)
     outcome = attnkit("plan", tiny, "--peak", 0.000_01, *flags)
     found = numbers(outcome.out)
-    assert found["products of matrices, ms"] == pytest.approx(
+    assert found["matrix products, ms"] == pytest.approx(
         1e15 * found["TFLOP with padding and recomputation"] / 5e9 / 1000, rel=0.2, abs=100
     )
     assert found["network, ms"] == pytest.approx(1000 * found["together"] * 2**20 / 1e7, abs=6)
-    assert re.search("bound by +products of matrices", outcome.out)
+    assert re.search("bound by +matrix products", outcome.out)
     (tmp_path / "machine.json").write_text(json.dumps({"tflops": {"fp32": 0.000_01}, "memory": 1e9}), encoding="utf-8")
     from_file = attnkit("plan", tiny, "--machine", "machine.json", *flags)
-    assert numbers(from_file.out)["products of matrices, ms"] == found["products of matrices, ms"]
+    assert numbers(from_file.out)["matrix products, ms"] == found["matrix products, ms"]
     assert "fits: yes" in from_file.out
     assert "for seconds, add --peak" in attnkit("plan", tiny).out
 

@@ -1,4 +1,4 @@
-"""A model that is a table, so that every sequence can be enumerated."""
+"""A model that is a lookup table, so that every sequence can be enumerated."""
 
 import itertools
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ V, PAD, EOS = 4, 0, 2
 
 @dataclass(frozen=True)
 class Prefix(State):
-    tokens: Tensor  # [B, T], the row's number first
+    tokens: Tensor  # [B, T], starting with the row number
 
 
 class Table:
-    """Next-token logits that are drawn once for every row and prefix; the prompt of each row is the token 1."""
+    """Random next-token logits, fixed for each row and prefix; the prompt of each row is the token 1."""
 
     def __init__(self, batch: int) -> None:
         self.batch = batch
@@ -28,7 +28,7 @@ class Table:
         return self.drawn.setdefault(prefix, 2 * torch.randn(V))
 
     def log_probs(self, prefix: tuple[int, ...], *, forbid_end: bool = False, penalty: float = 1.0) -> list[float]:
-        """The slow definition: what is seen is penalised (the row's number is no token), and the end may be impossible."""
+        """The slow definition: tokens that occurred are penalised (the row number is not a token), and the end may be forbidden."""
         logits = self.logits(prefix).tolist()
         for token in set(prefix[1:]):
             logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
@@ -48,7 +48,7 @@ class Table:
     def ranked(
         self, row: int, *, max_length: int, length_penalty: float, min_length: int = 0, penalty: float = 1.0
     ) -> list[tuple[float, list[int]]]:
-        """Return score and tokens of every sequence that ends, or is `max_length` long, best first."""
+        """Return the score and tokens of every sequence that ends or has `max_length` tokens, best first."""
         scored = []
         for length in range(min_length + 1, max_length + 1) if min_length < max_length else [max_length]:
             for sequence in itertools.product(range(V), repeat=length):

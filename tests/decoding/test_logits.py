@@ -1,4 +1,4 @@
-"""Each change of the logits against a slow loop over its definition."""
+"""Each transformation of the logits against a slow loop over its definition."""
 
 import math
 import random
@@ -25,7 +25,7 @@ def test_repetition_penalty(penalty: float, seed: int) -> None:
         assert (changed.softmax(-1) <= logits.softmax(-1) + 1e-12)[seen & seen.sum(-1, keepdim=True).eq(1)].all()
 
 
-def test_forbidden_tokens_are_impossible_and_the_others_stay(seed: int) -> None:
+def test_forbidden_tokens_are_impossible_and_others_unchanged(seed: int) -> None:
     logits = torch.randn(3, 6)
     tokens = random.sample(range(6), 2)
     changed = forbid(logits, tokens)
@@ -43,7 +43,7 @@ def test_top_k(k: int, seed: int) -> None:
         assert changed[n].tolist() == [z if i in best else NEVER for i, z in enumerate(row)]
 
 
-def test_top_k_keeps_k_of_equal_tokens() -> None:
+def test_top_k_keeps_k_tokens_when_all_are_equal() -> None:
     assert keep_top_k(torch.zeros(1, 6), 2).isfinite().sum() == 2
 
 
@@ -63,7 +63,7 @@ def test_top_p(p: float, seed: int) -> None:
         assert kept
 
 
-def test_nothing_is_changed_in_place(seed: int) -> None:
+def test_nothing_is_modified_in_place(seed: int) -> None:
     logits = torch.randn(2, 5)
     before = logits.clone()
     penalise_repetition(logits, torch.ones(2, 5, dtype=torch.bool), 2.0)

@@ -1,4 +1,4 @@
-"""What is drawn has the distribution that was asked for, and each row has its own stream of random numbers."""
+"""Samples have the requested distribution, and each row has its own random stream."""
 
 import math
 from typing import Any
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from attnkit.decoding import Generation, Start, stream
 from attnkit.decoding.logits import keep_top_k, keep_top_p, penalise_repetition
-from attnkit.decoding.sampling import _draw
+from attnkit.decoding.sampling import _sample
 from tests.decoding.conftest import EOS, PAD, Table
 
 DRAWS = 20_000
 
 
 def assert_drawn_from(tokens: Tensor, probabilities: Tensor) -> None:
-    """Chi-square of the counts, without cells in which fewer than 10 are expected, where the counts are too far from normal.
+    """Test the counts by chi-square, without cells whose expected count is below 10, which are too far from normal.
 
     With d degrees of freedom, the tail beyond d + 2 sqrt(d x) + 2 x is below exp(-x) (Laurent and Massart 2000); here x = 14, 8e-7.
     """
@@ -30,20 +30,20 @@ def assert_drawn_from(tokens: Tensor, probabilities: Tensor) -> None:
 
 
 def drawn(logits: Tensor, seed: int, **options: Any) -> Tensor:
-    """Draw the first token of `DRAWS` rows with the same logits [V], each row from its own stream."""
+    """Sample the first token of `DRAWS` rows with the same logits [V], each row from its own random stream."""
     rows = torch.ones(DRAWS, 1, dtype=torch.long)
     generation = Generation(max_length=1, seed=seed, **options)
     return next(stream(lambda tokens, state: (logits.expand(len(tokens), -1), state), Start(rows, None, rows), generation, pad_id=PAD))
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_tokens_are_drawn_from_the_softmax(temperature: float, seed: int) -> None:
+def test_tokens_are_sampled_from_the_softmax(temperature: float, seed: int) -> None:
     logits = torch.randn(12)
     assert_drawn_from(drawn(logits, seed, temperature=temperature), (logits / temperature).softmax(-1))
 
 
 @pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.7}, {"top_k": 6, "top_p": 0.8}, {"repetition_penalty": 2.0}])
-def test_the_options_that_restrict_draw_from_what_they_leave(options: dict[str, Any], seed: int) -> None:
+def test_options_that_restrict_sample_from_the_remaining_tokens(options: dict[str, Any], seed: int) -> None:
     logits = torch.randn(1, 12, dtype=torch.float64)
     left = logits
     if "repetition_penalty" in options:  # the prompt is the token 1
@@ -54,7 +54,7 @@ def test_the_options_that_restrict_draw_from_what_they_leave(options: dict[str, 
     assert_drawn_from(drawn(logits[0], seed, temperature=0.8, **options), left[0].softmax(-1))
 
 
-def test_later_tokens_are_drawn_from_the_softmax_too(seed: int) -> None:
+def test_later_tokens_are_sampled_from_the_softmax_too(seed: int) -> None:
     logits = torch.randn(6)
     rows = torch.ones(50, 1, dtype=torch.long)
     generation = Generation(max_length=400, temperature=1.0, seed=seed)
@@ -66,16 +66,16 @@ def test_later_tokens_are_drawn_from_the_softmax_too(seed: int) -> None:
     assert_drawn_from(beside, (logits.softmax(-1)[:, None] * logits.softmax(-1)).flatten())
 
 
-def test_impossible_tokens_are_never_drawn_even_at_the_ends_of_the_chances() -> None:
+def test_impossible_tokens_are_never_sampled_even_at_the_ends_of_the_unit_interval() -> None:
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
-    for chance, expected in ((0.0, 1), (1 - 2**-53, 3), (0.268, 1), (0.27, 3)):  # 1 / (1 + e) = 0.2689
-        assert _draw(logits, Generation(temperature=1.0), torch.tensor([chance], dtype=torch.float64)).tolist() == [expected]
+    for uniform, expected in ((0.0, 1), (1 - 2**-53, 3), (0.268, 1), (0.27, 3)):  # 1 / (1 + e) = 0.2689
+        assert _sample(logits, Generation(temperature=1.0), torch.tensor([uniform], dtype=torch.float64)).tolist() == [expected]
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.3}, {"top_k": 2}, {"top_p": 0.6}, {"repetition_penalty": 1.4}, {"min_length": 3}, {"end_tokens": [3]}]
 )
-def test_a_row_is_drawn_with_its_seed_whatever_the_batch(options: dict[str, Any], seed: int) -> None:
+def test_a_row_is_sampled_with_its_seed_whatever_the_batch(options: dict[str, Any], seed: int) -> None:
     table = Table(batch=5)
 
     def sample(rows: list[int], seed: int) -> Tensor:
@@ -90,7 +90,7 @@ def test_a_row_is_drawn_with_its_seed_whatever_the_batch(options: dict[str, Any]
         assert (together[row, len(alone) :] == PAD).all()
 
 
-def test_seeds_differ_and_the_limit_of_the_length_changes_no_token(seed: int) -> None:
+def test_seeds_differ_and_the_maximum_length_changes_no_token(seed: int) -> None:
     logits = torch.zeros(50)
 
     def sample(seed: int | None, max_length: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Greedy and beam search on tiny vocabularies, against the enumeration of every sequence."""
+"""Greedy and beam search on tiny vocabularies, against an enumeration of all sequences."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def without_padding(tokens: Tensor) -> list[int]:
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("max_length", [1, 2, 4])
-def test_a_beam_that_keeps_all_finds_the_best_of_all(length_penalty: float, max_length: int, seed: int) -> None:
+def test_an_exhaustive_beam_finds_the_best_sequence(length_penalty: float, max_length: int, seed: int) -> None:
     table = Table(batch=3)
     tokens = search(table, beam_size=V**max_length, max_length=max_length, length_penalty=length_penalty).tokens[:, 0]
     for row in range(3):
@@ -36,7 +36,7 @@ def test_a_beam_that_keeps_all_finds_the_best_of_all(length_penalty: float, max_
 
 
 @pytest.mark.parametrize(("min_length", "max_length", "penalty"), [(0, 3, 1.0), (1, 3, 1.0), (2, 2, 1.0), (0, 3, 1.7), (2, 3, 0.6)])
-def test_a_beam_that_keeps_all_ranks_all(min_length: int, max_length: int, penalty: float, seed: int) -> None:
+def test_an_exhaustive_beam_ranks_all_sequences(min_length: int, max_length: int, penalty: float, seed: int) -> None:
     table = Table(batch=2)
     lengths = {"min_length": min_length, "max_length": max_length, "length_penalty": 0.7}
     tokens, scores = search(table, beam_size=V**3, repetition_penalty=penalty, **lengths)
@@ -47,7 +47,7 @@ def test_a_beam_that_keeps_all_ranks_all(min_length: int, max_length: int, penal
         assert len(found) == len(ranked)
         assert [t for _, t in found] == [t for _, t in ranked]
         assert [s for s, _ in found] == pytest.approx([s for s, _ in ranked], abs=1e-4)
-        assert (tokens[row, len(found) :] == PAD).all()  # what is no hypothesis has no tokens
+        assert (tokens[row, len(found) :] == PAD).all()  # missing hypotheses are only padding
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_every_end_token_ends_a_row(seed: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"repetition_penalty": 1.5}, {"min_length": 2}, {"end_tokens": [EOS, 3]}])
-def test_a_wider_beam_of_a_row_does_not_see_the_other_rows(options: dict[str, Any], seed: int) -> None:
+def test_the_beams_of_a_row_do_not_depend_on_other_rows(options: dict[str, Any], seed: int) -> None:
     table = Table(batch=4)
     together = search(table, beam_size=3, max_length=5, **options)
     for row in range(4):
@@ -102,12 +102,12 @@ def test_a_wider_beam_of_a_row_does_not_see_the_other_rows(options: dict[str, An
         assert torch.equal(alone.scores[0], together.scores[row])
 
 
-def test_what_a_search_cannot_do_is_refused() -> None:
+def test_unsupported_options_are_refused() -> None:
     table = Table(batch=1)
-    with pytest.raises(ConfigurationError, match="beam_size=2 there is no stream"):
+    with pytest.raises(ConfigurationError, match="beam_size=2 cannot stream"):
         stream(table.step, table.start(), Generation(beam_size=2), pad_id=PAD)
-    with pytest.raises(ConfigurationError, match="a beam search draws nothing, and so takes no temperature"):
+    with pytest.raises(ConfigurationError, match="beam search does not sample, so it takes no temperature"):
         search(table, temperature=1.0)
     for decode in (search, greedy):
-        with pytest.raises(ConfigurationError, match=r"end_tokens are \[2, 4\], but the vocabulary has 4 tokens"):
+        with pytest.raises(ConfigurationError, match=r"end_tokens are \[2, 4\], but token ids range from 0 to 3"):
             decode(table, end_tokens=[EOS, V])

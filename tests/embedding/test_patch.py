@@ -8,7 +8,7 @@ from attnkit.embedding.patch import Patch
 
 
 @pytest.mark.parametrize(("shape", "patch_size"), [([1, 28, 28], 7), ([3, 8, 12], 4), ([3, 6, 4], 1)])
-def test_it_is_the_convolution_of_that_stride(shape: list[int], patch_size: int, seed: int) -> None:
+def test_it_equals_a_convolution_with_that_stride(shape: list[int], patch_size: int, seed: int) -> None:
     embedding = Patch(d_model=5, image_shape=shape, patch_size=patch_size, class_token=False).double()
     nn.init.normal_(embedding.projection.bias)
     convolution = nn.Conv2d(shape[0], 5, patch_size, stride=patch_size, dtype=torch.float64)
@@ -32,7 +32,7 @@ def test_the_class_token_comes_first_and_is_the_same_for_every_image(seed: int) 
     assert embedding.weight is None
 
 
-def test_the_map_is_a_hidden_matrix_for_muon() -> None:
+def test_muon_treats_the_map_as_a_hidden_matrix() -> None:
     from attnkit.task.parameters import parameter_groups
 
     embedding = Patch(d_model=6, image_shape=[1, 4, 4], patch_size=2)
@@ -40,18 +40,18 @@ def test_the_map_is_a_hidden_matrix_for_muon() -> None:
     assert [id(p) for p in matrices] == [id(embedding.projection.weight)]
 
 
-def test_sizes_that_the_patches_do_not_divide_are_refused() -> None:
+def test_image_sizes_that_are_not_multiples_of_the_patch_size_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="patch_size 5 does not divide images of 12 x 8; use one of 1, 2, 4, or resize"):
         attnkit.embeddings.build({"name": "patch", "patch_size": 5}, d_model=4, image_shape=[1, 12, 8])
     with pytest.raises(ValueError, match="patch_size must be positive"):
         Patch(d_model=4, image_shape=[1, 4, 4], patch_size=0)
 
 
-def test_texts_and_images_of_another_shape_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="reads images, but no image_shape is given"):
+def test_text_and_images_of_another_shape_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="reads images, but image_shape is missing"):
         attnkit.embeddings.build("patch", vocab_size=9, d_model=4)
     embedding = Patch(d_model=4, image_shape=[1, 4, 4], patch_size=2)
-    with pytest.raises(ConfigurationError, match=r"images of \[3, 4, 4\] were given to a model of images of \[1, 4, 4\]"):
+    with pytest.raises(ConfigurationError, match=r"the model reads images of shape \[1, 4, 4\], but these have \[3, 4, 4\]"):
         embedding(torch.randn(2, 3, 4, 4))
     with pytest.raises(ConfigurationError, match="no segments"):
         embedding(torch.randn(2, 1, 4, 4), torch.zeros(2, 5, dtype=torch.long))

@@ -34,19 +34,19 @@ def build(path: str, d_model: int = 3, **arguments: Any) -> Pretrained:
 
 
 @pytest.mark.parametrize("tune", [False, True])
-def test_words_have_their_vectors_exact_before_lower_case(tune: bool, path: str, vectors: dict[str, list[float]]) -> None:
+def test_exact_matches_take_precedence_over_lower_case(tune: bool, path: str, vectors: dict[str, list[float]]) -> None:
     embedding = build(path, tune=tune, scale=False)
     counts = embedding.load_vectors(WORDS)
     assert counts == (2, 1, 5)
-    assert str(counts) == "3 of 8 words have a vector (1 of them in lower case only), 5 have none"
+    assert str(counts) == "3 of 8 words have a vector (1 only in lower case), 5 do not"
     x = embedding(torch.tensor([[4, 5, 7]]))[0]
     torch.testing.assert_close(x, torch.tensor([vectors["the"], vectors["paris"], vectors["US"]]))
 
 
-def test_without_lower_case_a_word_is_only_itself(path: str) -> None:
+def test_without_lower_case_only_exact_matches_count(path: str) -> None:
     counts = build(path, lower_case=False).load_vectors(WORDS)
     assert counts == (2, 0, 6)
-    assert str(counts) == "2 of 8 words have a vector, 6 have none"
+    assert str(counts) == "2 of 8 words have a vector, 6 do not"
 
 
 def test_scaled_vectors_have_unit_mean_square_and_the_same_directions(path: str, vectors: dict[str, list[float]]) -> None:
@@ -59,7 +59,7 @@ def test_scaled_vectors_have_unit_mean_square_and_the_same_directions(path: str,
 
 
 @pytest.mark.parametrize("scale", [False, True])
-def test_unknown_words_are_drawn_with_the_spread_of_the_known(scale: bool, tmp_path: Path, seed: int) -> None:
+def test_unknown_words_are_drawn_with_the_standard_deviation_of_known_ones(scale: bool, tmp_path: Path, seed: int) -> None:
     known = 0.3 * torch.randn(400, 20).double()
     path = tmp_path / "vectors.txt"
     path.write_text("".join(f"k{i} {' '.join(map(str, row.tolist()))}\n" for i, row in enumerate(known)))
@@ -70,7 +70,7 @@ def test_unknown_words_are_drawn_with_the_spread_of_the_known(scale: bool, tmp_p
 
 
 @pytest.mark.parametrize(("tune", "moves"), [(False, [3, 6]), (True, [3, 4, 5, 6, 7])])
-def test_training_moves_unknown_words_and_the_files_only_if_tuned(tune: bool, moves: list[int], path: str) -> None:
+def test_training_changes_unknown_words_and_the_files_vectors_only_if_tuned(tune: bool, moves: list[int], path: str) -> None:
     embedding = build(path, tune=tune)
     embedding.load_vectors(WORDS)
     ids = torch.tensor([[3, 4, 5, 6, 7]])
@@ -84,7 +84,7 @@ def test_training_moves_unknown_words_and_the_files_only_if_tuned(tune: bool, mo
     assert [i for i, c in zip(ids[0].tolist(), changed.tolist(), strict=True) if c] == moves
 
 
-def test_another_width_is_a_linear_map_of_the_vectors(path: str, vectors: dict[str, list[float]]) -> None:
+def test_a_linear_map_adapts_the_width_of_the_vectors(path: str, vectors: dict[str, list[float]]) -> None:
     embedding = build(path, d_model=5, scale=False)
     embedding.load_vectors(WORDS)
     assert build(path).projection is None
@@ -97,7 +97,7 @@ def test_a_checkpoint_needs_no_file_and_an_empty_embedding_is_refused(path: str)
     ids = torch.randint(8, (2, 3))
     with pytest.raises(ConfigurationError, match=r"vectors of absent.txt are not loaded"):
         second(ids)
-    second.load_state_dict(first.state_dict())  # of one without vectors: still none
+    second.load_state_dict(first.state_dict())  # this state dict has no vectors
     with pytest.raises(ConfigurationError, match="not loaded"):
         second(ids)
     first.load_vectors(WORDS)
@@ -106,12 +106,12 @@ def test_a_checkpoint_needs_no_file_and_an_empty_embedding_is_refused(path: str)
     assert torch.equal(first(ids), copy.deepcopy(first)(ids))
 
 
-def test_a_missing_file_a_foreign_vocabulary_and_wrong_sizes_are_refused(path: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"no file of vectors .*vector.txt.* Did you mean 'vectors.txt'"):
+def test_a_missing_file_another_vocabulary_and_wrong_sizes_are_refused(path: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"no vector file .*vector.txt.* Did you mean 'vectors.txt'"):
         build(str(tmp_path / "vector.txt")).load_vectors(WORDS)
     with pytest.raises(ConfigurationError, match="has none of the 8 words"):
         build(path).load_vectors([f"Ġ{i}" for i in range(8)])
-    with pytest.raises(ValueError, match="the vocabulary has 8 words, but 2 are given"):
+    with pytest.raises(ValueError, match="the vocabulary has 8 words, but 2 were given"):
         build(path).load_vectors(["the", "us"])
     with pytest.raises(ValueError, match="must be positive"):
         build(path, dim=0)
@@ -119,7 +119,7 @@ def test_a_missing_file_a_foreign_vocabulary_and_wrong_sizes_are_refused(path: s
         build(path)(torch.tensor([[1]]), torch.tensor([[0]]))
 
 
-def test_vectors_of_zeros_stay_zeros(tmp_path: Path) -> None:
+def test_zero_vectors_stay_zero(tmp_path: Path) -> None:
     path = tmp_path / "zeros.txt"
     path.write_text("a 0 0\nb 0 0\n")
     embedding = Pretrained(vocab_size=2, d_model=2, path=str(path), dim=2)

@@ -20,7 +20,7 @@ def test_vectors_and_tied_logits_start_with_unit_variance(seed: int) -> None:
     assert (torch.randn(200, 256) @ embedding.weight.T).var().item() == pytest.approx(1, rel=0.05)
 
 
-def test_each_segment_adds_its_vector_and_no_segments_are_all_the_first(seed: int) -> None:
+def test_each_segment_adds_its_vector_and_the_default_is_the_first_segment(seed: int) -> None:
     embedding = attnkit.embeddings.build({"name": "token", "scale": False, "num_segments": 2}, vocab_size=10, d_model=4)
     tokens, segments = torch.randint(10, (2, 3)), torch.tensor([[0, 0, 1], [0, 1, 1]])
     torch.testing.assert_close(embedding(tokens, segments), embedding.weight[tokens] + embedding.segment[segments])
@@ -28,7 +28,7 @@ def test_each_segment_adds_its_vector_and_no_segments_are_all_the_first(seed: in
     assert not torch.equal(embedding(tokens), embedding(tokens, torch.ones_like(tokens)))
 
 
-def test_segments_are_refused_where_there_are_none() -> None:
+def test_an_embedding_without_segments_refuses_them() -> None:
     embedding = attnkit.embeddings.build("token", vocab_size=10, d_model=4)
     assert [name for name, _ in embedding.named_parameters()] == ["weight"]
     with pytest.raises(ConfigurationError, match=r"no segments; use {name: token, num_segments: 2}"):

@@ -79,7 +79,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize("write", FORMATS)
-def test_every_format_gives_the_vectors_of_the_words_asked_for(
+def test_every_format_gives_the_vectors_of_the_requested_words(
     write: Callable[[Path, np.ndarray], Path], tmp_path: Path, rows: np.ndarray
 ) -> None:
     path = write(tmp_path, rows)
@@ -100,31 +100,31 @@ def test_another_width_is_refused(write: Callable[[Path, np.ndarray], Path], dim
         read_vectors(str(write(tmp_path, rows)), ["the"], dim=dim)
 
 
-@pytest.mark.parametrize("write", [f for f in FORMATS if f is not glove])  # GloVe's format does not say how many lines there are
-def test_a_file_that_is_cut_off_is_refused(write: Callable[[Path, np.ndarray], Path], tmp_path: Path, rows: np.ndarray) -> None:
+@pytest.mark.parametrize("write", [f for f in FORMATS if f is not glove])  # GloVe's format does not state the number of lines
+def test_a_truncated_file_is_refused(write: Callable[[Path, np.ndarray], Path], tmp_path: Path, rows: np.ndarray) -> None:
     path = write(tmp_path, rows)
     content = path.read_bytes()
     path.write_bytes(content[: -max(12, content[::-1].find(b"\n", 1))])
-    with pytest.raises(ConfigurationError, match=r"truncated|damaged|a cut line"):
+    with pytest.raises(ConfigurationError, match=r"truncated|damaged"):
         read_vectors(str(path), WORDS, dim=DIM)
 
 
-def test_a_line_that_is_cut_off_is_named(tmp_path: Path) -> None:
+def test_a_truncated_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "v.txt"
     path.write_text("a 1 2\nb 3\n")
-    with pytest.raises(ConfigurationError, match=r"v.txt:2: 1 numbers after the word, but dim is 2: a cut line"):
+    with pytest.raises(ConfigurationError, match=r"v.txt:2: 1 numbers after the word, but dim is 2: the line is truncated"):
         read_vectors(str(path), ["a"], dim=2)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a 1 2\na 1 2\n", r"v.txt:2: the word 'a' is there twice, first at .*v.txt:1"),
+        ("a 1 2\na 1 2\n", r"v.txt:2: duplicate word 'a', first at .*v.txt:1"),
         ("b 1 2\na 1 x\n", r"v.txt:2: '1 x' is not a row of numbers"),
-        ("a 1 nan\n", "the vector of 'a' has a number that is not finite"),
+        ("a 1 nan\n", "the vector of 'a' is not finite"),
         ("", "is empty"),
-        ("3 2\na 1 2\n", "its first line says 3 words, but 1 lines follow"),
-        ("1 2\na 1 2\nb 3 4\n", "its first line says 1 words, but 2 lines follow"),
+        ("3 2\na 1 2\n", "its header says 3 words, but 1 lines follow"),
+        ("1 2\na 1 2\nb 3 4\n", "its header says 1 words, but 2 lines follow"),
         ("1 5\na 1 2 3 4 5\n", "vectors of 5 numbers, but dim is 2; set dim: 5"),
     ],
 )
@@ -138,23 +138,23 @@ def test_damage_in_a_text_file_is_named(content: str, message: str, tmp_path: Pa
 def test_damage_in_a_binary_file_is_named(tmp_path: Path, rows: np.ndarray) -> None:
     path = tmp_path / "v.bin"
     path.write_bytes(binary(rows) + b"more")
-    with pytest.raises(ConfigurationError, match="says 5 words of 4 numbers, but more follows them"):
+    with pytest.raises(ConfigurationError, match="says 5 words of 4 numbers, but more data follows"):
         read_vectors(str(path), WORDS, dim=DIM)
     path.write_bytes(text(rows))
     with pytest.raises(ConfigurationError, match="not in word2vec's binary format"):
         read_vectors(str(path), WORDS, dim=DIM)
 
 
-def test_the_words_of_a_matrix_must_be_found_and_as_many(tmp_path: Path, rows: np.ndarray) -> None:
+def test_a_matrix_needs_one_word_list_of_the_same_length(tmp_path: Path, rows: np.ndarray) -> None:
     np.save(tmp_path / "v.npy", rows)
     path = str(tmp_path / "v.npy")
-    with pytest.raises(ConfigurationError, match=r"needs one file with its words beside it, v.txt or v.parquet: there is none"):
+    with pytest.raises(ConfigurationError, match=r"needs one list of words beside it, v.txt or v.parquet; found none"):
         read_vectors(path, WORDS, dim=DIM)
     (tmp_path / "a.txt").write_text("the\n")
     with pytest.raises(ConfigurationError, match=r"has 5 rows, but .*a.txt has 1 words"):
         read_vectors(path, WORDS, dim=DIM)
     (tmp_path / "b.txt").write_text("the\n")
-    with pytest.raises(ConfigurationError, match=r"there are a.txt, b.txt"):
+    with pytest.raises(ConfigurationError, match=r"found a.txt, b.txt"):
         read_vectors(path, WORDS, dim=DIM)
     (tmp_path / "v.txt").write_text("\n".join(WORDS) + "\n")
     assert set(read_vectors(path, WORDS, dim=DIM)) == set(WORDS)

@@ -31,14 +31,14 @@ def test_glu(activation: str, phi: object, seed: int) -> None:  # SwiGLU, GEGLU,
 
 
 @pytest.mark.parametrize("d_model", [8, 24, 96, 512])
-def test_default_widths_have_about_equally_many_parameters(d_model: int) -> None:
+def test_default_widths_give_about_the_same_number_of_parameters(d_model: int) -> None:
     mlp, glu = (attnkit.feed_forwards.build({"name": n, "bias": False}, d_model=d_model) for n in ("mlp", "glu"))
     sizes = [sum(p.numel() for p in m.parameters()) for m in (mlp, glu)]
     assert 0 <= sizes[1] - sizes[0] < 3 * 8 * d_model
     assert glu.gate.out_features % 8 == 0
 
 
-def test_dropout_is_inside_and_in_training_alone(seed: int) -> None:
+def test_dropout_acts_on_hidden_elements_and_only_in_training(seed: int) -> None:
     for name in ("mlp", "glu"):
         piece = attnkit.feed_forwards.build({"name": name, "dropout": 0.5}, d_model=4).double()
         assert not torch.equal(piece.train()(X), piece(X))
@@ -46,7 +46,7 @@ def test_dropout_is_inside_and_in_training_alone(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "glu"])
-def test_unknown_activations_are_refused_with_the_nearest(name: str) -> None:
+def test_unknown_activations_are_refused_with_a_suggestion(name: str) -> None:
     with pytest.raises(attnkit.ConfigurationError, match=r"unknown activation 'relru'. Did you mean 'relu'\? Names: .*gelu"):
         attnkit.feed_forwards.build({"name": name, "activation": "relru"}, d_model=4)
 

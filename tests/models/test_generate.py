@@ -256,5 +256,5 @@ def test_what_makes_no_sense_is_refused_before_anything_is_computed() -> None:
                 method(tokens(1, 2), temperature=1.0, top_p=2.0)
             with pytest.raises(attnkit.ConfigurationError, match=r"no option 'beamsize'. Did you mean 'beam_size'"):
                 method(tokens(1, 2), beamsize=3)
-        with pytest.raises(attnkit.ConfigurationError, match="there is no stream"):
+        with pytest.raises(attnkit.ConfigurationError, match="cannot stream"):
             model.stream(tokens(1, 2), beam_size=2)

@@ -7,7 +7,7 @@ import attnkit
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_layer_norm_is_torchs(bias: bool, seed: int) -> None:
+def test_layer_norm_equals_torchs(bias: bool, seed: int) -> None:
     ours = attnkit.norms.build({"name": "layer_norm", "eps": 0.1, "bias": bias}, d_model=6).double()
     torchs = nn.LayerNorm(6, eps=0.1, bias=bias).double()
     for parameter in torchs.parameters():
@@ -17,7 +17,7 @@ def test_layer_norm_is_torchs(bias: bool, seed: int) -> None:
     torch.testing.assert_close(ours(x), torchs(x), rtol=1e-12, atol=1e-12)
 
 
-def test_rms_norm_is_torchs_and_its_equation(seed: int) -> None:
+def test_rms_norm_equals_torchs_and_its_equation(seed: int) -> None:
     ours = attnkit.norms.build({"name": "rms_norm", "eps": 0.1}, d_model=6).double()
     torchs = nn.RMSNorm(6, eps=0.1).double()
     nn.init.normal_(torchs.weight)
@@ -32,6 +32,6 @@ def test_defaults_are_those_of_torch_and_llama() -> None:
     assert attnkit.norms.build("rms_norm", d_model=4).eps == 1e-6
 
 
-def test_layer_norm_without_shift_owns_none() -> None:
+def test_layer_norm_without_bias_has_none() -> None:
     assert set(attnkit.norms.build({"name": "layer_norm", "bias": False}, d_model=4).state_dict()) == {"weight"}
     assert F.layer_norm(torch.ones(4), (4,)).abs().max() == 0

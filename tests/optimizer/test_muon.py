@@ -1,4 +1,4 @@
-"""Muon: torch's Muon on matrices, torch's AdamW on the rest, in one optimizer."""
+"""Muon: torch's Muon for matrices and torch's AdamW for all other parameters, in one optimizer."""
 
 import copy
 
@@ -23,7 +23,7 @@ def train(model: nn.Sequential, optimizers: list[torch.optim.Optimizer], steps: 
             optimizer.zero_grad()
 
 
-def test_it_takes_the_steps_of_torchs_two_optimizers() -> None:
+def test_its_steps_equal_those_of_torchs_two_optimizers() -> None:
     ours = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     theirs = copy.deepcopy(ours)
     train(ours, [Muon(groups(ours), lr=0.01, adamw_lr=0.002, weight_decay=0.1)], 5)
@@ -79,6 +79,6 @@ def test_without_matrices_it_is_adamw() -> None:
     torch.testing.assert_close(bias, same)
 
 
-def test_the_registry_has_ours_instead_of_torchs() -> None:
+def test_the_registry_has_our_muon_instead_of_torchs() -> None:
     assert attnkit.optimizers.get("muon") is Muon
     assert attnkit.optimizers.get("adamw") is torch.optim.AdamW

@@ -1,4 +1,4 @@
-"""Each position kind against its paper's equation."""
+"""Each position encoding against its paper's equation."""
 
 import math
 from fractions import Fraction
@@ -35,7 +35,7 @@ def test_sinusoidal_needs_an_even_width() -> None:
         (4, [2**-2, 2**-4, 2**-6, 2**-8]),
         (1, [2**-8]),
         (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),  # the paper's code: get_slopes(6)
-        (12, [*(2.0**-h for h in range(1, 9)), *(2 ** -(h + 0.5) for h in range(4))]),  # its get_slopes(12)
+        (12, [*(2.0**-h for h in range(1, 9)), *(2 ** -(h + 0.5) for h in range(4))]),  # the paper's code: get_slopes(12)
     ],
 )
 def test_alibi_slopes(heads: int, slopes: list[float]) -> None:
@@ -76,7 +76,7 @@ def test_relative_buckets(bidirectional: bool, buckets: int, max_distance: int) 
     assert set(expected) <= set(range(buckets))
 
 
-def test_relative_bias_is_the_bucket_of_the_key_seen_from_the_query(seed: int) -> None:
+def test_relative_bias_depends_on_the_bucket_of_key_minus_query_position(seed: int) -> None:
     relative = attnkit.positions.build("relative", num_heads=3, bidirectional=True)
     query, key = torch.randint(300, (2, 4)), torch.randint(300, (2, 5))
     bias = relative.bias(query, key)
@@ -114,7 +114,7 @@ def test_rotary_is_a_rotation_of_pairs_by_the_papers_angles(interleaved: bool, f
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rotary_inner_products_depend_on_the_distance_alone(interleaved: bool, seed: int) -> None:
+def test_rotary_inner_products_depend_only_on_the_distance(interleaved: bool, seed: int) -> None:
     rotary = attnkit.positions.build({"name": "rotary", "interleaved": interleaved}, head_dim=8)
     q, k = torch.randn(2, 1, 1, 1, 8).double()
 
@@ -129,13 +129,13 @@ def test_rotary_inner_products_depend_on_the_distance_alone(interleaved: bool, s
 
 
 @pytest.mark.parametrize(("head_dim", "fraction"), [(7, 1.0), (4, 0.25), (8, 0.0), (8, 1.5)])
-def test_rotary_refuses_what_has_no_pairs(head_dim: int, fraction: float) -> None:
+def test_rotary_refuses_odd_or_zero_widths(head_dim: int, fraction: float) -> None:
     with pytest.raises(ValueError, match="fraction"):
         attnkit.positions.build({"name": "rotary", "fraction": fraction}, head_dim=head_dim)
 
 
 @pytest.mark.parametrize("name", ["rotary", "sinusoidal", "alibi"])
-def test_tables_of_a_float64_model_are_exact_and_others_are_fp32(name: str) -> None:
+def test_tables_of_a_float64_model_are_exact_and_others_fp32(name: str) -> None:
     d, t = 8, torch.arange(30)[None]
     position = attnkit.positions.build(name, **{"rotary": {"head_dim": d}, "sinusoidal": {"d_model": d}, "alibi": {"num_heads": 12}}[name])
 
@@ -165,7 +165,7 @@ def test_rotations_of_a_float64_model_keep_fourteen_digits(seed: int) -> None:
     torch.testing.assert_close(products, products[..., :1].expand_as(products), rtol=0, atol=1e-13)
 
 
-def test_learned_rows_and_its_end(seed: int) -> None:
+def test_learned_returns_its_rows_and_knows_its_length(seed: int) -> None:
     learned = attnkit.positions.build({"name": "learned", "max_length": 5}, d_model=4)
     t = torch.tensor([[4, 0, 2]])
     assert torch.equal(learned.embedding(t)[0], learned.weight[t[0]])
@@ -174,7 +174,7 @@ def test_learned_rows_and_its_end(seed: int) -> None:
         attnkit.positions.build({"name": "learned", "max_length": 0}, d_model=4)
 
 
-def test_none_says_nothing() -> None:
+def test_none_does_nothing() -> None:
     none = attnkit.positions.build("none")
     t = torch.arange(3)[None]
     assert none.embedding(t) is None

@@ -1,4 +1,4 @@
-"""What `attnkit bench` measures is there and positive; how large it is depends on the machine."""
+"""All rates that `attnkit bench` measures are present and positive; their values depend on the machine."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from attnkit.profile import ceilings
 from attnkit.profile.machine import Machine
 
 
-def test_bench_prints_what_plan_reads(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_writes_a_file_that_plan_reads(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "LONG", 0.0)  # the smallest product is large enough
     monkeypatch.setattr(ceilings, "SECONDS", 0.0)
     path = tmp_path / "machine.json"
@@ -29,7 +29,7 @@ def test_bench_prints_what_plan_reads(attnkit: Any, tmp_path: Path, monkeypatch:
     assert attnkit("bench", "--processes", 0).status == 2
 
 
-def test_sums_end_when_the_first_process_says_so(tmp_path: Path) -> None:
+def test_the_all_reduce_measurement_ends_when_the_first_process_says_so(tmp_path: Path) -> None:
     ceilings._sum(0, 1, str(tmp_path), 0.0)
-    assert json.loads((tmp_path / "rate").read_text()) == 0  # a process alone sends nothing
+    assert json.loads((tmp_path / "rate").read_text()) == 0  # a single process sends nothing
     assert not torch.distributed.is_initialized()

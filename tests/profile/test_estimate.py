@@ -1,4 +1,4 @@
-"""A planned step: its operations, and what a change does to it."""
+"""The estimate of a step: its FLOPs, and the effect of changes."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,11 +16,11 @@ from tests.task.conftest import TOKENIZER
 STACK = {"name": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "attention": "scaled_dot_product"}
 MODEL = {"name": "causal_lm", "stack": STACK, "tokenizer": TOKENIZER.spec}
 ROWS, LENGTH = 4, 12
-BATCH = {"tokens": torch.full((ROWS, LENGTH + 1), 5)}  # the last column is a target only
+BATCH = {"tokens": torch.full((ROWS, LENGTH + 1), 5)}  # the last column is only a target
 JOB = Job(model=MODEL, batches=[BATCH], precision="32-true", mesh=Mesh(data=1, tensor=1), strategy="ddp")
 
 
-def test_operations_are_those_of_the_formula_and_padding_costs_as_much_as_tokens() -> None:
+def test_operations_follow_the_formula_and_padding_costs_as_much_as_tokens() -> None:
     formula = forward_flops(tasks.build(MODEL))
     row = sum(c * LENGTH**a for (a, _), c in formula.items())
     whole = estimate(JOB)
@@ -32,17 +32,17 @@ def test_operations_are_those_of_the_formula_and_padding_costs_as_much_as_tokens
     assert (short.rows, short.tokens) == (ROWS + 1, ROWS * LENGTH + 6)
 
 
-def test_recomputing_layers_costs_their_forward_pass_once_more() -> None:
+def test_recomputing_layers_costs_one_more_forward_pass() -> None:
     head = 2 * 16 * len(TOKENIZER) * LENGTH
     linear, square = (forward_flops(tasks.build(MODEL))[term] for term in ((1, 0), (2, 0)))
     row = (linear - square) * LENGTH + 2 * square * LENGTH**2  # torch counts the whole square
     found = recomputation({**MODEL, "activation_checkpointing": "layer"}, {"tokens": BATCH["tokens"][:, :-1]})
-    last = 2 * (2 * 16 * 64) * LENGTH  # torch stops before the last product of each layer, whose output nothing needs
+    last = 2 * (2 * 16 * 64) * LENGTH  # torch skips the last product of each layer, whose output is not needed
     assert found == pytest.approx((3 * row + row - head - last) / (3 * row), rel=1e-9)
     assert recomputation(MODEL, BATCH) == 1
 
 
-def test_a_step_of_two_batches_computes_twice_and_ddp_sends_once() -> None:
+def test_two_micro_batches_compute_twice_but_ddp_sends_once() -> None:
     for strategy, times in (("ddp", 1), ("fsdp2", 2)):
         one = replace(JOB, mesh=Mesh(data=4, tensor=1), strategy=strategy)
         first, second = estimate(one), estimate(replace(one, micro_batches=2))
@@ -51,7 +51,7 @@ def test_a_step_of_two_batches_computes_twice_and_ddp_sends_once() -> None:
         assert second.peak >= first.peak
 
 
-def test_each_change_is_planned_as_if_it_were_asked_for_and_combinations_end_with_one_that_fits() -> None:
+def test_each_change_is_estimated_as_if_requested_and_combinations_end_with_one_that_fits() -> None:
     job = replace(JOB, mesh=Mesh(data=2, tensor=1))
     named = dict(changes(job))
     found = dict(alternatives(job, memory=None))
@@ -61,25 +61,25 @@ def test_each_change_is_planned_as_if_it_were_asked_for_and_combinations_end_wit
     halved = found["batches of half the rows, --accumulate 2"]
     assert halved.peak < estimate(job).peak
     assert halved.operations == estimate(job).operations
-    together = 3  # all changes at once, with all rows, half and a quarter of them
-    assert len(dict(alternatives(job, memory=1))) == len(dict(alternatives(job, memory=None))) + together
+    combined = 3  # all changes at once, with all rows, half and a quarter of them
+    assert len(dict(alternatives(job, memory=1))) == len(dict(alternatives(job, memory=None))) + combined
 
 
-def test_a_stack_without_layers_to_split_or_recompute_is_offered_what_suits_it() -> None:
+def test_a_stack_without_layers_to_split_or_recompute_is_offered_only_suitable_changes() -> None:
     lstm = {**MODEL, "stack": {"name": "recurrent_decoder", "d_model": 16, "num_layers": 1, "cell": "lstm"}}
     offered = [words for words, _ in alternatives(replace(JOB, model=lstm, mesh=Mesh(data=2, tensor=1)), memory=None)]
     assert "--strategy fsdp2" in offered
     assert not any("--mesh" in words for words in offered)
 
 
-def test_what_takes_longest_bounds_the_step() -> None:
-    sent = Traffic(beside={"gradients": 4e9}, between={"activations": 1e9})
+def test_the_slowest_resource_bounds_the_step() -> None:
+    sent = Traffic(overlapped={"gradients": 4e9}, exposed={"activations": 1e9})
     work: Any = {"kind": "bf16", "operations": 1e12, "touched": 2e9, "traffic": sent, "efficiency": 0.5}
     slow = {"tflops": {"bf16": 2.0}, "memory_bandwidth": 10.0, "bandwidth": 10.0}
     fast = {"tflops": {"bf16": 2000.0}, "memory_bandwidth": 1000.0, "bandwidth": 1000.0}
     bounds = [StepTime.of(Machine(**{**fast, name: rate}), **work).bound for name, rate in slow.items()]  # type: ignore[arg-type]
-    assert bounds == ["products of matrices", "reading and writing memory", "the network"]
+    assert bounds == ["matrix products", "memory bandwidth", "the network"]
     time = StepTime.of(Machine(**slow), **work)  # type: ignore[arg-type]
-    assert (time.products, time.memory, time.beside, time.between) == (1.0, 0.2, 0.4, 0.1)
+    assert (time.products, time.memory, time.overlapped, time.exposed) == (1.0, 0.2, 0.4, 0.1)
     assert (time.shortest, time.longest) == (1.1, 1.5)
     assert StepTime.of(Machine(), **work).shortest is None

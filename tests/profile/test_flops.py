@@ -1,4 +1,4 @@
-"""The formula of a task's operations, against torch's counter on real batches."""
+"""The FLOP formula of a task, against torch's counter on real batches."""
 
 import random
 from typing import Any
@@ -43,7 +43,7 @@ def value(formula: dict[tuple[int, int], int], s: int, t: int) -> int:
 
 
 @pytest.mark.parametrize("kind", ["bahdanau", "luong", "encoder"])
-def test_the_formula_is_what_torch_counts(kind: str, rng: random.Random) -> None:
+def test_the_formula_equals_torchs_count(kind: str, rng: random.Random) -> None:
     task = attnkit.tasks.build(TASKS[kind])
     task.configure_model()
     rows, s, t = rng.randint(1, 3), rng.randint(2, 9), rng.randint(2, 9)
@@ -55,7 +55,7 @@ def test_the_formula_is_what_torch_counts(kind: str, rng: random.Random) -> None
 
 @pytest.mark.parametrize("kind", ["transformer", "additive", "decoder"])
 def test_causal_attention_counts_the_pairs_that_decoding_token_by_token_computes(kind: str, rng: random.Random) -> None:
-    """A step with a cache pairs its token with those that were, and with no masked one, so the sum over all steps is a slow count."""
+    """A cached step pairs its token with earlier ones and no masked ones, so the sum over all steps is an independent count."""
     task = attnkit.tasks.build(TASKS[kind])
     task.configure_model()
     model: Any = task.model.eval()
@@ -76,13 +76,13 @@ def test_a_decoder_that_classifies_is_causal_too() -> None:
     assert value(full, 9, 0) - value(causal, 9, 0) == 2 * (2 * 2 * 16) * (81 - 45)  # layers x (two products of 16 numbers) x pairs
 
 
-def test_an_lstm_counts_though_torch_does_not_count_its_kernel() -> None:
+def test_an_lstm_is_counted_although_torch_does_not_count_its_kernel() -> None:
     lstm = {"name": "causal_lm", "stack": {"name": "recurrent_decoder", "d_model": 16, "num_layers": 1, "cell": "lstm"}}
     formula = forward_flops(attnkit.tasks.build({**lstm, "tokenizer": TOKENIZER.spec}))
     assert formula == {(1, 0): 2 * (4 * 16 * (16 + 16) + 16 * len(TOKENIZER))}
 
 
-def test_the_head_of_a_masked_language_model_reads_the_chosen_tokens_only() -> None:
+def test_the_head_of_a_masked_language_model_reads_only_the_chosen_tokens() -> None:
     tokenizer = attnkit.tokenizers.build({"name": "character", "extra_tokens": ["<mask>"]}).train(["abc"])
     stack = {"name": "encoder", "d_model": 10, "num_layers": 1, "num_heads": 1}
     task: Any = {"name": "masked_lm", "stack": stack, "tokenizer": tokenizer.spec, "head_transform": False}
@@ -97,9 +97,9 @@ def test_a_batch_is_the_sum_of_its_rows(make_batch: Any, make_task: Any) -> None
     assert whole == sum(rows) > 0
 
 
-def test_padding_counts_for_nothing(make_batch: Any, make_task: Any) -> None:
+def test_padding_is_not_counted(make_batch: Any, make_task: Any) -> None:
     s, t = row_lengths(make_task(), make_batch(["abcdef", "ab"]))
-    assert (s.tolist(), t.tolist()) == ([7, 3], [7, 3])  # the end of a source; the start of a target
+    assert (s.tolist(), t.tolist()) == ([7, 3], [7, 3])  # including the source's eos; including the target's bos
     text = torch.tensor([[5, 6, 7, 8], [5, 6, 0, 0]])
     assert row_lengths(attnkit.tasks.build(TASKS["decoder"]), {"tokens": text})[0].tolist() == [3, 1]
     assert row_lengths(attnkit.tasks.build(TASKS["encoder"]), {"tokens": text})[0].tolist() == [4, 2]

@@ -1,4 +1,4 @@
-"""The file of a machine, and sizes of memory."""
+"""Machine files and memory sizes."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from attnkit.profile.machine import Machine, read_size
 from attnkit.registry import ConfigurationError
 
 
-def test_a_machine_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_machine_is_read_as_written(tmp_path: Path) -> None:
     machine = Machine(device="Gerät", memory=8e10, shares_memory=True, tflops={"fp32": 0.1, "bf16": 9}, memory_bandwidth=3350.0)
     (tmp_path / "machine.json").write_text(machine.as_json(), encoding="utf-8")
     assert Machine.read(str(tmp_path / "machine.json")) == machine
@@ -39,11 +39,11 @@ def test_a_file_that_describes_no_machine_is_refused(tmp_path: Path, text: str) 
 
 @pytest.mark.parametrize("text", ["80", "GB", "-1GB", "0GB", "80 parsecs", "", "1e3GB"])
 def test_a_size_without_a_unit_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="has a unit, as in 80GB"):
+    with pytest.raises(ConfigurationError, match="a memory size has a unit, as in 80GB"):
         read_size(text)
 
 
 @pytest.mark.parametrize("text", ["fast", "0", "-3", "int8=5", "bf16=", "nan", "bf16=1,,"])
-def test_a_peak_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_peak_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--peak is a number of TFLOP/s"):
         Machine().with_peak(text, "bf16")

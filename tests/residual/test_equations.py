@@ -33,7 +33,7 @@ def test_equation(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
-def test_norms_are_made_only_where_the_kind_has_them(name: str) -> None:
+def test_norms_are_created_only_if_needed(name: str) -> None:
     made: list[nn.Module] = []
 
     def make_norm() -> nn.Module:
@@ -45,7 +45,7 @@ def test_norms_are_made_only_where_the_kind_has_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
-def test_dropout_falls_on_the_branch_and_never_on_the_stream(name: str) -> None:
+def test_dropout_acts_on_the_branch_and_never_on_the_stream(name: str) -> None:
     residual = attnkit.residuals.build(name, make_norm=nn.Identity, dropout=1.0).train()
     x = torch.ones(1, 2, 4)
     expected = torch.zeros_like(x) if name == "none" else x

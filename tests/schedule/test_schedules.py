@@ -24,14 +24,14 @@ def name(request):
     return request.param
 
 
-def test_warmup_rises_in_equal_steps_to_exactly_1(name):
+def test_warmup_rises_linearly_to_exactly_1(name):
     schedule = build(name, warmup_steps=100)
     assert [schedule.factor(t) for t in range(100)] == [(t + 1) / 100 for t in range(100)]
     assert schedule.factor(99) == 1.0
     assert schedule.factor(100) == pytest.approx(1.0, abs=0.006)  # inverse_sqrt is one step further on its curve
 
 
-def test_a_fraction_is_a_part_of_the_run(name):
+def test_a_fraction_is_relative_to_the_run(name):
     assert build(name, warmup_steps=0.25).warmup == 250
 
 
@@ -85,29 +85,29 @@ def test_warmup_stable_decay_is_constant_until_its_decay():
 def test_a_run_shorter_than_its_warmup_never_leaves_it(name, total):
     schedule = build(name, total, warmup_steps=10)
     assert [schedule.factor(t) for t in range(total)] == [(t + 1) / 10 for t in range(total)]
-    build(name, total)  # the defaults too
+    build(name, total)  # with the defaults too
 
 
 @pytest.mark.parametrize("name", DECAYING)
-def test_a_decay_needs_an_end(name):
+def test_a_decay_needs_a_run_with_an_end(name):
     with pytest.raises(ConfigurationError, match=r"needs the number of steps.*set trainer.max_steps"):
         build(name, None, warmup_steps=10)
 
 
 @pytest.mark.parametrize("name", ["constant", "inverse_sqrt"])
-def test_an_endless_run_needs_warmup_in_steps(name):
+def test_an_open_ended_run_needs_warmup_in_steps(name):
     assert build(name, None, warmup_steps=7).factor(6) == 1.0
-    with pytest.raises(ConfigurationError, match="has no known end"):
+    with pytest.raises(ConfigurationError, match="the run is open-ended"):
         build(name, None, warmup_steps=0.1)
 
 
 @pytest.mark.parametrize("value", [-1, 1.0, 1.5, 0.0, -0.1, math.nan])
-def test_a_senseless_warmup_is_refused(name, value):
+def test_an_invalid_warmup_is_refused(name, value):
     with pytest.raises(ConfigurationError, match="warmup_steps must be a whole number of steps"):
         build(name, warmup_steps=value)
 
 
-def test_other_misuse_is_refused():
+def test_other_invalid_arguments_are_refused():
     with pytest.raises(ConfigurationError, match="needs warmup_steps of at least 1"):
         build("inverse_sqrt", warmup_steps=0)
     with pytest.raises(ConfigurationError, match=r"final is a factor.* but is 1.5"):

@@ -84,9 +84,9 @@ def test_what_makes_no_sense_is_refused(task: Any) -> None:
     for n, beam_size in ((0, 1), (4, 3)):
         with pytest.raises(ConfigurationError, match=rf"n_best must be from 1 to beam_size \({beam_size}\), but is {n}"):
             task.n_best(["ab"], n, beam_size=beam_size)
-    with pytest.raises(ConfigurationError, match="there is no stream"):
+    with pytest.raises(ConfigurationError, match="cannot stream"):
         task.stream("ab", beam_size=2)
-    with pytest.raises(ConfigurationError, match=r"temperature=1\.0 and beam_size=2 exclude each other"):
+    with pytest.raises(ConfigurationError, match=r"temperature=1\.0 and beam_size=2 are mutually exclusive"):
         task.n_best(["ab"], 2, temperature=1.0)
     with pytest.raises(ConfigurationError, match=r"Did you mean 'temperature'"):
         task.generate([], temperatur=1.0)

@@ -122,7 +122,7 @@ def test_an_unregistered_task_is_refused(make_task):
 
 
 def test_an_endless_run_is_refused_by_a_schedule_with_an_end(make_batch, make_task, fit):
-    with pytest.raises(ConfigurationError, match=r"has no known end: set trainer.max_steps"):
+    with pytest.raises(ConfigurationError, match=r"the run is open-ended: set trainer.max_steps"):
         fit(make_task(schedule="cosine"), [make_batch(["ab"])], max_epochs=-1)
 
 

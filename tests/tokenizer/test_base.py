@@ -1,4 +1,4 @@
-"""What every registered tokenizer promises."""
+"""The contract of every registered tokenizer."""
 
 import json
 import pickle
@@ -24,13 +24,13 @@ def untrained(request: pytest.FixtureRequest) -> Tokenizer:
     return tokenizer
 
 
-def test_decoding_gives_back_a_text_of_the_training_set(untrained: Tokenizer, rng: random.Random) -> None:
+def test_decoding_restores_a_training_text(untrained: Tokenizer, rng: random.Random) -> None:
     texts = random_texts(rng)
     tokenizer = untrained.train(texts)
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
 
 
-def test_own_tokens_come_after_the_special_ones(untrained: Tokenizer, rng: random.Random) -> None:
+def test_the_vocabulary_follows_the_special_tokens(untrained: Tokenizer, rng: random.Random) -> None:
     texts = random_texts(rng)
     tokenizer = untrained.train(texts)
     ids = {i for text in texts for i in tokenizer.encode(text)}
@@ -39,7 +39,7 @@ def test_own_tokens_come_after_the_special_ones(untrained: Tokenizer, rng: rando
     assert max(ids) < len(tokenizer)
 
 
-def test_decoding_leaves_out_pad_and_bos_and_ends_at_eos(untrained: Tokenizer, rng: random.Random) -> None:
+def test_decoding_skips_pad_and_bos_and_stops_at_eos(untrained: Tokenizer, rng: random.Random) -> None:
     text = random_texts(rng, 1)[0]
     tokenizer = untrained.train([text])
     ids = tokenizer.encode(text)
@@ -52,7 +52,7 @@ def test_special_names_in_a_text_are_text(untrained: Tokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode("a <eos> b")) == "a <eos> b"
 
 
-def test_labels_are_one_per_id_special_ones_included(untrained: Tokenizer) -> None:
+def test_each_id_has_one_label_special_tokens_included(untrained: Tokenizer) -> None:
     tokenizer = untrained.train(["a"])
     assert tokenizer.tokens([1, *tokenizer.encode("a"), 2, 0, 3]) == ["<bos>", "a", "<eos>", "<pad>", "<unk>"]
 
@@ -84,7 +84,7 @@ def test_encoding_before_training_says_what_to_do(untrained: Tokenizer) -> None:
         untrained.encode("a")
 
 
-def test_workers_can_have_a_copy(untrained: Tokenizer) -> None:
+def test_tokenizers_can_be_pickled(untrained: Tokenizer) -> None:
     tokenizer = untrained.train(["ab ba"])
     assert pickle.loads(pickle.dumps(tokenizer)).encode("ab") == tokenizer.encode("ab")
 
@@ -94,7 +94,7 @@ def with_extra(untrained: Tokenizer, *extra_tokens: str) -> Tokenizer:
     return tokenizer
 
 
-def test_extra_tokens_come_right_after_the_special_ones(untrained: Tokenizer, rng: random.Random) -> None:
+def test_extra_tokens_directly_follow_the_special_tokens(untrained: Tokenizer, rng: random.Random) -> None:
     texts = random_texts(rng)
     plain, tokenizer = untrained.train(texts), with_extra(untrained, "<mask>", "<b>").train(texts)
     assert (tokenizer.id_of("<pad>"), tokenizer.id_of("<mask>"), tokenizer.id_of("<b>")) == (0, 4, 5)
@@ -120,24 +120,24 @@ def test_extra_tokens_survive_in_the_spec_and_their_absence_does_too(untrained: 
     assert tokenizers.build(old).spec == untrained.train(["ab ba"]).spec
 
 
-def test_an_extra_token_is_not_lowered(untrained: Tokenizer) -> None:
+def test_an_extra_token_is_not_lowercased(untrained: Tokenizer) -> None:
     spec = {"name": untrained.spec["name"], "lowercase": True, "extra_tokens": ["<MASK>"]}
     tokenizer = tokenizers.build(spec).train(["Ab Cd"])
     assert tokenizer.decode(tokenizer.encode("AB <MASK> cD")) == "ab <MASK> cd"
 
 
 @pytest.mark.parametrize("extra", [["<a>", "<a>"], [""], ["<eos>"]])
-def test_extra_tokens_that_are_ambiguous_are_refused(untrained: Tokenizer, extra: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match="extra_tokens must be distinct, not empty and no special tokens"):
+def test_ambiguous_extra_tokens_are_refused(untrained: Tokenizer, extra: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match="extra_tokens must be distinct, not empty and different from special tokens"):
         with_extra(untrained, *extra)
 
 
 def test_a_missing_token_is_an_error_with_the_line_for_the_recipe(untrained: Tokenizer) -> None:
-    with pytest.raises(ConfigurationError, match=r"no token '<mask>'\. Train it with .* data.tokenizer.extra_tokens: \[<a>, <mask>\]"):
+    with pytest.raises(ConfigurationError, match=r"no token '<mask>'\. Train one that does: data.tokenizer.extra_tokens: \[<a>, <mask>\]"):
         with_extra(untrained, "<a>").id_of("<mask>")
 
 
-def test_words_begin_at_white_space_and_at_punctuation_marks(untrained: Tokenizer, rng: random.Random) -> None:
+def test_words_begin_at_white_space_and_punctuation(untrained: Tokenizer, rng: random.Random) -> None:
     words = [rng.choice(["dog", "lamp", "각하", "été", "12"]) for _ in range(40)]
     text = " ".join(words) + "."
     tokenizer = with_extra(untrained, "<mask>").train([text])
@@ -152,7 +152,7 @@ def test_words_begin_at_white_space_and_at_punctuation_marks(untrained: Tokenize
 
 
 KOREAN = "한국 각하"
-DECOMPOSED = unicodedata.normalize("NFD", KOREAN)  # two or three letters for each syllable
+DECOMPOSED = unicodedata.normalize("NFD", KOREAN)  # two or three letters per syllable
 
 
 def test_decomposed_korean_is_the_same_text_as_composed(untrained: Tokenizer) -> None:
@@ -165,7 +165,7 @@ def test_decomposed_korean_is_the_same_text_as_composed(untrained: Tokenizer) ->
 
 
 @pytest.mark.parametrize(("form", "text"), [("NFD", DECOMPOSED), ("NFKC", "ﬁ １ 각"), ("NFKD", "ﬁ １ 각")])
-def test_texts_are_brought_into_the_form_asked_for(untrained: Tokenizer, form: Any, text: str) -> None:
+def test_texts_are_normalised_to_the_requested_form(untrained: Tokenizer, form: Any, text: str) -> None:
     tokenizer = tokenizers.build({"name": untrained.spec["name"], "normalization": form}).train([KOREAN, text])
     assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize(form, text) == tokenizer.normalized(text)
     assert tokenizers.build(json.loads(json.dumps(tokenizer.spec))).encode(text) == tokenizer.encode(text)
@@ -177,16 +177,16 @@ def test_without_normalization_the_two_spellings_differ(untrained: Tokenizer) ->
     assert tokenizer.decode(tokenizer.encode(DECOMPOSED)) == DECOMPOSED
 
 
-def test_a_trained_spec_from_before_there_was_a_normalization_encodes_as_it_did(untrained: Tokenizer) -> None:
+def test_a_trained_spec_that_predates_normalization_still_encodes_the_same(untrained: Tokenizer) -> None:
     never = tokenizers.build({"name": untrained.spec["name"], "normalization": "none"}).train([KOREAN, DECOMPOSED])
     old = {name: value for name, value in never.spec.items() if name != "normalization"}
-    for spec in (old, tokenizers.resolve(old), json.loads(json.dumps(tokenizers.resolve(old)))):  # as checkpoints and recipes hold it
+    for spec in (old, tokenizers.resolve(old), json.loads(json.dumps(tokenizers.resolve(old)))):  # as stored in checkpoints and recipes
         rebuilt = tokenizers.build(spec)
         assert rebuilt.spec == never.spec
         assert rebuilt.encode(DECOMPOSED) == never.encode(DECOMPOSED) != rebuilt.encode(KOREAN)
 
 
-def test_the_normalization_is_in_the_spec_and_a_new_one_has_nfc(untrained: Tokenizer) -> None:
+def test_the_spec_contains_the_normalization_which_is_nfc_by_default(untrained: Tokenizer) -> None:
     assert untrained.spec["normalization"] == "NFC"
     assert untrained.train(["a"]).spec["normalization"] == "NFC"
 
@@ -196,7 +196,7 @@ def test_an_unknown_form_is_refused(untrained: Tokenizer) -> None:
         tokenizers.build({"name": untrained.spec["name"], "normalization": "nfc"})
 
 
-def test_an_extra_token_is_not_normalised_and_no_mark_after_it_changes_it(untrained: Tokenizer) -> None:
+def test_an_extra_token_is_not_normalised_nor_changed_by_a_mark_after_it(untrained: Tokenizer) -> None:
     extra = unicodedata.normalize("NFD", "<é>")
     text = f"{DECOMPOSED} {extra}\u0338 {extra}"  # '>' and U+0338 compose to '≯'
     tokenizer = tokenizers.build({"name": untrained.spec["name"], "extra_tokens": [extra]}).train([text])
@@ -204,7 +204,7 @@ def test_an_extra_token_is_not_normalised_and_no_mark_after_it_changes_it(untrai
     assert tokenizer.tokens([4]) == [extra]
 
 
-def test_every_id_has_a_symbol_and_unknown_ones_show_what_they_hide(untrained: Tokenizer) -> None:
+def test_every_id_has_a_symbol_and_unknown_ones_show_the_original_text(untrained: Tokenizer) -> None:
     tokenizer = with_extra(untrained, "<mask>").train(["한국 ab"])
     text = f"{DECOMPOSED} <mask> ab"
     assert len(tokenizer.symbols(text)) == len(tokenizer.encode(text))

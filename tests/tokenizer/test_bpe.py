@@ -5,7 +5,7 @@ import pytest
 from attnkit import ConfigurationError, tokenizers
 
 
-def test_any_text_comes_back_whatever_it_was_trained_on(rng: random.Random) -> None:
+def test_any_text_is_restored_whatever_the_training_texts(rng: random.Random) -> None:
     tokenizer = tokenizers.build({"name": "bpe", "vocab_size": 300}).train(["some plain text"])
     points = [rng.choice([rng.randrange(0x20, 0x7F), rng.randrange(0xAC00, 0xD7A4), rng.randrange(0x1F300, 0x1F600)]) for _ in range(50)]
     text = " ".join(map(chr, points)) + "  \t\n"
@@ -27,19 +27,19 @@ def test_a_vocabulary_too_small_for_the_bytes_is_refused() -> None:
         tokenizers.build({"name": "bpe", "vocab_size": 259})
 
 
-def test_a_model_that_is_none_is_refused() -> None:
+def test_an_invalid_model_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="model must be the JSON text of a trained model"):
         tokenizers.build({"name": "bpe", "model": "{}"})
 
 
-def test_extra_tokens_count_in_the_vocabulary_size() -> None:
+def test_the_vocabulary_size_includes_extra_tokens() -> None:
     spec = {"name": "bpe", "vocab_size": 261, "extra_tokens": ["<mask>"]}
     assert len(tokenizers.build(spec).train(["low low"])) == 261
     with pytest.raises(ConfigurationError, match="vocab_size must be at least 261, but is 260"):
         tokenizers.build(spec | {"vocab_size": 260})
 
 
-def test_an_extra_token_takes_the_space_before_it_in_as_any_token_does() -> None:
+def test_an_extra_token_absorbs_the_space_before_it_like_any_token() -> None:
     tokenizer = tokenizers.build({"name": "bpe", "vocab_size": 300, "extra_tokens": ["<mask>"]}).train(["to be or not to be"] * 3)
     words = tokenizer.encode("to be")
     assert tokenizer.encode("to <mask> be") == [words[0], 4, words[1]]

@@ -1,4 +1,4 @@
-"""Backends: what computes an attention from its score."""
+"""Backends: implementations that compute attention from a score."""
 
 from attnkit.attention.backend.base import Backend, Inputs, Refused
 

@@ -1,4 +1,4 @@
-"""What a backend is, and which one computes a call."""
+"""The backend interface, and the choice of a backend for each call."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Inputs(NamedTuple):
-    """One call of an attention.
+    """The inputs of one attention call.
 
     Attributes:
         query: [B, H, Q, E], projected by the score.
         key: [B, Hkv, K, E], projected by the score.
         value: [B, Hkv, K, Dv].
-        mask: Rows without any key are opened; their output is set to zero afterwards, whatever it is.
-        bias: Finite, broadcasts to [B, H, Q, K], at least two dimensions; or None.
+        mask: Rows without any key are opened (all True); the caller sets their output to zero afterwards, whatever it is.
+        bias: Finite, broadcastable to [B, H, Q, K], with at least two dimensions; or None.
         dropout: Probability of dropping a weight; 0 in evaluation mode.
         first_query: Position of the first query, for dropout.
     """
@@ -35,37 +35,42 @@ class Inputs(NamedTuple):
 
 
 class Refused(ValueError):
-    """A backend that was asked for by name cannot compute a score, or a call."""
+    """A backend that was requested by name cannot compute a score or a call."""
 
 
 class Backend(ABC):
-    """One way to compute attention. It has no state, and agrees with `reference` in values and gradients.
+    """One way to compute attention: stateless, and in agreement with `reference` in values and gradients.
 
     Attributes:
-        rank: `auto` asks backends of a higher rank first: 0 is `reference`, 10 `chunked`, 20 `sdpa`.
+        rank: `auto` tries backends of higher rank first: `reference` is 0, `chunked` 10, `sdpa` 20, and the default 30.
+
+    Example:
+        >>> import attnkit
+        >>> attnkit.attentions.build("dot_product", head_dim=4).backends  # those that can compute this score
+        ('reference', 'chunked', 'sdpa')
     """
 
     rank: ClassVar[int] = 30
 
     def refuses_score(self, attention: "Attention") -> str | None:
-        """Return why this backend cannot compute the score, as in "its score is not ..."; None if it can."""
+        """Return why this backend cannot compute the score, as in "its score is not ...", or None if it can."""
         return None
 
     def refuses_inputs(self, attention: "Attention", inputs: Inputs) -> str | None:
-        """Return why this backend cannot compute a call: its device, dtype, mask, bias or dropout; None if it can."""
+        """Return why this backend cannot compute a call (its device, dtype, mask, bias or dropout), or None if it can."""
         return None
 
     def suits(self, attention: "Attention", inputs: Inputs) -> bool:
-        """Return whether `auto` takes this backend for a call that it can compute, before those of a lower rank."""
+        """Return whether `auto` should choose this backend over those of lower rank for a call that it can compute."""
         return True
 
     @abstractmethod
     def compute(self, attention: "Attention", inputs: Inputs) -> Tensor:
-        """Return the attention [B, H, Q, Dv]; the rows of queries without any key may hold anything that is finite."""
+        """Return the attention [B, H, Q, Dv]; rows of queries without any key may hold any finite values."""
 
 
 class _Ordered:
-    """Every backend by name, the preferred first; made anew after a registration."""
+    """All backends by name, highest rank first; rebuilt after a registration."""
 
     def __init__(self) -> None:
         self.version = -1
@@ -77,7 +82,7 @@ class _Ordered:
             for name in backends.names():
                 try:
                     found[name] = backends.build(name)
-                except ConfigurationError:  # a broken plugin; the registry has warned of it
+                except ConfigurationError:  # a broken plugin; the registry has already warned
                     continue
             self.kernels = dict(sorted(found.items(), key=lambda item: -item[1].rank))
             self.version = backends.version
@@ -85,7 +90,7 @@ class _Ordered:
 
 
 ordered = _Ordered()
-"""Return every backend by name, the preferred first."""
+"""Return all backends by name, highest rank first."""
 
 
 def computing(attention: "Attention") -> tuple[str, ...]:
@@ -97,7 +102,7 @@ def named(name: str, attention: "Attention") -> Backend:
     """Return the backend of this name.
 
     Raises:
-        Refused: There is none, or it does not compute the score; the message says why.
+        Refused: There is no such backend, or it cannot compute the score; the message says why.
     """
     backend = ordered().get(name)
     reason = None if backend is None else backend.refuses_score(attention)
@@ -109,10 +114,10 @@ def named(name: str, attention: "Attention") -> Backend:
 
 
 def choose(name: str, attention: "Attention", inputs: Inputs) -> Backend:
-    """Return the backend that computes a call: the one of this name, or the first that suits for `auto`.
+    """Return the backend for a call: the one named, or with `auto` the first that suits.
 
     Raises:
-        Refused: The backend of this name cannot compute the score or the call.
+        Refused: The named backend cannot compute the score or the call.
     """
     if name != "auto":
         backend = named(name, attention)
@@ -123,4 +128,4 @@ def choose(name: str, attention: "Attention", inputs: Inputs) -> Backend:
         refused = backend.refuses_score(attention) or backend.refuses_inputs(attention, inputs)
         if refused is None and backend.suits(attention, inputs):
             return backend
-    raise Refused(f"no backend computes {type(attention).__name__}")
+    raise Refused(f"no backend can compute {type(attention).__name__}")

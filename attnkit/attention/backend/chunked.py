@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2112.05682
-"""A few queries at a time."""
+"""Attention computed for a few queries at a time."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from attnkit.registry import backends
 
 @backends.register("chunked")
 class Chunked(Backend):
-    r"""The reference, a few queries at a time, computed again in the backward pass: no tensor exceeds `chunk_elements` for long.
+    r"""The reference for a few queries at a time, recomputed in the backward pass, to keep each tensor within `chunk_elements`.
 
     Equation:
         $$\mathrm{attention}(Q, K, V) = [\mathrm{attention}(Q_{c}, K, V)]_{c}$$
@@ -29,7 +29,7 @@ class Chunked(Backend):
     rank = 10
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return whether the whole is too large."""
+        """Return whether all queries at once would exceed `chunk_elements`."""
         return attention.chunk_size(inputs.query, inputs.key) < inputs.query.shape[-2]
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:

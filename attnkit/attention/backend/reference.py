@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1706.03762
-"""The reference: the equation, written down."""
+"""The reference: the equation as it is written."""
 
 import torch
 from torch import Tensor
@@ -10,12 +10,12 @@ from attnkit.dropout import dropout as drop
 from attnkit.registry import backends
 
 MOST_HEADS = 2**16
-"""More heads than a layer has: numbers of (query, head) are all different."""
+"""More heads than any layer has, so that each pair of query and head has a number of its own."""
 
 
 @backends.register("reference")
 class Reference(Backend):
-    r"""The oracle: whole logits and their softmax in fp32 (float64 for float64), for every score.
+    r"""The oracle: all logits and their softmax in fp32 (float64 for float64 inputs), for every score.
 
     Equation:
         $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{softmax}_j(\mathrm{score}(q, k_j) + b_j) \, v_j$$

@@ -11,17 +11,17 @@ from attnkit.attention.base import HALF, Attention, InnerProduct, repeat_heads
 from attnkit.registry import backends
 
 CPU_SHORT_KEYS = 128
-"""Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times at 16 keys, even at 128)."""
+"""Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128)."""
 
 NUMBERS = (int, float)
 
 
 @backends.register("sdpa")
 class SDPA(Backend):
-    r"""torch's `scaled_dot_product_attention` (FlashAttention and its kin), for scores that are inner products.
+    r"""torch's `scaled_dot_product_attention` (FlashAttention and related kernels), for scores that are inner products.
 
-    It reads projections and `scale`, and never `score`: one that is overridden is refused. Its dropout draws from torch's generators, so
-    `auto` leaves it to others.
+    It reads the projections and `scale`, never `score`, and so refuses a class that overrides `score`. Its dropout draws from torch's
+    generators, so `auto` does not choose it when there is dropout.
 
     Equation:
         $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{softmax}_j(s \, q^\top k_j + b_j) \, v_j$$
@@ -37,14 +37,15 @@ class SDPA(Backend):
     rank = 20
 
     def refuses_score(self, attention: Attention) -> str | None:
-        """Return why, unless the score is `InnerProduct.score` with a scale that is a plain number."""
+        """Return the reason unless the score is `InnerProduct.score` with a plain number as its scale."""
         if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
-            return "it overrides `score`, which fused kernels do not read" if attention.inner_product else "its score is no inner product"
+            overrides = attention.inner_product
+            return "it overrides `score`, which fused kernels do not read" if overrides else "its score is not an inner product"
         scale = cast(InnerProduct, attention).scale
-        return None if isinstance(scale, NUMBERS) else "its scale is not a plain number, and fused kernels read no other"
+        return None if isinstance(scale, NUMBERS) else "its scale is not a plain number, as fused kernels require"
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return whether there is no dropout, and not so little to do that plain products are faster."""
+        """Return whether there is no dropout, and enough work for the fused kernel to be faster than plain products."""
         query, key = inputs.query, inputs.key
         is_short = query.dtype in HALF and query.device.type == "cpu" and key.shape[-2] <= CPU_SHORT_KEYS
         return inputs.dropout == 0 and not is_short
