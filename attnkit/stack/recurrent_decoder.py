@@ -3,9 +3,10 @@
 
 from torch import Tensor
 
-from attnkit.layers import Cell, Recurrent, RecurrentState
+from attnkit.layers import Recurrent, RecurrentConfig, RecurrentState
 from attnkit.registry import stacks
 from attnkit.stack.base import DecoderStack, refuse_attn_mask
+from attnkit.stack.keywords import keywords_of
 from attnkit.state import State
 
 
@@ -24,12 +25,6 @@ class RecurrentDecoder(DecoderStack):
 
     Paper: Zaremba et al. 2014, https://arxiv.org/abs/1409.2329
 
-    Args:
-        d_model: Width of input, states and output D.
-        num_layers: Layers.
-        cell: `rnn`, `lstm` or `gru`.
-        dropout: Probability of dropping an element of each layer's input, and of the output; never of what a state hands on in time.
-
     Raises:
         ConfigurationError: No such cell.
         ValueError: A width, count or probability is out of range.
@@ -44,10 +39,11 @@ class RecurrentDecoder(DecoderStack):
         True
     """
 
-    def __init__(self, *, d_model: int, num_layers: int, cell: Cell = "lstm", dropout: float = 0.0) -> None:
+    @keywords_of(RecurrentConfig)
+    def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        self.d_model = d_model
-        self.decoder = Recurrent(cell=cell, d_model=d_model, num_layers=num_layers, dropout=dropout)
+        self.d_model = config.d_model
+        self.decoder = Recurrent(config)
 
     def forward(
         self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None, state: State | None = None

@@ -3,9 +3,10 @@
 
 from torch import Tensor
 
-from attnkit.layers import Cell, Recurrent
+from attnkit.layers import Recurrent, RecurrentEncoderConfig
 from attnkit.registry import stacks
 from attnkit.stack.base import EncoderStack, refuse_attn_mask
+from attnkit.stack.keywords import keywords_of
 
 
 @stacks.register("recurrent_encoder")
@@ -24,13 +25,6 @@ class RecurrentEncoder(EncoderStack):
 
     Paper: Schuster and Paliwal 1997, https://doi.org/10.1109/78.650093
 
-    Args:
-        d_model: Width of input and output D.
-        num_layers: Layers.
-        cell: `rnn`, `lstm` or `gru`.
-        bidirectional: Whether every layer reads the sequence from both ends, each with half of the width.
-        dropout: Probability of dropping an element of each layer's input, and of the output.
-
     Raises:
         ConfigurationError: No such cell, or an odd `d_model` with two directions.
         ValueError: A width, count or probability is out of range.
@@ -42,10 +36,11 @@ class RecurrentEncoder(EncoderStack):
         torch.Size([2, 5, 16])
     """
 
-    def __init__(self, *, d_model: int, num_layers: int, cell: Cell = "lstm", bidirectional: bool = True, dropout: float = 0.0) -> None:
+    @keywords_of(RecurrentEncoderConfig)
+    def __init__(self, config: RecurrentEncoderConfig) -> None:
         super().__init__()
-        self.d_model = d_model
-        self.encoder = Recurrent(cell=cell, d_model=d_model, num_layers=num_layers, bidirectional=bidirectional, dropout=dropout)
+        self.d_model = config.d_model
+        self.encoder = Recurrent(config, bidirectional=config.bidirectional)
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
         """Encode `x` [B, T, D]; see `EncoderStack.forward`. There is no attention, so an `attn_mask` is refused."""

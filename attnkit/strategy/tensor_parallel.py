@@ -19,13 +19,13 @@ from attnkit.dropout import Dropout
 from attnkit.feed_forward import FeedForward
 from attnkit.feed_forward.glu import GLU
 from attnkit.feed_forward.mlp import MLP
-from attnkit.layers import MultiHead, TransformerLayer
+from attnkit.layers import MultiHeadAttention, TransformerLayer
 from attnkit.masks import Mask
 from attnkit.registry import ConfigurationError
 
 # Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds are not split.
 SPLIT: dict[type[nn.Module], tuple[str, ...]] = {
-    MultiHead: ("query", "key", "value"),
+    MultiHeadAttention: ("query", "key", "value"),
     MLP: ("input",),
     GLU: ("gate", "input"),
 }
@@ -38,7 +38,8 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
         ConfigurationError: A layer is recurrent, a count is no multiple of `size`, or heads share a parameter of their score.
 
     Example:
-        >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
+        >>> from attnkit.layers import TransformerConfig
+        >>> check_splittable([TransformerLayer(TransformerConfig(d_model=8, num_layers=1, num_heads=2))], 4)
         Traceback (most recent call last):
         ...
         attnkit.registry.errors.ConfigurationError: tensor parallelism over 4 processes needs num_heads to be a multiple of 4, but it is 2
@@ -77,7 +78,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
                 styles: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in SPLIT[type(module)]}
                 parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
                 _number_own(module, mesh)
-            if isinstance(module, MultiHead):
+            if isinstance(module, MultiHeadAttention):
                 module.register_forward_pre_hook(_OwnHeads(mesh), with_kwargs=True)
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
@@ -86,7 +87,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
 
 def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
     """Tell dropout which of the heads or hidden units this process has, so that it drops the same ones as a single process."""
-    if isinstance(module, MultiHead):
+    if isinstance(module, MultiHeadAttention):
         module.attention.first_head = mesh.get_local_rank() * (module.attention.num_heads // mesh.size())
     else:
         width = cast(nn.Linear, module.output).in_features

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from attnkit.layers import Transformer, TransformerLayer
+from attnkit.layers import Transformer, TransformerConfig, TransformerLayer
 from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, Spec, attentions, positions
 from attnkit.testing.attention import assert_close, assert_finite
@@ -44,8 +44,8 @@ def is_legal(attention: Spec, position: Spec) -> bool:
 def make(attention: Spec, position: Spec, mask: str, **other: Any) -> Transformer:
     """Build the Transformer, in float64 and evaluation mode."""
     kind = MASKS[mask]
-    model = Transformer(**STACK_SIZES, causal=kind.causal, window=kind.window, attention=attention, position=position, **other)
-    return model.double().eval()
+    config = TransformerConfig(**STACK_SIZES, window=kind.window, attention=attention, position=position, **other)
+    return Transformer(config, causal=kind.causal).double().eval()
 
 
 def draw() -> Tensor:
