@@ -5,7 +5,7 @@ grouped-query heads, caches, recorded weights and every backend at once.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import torch
@@ -139,11 +139,7 @@ class Attention(nn.Module, ABC):
         projected: bool = False,
     ) -> Tensor:
         """Return the attention weights [B, H, Q, K], without dropout: each row sums to one, or to zero if it has no key."""
-        if not projected:
-            query, key = self.project_query(query), self.project_key(key)
-        mask, bias = prepare(mask, attn_bias, query, key)
-        chunks = [self.row_weights(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)]
-        weights = torch.cat(chunks, -2)
+        weights, mask = self._in_chunks(self.row_weights, query, key, mask, attn_bias, projected)
         return weights if mask is None or mask.alive is None else weights * mask.alive
 
     def logits(
@@ -156,10 +152,22 @@ class Attention(nn.Module, ABC):
         projected: bool = False,
     ) -> Tensor:
         """Return what the softmax reads [B, H, Q, K]: scores and biases, and -inf at masked keys in rows with others."""
+        return self._in_chunks(self.row_logits, query, key, mask, attn_bias, projected)[0]
+
+    def _in_chunks(
+        self,
+        compute: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        mask: Mask | Tensor | None,
+        attn_bias: FiniteBias | Tensor | None,
+        projected: bool,
+    ) -> tuple[Tensor, Mask | None]:
+        """Return the result of `compute` for all queries, [B, H, Q, K], a few at a time, and the mask with that of the bias."""
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
         mask, bias = prepare(mask, attn_bias, query, key)
-        return torch.cat([self.row_logits(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)], -2)
+        return torch.cat([compute(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)], -2), mask
 
     def check_backend(self, backend: str) -> None:
         """Raise unless `backend` is `auto` or computes this score.
