@@ -53,11 +53,10 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
         for module in layer.modules():
             if isinstance(module, Attention):
                 _check_counts(size, num_heads=module.num_heads, num_kv_heads=module.num_kv_heads)
-                if shared := [n for n, p in module.named_parameters() if "." in n or p.shape[0] not in _heads(module)]:
-                    raise ConfigurationError(
-                        f"tensor parallelism gives each process some of the heads, but the heads of {type(module).__name__} share the "
-                        f"parameter {shared[0]!r}; use strategy fsdp2 or ddp"
-                    )
+                _refuse_shared(module, [n for n, p in module.named_parameters() if "." in n or p.shape[0] not in _heads(module)])
+            elif isinstance(module, MultiHeadAttention):
+                own = (*SPLIT[MultiHeadAttention], "output", "attention")
+                _refuse_shared(module, [n for n, _ in module.named_parameters() if n.partition(".")[0] not in own])
             elif isinstance(module, FeedForward) and type(module) in SPLIT:
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
 
@@ -143,6 +142,14 @@ def _local(name: str) -> property:
 
 def _heads(attention: Attention) -> tuple[int, int]:
     return attention.num_heads, attention.num_kv_heads
+
+
+def _refuse_shared(module: nn.Module, names: list[str]) -> None:
+    if names:
+        raise ConfigurationError(
+            f"tensor parallelism gives each process some of the heads, but the heads of {type(module).__name__} share the parameter "
+            f"{names[0]!r}; use strategy fsdp2 or ddp"
+        )
 
 
 def _check_counts(size: int, **counts: int) -> None:

@@ -45,6 +45,13 @@ def test_a_parameter_of_all_heads_is_refused() -> None:
         check_splittable([layer], 2)
 
 
+def test_a_module_of_all_heads_beside_the_score_is_refused() -> None:
+    layer = layer_of(d_model=8, num_heads=2)
+    layer.self_attention.query_norm = nn.LayerNorm(4)
+    with pytest.raises(ConfigurationError, match=r"heads of MultiHeadAttention share the parameter 'query_norm.weight'"):
+        check_splittable([layer], 2)
+
+
 @pytest.mark.parametrize("name", attnkit.attentions.names())
 def test_every_attention_can_be_split(name: str) -> None:
     check_splittable([layer_of(d_model=8, num_heads=4, num_kv_heads=2, attention=name)], 2)
