@@ -22,6 +22,8 @@ class AttentionConfig:
         num_kv_heads: Key and value heads (default: as many; 1 is multi-query attention, a divisor of H is grouped-query attention).
         head_dim: Width of a head (default: d_model / num_heads).
         attention: The score of self-attention.
+        query_key_norm: The norm of queries and keys, over the channels of each head, before positions rotate them; it keeps logits from
+            growing (default: none).
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the query, key, value and output projections have biases.
         backend: What computes the attention (auto, reference, chunked, sdpa); the result does not depend on it.
@@ -35,6 +37,7 @@ class AttentionConfig:
     num_kv_heads: int | None = None
     head_dim: int | None = None
     attention: AttentionSpec = "scaled_dot_product"
+    query_key_norm: NormSpec | None = None
     attention_dropout: float = 0.0
     bias: bool = True
     backend: BackendName = "auto"
@@ -179,6 +182,7 @@ class TransformerOptions(TypedDict, total=False):
     num_kv_heads: int | None
     head_dim: int | None
     attention: AttentionSpec
+    query_key_norm: NormSpec | None
     attention_dropout: float
     bias: bool
     backend: BackendName

@@ -12,8 +12,9 @@ from attnkit.attention import Attention, FiniteBias
 from attnkit.layers.config import AttentionConfig
 from attnkit.linear import Linear
 from attnkit.masks import Mask
+from attnkit.norm import Norm
 from attnkit.position import Rotation
-from attnkit.registry import attentions
+from attnkit.registry import attentions, norms
 from attnkit.state import State
 
 
@@ -38,9 +39,11 @@ class MultiHeadAttention(nn.Module):
     r"""Multi-head attention (MHA), grouped-query (GQA) and multi-query attention (MQA), with any registered score.
 
     Equation:
-        $$\mathrm{MultiHead}(x, m) = W_O \, [\mathrm{attention}_h(W_{Q,h} x, W_{K,h} m, W_{V,h} m)]_h$$
+        $$\mathrm{MultiHead}(x, m) = W_O \, [\mathrm{attention}_h(\nu_Q(W_{Q,h} x), \nu_K(W_{K,h} m), W_{V,h} m)]_h$$
+        where $\nu_Q, \nu_K$ are the norms of `query_key_norm`, each with one scale for all heads, or do nothing without it
 
-    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; Ainslie et al. 2023, https://arxiv.org/abs/2305.13245 (GQA)
+    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; Ainslie et al. 2023, https://arxiv.org/abs/2305.13245 (GQA); Henry et al.
+    2020, https://arxiv.org/abs/2010.04245, and Dehghani et al. 2023, https://arxiv.org/abs/2302.05442 (query-key normalisation)
 
     Args:
         config: The options.
@@ -68,10 +71,13 @@ class MultiHeadAttention(nn.Module):
         self.key = Linear(d_model, num_kv_heads * head_dim, bias=bias)
         self.value = Linear(d_model, num_kv_heads * head_dim, bias=bias)
         self.output = Linear(num_heads * head_dim, d_model, bias=bias)
+        norm = config.query_key_norm
+        self.query_norm: Norm | None = None if norm is None else norms.build(norm, d_model=head_dim)
+        self.key_norm: Norm | None = None if norm is None else norms.build(norm, d_model=head_dim)
 
     def key_values(self, memory: Tensor, *, rotation: Rotation | None = None) -> KeyValues:
         """Project what is attended to, [B, K, D]. The result can be cached, and appended to."""
-        key = self.attention.project_key(self._heads(self.key(memory)))
+        key = self.attention.project_key(self._heads(self.key(memory), self.key_norm))
         return KeyValues(key if rotation is None else rotation(key), self._heads(self.value(memory)))
 
     def forward(
@@ -85,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         first_query: int = 0,
     ) -> Tensor:
         """Attend from `x` [B, Q, D] to `memory`, giving [B, Q, D]; the other arguments are those of `Attention.forward`."""
-        query = self.attention.project_query(self._heads(self.query(x)))
+        query = self.attention.project_query(self._heads(self.query(x), self.query_norm))
         heads = self.attention(
             query if rotation is None else rotation(query),
             memory.key,
@@ -100,6 +106,6 @@ class MultiHeadAttention(nn.Module):
         y: Tensor = self.output(rearrange(heads, "b h q d -> b q (h d)"))
         return y
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _heads(self, x: Tensor, norm: Norm | None = None) -> Tensor:
         heads: Tensor = rearrange(x, "b t (h d) -> b h t d", d=self.head_dim)
-        return heads
+        return heads if norm is None else norm(heads).to(heads.dtype)  # under autocast, a norm may compute in fp32
