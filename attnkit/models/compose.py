@@ -1,7 +1,7 @@
 """From names to a model."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Unpack, get_args, overload
 
 from attnkit.models.base import Model
 from attnkit.models.classifier import ClassifierModel
@@ -9,6 +9,17 @@ from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder import EncoderModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
 from attnkit.models.head import Tie
+from attnkit.models.options import (
+    DecoderArguments,
+    EncoderArguments,
+    EncoderClassifierArguments,
+    EncoderDecoderArguments,
+    RecurrentDecoderArguments,
+    RecurrentDecoderClassifierArguments,
+    RecurrentEncoderArguments,
+    RecurrentEncoderClassifierArguments,
+    RecurrentEncoderDecoderArguments,
+)
 from attnkit.models.pooling import Pooling
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
@@ -23,6 +34,27 @@ _MODELS: tuple[tuple[type, bool, Callable[..., Model], tuple[str, ...], tuple[st
 )
 
 
+# Type checkers take a stack that is not built in, or named by a variable, as {"name": name}: otherwise every typo would match.
+@overload
+def compose(*, stack: Literal["decoder"], **options: Unpack[DecoderArguments]) -> DecoderModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_decoder"], **options: Unpack[RecurrentDecoderArguments]) -> DecoderModel: ...
+@overload
+def compose(*, stack: Literal["encoder"], **options: Unpack[EncoderArguments]) -> EncoderModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_encoder"], **options: Unpack[RecurrentEncoderArguments]) -> EncoderModel: ...
+@overload
+def compose(*, stack: Literal["encoder_decoder"], **options: Unpack[EncoderDecoderArguments]) -> EncoderDecoderModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_encoder_decoder"], **options: Unpack[RecurrentEncoderDecoderArguments]) -> EncoderDecoderModel: ...
+@overload
+def compose(*, stack: Literal["encoder", "decoder"], **options: Unpack[EncoderClassifierArguments]) -> ClassifierModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_encoder"], **options: Unpack[RecurrentEncoderClassifierArguments]) -> ClassifierModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_decoder"], **options: Unpack[RecurrentDecoderClassifierArguments]) -> ClassifierModel: ...
+@overload
+def compose(*, stack: Mapping[str, Any], **options: Any) -> Any: ...
 def compose(
     *,
     stack: StackSpec,
