@@ -4,13 +4,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from attnkit.decoding import Generation, Hypotheses, Options, Start, beam, stream
 from attnkit.state import State
+
+
+class SpecialTokens(TypedDict):
+    """The ids of the tokens that fill the rows of a batch, start a target, and end a sequence (None: nothing does)."""
+
+    pad_id: int
+    bos_id: int
+    eos_id: int | None
 
 
 class Model(nn.Module):
@@ -25,9 +33,9 @@ class Model(nn.Module):
 
     spec: dict[str, Any]
 
-    def __init__(self, *, pad_id: int, bos_id: int, eos_id: int | None) -> None:
+    def __init__(self, **special_tokens: Unpack[SpecialTokens]) -> None:
         super().__init__()
-        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
+        self.pad_id, self.bos_id, self.eos_id = special_tokens["pad_id"], special_tokens["bos_id"], special_tokens["eos_id"]
 
 
 class GeneratingModel(Model, ABC):

@@ -1,5 +1,6 @@
 """From names to a model."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Unpack, get_args, overload
 
@@ -24,13 +25,13 @@ from attnkit.models.pooling import Pooling
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
 
-# shape of the stack, and whether it classifies -> the model around it, the sizes that it needs, and what else it may have
-_MODELS: tuple[tuple[type, bool, Callable[..., Model], tuple[str, ...], tuple[str, ...]], ...] = (
-    (EncoderStack, False, EncoderModel, ("vocab_size",), ("tie", "head_transform")),
-    (DecoderStack, False, DecoderModel, ("vocab_size",), ("tie",)),
-    (EncoderStack, True, ClassifierModel, ("num_classes",), ("vocab_size", "image_shape", "pooling", "pooler")),
-    (DecoderStack, True, ClassifierModel, ("num_classes",), ("vocab_size", "image_shape", "pooling", "pooler")),
-    (EncoderDecoderStack, False, EncoderDecoderModel, ("src_vocab_size", "tgt_vocab_size"), ("tie",)),
+# the shape of a stack, and whether the model classifies -> the model around the stack
+_MODELS: tuple[tuple[type, bool, Callable[..., Model]], ...] = (
+    (EncoderStack, False, EncoderModel),
+    (DecoderStack, False, DecoderModel),
+    (EncoderStack, True, ClassifierModel),
+    (DecoderStack, True, ClassifierModel),
+    (EncoderDecoderStack, False, EncoderDecoderModel),
 )
 
 
@@ -113,11 +114,13 @@ def compose(
     if twice := set(own) & set(stack_arguments):
         raise ConfigurationError(f"stack {name!r} has {', '.join(sorted(twice))} twice: in the mapping and beside it")
     resolved = stacks.resolve({"name": name, **own, **stack_arguments})
-    shaped = [m for m in _MODELS if issubclass(stacks.get(name), m[0])]
+    shaped = {classifies: model for shape, classifies, model in _MODELS if issubclass(stacks.get(name), shape)}
     if not shaped:
-        raise ConfigurationError(f"stack {name!r} is no EncoderStack, DecoderStack or EncoderDecoderStack: let its class inherit from one")
+        raise ConfigurationError(
+            f"stack {name!r} is not an EncoderStack, DecoderStack or EncoderDecoderStack: let its class inherit from one"
+        )
     classifies = num_classes is not None
-    _, _, model_class, needed, optional = next((m for m in shaped if m[1] == classifies), shaped[0])
+    model_class = shaped.get(classifies, shaped[False])
     options = {
         "vocab_size": vocab_size,
         "src_vocab_size": src_vocab_size,
@@ -130,18 +133,18 @@ def compose(
         "tie": None if tie == "none" else tie,
     }
     given = {option: value for option, value in options.items() if value is not None}
-    if wrong := [option for option in given if option not in needed + optional]:
-        kind = f"a model with stack {name!r}" + (" and num_classes" if classifies and "num_classes" in needed else "")
-        raise ConfigurationError(f"{kind} takes {', '.join(needed + optional)}, not {' and '.join(wrong)}")
-    if missing := [size for size in needed if size not in given]:
+    declared = {option: p for option, p in inspect.signature(model_class).parameters.items() if option in options}
+    if wrong := [option for option in given if option not in declared]:
+        kind = f"a model with stack {name!r}" + (" and num_classes" if classifies and "num_classes" in declared else "")
+        raise ConfigurationError(f"{kind} takes {', '.join(declared)}, not {' and '.join(wrong)}")
+    if missing := [size for size, p in declared.items() if p.default is p.empty and size not in given]:
         raise ConfigurationError(f"a model with stack {name!r} needs {' and '.join(missing)}: the number of tokens of its vocabulary")
     embedding_name, _ = embeddings.split(embedding)
     if not classifies and embeddings.get(embedding_name).reads == "image":
-        raise ConfigurationError(f"embedding {embedding_name!r} reads images, so the model needs num_classes, and has no tokens to predict")
+        raise ConfigurationError(f"embedding {embedding_name!r} reads images, so the model needs num_classes: it has no tokens to predict")
     if pooling not in (None, *get_args(Pooling)):
         raise ConfigurationError(f"pooling must be one of {', '.join(get_args(Pooling))}, but is {pooling!r}")
-    ids = {"pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
-    rest = {**given, "embedding": embeddings.resolve(embedding), **ids}
+    rest = {**given, "embedding": embeddings.resolve(embedding), "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
     model = model_class(stack=resolved, **rest)
     model.spec = {**resolved, "stack": name, **rest}
     del model.spec["name"]

@@ -8,7 +8,7 @@ from torch import Tensor
 from attnkit.decoding import Hypotheses, Options, Start
 from attnkit.embedding import Embedding
 from attnkit.masks import check_bool, document
-from attnkit.models.base import GeneratingModel
+from attnkit.models.base import GeneratingModel, SpecialTokens
 from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack
@@ -23,9 +23,7 @@ class DecoderModel(GeneratingModel):
         vocab_size: Tokens V.
         embedding: The embedding.
         tie: `output` shares the embedding's table with the head, `none` does not.
-        pad_id: Fills the rows of a batch.
-        bos_id: Starts a sequence.
-        eos_id: Ends a sequence, or None: `generate` always makes `max_length` tokens.
+        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Example:
         >>> import torch
@@ -40,13 +38,11 @@ class DecoderModel(GeneratingModel):
         *,
         stack: StackSpec,
         vocab_size: int,
-        embedding: EmbeddingSpec = "token",
+        embedding: EmbeddingSpec,
         tie: Tie = "none",
-        pad_id: int = 0,
-        bos_id: int = 1,
-        eos_id: int | None = 2,
+        **special_tokens: Unpack[SpecialTokens],
     ) -> None:
-        super().__init__(pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        super().__init__(**special_tokens)
         check_tie(tie, ("none", "output"))
         self.stack: DecoderStack = stacks.build(stack)
         self.embedding: Embedding = embeddings.build(embedding, vocab_size=vocab_size, d_model=self.stack.d_model)

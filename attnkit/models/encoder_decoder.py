@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from attnkit.decoding import Hypotheses, Options, Start
 from attnkit.embedding import Embedding
-from attnkit.models.base import GeneratingModel
+from attnkit.models.base import GeneratingModel, SpecialTokens
 from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import EncoderDecoderStack
@@ -24,9 +24,7 @@ class EncoderDecoderModel(GeneratingModel):
         embedding: The kind of both embeddings.
         tie: `output` shares the target embedding's table with the head (two-way), `all` the source embedding's too (three-way, needs
             one vocabulary), `none` shares nothing.
-        pad_id: Fills the rows of a batch.
-        bos_id: Starts a target.
-        eos_id: Ends a target, or None: `generate` always makes `max_length` tokens.
+        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Raises:
         ConfigurationError: `tie="all"` with vocabularies of different sizes.
@@ -46,13 +44,11 @@ class EncoderDecoderModel(GeneratingModel):
         stack: StackSpec,
         src_vocab_size: int,
         tgt_vocab_size: int,
-        embedding: EmbeddingSpec = "token",
+        embedding: EmbeddingSpec,
         tie: Tie = "none",
-        pad_id: int = 0,
-        bos_id: int = 1,
-        eos_id: int | None = 2,
+        **special_tokens: Unpack[SpecialTokens],
     ) -> None:
-        super().__init__(pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        super().__init__(**special_tokens)
         check_tie(tie, ("none", "output", "all"))
         if tie == "all" and src_vocab_size != tgt_vocab_size:
             raise ConfigurationError(
