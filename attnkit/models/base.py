@@ -49,19 +49,52 @@ class GeneratingModel(Model, ABC):
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
         """Return where the generation from `inputs` [B, T] starts (`mask` [B, T] bool, True = real token)."""
 
-    def _generate(self, inputs: Tensor, mask: Tensor | None, options: Options) -> Tensor:
+    def generate(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Tensor:
+        """Generate tokens, without dropout or gradients. Rows do not depend on each other.
+
+        Args:
+            inputs: [B, T]: the source of an encoder-decoder, or the prompt of a decoder, with at least one real token in each row.
+            mask: [B, T] bool, True = real token (default: all); padding may be on either side.
+            **options: `max_length=64`, `min_length=0`, `beam_size=1`, `length_penalty=1.0`, `temperature`, `top_k`, `top_p`,
+                `repetition_penalty=1.0`, `end_tokens`, `seed`: the fields of `attnkit.decoding.Generation`.
+
+        Returns:
+            The new tokens [B, L], without the start token, with end tokens; rows that ended are filled with `pad_id`.
+
+        Raises:
+            ConfigurationError: An option is wrong, or learned positions are too few.
+            ValueError: A row of the prompt is empty, or the mask has another shape.
+            TypeError: The mask is not bool.
+        """
         generation = self._generation(options)
         with generating(self):
             if generation.beam_size > 1:
                 return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
             return torch.stack(list(stream(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)), 1)
 
-    def _n_best(self, inputs: Tensor, mask: Tensor | None, options: Options) -> Hypotheses:
+    def n_best(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
+        """Return all hypotheses that a beam search ends with, best first, with their scores; arguments as for `generate`.
+
+        Example:
+            >>> import attnkit
+            >>> model = attnkit.compose(stack="decoder", d_model=16, num_layers=2, num_heads=2, vocab_size=20, eos_id=None)
+            >>> tokens, scores = model.n_best(torch.tensor([[5, 6, 7], [8, 9, 5]]), beam_size=3, max_length=4)
+            >>> tokens.shape, scores.shape
+            (torch.Size([2, 3, 4]), torch.Size([2, 3]))
+        """
         generation = self._generation(options)
         with generating(self):
             return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)
 
-    def _stream(self, inputs: Tensor, mask: Tensor | None, options: Options) -> Iterator[Tensor]:
+    def stream(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
+        """Return an iterator over the new tokens [B] of each step, as soon as they are known; as `generate`, without beams.
+
+        Example:
+            >>> import attnkit
+            >>> model = attnkit.compose(stack="decoder", d_model=16, num_layers=2, num_heads=2, vocab_size=20, eos_id=None)
+            >>> [tokens.shape for tokens in model.stream(torch.tensor([[5, 6, 7]]), max_length=2, temperature=0.9, seed=1)]
+            [torch.Size([1]), torch.Size([1])]
+        """
         generation = self._generation(options)
         with generating(self):
             tokens = stream(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)

@@ -1,11 +1,10 @@
 """The encoder-decoder model: a target from a source."""
 
-from collections.abc import Iterator
 from typing import Unpack
 
 from torch import Tensor, nn
 
-from attnkit.decoding import Hypotheses, Options, Start
+from attnkit.decoding import Start
 from attnkit.embedding import Embedding
 from attnkit.models.base import GeneratingModel, SpecialTokens
 from attnkit.models.head import Head, Tie, check_tie
@@ -90,41 +89,6 @@ class EncoderDecoderModel(GeneratingModel):
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
         """Return where the generation from a source starts; see `generate`."""
         return Start(inputs.new_full((inputs.shape[0], 1), self.bos_id), self.encode(inputs, mask))
-
-    def generate(self, src: Tensor, src_mask: Tensor | None = None, **options: Unpack[Options]) -> Tensor:
-        """Decode the source, without dropout and gradients. Rows do not depend on each other.
-
-        Args:
-            src: [B, S].
-            src_mask: [B, S] bool, True = real token (default: all).
-            **options: `max_length=64`, `min_length=0`, `beam_size=1`, `length_penalty=1.0`, `temperature`, `top_k`, `top_p`,
-                `repetition_penalty=1.0`, `end_tokens`, `seed`: the fields of `attnkit.decoding.Generation`.
-
-        Returns:
-            The target without the start token [B, L], end tokens included; rows that ended are filled with `pad_id`.
-
-        Raises:
-            ConfigurationError: An option is wrong, or positions that end are too few.
-        """
-        return self._generate(src, src_mask, options)
-
-    def n_best(self, src: Tensor, src_mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
-        """Return all targets that a beam search ends with, best first, with their scores; arguments as for `generate`.
-
-        Example:
-            >>> import torch
-            >>> import attnkit
-            >>> model = attnkit.compose(
-            ...     stack="encoder_decoder", d_model=16, num_layers=1, num_heads=2, src_vocab_size=20, tgt_vocab_size=30)
-            >>> tokens, scores = model.n_best(torch.randint(3, 20, (2, 7)), beam_size=3, max_length=4)
-            >>> scores.shape
-            torch.Size([2, 3])
-        """
-        return self._n_best(src, src_mask, options)
-
-    def stream(self, src: Tensor, src_mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
-        """Return the new tokens [B] of each step, as soon as they are known; arguments as for `generate`, without beams."""
-        return self._stream(src, src_mask, options)
 
     def _embed(self, tokens: Tensor, side: str) -> Tensor:
         x: Tensor = self.embeddings[side if side in self.embeddings else "shared"](tokens)
