@@ -1,7 +1,7 @@
-"""What all attention kinds share: the masked softmax, the weighted sum, grouped heads, and the backends that compute them.
+"""The base of all attention kinds: the masked softmax, the weighted sum, grouped heads, and the backends that compute them.
 
-A kind of attention is a *score*: one number per query and key. Everything else is here, so that a new score has masks,
-grouped-query heads, caches, recorded weights and every backend at once.
+A kind of attention is a *score*: one number per query and key. Everything else is here, so a new score works with masks,
+grouped-query heads, caches, recorded weights and every backend from the start.
 """
 
 from abc import ABC, abstractmethod
@@ -45,13 +45,13 @@ class Attention(nn.Module, ABC):
         super().__init_subclass__(**keywords)
         if "backends" in vars(cls):
             raise TypeError(
-                f"{cls.__qualname__} declares `backends`, which nothing would read: a backend says itself which scores it computes "
+                f"{cls.__qualname__} declares `backends`, which nothing reads: each backend declares which scores it computes "
                 f"(attnkit.attention.backend.Backend.refuses_score)"
             )
 
     def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None) -> None:
         super().__init__()
-        ordered()  # reads what is registered now, and not while a compiler traces
+        ordered()  # reads the registry now, not while a compiler traces
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -151,7 +151,7 @@ class Attention(nn.Module, ABC):
         attn_bias: FiniteBias | Tensor | None = None,
         projected: bool = False,
     ) -> Tensor:
-        """Return what the softmax reads [B, H, Q, K]: scores and biases, and -inf at masked keys in rows with others."""
+        """Return the logits [B, H, Q, K] that the softmax reads: scores plus biases, -inf at masked keys unless the whole row is masked."""
         return self._in_chunks(self.row_logits, query, key, mask, attn_bias, projected)[0]
 
     def _in_chunks(
@@ -187,7 +187,7 @@ class Attention(nn.Module, ABC):
         return self.row_logits(query, key, mask, attn_bias).softmax(-1)
 
     def row_logits(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
-        """Return what the softmax of `row_weights` reads."""
+        """Return the logits [B, H, Q, K] of `row_weights`."""
         with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
             query, key = (x.float() if x.dtype in HALF else x for x in (query, key))
             logits = self.score(query, repeat_heads(key, query))  # [B, H, Q, K]

@@ -1,4 +1,4 @@
-"""What is added to the logits, made safe for every backend."""
+"""Biases added to the logits, made safe for every backend."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from attnkit.masks import Mask
 
 @dataclass(frozen=True)
 class FiniteBias:
-    """A bias that is finite by construction, such as that of a position: no time is spent on a search for -inf in it.
+    """A bias that is finite by construction, such as that of a position, and is not searched for -inf.
 
     Attributes:
         values: Broadcasts to [B, H, Q, K], with at least two dimensions.
@@ -23,17 +23,17 @@ class FiniteBias:
 def prepare(
     mask: Mask | Tensor | None, bias: FiniteBias | Tensor | None, query: Tensor, key: Tensor, *, dtype: torch.dtype | None = None
 ) -> tuple[Mask | None, Tensor | None]:
-    """Return a mask and a finite bias that together say what `mask` and `bias` say.
+    """Return a mask and a finite bias that together are equivalent to `mask` and `bias`.
 
-    A key whose bias is -inf is masked, so that a row without any other key gives zeros. +inf and NaN are not looked for.
+    A key whose bias is -inf is masked, so that a row without any other key gives zeros. +inf and NaN are not checked.
 
     Args:
         mask: Broadcasts to [B, H, Q, K], or None.
         bias: Broadcasts to [B, H, Q, K], or None.
         query: [B, H, Q, E].
         key: [B, Hkv, K, E].
-        dtype: The type that a backend may convert the bias to. A wider bias is shifted, row by row, so that its largest number under the
-            mask is zero, for that changes no weight and keeps it in the range.
+        dtype: The type that a backend may convert the bias to. A wider bias is shifted, row by row, so that its largest unmasked number
+            is zero: that changes no weight and keeps the bias in range.
 
     Raises:
         TypeError: The bias is boolean.

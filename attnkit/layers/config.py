@@ -18,15 +18,15 @@ class AttentionConfig:
 
     Args:
         d_model: Width of the residual stream D.
-        num_heads: Query heads H.
-        num_kv_heads: Key and value heads (default: as many; 1 is multi-query attention, a divisor of H is grouped-query attention).
+        num_heads: Number of query heads H.
+        num_kv_heads: Number of key and value heads (default: H; 1 is multi-query attention, another divisor of H grouped-query attention).
         head_dim: Width of a head (default: d_model / num_heads).
         attention: The score of self-attention.
         query_key_norm: The norm of queries and keys, over the channels of each head, before positions rotate them; it keeps logits from
             growing (default: none).
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the query, key, value and output projections have biases.
-        backend: What computes the attention (auto, reference, chunked, sdpa); the result does not depend on it.
+        backend: The implementation of attention (auto, reference, chunked, sdpa); results do not depend on it.
 
     Raises:
         ValueError: `num_heads` does not divide `d_model`, or a width or probability is out of range.
@@ -54,9 +54,9 @@ class TransformerConfig(AttentionConfig):
     """The options of the stacks `encoder` and `decoder`, and of their layers.
 
     Args:
-        num_layers: Layers.
+        num_layers: Number of layers.
         position: Position encoding, shared by all layers; an encoder and its decoder each have their own.
-        norm: The norm.
+        norm: The normalisation layer.
         feed_forward: The position-wise feed-forward network.
         residual: How each sublayer joins the residual stream.
         dropout: Probability of dropping an element of the embeddings and of each sublayer's output.
@@ -89,7 +89,7 @@ class EncoderDecoderConfig(TransformerConfig):
     """The options of the stack `encoder_decoder`.
 
     Args:
-        num_decoder_layers: Layers of the decoder (default: as many as the encoder has).
+        num_decoder_layers: Number of decoder layers (default: `num_layers`).
         cross_attention: The score of cross-attention (default: that of self-attention).
         cross_position: Position encoding inside cross-attention: `none`, or a kind that rotates or adds a bias by the distance between
             target and source token. A prior for monotone alignments (pronunciation, speech), not for translation.
@@ -113,7 +113,7 @@ class RecurrentConfig:
 
     Args:
         d_model: Width of inputs, states and outputs D.
-        num_layers: Layers.
+        num_layers: Number of layers.
         cell: `rnn`, `lstm` or `gru`.
         dropout: Probability of dropping an element of each layer's input and of the output; never of a state passed on in time.
 
@@ -147,14 +147,14 @@ class RecurrentEncoderDecoderConfig(RecurrentEncoderConfig):
     """The options of the stack `recurrent_encoder_decoder`.
 
     Args:
-        num_decoder_layers: Layers of the decoder (default: as many as the encoder has).
-        attention: The score between decoder and encoder, or None: the source is a vector of fixed size.
-        num_heads: Heads of attention. One, as in the papers, is the score alone, between states; more have projections, as in the
-            Transformer.
+        num_decoder_layers: Number of decoder layers (default: `num_layers`).
+        attention: The score between decoder and encoder, or None: the decoder knows the source as one vector.
+        num_heads: Number of attention heads. One head, as in the papers, scores the states themselves; several have projections, as in
+            the Transformer.
         placement: Whether attention comes `after` or `before` the cell.
-        input_feeding: With `after`: whether each output is fed into the next step, so that attention knows what it found before.
+        input_feeding: With `after`: whether each output is fed into the next step, so that attention knows its earlier choices.
         attention_dropout: Probability of dropping an attention weight.
-        backend: What computes the attention (auto, reference, chunked, sdpa); the result does not depend on it.
+        backend: The implementation of attention (auto, reference, chunked, sdpa); results do not depend on it.
 
     Raises:
         ValueError: A width, count or probability is out of range.

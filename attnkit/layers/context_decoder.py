@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1508.04025
-"""A recurrent decoder with a context: fixed, or found by attention at each step."""
+"""A recurrent decoder with a context: a fixed vector, or computed by attention at each step."""
 
 from dataclasses import dataclass, replace
 from typing import cast
@@ -24,7 +24,7 @@ class ContextState(State):
 
     Attributes:
         layers: The state of each layer.
-        fed: [B, D] what joins the next input: the fixed context, or the last output (input feeding); None if nothing does.
+        fed: [B, D] the vector read with the next input: the fixed context, or the last output (input feeding); or None.
         memory: Keys and values of attention, or None without it.
         memory_mask: [B, S] bool, or None.
     """
@@ -39,7 +39,7 @@ class UnprojectedAttention(nn.Module):
     """Attention of one head without projections, as in recurrent models: the states are queries, keys and values.
 
     Args:
-        config: The options; `head_dim` and the biases are those of projections and play no part.
+        config: The options; `head_dim` and `bias` concern projections and are ignored.
 
     Raises:
         ConfigurationError: An unknown attention, or a wrong argument of it.
@@ -58,7 +58,7 @@ class UnprojectedAttention(nn.Module):
         self.dropout, self.backend = config.attention_dropout, config.backend
 
     def key_values(self, memory: Tensor) -> KeyValues:
-        """Project what is attended to, [B, K, D], with the score's own weights."""
+        """Return the keys and values of the memory [B, K, D], projected by the score's own weights."""
         return KeyValues(self.attention.project_key(memory[:, None]), memory[:, None])
 
     def forward(self, x: Tensor, memory: KeyValues, *, mask: Mask | None = None, first_query: int = 0) -> Tensor:
@@ -78,7 +78,7 @@ class UnprojectedAttention(nn.Module):
 
 
 class ContextDecoder(nn.Module):
-    """Recurrent layers that read a context beside their input, or join it to their output.
+    """Recurrent layers that read a context with their input, or join it to their output.
 
     Args:
         config: The options. With `placement` `after`, attention reads the new state of the highest layer (Luong); with `before`, the last
@@ -104,7 +104,7 @@ class ContextDecoder(nn.Module):
             raise ConfigurationError(f"placement must be after or before, but is {placement!r}")
         if config.input_feeding and (attention is None or placement == "before"):
             why = "there is no attention" if attention is None else "placement 'before' reads the context with the input already"
-            raise ConfigurationError(f"input_feeding feeds what attention after the cell found, but {why}; leave it out")
+            raise ConfigurationError(f"input_feeding needs attention after the cell, but {why}; leave it out")
         self.d_model, self.placement, self.input_feeding = d_model, placement, config.input_feeding
         input_dim = 2 * d_model if config.input_feeding or placement == "before" else d_model
         layers = config if config.num_decoder_layers is None else replace(config, num_layers=config.num_decoder_layers)

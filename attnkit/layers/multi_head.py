@@ -76,7 +76,7 @@ class MultiHeadAttention(nn.Module):
         self.key_norm: Norm | None = None if norm is None else norms.build(norm, d_model=head_dim)
 
     def key_values(self, memory: Tensor, *, rotation: Rotation | None = None) -> KeyValues:
-        """Project what is attended to, [B, K, D]. The result can be cached, and appended to."""
+        """Return the keys and values of the memory [B, K, D]. They can be cached, and appended to."""
         key = self.attention.project_key(self._heads(self.key(memory), self.key_norm))
         return KeyValues(key if rotation is None else rotation(key), self._heads(self.value(memory)))
 

@@ -1,5 +1,5 @@
 # https://doi.org/10.1162/neco.1997.9.8.1735
-"""Recurrent layers on torch's fused sequence kernels, with padding that never touches a state."""
+"""Recurrent layers on torch's fused sequence kernels; padding never changes a state."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -196,7 +196,7 @@ class Recurrent(nn.Module):
 
         Args:
             x: [B, T, I].
-            key_mask: [B, T] bool, True = real token, on whatever side (default: all).
+            key_mask: [B, T] bool, True = real token; padding may be on either side (default: all real).
             state: Of the tokens before (default: zeros); layers in two directions have none.
 
         Returns:

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1706.03762
-"""N Transformer layers with positions: the body of every Transformer stack."""
+"""N Transformer layers with positions: the core of every Transformer stack."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -22,7 +22,7 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class TransformerState(State):
-    """The cache of a decoder: what it keeps of the tokens so far.
+    """The cache of a decoder, for the tokens so far.
 
     Attributes:
         positions: [B, K].
@@ -104,7 +104,7 @@ class Transformer(nn.Module):
             [B, T, D], and the state after `x`.
 
         Raises:
-            ConfigurationError: The sequence is longer than the positions allow.
+            ConfigurationError: The sequence is longer than the position encoding allows.
         """
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
@@ -112,7 +112,7 @@ class Transformer(nn.Module):
         if self.position.max_length is not None and past + length > self.position.max_length:
             raise ConfigurationError(
                 f"a sequence of {past + length} tokens does not fit into positions that end at {self.position.max_length}; "
-                f"shorten it, raise the position's max_length, or use positions without an end (sinusoidal, rotary, alibi, relative)"
+                f"shorten it, raise the position's max_length, or use positions of any length (sinusoidal, rotary, alibi, relative)"
             )
         if key_mask is not None:
             masks.check_bool(key_mask, "key_mask", x.shape[:2])

@@ -1,4 +1,4 @@
-"""What models share: the spec they are rebuilt from, and generation."""
+"""The base of all models: the spec they are rebuilt from, and generation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -102,7 +102,7 @@ class GeneratingModel(Model, ABC):
 
     def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
         while True:
-            with generating(self):  # for each token alone: what the caller does between two of them has its gradients
+            with generating(self):  # only while a token is computed: between tokens, the caller's own work keeps its gradients
                 token = next(tokens, None)
             if token is None:
                 return

@@ -20,9 +20,9 @@ class ClassifierModel(Model):
         num_classes: Outputs C.
         vocab_size: Tokens, for an embedding that reads tokens.
         image_shape: Channels, height and width, for an embedding that reads images.
-        pooling: Which vector speaks for the sequence: `class_token`, the first one (bos of a text, as BERT's [CLS], or an embedding's own
+        pooling: The vector that represents a sequence: `class_token`, the first one (bos of a text, as BERT's [CLS], or an embedding's own
             class token; not for a decoder, whose first token sees no other), `mean` over all real tokens, or `last`, the last real one.
-        pooler: Whether BERT's dense layer with tanh stands between pooling and head.
+        pooler: Whether BERT's dense layer with tanh comes between pooling and head.
         embedding: The embedding.
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
@@ -76,7 +76,7 @@ class ClassifierModel(Model):
         """Return the logits of the classes.
 
         Args:
-            inputs: What the embedding reads: tokens [B, T], or images [B, C, H, W].
+            inputs: Tokens [B, T], or images [B, C, H, W], as the embedding reads them.
             key_mask: [B, T] bool, True = real token (default: all).
             segments: [B, T], the segment that each token belongs to, for an embedding that has some (default: the first).
 

@@ -77,16 +77,16 @@ def compose(
     """Build a model from names.
 
     Args:
-        stack: The stack: its name with the arguments beside it, or a mapping with both. Its shape decides the model: `EncoderModel`,
-            `DecoderModel` or `EncoderDecoderModel`, and with `num_classes` `ClassifierModel`; they say how they are called.
+        stack: The stack: its name, with its arguments beside it, or a mapping with both. Its kind decides the model, `EncoderModel`,
+            `DecoderModel` or `EncoderDecoderModel`; with `num_classes` it is `ClassifierModel`.
         vocab_size: Tokens of an encoder or decoder.
         src_vocab_size: Source tokens of an encoder-decoder.
         tgt_vocab_size: Target tokens of an encoder-decoder.
         num_classes: Outputs for a whole sequence, of an encoder or a decoder (default: logits for each token).
         image_shape: Channels, height and width, in place of `vocab_size`, for an embedding that reads images.
         pooling: With classes: `class_token`, `mean` or `last` (default: `mean`).
-        pooler: With classes: whether BERT's dense layer with tanh stands before them.
-        head_transform: Without classes, for an encoder: whether BERT's dense layer, GELU and norm stand before the output map.
+        pooler: With classes: whether BERT's dense layer with tanh precedes the output map.
+        head_transform: Without classes, for an encoder: whether BERT's dense layer, GELU and norm precede the output map.
         embedding: The embedding.
         tie: Which tables are shared: `none`, `output` (target embedding and output), `all` (source embedding too).
         pad_id: Fills the rows of a batch.
@@ -112,7 +112,7 @@ def compose(
     """
     name, own = stacks.split(stack)
     if twice := set(own) & set(stack_arguments):
-        raise ConfigurationError(f"stack {name!r} has {', '.join(sorted(twice))} twice: in the mapping and beside it")
+        raise ConfigurationError(f"stack {name!r} has {', '.join(sorted(twice))} twice: in the mapping and as a keyword")
     resolved = stacks.resolve({"name": name, **own, **stack_arguments})
     shaped = {classifies: model for shape, classifies, model in _MODELS if issubclass(stacks.get(name), shape)}
     if not shaped:

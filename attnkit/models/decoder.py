@@ -83,4 +83,4 @@ class DecoderModel(GeneratingModel):
         inputs, mask = inputs.gather(1, order), mask.gather(1, order)
         last = inputs[:, -1:]
         _, state = self.stack(self.embedding(inputs[:, :-1]), key_mask=mask[:, :-1])
-        return Start(last, state, prompt=inputs.where(mask, last))  # padding is no token that was seen
+        return Start(last, state, prompt=inputs.where(mask, last))  # the repetition penalty does not count padding

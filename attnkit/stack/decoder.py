@@ -12,7 +12,7 @@ from attnkit.state import State
 
 @stacks.register("decoder")
 class Decoder(DecoderStack):
-    r"""A Transformer decoder without memory: every token attends itself and earlier ones (GPT, Llama).
+    r"""A Transformer decoder without memory: every token attends to itself and to earlier ones (GPT, Llama).
 
     Equation:
         $$x_t^{(l)} = \mathrm{layer}_l(x_{\le t}^{(l-1)}), \quad x^{(0)} = \mathrm{dropout}(x + p)$$
@@ -20,7 +20,7 @@ class Decoder(DecoderStack):
     Paper: Radford et al. 2019, https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf
 
     Raises:
-        ConfigurationError: A spec is wrong, or the position kind is not legal with the attention kind.
+        ConfigurationError: A spec is wrong, or the position encoding does not work with the score.
         ValueError: A width, count or probability is out of range.
 
     Example:

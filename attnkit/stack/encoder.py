@@ -11,7 +11,7 @@ from attnkit.stack.keywords import keywords_of
 
 @stacks.register("encoder")
 class Encoder(EncoderStack):
-    r"""A Transformer encoder: every token attends every other (BERT, ViT).
+    r"""A Transformer encoder: every token attends to every other (BERT, ViT).
 
     Equation:
         $$x^{(l)} = \mathrm{layer}_l(x^{(l-1)}), \quad x^{(0)} = \mathrm{dropout}(x + p)$$
@@ -19,7 +19,7 @@ class Encoder(EncoderStack):
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 
     Raises:
-        ConfigurationError: A spec is wrong, or the position kind is not legal with the attention kind.
+        ConfigurationError: A spec is wrong, or the position encoding does not work with the score.
         ValueError: A width, count or probability is out of range.
 
     Example:

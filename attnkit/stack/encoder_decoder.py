@@ -14,9 +14,9 @@ from attnkit.state import State
 
 @stacks.register("encoder_decoder")
 class EncoderDecoder(EncoderDecoderStack):
-    r"""The Transformer: an encoder reads the source, a decoder attends its own past and the encoder's output.
+    r"""The Transformer: an encoder reads the source, a decoder attends to its own past and to the encoder's output.
 
-    Encoder and decoder have the same widths; each has positions of its own.
+    Encoder and decoder have the same widths; each has its own positions.
 
     Equation:
         $$m = \mathrm{encoder}(x), \quad y_t = \mathrm{decoder}(y_{\le t}, m)$$
@@ -24,7 +24,7 @@ class EncoderDecoder(EncoderDecoderStack):
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
     Raises:
-        ConfigurationError: A spec is wrong, or the position kind is not legal with the attention kind.
+        ConfigurationError: A spec is wrong, or the position encoding does not work with the score.
         ValueError: A width, count or probability is out of range.
 
     Example:

@@ -17,7 +17,7 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
     The signature is that of the configuration, required arguments first, and the class's docstring gets its `Args:`, before `Raises:`.
 
     Args:
-        config: A dataclass with keyword-only fields; what it and its bases document under `Args:` documents the arguments.
+        config: A dataclass with keyword-only fields; the `Args:` of its docstring and of its bases' document the arguments.
 
     Example:
         >>> from attnkit.layers.config import RecurrentConfig
@@ -32,8 +32,8 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
         ...         self.width = config.d_model
         >>> Stack(d_model=8, num_layers=2).width, inspect.signature(Stack).parameters["dropout"].default
         (8, 0.0)
-        >>> print(inspect.getdoc(Stack).splitlines()[4])
-            num_layers: Layers.
+        >>> "    num_layers: Number of layers." in Stack.__doc__
+        True
     """
 
     def decorate(init: Callable[[Self, Config], None]) -> Callable[Concatenate[Self, P], None]:

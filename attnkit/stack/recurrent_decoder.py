@@ -12,9 +12,9 @@ from attnkit.state import State
 
 @stacks.register("recurrent_decoder")
 class RecurrentDecoder(DecoderStack):
-    r"""A recurrent language model: a state of fixed size is all that a token knows of those before it. What `decoder` is to attention.
+    r"""A recurrent language model: the recurrent counterpart of `decoder`, whose state of fixed size is all that a token sees of the past.
 
-    Padding, on whatever side, touches no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
+    Padding on either side changes no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
 
     The cells are those of Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (`rnn`), Hochreiter and Schmidhuber 1997,
     https://doi.org/10.1162/neco.1997.9.8.1735 (`lstm`), and Cho et al. 2014, https://arxiv.org/abs/1406.1078 (`gru`); equations and
@@ -48,7 +48,7 @@ class RecurrentDecoder(DecoderStack):
     def forward(
         self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None, state: State | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """Decode `x` [B, T, D]; see `DecoderStack.forward`. There is no attention, so an `attn_mask` is refused."""
+        """Decode `x` [B, T, D]; see `DecoderStack.forward`. Without attention, an `attn_mask` is refused."""
         refuse_attn_mask(attn_mask)
         assert state is None or isinstance(state, RecurrentState)
         y, after = self.decoder(x, key_mask=key_mask, state=state)

@@ -11,9 +11,9 @@ from attnkit.stack.keywords import keywords_of
 
 @stacks.register("recurrent_encoder")
 class RecurrentEncoder(EncoderStack):
-    r"""A recurrent network over the whole sequence, from both ends (BiLSTM and its kin): what `encoder` is to attention.
+    r"""A recurrent network over the whole sequence, in both directions (BiLSTM and the like): the recurrent counterpart of `encoder`.
 
-    Padding, on whatever side, touches no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
+    Padding on either side changes no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
 
     The cells are those of Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (`rnn`), Hochreiter and Schmidhuber 1997,
     https://doi.org/10.1162/neco.1997.9.8.1735 (`lstm`), and Cho et al. 2014, https://arxiv.org/abs/1406.1078 (`gru`); equations and
@@ -43,7 +43,7 @@ class RecurrentEncoder(EncoderStack):
         self.encoder = Recurrent(config, bidirectional=config.bidirectional)
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
-        """Encode `x` [B, T, D]; see `EncoderStack.forward`. There is no attention, so an `attn_mask` is refused."""
+        """Encode `x` [B, T, D]; see `EncoderStack.forward`. Without attention, an `attn_mask` is refused."""
         refuse_attn_mask(attn_mask)
         y: Tensor = self.encoder(x, key_mask=key_mask)[0]
         return y

@@ -12,14 +12,14 @@ from attnkit.state import State
 
 @stacks.register("recurrent_encoder_decoder")
 class RecurrentEncoderDecoder(EncoderDecoderStack):
-    r"""Recurrent sequence-to-sequence models, with any attention or none: what `encoder_decoder` is to the Transformer.
+    r"""Recurrent sequence-to-sequence models, with any attention or none: the recurrent counterpart of `encoder_decoder`.
 
     | attention | placement | the model of |
     |---|---|---|
-    | none | `after` | Sutskever et al. 2014: the source is the decoder's first state, a vector of fixed size |
-    | none | `before` | Cho et al. 2014, https://arxiv.org/abs/1406.1078: the same vector is read with every input too |
-    | any | `before` | Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473: the last state attends; the input is read with what it found |
-    | any | `after` | Luong et al. 2015, https://arxiv.org/abs/1508.04025: the new state attends; `input_feeding` is theirs too |
+    | none | `after` | Sutskever et al. 2014: the source is one vector, the decoder's first state |
+    | none | `before` | Cho et al. 2014, https://arxiv.org/abs/1406.1078: the same vector is also read with every input |
+    | any | `before` | Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473: the last state attends; the context is read with the input |
+    | any | `after` | Luong et al. 2015, https://arxiv.org/abs/1508.04025: the new state attends; with or without `input_feeding` |
 
     A decoder layer starts from the last state of the encoder layer of the same height, counted from the highest. Ours: that start in
     Bahdanau's model, which has a map of its own there, and one kind of output for all, where Bahdanau and Cho have a maxout. Of several

@@ -94,7 +94,7 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
 
 
 def optional_slots(registry: Registry, spec: Spec) -> Iterator[tuple[str, Spec]]:
-    """Yield each optional slot for a component that a spec leaves empty, and the spec with the slot filled, by the first name there is.
+    """Yield each optional slot that a spec leaves empty, and the spec with the slot filled by the first name of its family.
 
     Example:
         >>> [slot for slot, _ in optional_slots(stacks, "encoder_decoder")]

@@ -1,4 +1,4 @@
-"""Rules of every legal attention x position x mask, in a Transformer of two layers with grouped heads."""
+"""Rules of every compatible attention x position x mask, in a Transformer of two layers with grouped heads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ MASKS = {
 
 
 def is_legal(attention: Spec, position: Spec) -> bool:
-    """Return whether the classes say that the two go together."""
+    """Return whether the score and the position encoding are declared compatible."""
     scores, places = attentions.get(attentions.parse(attention)[0]), positions.get(positions.parse(position)[0])
     return bool(getattr(scores, "inner_product", False)) or not getattr(places, "needs_inner_product", False)
 
@@ -63,7 +63,7 @@ def key_masks(mask: str) -> list[Tensor | None]:
 
 
 def is_refused(attention: Spec, position: Spec) -> None:
-    """A pair that is not legal is refused at configuration time, with both names and the reason."""
+    """An incompatible pair is refused at configuration time, with both names and the reason."""
     try:
         make(attention, position, "none")
     except ConfigurationError as error:
@@ -85,7 +85,7 @@ def gives_a_row_alone_what_it_gives_in_a_batch(attention: Spec, position: Spec, 
 
 
 def ignores_masked_tokens(attention: Spec, position: Spec, mask: str) -> None:
-    """Other tokens under the mask change nothing, bit for bit; also no token changes an earlier one where that is the rule."""
+    """Changing masked tokens changes no bit of the output; in a causal model, later tokens change no earlier output."""
     model, x = make(attention, position, mask), draw()
     for key_mask in key_masks(mask):
         if key_mask is not None:

@@ -103,7 +103,7 @@ def test_overridden_projections_and_scales_keep_every_backend(seed: int) -> None
 
 
 def test_a_score_does_not_declare_its_backends() -> None:
-    with pytest.raises(TypeError, match=r"Own declares `backends`, which nothing would read"):
+    with pytest.raises(TypeError, match=r"Own declares `backends`, which nothing reads"):
 
         class Own(ScaledDotProduct):
             backends = ("reference",)
