@@ -103,7 +103,7 @@ def test_the_maps_of_a_generation_equal_those_of_its_beams_at_each_step(seed: in
     src = torch.randint(3, 12, (3, 7))
     mask = torch.arange(7) < torch.tensor([[7], [4], [6]])
     src = src.masked_fill(~mask, 0)
-    output, steps = steps_of(model, "decoder", lambda: model.generate(src, src_mask=mask, max_length=8, beam_size=beam_size))
+    output, steps = steps_of(model, "decoder", lambda: model.generate(src, mask=mask, max_length=8, beam_size=beam_size))
     maps = attention_maps(model, src, output, mask=mask)
     assert model.training
     lengths = ((output == model.eos_id).cumsum(1) - (output == model.eos_id).int() == 0).sum(1)  # with the end token
@@ -136,7 +136,7 @@ def test_a_prompt_with_padding_has_the_maps_of_the_prompt_alone(seed: int) -> No
     model = chooser(stack="decoder", num_heads=2, vocab_size=12, eos_id=None)
     prompt = torch.randint(3, 12, (2, 5))
     mask = torch.arange(5) < torch.tensor([[5], [3]])
-    output = model.generate(prompt, prompt_mask=mask, max_length=4, beam_size=3)
+    output = model.generate(prompt, mask=mask, max_length=4, beam_size=3)
     (together,) = (m[1:] for path, m in attention_maps(model, prompt, output, mask=mask).items() if ".1." in path)
     (alone,) = (m for path, m in attention_maps(model, prompt[1:, :3], output[1:]).items() if ".1." in path)
     real = [0, 1, 2, 5, 6, 7]

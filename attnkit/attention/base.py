@@ -1,11 +1,11 @@
-"""What all attention kinds share: the masked softmax, the weighted sum, grouped heads, and the backends that compute them.
+"""The base of all attention kinds: the masked softmax, the weighted sum, grouped heads, and the backends that compute them.
 
-A kind of attention is a *score*: one number per query and key. Everything else is here, so that a new score has masks,
-grouped-query heads, caches, recorded weights and every backend at once.
+A kind of attention is a *score*: one number per query and key. Everything else is here, so a new score works with masks,
+grouped-query heads, caches, recorded weights and every backend from the start.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 import torch
@@ -45,13 +45,13 @@ class Attention(nn.Module, ABC):
         super().__init_subclass__(**keywords)
         if "backends" in vars(cls):
             raise TypeError(
-                f"{cls.__qualname__} declares `backends`, which nothing would read: a backend says itself which scores it computes "
+                f"{cls.__qualname__} declares `backends`, which nothing reads: each backend declares which scores it computes "
                 f"(attnkit.attention.backend.Backend.refuses_score)"
             )
 
     def __init__(self, *, head_dim: int, num_heads: int = 1, num_kv_heads: int | None = None) -> None:
         super().__init__()
-        ordered()  # reads what is registered now, and not while a compiler traces
+        ordered()  # reads the registry now, not while a compiler traces
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -139,11 +139,7 @@ class Attention(nn.Module, ABC):
         projected: bool = False,
     ) -> Tensor:
         """Return the attention weights [B, H, Q, K], without dropout: each row sums to one, or to zero if it has no key."""
-        if not projected:
-            query, key = self.project_query(query), self.project_key(key)
-        mask, bias = prepare(mask, attn_bias, query, key)
-        chunks = [self.row_weights(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)]
-        weights = torch.cat(chunks, -2)
+        weights, mask = self._in_chunks(self.row_weights, query, key, mask, attn_bias, projected)
         return weights if mask is None or mask.alive is None else weights * mask.alive
 
     def logits(
@@ -155,11 +151,23 @@ class Attention(nn.Module, ABC):
         attn_bias: FiniteBias | Tensor | None = None,
         projected: bool = False,
     ) -> Tensor:
-        """Return what the softmax reads [B, H, Q, K]: scores and biases, and -inf at masked keys in rows with others."""
+        """Return the logits [B, H, Q, K] that the softmax reads: scores plus biases, -inf at masked keys unless the whole row is masked."""
+        return self._in_chunks(self.row_logits, query, key, mask, attn_bias, projected)[0]
+
+    def _in_chunks(
+        self,
+        compute: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        mask: Mask | Tensor | None,
+        attn_bias: FiniteBias | Tensor | None,
+        projected: bool,
+    ) -> tuple[Tensor, Mask | None]:
+        """Return the result of `compute` for all queries, [B, H, Q, K], a few at a time, and the mask with that of the bias."""
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
         mask, bias = prepare(mask, attn_bias, query, key)
-        return torch.cat([self.row_logits(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)], -2)
+        return torch.cat([compute(rows, key, m, b) for rows, m, b in self.chunks(query, key, mask, bias)], -2), mask
 
     def check_backend(self, backend: str) -> None:
         """Raise unless `backend` is `auto` or computes this score.
@@ -179,7 +187,7 @@ class Attention(nn.Module, ABC):
         return self.row_logits(query, key, mask, attn_bias).softmax(-1)
 
     def row_logits(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
-        """Return what the softmax of `row_weights` reads."""
+        """Return the logits [B, H, Q, K] of `row_weights`."""
         with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
             query, key = (x.float() if x.dtype in HALF else x for x in (query, key))
             logits = self.score(query, repeat_heads(key, query))  # [B, H, Q, K]

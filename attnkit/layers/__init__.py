@@ -1,26 +1,38 @@
-"""Layers: what stacks are made of."""
+"""Layers: what stacks are made of, and the configuration that they read."""
 
-from attnkit.layers.context_decoder import ContextDecoder, ContextState, Placement, Score
-from attnkit.layers.legality import check_legal
-from attnkit.layers.multi_head import KeyValues, MultiHead
-from attnkit.layers.recurrent import Cell, CellState, Recurrent, RecurrentLayer, RecurrentState
+from attnkit.layers.compatibility import check_compatible
+from attnkit.layers.config import (
+    AttentionConfig,
+    EncoderDecoderConfig,
+    RecurrentConfig,
+    RecurrentEncoderConfig,
+    RecurrentEncoderDecoderConfig,
+    TransformerConfig,
+)
+from attnkit.layers.context_decoder import ContextDecoder, ContextState, UnprojectedAttention
+from attnkit.layers.multi_head import KeyValues, MultiHeadAttention
+from attnkit.layers.recurrent import CellState, Recurrent, RecurrentLayer, RecurrentState
 from attnkit.layers.transformer import Transformer, TransformerState
 from attnkit.layers.transformer_layer import TransformerLayer
 
 __all__ = [
-    "Cell",
+    "AttentionConfig",
     "CellState",
     "ContextDecoder",
     "ContextState",
+    "EncoderDecoderConfig",
     "KeyValues",
-    "MultiHead",
-    "Placement",
+    "MultiHeadAttention",
     "Recurrent",
+    "RecurrentConfig",
+    "RecurrentEncoderConfig",
+    "RecurrentEncoderDecoderConfig",
     "RecurrentLayer",
     "RecurrentState",
-    "Score",
     "Transformer",
+    "TransformerConfig",
     "TransformerLayer",
     "TransformerState",
-    "check_legal",
+    "UnprojectedAttention",
+    "check_compatible",
 ]

@@ -1,31 +1,30 @@
 # https://arxiv.org/abs/1508.04025
-"""A recurrent decoder with a context: fixed, or found by attention at each step."""
+"""A recurrent decoder with a context: a fixed vector, or computed by attention at each step."""
 
-from dataclasses import dataclass
-from typing import Literal, cast
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from attnkit import masks
 from attnkit.attention import Attention
-from attnkit.layers.multi_head import KeyValues, MultiHead
-from attnkit.layers.recurrent import Cell, CellState, Recurrent, RecurrentLayer, RecurrentState
+from attnkit.layers.config import AttentionConfig, RecurrentEncoderDecoderConfig
+from attnkit.layers.multi_head import KeyValues, MultiHeadAttention
+from attnkit.layers.recurrent import CellState, Recurrent, RecurrentLayer, RecurrentState
 from attnkit.linear import Linear
 from attnkit.masks import Mask
-from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, attentions
+from attnkit.registry import ConfigurationError, attentions
 from attnkit.state import State
-
-Placement = Literal["after", "before"]
 
 
 @dataclass(frozen=True)
 class ContextState(State):
-    """What a recurrent decoder remembers.
+    """The state of a recurrent decoder.
 
     Attributes:
         layers: The state of each layer.
-        fed: [B, D] what joins the next input: the fixed context, or the last output (input feeding); None if nothing does.
+        fed: [B, D] the vector read with the next input: the fixed context, or the last output (input feeding); or None.
         memory: Keys and values of attention, or None without it.
         memory_mask: [B, S] bool, or None.
     """
@@ -36,35 +35,30 @@ class ContextState(State):
     memory_mask: Tensor | None = None
 
 
-class Score(nn.Module):
-    """Attention by a score alone, as recurrent models have it: states are queries, keys and values, without projections.
+class UnprojectedAttention(nn.Module):
+    """Attention of one head without projections, as in recurrent models: the states are queries, keys and values.
 
     Args:
-        d_model: Width of queries and memory D.
-        attention: The score.
-        dropout: Probability of dropping an attention weight.
-        backend: What computes the attention; changes no result.
+        config: The options; `head_dim` and `bias` concern projections and are ignored.
 
     Raises:
         ConfigurationError: An unknown attention, or a wrong argument of it.
-        ValueError: `dropout` is outside [0, 1], or the attention has no such backend.
+        ValueError: The score has no such backend.
 
     Example:
-        >>> attention = Score(d_model=8, attention="dot_product")
+        >>> attention = UnprojectedAttention(AttentionConfig(d_model=8, num_heads=1, attention="dot_product"))
         >>> attention(torch.randn(2, 5, 8), attention.key_values(torch.randn(2, 7, 8))).shape
         torch.Size([2, 5, 8])
     """
 
-    def __init__(self, *, d_model: int, attention: AttentionSpec, dropout: float = 0.0, backend: BackendName = "auto") -> None:
+    def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout must be in [0, 1], but is {dropout}")
-        self.attention: Attention = attentions.build(attention, head_dim=d_model, num_heads=1, num_kv_heads=1)
-        self.attention.check_backend(backend)
-        self.dropout, self.backend = dropout, backend
+        self.attention: Attention = attentions.build(config.attention, head_dim=config.d_model, num_heads=1, num_kv_heads=1)
+        self.attention.check_backend(config.backend)
+        self.dropout, self.backend = config.attention_dropout, config.backend
 
     def key_values(self, memory: Tensor) -> KeyValues:
-        """Project what is attended to, [B, K, D], with the score's own weights."""
+        """Return the keys and values of the memory [B, K, D], projected by the score's own weights."""
         return KeyValues(self.attention.project_key(memory[:, None]), memory[:, None])
 
     def forward(self, x: Tensor, memory: KeyValues, *, mask: Mask | None = None, first_query: int = 0) -> Tensor:
@@ -84,64 +78,47 @@ class Score(nn.Module):
 
 
 class ContextDecoder(nn.Module):
-    """Recurrent layers that read a context beside their input, or join it to their output.
+    """Recurrent layers that read a context with their input, or join it to their output.
 
     Args:
-        cell: `rnn`, `lstm` or `gru`.
-        d_model: Width of inputs, states and outputs D.
-        num_layers: Layers.
-        attention: What finds the context at each step, or None: it is the encoder's last state.
-        num_heads: Heads; 1 is the score alone, more are projected (`MultiHead`).
-        placement: `after` attends with the new state of the highest layer (Luong), `before` with the last state of the lowest one, which
-            reads the context with its input (Bahdanau). Without attention: whether the fixed context is the first state alone, or read
-            with every input too.
-        input_feeding: With `after`: whether the last output is read with the next input.
-        dropout: Probability of dropping an element of each layer's input and output.
-        attention_dropout: Probability of dropping an attention weight.
-        backend: What computes the attention; changes no result.
+        config: The options. With `placement` `after`, attention reads the new state of the highest layer (Luong); with `before`, the last
+            state of the lowest layer, which reads the context with its input (Bahdanau). Without attention, the fixed context is the first
+            state alone (`after`), or is also read with every input (`before`).
 
     Raises:
         ConfigurationError: An unknown name, or input feeding where there is nothing to feed.
-        ValueError: A width, count or probability is out of range, or the attention has no such backend.
+        ValueError: `num_heads` does not divide `d_model`, or the score has no such backend.
 
     Example:
-        >>> decoder = ContextDecoder(cell="gru", d_model=8, num_layers=2, attention="additive", placement="before")
-        >>> encoder = Recurrent(cell="gru", d_model=8, num_layers=2)
+        >>> config = RecurrentEncoderDecoderConfig(d_model=8, num_layers=2, cell="gru", attention="additive", placement="before")
+        >>> encoder, decoder = Recurrent(config), ContextDecoder(config)
         >>> y, state = decoder(torch.randn(3, 4, 8), decoder.start(*encoder(torch.randn(3, 6, 8))))
         >>> y.shape
         torch.Size([3, 4, 8])
     """
 
-    def __init__(
-        self,
-        *,
-        cell: Cell,
-        d_model: int,
-        num_layers: int,
-        attention: AttentionSpec | None,
-        num_heads: int = 1,
-        placement: Placement = "after",
-        input_feeding: bool = False,
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        backend: BackendName = "auto",
-    ) -> None:
+    def __init__(self, config: RecurrentEncoderDecoderConfig) -> None:
         super().__init__()
+        d_model, attention, placement = config.d_model, config.attention, config.placement
         if placement not in ("after", "before"):
             raise ConfigurationError(f"placement must be after or before, but is {placement!r}")
-        if input_feeding and (attention is None or placement == "before"):
+        if config.input_feeding and (attention is None or placement == "before"):
             why = "there is no attention" if attention is None else "placement 'before' reads the context with the input already"
-            raise ConfigurationError(f"input_feeding feeds what attention after the cell found, but {why}; leave it out")
-        self.d_model, self.placement, self.input_feeding = d_model, placement, input_feeding
-        input_dim = 2 * d_model if input_feeding or placement == "before" else d_model
-        self.recurrent = Recurrent(cell=cell, d_model=d_model, num_layers=num_layers, input_dim=input_dim, dropout=dropout)
-        self.attention: Score | MultiHead | None = None
-        if attention is not None and num_heads == 1:
-            self.attention = Score(d_model=d_model, attention=attention, dropout=attention_dropout, backend=backend)
-        elif attention is not None:
-            self.attention = MultiHead(
-                d_model=d_model, num_heads=num_heads, attention=attention, dropout=attention_dropout, backend=backend
+            raise ConfigurationError(f"input_feeding needs attention after the cell, but {why}; leave it out")
+        self.d_model, self.placement, self.input_feeding = d_model, placement, config.input_feeding
+        input_dim = 2 * d_model if config.input_feeding or placement == "before" else d_model
+        layers = config if config.num_decoder_layers is None else replace(config, num_layers=config.num_decoder_layers)
+        self.recurrent = Recurrent(layers, input_dim=input_dim)
+        self.attention: UnprojectedAttention | MultiHeadAttention | None = None
+        if attention is not None:
+            heads = AttentionConfig(
+                d_model=d_model,
+                num_heads=config.num_heads,
+                attention=attention,
+                attention_dropout=config.attention_dropout,
+                backend=config.backend,
             )
+            self.attention = UnprojectedAttention(heads) if config.num_heads == 1 else MultiHeadAttention(heads)
         has_context = attention is not None or placement == "before"
         self.readout = Linear(2 * d_model, d_model, bias=False) if has_context else None
 
@@ -190,14 +167,14 @@ class ContextDecoder(nn.Module):
 
     def _attend_before(self, x: Tensor, state: ContextState, mask: Mask | None) -> tuple[Tensor, tuple[CellState, ...]]:
         """Read a context with each input: the lowest layer takes one token at a time, those above the whole sequence."""
-        lowest, here = cast(RecurrentLayer, self.recurrent.layers[0]), state.layers[0]
+        lowest, last = cast(RecurrentLayer, self.recurrent.layers[0]), state.layers[0]
         contexts, outputs = [], []
         for t, token in enumerate(x.unbind(1)):
-            contexts.append(self._attend(here.hidden[:, None], state, mask, first_query=t)[:, 0])
-            here = lowest.step(self.recurrent.dropout(torch.cat([token, contexts[-1]], -1), position=t), here)
-            outputs.append(here.hidden)
+            contexts.append(self._attend(last.hidden[:, None], state, mask, first_query=t)[:, 0])
+            last = lowest.step(self.recurrent.dropout(torch.cat([token, contexts[-1]], -1), position=t), last)
+            outputs.append(last.hidden)
         y, above = self.recurrent.run(torch.stack(outputs, 1), state.layers, first=1)
-        return self._join(torch.stack(contexts, 1), y), (here, *above.layers)
+        return self._join(torch.stack(contexts, 1), y), (last, *above.layers)
 
     def _attend(self, query: Tensor, state: ContextState, mask: Mask | None, *, first_query: int = 0) -> Tensor:
         assert self.attention is not None

@@ -9,16 +9,18 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from attnkit.attention import Attention, FiniteBias
+from attnkit.layers.config import AttentionConfig
 from attnkit.linear import Linear
 from attnkit.masks import Mask
+from attnkit.norm import Norm
 from attnkit.position import Rotation
-from attnkit.registry import AttentionSpec, BackendName, attentions
+from attnkit.registry import attentions, norms
 from attnkit.state import State
 
 
 @dataclass(frozen=True)
 class KeyValues(State):
-    """What a query attends to, projected once: the cache of a layer.
+    """The keys and values of a layer, projected once: its cache.
 
     Attributes:
         key: [B, Hkv, K, E], projected by the score too, and rotated.
@@ -33,68 +35,49 @@ class KeyValues(State):
         return KeyValues(torch.cat([self.key, new.key], -2), torch.cat([self.value, new.value], -2))
 
 
-class MultiHead(nn.Module):
+class MultiHeadAttention(nn.Module):
     r"""Multi-head attention (MHA), grouped-query (GQA) and multi-query attention (MQA), with any registered score.
 
     Equation:
-        $$\mathrm{MultiHead}(x, m) = W_O \, [\mathrm{attention}_h(W_{Q,h} x, W_{K,h} m, W_{V,h} m)]_h$$
+        $$\mathrm{MultiHead}(x, m) = W_O \, [\mathrm{attention}_h(\nu_Q(W_{Q,h} x), \nu_K(W_{K,h} m), W_{V,h} m)]_h$$
+        where $\nu_Q, \nu_K$ are the norms of `query_key_norm`, each with one scale for all heads, or do nothing without it
 
-    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; Ainslie et al. 2023, https://arxiv.org/abs/2305.13245 (GQA)
+    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; Ainslie et al. 2023, https://arxiv.org/abs/2305.13245 (GQA); Henry et al.
+    2020, https://arxiv.org/abs/2010.04245, and Dehghani et al. 2023, https://arxiv.org/abs/2302.05442 (query-key normalisation)
 
     Args:
-        d_model: Width of queries, memory and output D.
-        num_heads: Query heads H.
-        num_kv_heads: Key and value heads: H (default) is MHA, 1 is MQA, a divisor of H is GQA.
-        head_dim: Width of a head (default D / H).
-        attention: The score.
-        bias: Whether the four projections have biases.
-        dropout: Probability of dropping an attention weight.
-        backend: What computes the attention; changes no result.
+        config: The options.
 
     Raises:
-        ValueError: `num_heads` does not divide `d_model`, or `num_kv_heads` does not divide `num_heads`; a width is not positive, or
-            `dropout` is outside [0, 1].
+        ValueError: `num_kv_heads` does not divide `num_heads`, or the score has no such backend.
         ConfigurationError: An unknown attention, or a wrong argument of it.
 
     Example:
-        >>> attention = MultiHead(d_model=16, num_heads=4, num_kv_heads=2, attention="additive")
+        >>> attention = MultiHeadAttention(AttentionConfig(d_model=16, num_heads=4, num_kv_heads=2, attention="additive"))
         >>> x, memory = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
         >>> attention(x, attention.key_values(memory)).shape
         torch.Size([2, 5, 16])
     """
 
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        num_heads: int,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        attention: AttentionSpec = "scaled_dot_product",
-        bias: bool = True,
-        dropout: float = 0.0,
-        backend: BackendName = "auto",
-    ) -> None:
+    def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
-        if num_heads < 1 or (head_dim is None and d_model % num_heads):
-            raise ValueError(f"num_heads ({num_heads}) must divide d_model ({d_model}), or head_dim be given")
-        head_dim = d_model // num_heads if head_dim is None else head_dim
-        if d_model < 1 or head_dim < 1:
-            raise ValueError(f"d_model ({d_model}) and head_dim ({head_dim}) must be positive")
-        if not 0 <= dropout <= 1:
-            raise ValueError(f"dropout must be in [0, 1], but is {dropout}")
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.head_dim, self.dropout, self.backend = head_dim, dropout, backend
-        self.attention: Attention = attentions.build(attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
-        self.attention.check_backend(backend)
+        d_model, num_heads, bias = config.d_model, config.num_heads, config.bias
+        head_dim = d_model // num_heads if config.head_dim is None else config.head_dim
+        num_kv_heads = num_heads if config.num_kv_heads is None else config.num_kv_heads
+        self.head_dim, self.dropout, self.backend = head_dim, config.attention_dropout, config.backend
+        self.attention: Attention = attentions.build(config.attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        self.attention.check_backend(config.backend)
         self.query = Linear(d_model, num_heads * head_dim, bias=bias)
         self.key = Linear(d_model, num_kv_heads * head_dim, bias=bias)
         self.value = Linear(d_model, num_kv_heads * head_dim, bias=bias)
         self.output = Linear(num_heads * head_dim, d_model, bias=bias)
+        norm = config.query_key_norm
+        self.query_norm: Norm | None = None if norm is None else norms.build(norm, d_model=head_dim)
+        self.key_norm: Norm | None = None if norm is None else norms.build(norm, d_model=head_dim)
 
     def key_values(self, memory: Tensor, *, rotation: Rotation | None = None) -> KeyValues:
-        """Project what is attended to, [B, K, D]. The result can be kept, and appended to."""
-        key = self.attention.project_key(self._heads(self.key(memory)))
+        """Return the keys and values of the memory [B, K, D]. They can be cached, and appended to."""
+        key = self.attention.project_key(self._heads(self.key(memory), self.key_norm))
         return KeyValues(key if rotation is None else rotation(key), self._heads(self.value(memory)))
 
     def forward(
@@ -108,7 +91,7 @@ class MultiHead(nn.Module):
         first_query: int = 0,
     ) -> Tensor:
         """Attend from `x` [B, Q, D] to `memory`, giving [B, Q, D]; the other arguments are those of `Attention.forward`."""
-        query = self.attention.project_query(self._heads(self.query(x)))
+        query = self.attention.project_query(self._heads(self.query(x), self.query_norm))
         heads = self.attention(
             query if rotation is None else rotation(query),
             memory.key,
@@ -123,6 +106,6 @@ class MultiHead(nn.Module):
         y: Tensor = self.output(rearrange(heads, "b h q d -> b q (h d)"))
         return y
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _heads(self, x: Tensor, norm: Norm | None = None) -> Tensor:
         heads: Tensor = rearrange(x, "b t (h d) -> b h t d", d=self.head_dim)
-        return heads
+        return heads if norm is None else norm(heads).to(heads.dtype)  # under autocast, a norm may compute in fp32

@@ -1,18 +1,17 @@
 # https://doi.org/10.1162/neco.1997.9.8.1735
-"""Recurrent layers on torch's fused sequence kernels, with padding that never touches a state."""
+"""Recurrent layers on torch's fused sequence kernels; padding never changes a state."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from attnkit import masks
 from attnkit.dropout import Dropout
+from attnkit.layers.config import Cell, RecurrentConfig
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
-
-Cell = Literal["rnn", "lstm", "gru"]
 
 GATES: dict[Cell, int] = {"rnn": 1, "lstm": 4, "gru": 3}
 """Blocks of rows in a weight, in torch's order: input, forget, candidate, output (LSTM); reset, update, candidate (GRU)."""
@@ -23,7 +22,7 @@ SHUT = 1e4
 
 @dataclass(frozen=True)
 class CellState(State):
-    """What one recurrent layer remembers.
+    """The state of one recurrent layer.
 
     Attributes:
         hidden: [B, H].
@@ -36,7 +35,7 @@ class CellState(State):
 
 @dataclass(frozen=True)
 class RecurrentState(State):
-    """What recurrent layers remember of the tokens so far, from the lowest layer to the highest."""
+    """The states of all layers after the tokens so far, from the lowest layer to the highest."""
 
     layers: tuple[CellState, ...]
 
@@ -163,55 +162,41 @@ class RecurrentLayer(nn.Module):
 class Recurrent(nn.Module):
     """Recurrent layers, each over the outputs of the one below; with two directions, each has half of the width.
 
-    Dropout is on what goes up, never on what a state hands on in time (Zaremba et al. 2014, https://arxiv.org/abs/1409.2329).
+    Dropout applies between layers, never to a state passed on in time (Zaremba et al. 2014, https://arxiv.org/abs/1409.2329).
 
     Args:
-        cell: `rnn`, `lstm` or `gru`.
-        d_model: Width of the output D.
-        num_layers: Layers.
+        config: The options.
         input_dim: Width of the input (default: D).
-        bidirectional: Whether every layer reads the sequence from both ends.
-        dropout: Probability of dropping an element of each layer's input, and of the output.
+        bidirectional: Whether every layer reads the sequence in both directions.
 
     Raises:
         ConfigurationError: No such cell, or an odd `d_model` with two directions.
-        ValueError: A width, count or probability is out of range.
 
     Example:
-        >>> layers = Recurrent(cell="lstm", d_model=8, num_layers=2, bidirectional=True)
+        >>> layers = Recurrent(RecurrentConfig(d_model=8, num_layers=2, cell="lstm"), bidirectional=True)
         >>> y, state = layers(torch.randn(2, 5, 8), key_mask=torch.tensor([[True] * 5, [False] * 2 + [True] * 3]))
         >>> y.shape, y[1, :2].abs().sum().item()
         (torch.Size([2, 5, 8]), 0.0)
     """
 
-    def __init__(
-        self,
-        *,
-        cell: Cell,
-        d_model: int,
-        num_layers: int,
-        input_dim: int | None = None,
-        bidirectional: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, config: RecurrentConfig, *, input_dim: int | None = None, bidirectional: bool = False) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers must be positive, but is {num_layers}")
+        cell, d_model = config.cell, config.d_model
         if bidirectional and d_model % 2:
             raise ConfigurationError(f"a bidirectional layer gives half of d_model to each direction, so d_model ({d_model}) must be even")
         width = d_model // 2 if bidirectional else d_model
-        inputs = [d_model if input_dim is None else input_dim, *[d_model] * (num_layers - 1)]
+        inputs = [d_model if input_dim is None else input_dim, *[d_model] * (config.num_layers - 1)]
         self.layers = nn.ModuleList(RecurrentLayer(cell=cell, input_dim=i, hidden_dim=width) for i in inputs)
         backward = inputs if bidirectional else []
         self.backward_layers = nn.ModuleList(RecurrentLayer(cell=cell, input_dim=i, hidden_dim=width) for i in backward)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Run the layers over `x`, after the tokens that `state` remembers.
 
         Args:
             x: [B, T, I].
-            key_mask: [B, T] bool, True = real token, on whatever side (default: all).
+            key_mask: [B, T] bool, True = real token; padding may be on either side (default: all real).
             state: Of the tokens before (default: zeros); layers in two directions have none.
 
         Returns:

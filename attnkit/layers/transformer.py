@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1706.03762
-"""N Transformer layers with positions: the body of every Transformer stack."""
+"""N Transformer layers with positions: the core of every Transformer stack."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -10,28 +10,19 @@ from torch import Tensor, nn
 from attnkit import masks
 from attnkit.attention import FiniteBias
 from attnkit.dropout import Dropout
-from attnkit.layers.legality import check_legal
+from attnkit.layers.compatibility import check_compatible
+from attnkit.layers.config import TransformerConfig
 from attnkit.layers.multi_head import KeyValues
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.position import Position, Rotation
-from attnkit.registry import (
-    AttentionSpec,
-    BackendName,
-    ConfigurationError,
-    FeedForwardSpec,
-    NormSpec,
-    PositionSpec,
-    ResidualSpec,
-    norms,
-    positions,
-)
+from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, norms, positions
 from attnkit.state import State
 
 
 @dataclass(frozen=True)
 class TransformerState(State):
-    """What a decoder remembers of the tokens so far.
+    """The cache of a decoder, for the tokens so far.
 
     Attributes:
         positions: [B, K].
@@ -54,102 +45,44 @@ class Transformer(nn.Module):
     """Positions, dropout, layers, and a final norm where the residual kind leaves the stream without one.
 
     Args:
-        d_model: Width of the stream D.
-        num_layers: Layers N.
-        num_heads: Query heads.
+        config: The options.
         causal: Whether a token attends only itself and earlier ones.
-        num_kv_heads: Key and value heads (default: as many).
-        head_dim: Width of a head (default: d_model / num_heads).
-        attention: The score of self-attention.
         cross_attention: The score of cross-attention, or None for layers without memory.
-        position: Positions, shared by all layers.
-        cross_position: Positions inside cross-attention, of a token against the memory's: `none`, or a kind that rotates or adds a bias.
-        norm: The norm.
-        feed_forward: The position-wise part.
-        residual: How each sublayer joins the stream.
-        dropout: Probability of dropping an element of the embeddings and of each sublayer's output.
-        attention_dropout: Probability of dropping an attention weight.
-        bias: Whether the attention projections have biases.
-        window: Self-attention reaches fewer than `window` tokens away (default: all).
-        embedding_norm: Whether the sum of embeddings and positions is normalised, before the dropout (BERT).
-        final_norm: Whether a norm ends the stack (default: if the residual kind needs one).
-        backend: What computes the attention; changes no result.
+        cross_position: Position encoding inside cross-attention: `none`, or a kind that rotates or adds a bias.
 
     Raises:
-        ConfigurationError: A position kind is not legal with its attention kind, or a spec is wrong.
-        ValueError: A width, count or probability is out of range.
+        ConfigurationError: A position encoding does not work with its score, or a spec is wrong.
 
     Example:
-        >>> body = Transformer(d_model=8, num_layers=2, num_heads=2, causal=True)
-        >>> y, state = body(torch.randn(1, 3, 8))
-        >>> y_next, state = body(torch.randn(1, 1, 8), state=state)
+        >>> layers = Transformer(TransformerConfig(d_model=8, num_layers=2, num_heads=2), causal=True)
+        >>> y, state = layers(torch.randn(1, 3, 8))
+        >>> y_next, state = layers(torch.randn(1, 1, 8), state=state)
         >>> state.positions
         tensor([[0, 1, 2, 3]])
     """
 
     def __init__(
         self,
+        config: TransformerConfig,
         *,
-        d_model: int,
-        num_layers: int,
-        num_heads: int,
         causal: bool,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        attention: AttentionSpec = "scaled_dot_product",
         cross_attention: AttentionSpec | None = None,
-        position: PositionSpec = "sinusoidal",
         cross_position: PositionSpec = "none",
-        norm: NormSpec = "layer_norm",
-        feed_forward: FeedForwardSpec = "mlp",
-        residual: ResidualSpec = "pre_norm",
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        bias: bool = True,
-        window: int | None = None,
-        embedding_norm: bool = False,
-        final_norm: bool | None = None,
-        backend: BackendName = "auto",
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers must be positive, but is {num_layers}")
-        if window is not None and window < 1:
-            raise ValueError(f"window must be at least 1 (the token itself), but is {window}")
-        check_legal(attention=attention, position=position)
+        check_compatible(attention=config.attention, position=config.position)
         if cross_attention is not None:
-            check_legal(attention=cross_attention, position=cross_position, is_cross=True)
-        self.causal, self.window = causal, window
-        layers = [
-            TransformerLayer(
-                d_model=d_model,
-                num_heads=num_heads,
-                num_kv_heads=num_kv_heads,
-                head_dim=head_dim,
-                attention=attention,
-                cross_attention=cross_attention,
-                norm=norm,
-                feed_forward=feed_forward,
-                residual=residual,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-                bias=bias,
-                backend=backend,
-            )
-            for _ in range(num_layers)
-        ]
-        first = layers[0]
+            check_compatible(attention=cross_attention, position=cross_position, is_cross=True)
+        self.causal, self.window = causal, config.window
+        layers = [TransformerLayer(config, cross_attention=cross_attention) for _ in range(config.num_layers)]
         self.layers = nn.ModuleList(layers)
-        self.position: Position = positions.build(
-            position, d_model=d_model, head_dim=first.self_attention.head_dim, num_heads=num_heads, bidirectional=not causal
-        )
-        self.cross_position: Position = positions.build(
-            cross_position, d_model=d_model, head_dim=first.self_attention.head_dim, num_heads=num_heads, bidirectional=True
-        )
-        self.embedding_norm: nn.Module | None = norms.build(norm, d_model=d_model) if embedding_norm else None
-        self.dropout = Dropout(dropout)
-        final_norm = first.feed_forward_residual.needs_final_norm if final_norm is None else final_norm
-        self.final_norm: nn.Module | None = norms.build(norm, d_model=d_model) if final_norm else None
+        widths = {"d_model": config.d_model, "head_dim": layers[0].self_attention.head_dim, "num_heads": config.num_heads}
+        self.position: Position = positions.build(config.position, **widths, bidirectional=not causal)
+        self.cross_position: Position = positions.build(cross_position, **widths, bidirectional=True)
+        self.embedding_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if config.embedding_norm else None
+        self.dropout = Dropout(config.dropout)
+        final_norm = layers[0].feed_forward_residual.needs_final_norm if config.final_norm is None else config.final_norm
+        self.final_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if final_norm else None
 
     def forward(
         self,
@@ -171,7 +104,7 @@ class Transformer(nn.Module):
             [B, T, D], and the state after `x`.
 
         Raises:
-            ConfigurationError: The sequence is longer than the positions allow.
+            ConfigurationError: The sequence is longer than the position encoding allows.
         """
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
@@ -179,23 +112,23 @@ class Transformer(nn.Module):
         if self.position.max_length is not None and past + length > self.position.max_length:
             raise ConfigurationError(
                 f"a sequence of {past + length} tokens does not fit into positions that end at {self.position.max_length}; "
-                f"shorten it, raise the position's max_length, or use positions without an end (sinusoidal, rotary, alibi, relative)"
+                f"shorten it, raise the position's max_length, or use positions of any length (sinusoidal, rotary, alibi, relative)"
             )
-        plain = key_mask is None and state.key_mask is None  # no padding: positions are columns, the same in every row
         if key_mask is not None:
             masks.check_bool(key_mask, "key_mask", x.shape[:2])
-        seen = None if plain else _extend(state.key_mask, key_mask, batch, past, length, x.device)
+        if key_mask is not None or state.key_mask is not None:
+            key_mask = _extend(state.key_mask, key_mask, batch, past, length, x.device)  # [B, K]
         columns = torch.arange(past + length, device=x.device)[None]  # [1, K]
-        every = columns if seen is None else masks.positions(seen)  # [1 or B, K]
-        here = every[:, past:]
-        added = _embedding(self.position, here, columns)
+        key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding as the columns
+        query_positions = key_positions[:, past:]
+        added = _embedding(self.position, query_positions, columns)
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
-        rotation, bias = _rotation(self.position, here, columns), _bias(self.position, here, every)
-        mask = self._mask(here, every, seen, attn_mask)
+        rotation, bias = _rotation(self.position, query_positions, columns), _bias(self.position, query_positions, key_positions)
+        mask = self._mask(query_positions, key_positions, key_mask, attn_mask)
         memory_mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))
-        memory_bias = None if state.memory_positions is None else _bias(self.cross_position, here, state.memory_positions)
-        memory_rotation = _rotation(self.cross_position, here, columns)
+        memory_bias = None if state.memory_positions is None else _bias(self.cross_position, query_positions, state.memory_positions)
+        memory_rotation = _rotation(self.cross_position, query_positions, columns)
         caches = []
         for i, layer in enumerate(self.layers):
             x, cache = layer(
@@ -211,7 +144,8 @@ class Transformer(nn.Module):
             )
             caches.append(cache)
         x = x if self.final_norm is None else self.final_norm(x)
-        return x, TransformerState(every.expand(batch, -1), seen, tuple(caches), state.memory, state.memory_mask, state.memory_positions)
+        positions = key_positions.expand(batch, -1)
+        return x, TransformerState(positions, key_mask, tuple(caches), state.memory, state.memory_mask, state.memory_positions)
 
     def start(self, memory: Tensor, memory_mask: Tensor | None = None) -> TransformerState:
         """Return the state before the first token, with the memory [B, S, D] projected for every layer."""
@@ -219,27 +153,28 @@ class Transformer(nn.Module):
         if memory_mask is not None:
             masks.check_bool(memory_mask, "memory_mask", memory.shape[:2])
         columns = torch.arange(length, device=memory.device)[None]  # [1, S]
-        there = columns if memory_mask is None else masks.positions(memory_mask)  # [1 or B, S]
-        rotation = _rotation(self.cross_position, there, columns)
+        memory_positions = columns if memory_mask is None else masks.positions(memory_mask)  # [1 or B, S]
+        rotation = _rotation(self.cross_position, memory_positions, columns)
         return TransformerState(
             positions=torch.empty(batch, 0, dtype=torch.long, device=memory.device),
             memory=tuple(cast(TransformerLayer, layer).project_memory(memory, rotation=rotation) for layer in self.layers),
             memory_mask=memory_mask,
-            memory_positions=there.expand(batch, -1),
+            memory_positions=memory_positions.expand(batch, -1),
         )
 
-    def _mask(self, here: Tensor, every: Tensor, seen: Tensor | None, attn_mask: Tensor | None) -> Mask | None:
-        window = None if self.window is None else masks.sliding_window(here, every, self.window)
-        other = masks.combine(None if seen is None else masks.key(seen), window, attn_mask)
-        if not self.causal or (here.shape[1] == 1 and seen is None):  # a single newest query sees all keys
+    def _mask(self, query_positions: Tensor, key_positions: Tensor, key_mask: Tensor | None, attn_mask: Tensor | None) -> Mask | None:
+        window = None if self.window is None else masks.sliding_window(query_positions, key_positions, self.window)
+        other = masks.combine(None if key_mask is None else masks.key(key_mask), window, attn_mask)
+        queries, keys = query_positions.shape[1], key_positions.shape[1]
+        if not self.causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends all keys
             return Mask.of(other)
-        if other is None and here.shape[1] == every.shape[1]:
+        if other is None and queries == keys:
             return Mask(causal=True)
-        return Mask.of(masks.combine(masks.causal(here, every), other))
+        return Mask.of(masks.combine(masks.causal(query_positions, key_positions), other))
 
 
 def _embedding(position: Position, positions: Tensor, columns: Tensor) -> Tensor | None:
-    """Return what is added at `positions` [1 or B, T]: for a batch, rows of one table for all columns, not a table for each row."""
+    """Return what is added at `positions` [1 or B, T]: a batch takes its rows from one table for all columns."""
     if positions.shape[0] == 1:
         return position.embedding(positions)
     table = position.embedding(columns)
@@ -247,7 +182,7 @@ def _embedding(position: Position, positions: Tensor, columns: Tensor) -> Tensor
 
 
 def _rotation(position: Position, positions: Tensor, columns: Tensor) -> Rotation | None:
-    """Return the rotation at `positions` [1 or B, T], likewise."""
+    """Return the rotation at `positions` [1 or B, T], in the same way."""
     if positions.shape[0] == 1:
         return position.rotation(positions)
     table = position.rotation(columns)

@@ -1,79 +1,45 @@
 # https://arxiv.org/abs/1706.03762
-"""One layer of a Transformer: self-attention, perhaps cross-attention, feed-forward."""
+"""One layer of a Transformer: self-attention, optional cross-attention, feed-forward."""
 
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor, nn
 
 from attnkit.attention import FiniteBias
 from attnkit.feed_forward import FeedForward
-from attnkit.layers.multi_head import KeyValues, MultiHead
+from attnkit.layers.config import TransformerConfig
+from attnkit.layers.multi_head import KeyValues, MultiHeadAttention
 from attnkit.masks import Mask
 from attnkit.position import Rotation
-from attnkit.registry import AttentionSpec, BackendName, FeedForwardSpec, NormSpec, ResidualSpec, feed_forwards, norms, residuals
+from attnkit.registry import AttentionSpec, feed_forwards, norms, residuals
 from attnkit.residual import Residual
 
 
 class TransformerLayer(nn.Module):
-    """A layer of an encoder (no cross-attention), a decoder-only stack (the same, with a causal mask) or a decoder with memory.
+    """A layer of an encoder, of a decoder-only stack (the same, with a causal mask), or of a decoder with cross-attention.
 
     Args:
-        d_model: Width of the stream D.
-        num_heads: Query heads.
-        num_kv_heads: Key and value heads (default: as many).
-        head_dim: Width of a head (default: d_model / num_heads).
-        attention: The score of self-attention.
+        config: The options.
         cross_attention: The score of cross-attention, or None for a layer without memory.
-        norm: The norm that the residuals use.
-        feed_forward: The position-wise part.
-        residual: How each sublayer joins the stream.
-        dropout: Probability of dropping an element of a sublayer's output.
-        attention_dropout: Probability of dropping an attention weight.
-        bias: Whether the attention projections have biases.
-        backend: What computes the attention.
 
     Example:
         >>> import torch
-        >>> layer = TransformerLayer(d_model=8, num_heads=2)
+        >>> layer = TransformerLayer(TransformerConfig(d_model=8, num_layers=1, num_heads=2))
         >>> y, cache = layer(torch.randn(1, 3, 8))
         >>> y.shape, cache.key.shape
         (torch.Size([1, 3, 8]), torch.Size([1, 2, 3, 4]))
     """
 
-    def __init__(
-        self,
-        *,
-        d_model: int,
-        num_heads: int,
-        num_kv_heads: int | None = None,
-        head_dim: int | None = None,
-        attention: AttentionSpec = "scaled_dot_product",
-        cross_attention: AttentionSpec | None = None,
-        norm: NormSpec = "layer_norm",
-        feed_forward: FeedForwardSpec = "mlp",
-        residual: ResidualSpec = "pre_norm",
-        dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        bias: bool = True,
-        backend: BackendName = "auto",
-    ) -> None:
+    def __init__(self, config: TransformerConfig, *, cross_attention: AttentionSpec | None = None) -> None:
         super().__init__()
-        multi_head = partial(
-            MultiHead,
-            d_model=d_model,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            bias=bias,
-            dropout=attention_dropout,
-            backend=backend,
-        )
-        join = partial(residuals.build, residual, make_norm=partial(norms.build, norm, d_model=d_model), dropout=dropout)
-        self.self_attention = multi_head(attention=attention)
+        make_norm = partial(norms.build, config.norm, d_model=config.d_model)
+        join = partial(residuals.build, config.residual, make_norm=make_norm, dropout=config.dropout)
+        self.self_attention = MultiHeadAttention(config)
         self.self_attention_residual: Residual = join()
-        self.cross_attention = None if cross_attention is None else multi_head(attention=cross_attention)
+        self.cross_attention = None if cross_attention is None else MultiHeadAttention(replace(config, attention=cross_attention))
         self.cross_attention_residual: Residual | None = None if cross_attention is None else join()
-        self.feed_forward: FeedForward = feed_forwards.build(feed_forward, d_model=d_model)
+        self.feed_forward: FeedForward = feed_forwards.build(config.feed_forward, d_model=config.d_model)
         self.feed_forward_residual: Residual = join()
 
     def forward(

@@ -1,16 +1,24 @@
-"""What models share: the spec they are rebuilt from, and generation."""
+"""The base of all models: the spec they are rebuilt from, and generation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from attnkit.decoding import Generation, Hypotheses, Options, Start, beam, stream
 from attnkit.state import State
+
+
+class SpecialTokens(TypedDict):
+    """The ids of the tokens that fill the rows of a batch, start a target, and end a sequence (None: nothing does)."""
+
+    pad_id: int
+    bos_id: int
+    eos_id: int | None
 
 
 class Model(nn.Module):
@@ -25,9 +33,9 @@ class Model(nn.Module):
 
     spec: dict[str, Any]
 
-    def __init__(self, *, pad_id: int, bos_id: int, eos_id: int | None) -> None:
+    def __init__(self, **special_tokens: Unpack[SpecialTokens]) -> None:
         super().__init__()
-        self.pad_id, self.bos_id, self.eos_id = pad_id, bos_id, eos_id
+        self.pad_id, self.bos_id, self.eos_id = special_tokens["pad_id"], special_tokens["bos_id"], special_tokens["eos_id"]
 
 
 class GeneratingModel(Model, ABC):
@@ -41,19 +49,52 @@ class GeneratingModel(Model, ABC):
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
         """Return where the generation from `inputs` [B, T] starts (`mask` [B, T] bool, True = real token)."""
 
-    def _generate(self, inputs: Tensor, mask: Tensor | None, options: Options) -> Tensor:
+    def generate(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Tensor:
+        """Generate tokens, without dropout or gradients. Rows do not depend on each other.
+
+        Args:
+            inputs: [B, T]: the source of an encoder-decoder, or the prompt of a decoder, with at least one real token in each row.
+            mask: [B, T] bool, True = real token (default: all); padding may be on either side.
+            **options: `max_length=64`, `min_length=0`, `beam_size=1`, `length_penalty=1.0`, `temperature`, `top_k`, `top_p`,
+                `repetition_penalty=1.0`, `end_tokens`, `seed`: the fields of `attnkit.decoding.Generation`.
+
+        Returns:
+            The new tokens [B, L], without the start token, with end tokens; rows that ended are filled with `pad_id`.
+
+        Raises:
+            ConfigurationError: An option is wrong, or learned positions are too few.
+            ValueError: A row of the prompt is empty, or the mask has another shape.
+            TypeError: The mask is not bool.
+        """
         generation = self._generation(options)
         with generating(self):
             if generation.beam_size > 1:
                 return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
             return torch.stack(list(stream(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)), 1)
 
-    def _n_best(self, inputs: Tensor, mask: Tensor | None, options: Options) -> Hypotheses:
+    def n_best(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
+        """Return all hypotheses that a beam search ends with, best first, with their scores; arguments as for `generate`.
+
+        Example:
+            >>> import attnkit
+            >>> model = attnkit.compose(stack="decoder", d_model=16, num_layers=2, num_heads=2, vocab_size=20, eos_id=None)
+            >>> tokens, scores = model.n_best(torch.tensor([[5, 6, 7], [8, 9, 5]]), beam_size=3, max_length=4)
+            >>> tokens.shape, scores.shape
+            (torch.Size([2, 3, 4]), torch.Size([2, 3]))
+        """
         generation = self._generation(options)
         with generating(self):
             return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)
 
-    def _stream(self, inputs: Tensor, mask: Tensor | None, options: Options) -> Iterator[Tensor]:
+    def stream(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
+        """Return an iterator over the new tokens [B] of each step, as soon as they are known; as `generate`, without beams.
+
+        Example:
+            >>> import attnkit
+            >>> model = attnkit.compose(stack="decoder", d_model=16, num_layers=2, num_heads=2, vocab_size=20, eos_id=None)
+            >>> [tokens.shape for tokens in model.stream(torch.tensor([[5, 6, 7]]), max_length=2, temperature=0.9, seed=1)]
+            [torch.Size([1]), torch.Size([1])]
+        """
         generation = self._generation(options)
         with generating(self):
             tokens = stream(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)
@@ -61,7 +102,7 @@ class GeneratingModel(Model, ABC):
 
     def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
         while True:
-            with generating(self):  # for each token alone: what the caller does between two of them has its gradients
+            with generating(self):  # only while a token is computed: between tokens, the caller's own work keeps its gradients
                 token = next(tokens, None)
             if token is None:
                 return

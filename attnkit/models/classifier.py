@@ -1,9 +1,11 @@
 """The model of classes, or of numbers: one output for a whole sequence or image."""
 
+from typing import Unpack
+
 from torch import Tensor
 
 from attnkit.embedding import Embedding
-from attnkit.models.base import Model
+from attnkit.models.base import Model, SpecialTokens
 from attnkit.models.head import Head, Pooler
 from attnkit.models.pooling import Pooling, pool
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
@@ -18,13 +20,11 @@ class ClassifierModel(Model):
         num_classes: Outputs C.
         vocab_size: Tokens, for an embedding that reads tokens.
         image_shape: Channels, height and width, for an embedding that reads images.
-        pooling: Which vector speaks for the sequence: `class_token`, the first one (bos of a text, as BERT's [CLS], or an embedding's own
+        pooling: The vector that represents a sequence: `class_token`, the first one (bos of a text, as BERT's [CLS], or an embedding's own
             class token; not for a decoder, whose first token sees no other), `mean` over all real tokens, or `last`, the last real one.
-        pooler: Whether BERT's dense layer with tanh stands between pooling and head.
+        pooler: Whether BERT's dense layer with tanh comes between pooling and head.
         embedding: The embedding.
-        pad_id: Fills the rows of a batch.
-        bos_id: Starts a sequence.
-        eos_id: Ends a sequence, or None.
+        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Raises:
         ConfigurationError: The pooling does not suit the stack or the embedding, or there is not the size that the embedding needs.
@@ -46,12 +46,10 @@ class ClassifierModel(Model):
         image_shape: list[int] | None = None,
         pooling: Pooling = "mean",
         pooler: bool = False,
-        embedding: EmbeddingSpec = "token",
-        pad_id: int = 0,
-        bos_id: int = 1,
-        eos_id: int | None = 2,
+        embedding: EmbeddingSpec,
+        **special_tokens: Unpack[SpecialTokens],
     ) -> None:
-        super().__init__(pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        super().__init__(**special_tokens)
         name, _ = embeddings.split(embedding)
         reads_tokens = embeddings.get(name).reads == "tokens"
         if (vocab_size is not None, image_shape is not None) != (reads_tokens, not reads_tokens):
@@ -78,7 +76,7 @@ class ClassifierModel(Model):
         """Return the logits of the classes.
 
         Args:
-            inputs: What the embedding reads: tokens [B, T], or images [B, C, H, W].
+            inputs: Tokens [B, T], or images [B, C, H, W], as the embedding reads them.
             key_mask: [B, T] bool, True = real token (default: all).
             segments: [B, T], the segment that each token belongs to, for an embedding that has some (default: the first).
 

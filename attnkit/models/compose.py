@@ -1,7 +1,8 @@
 """From names to a model."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, get_args
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Unpack, get_args, overload
 
 from attnkit.models.base import Model
 from attnkit.models.classifier import ClassifierModel
@@ -9,20 +10,52 @@ from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder import EncoderModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
 from attnkit.models.head import Tie
+from attnkit.models.options import (
+    DecoderArguments,
+    EncoderArguments,
+    EncoderClassifierArguments,
+    EncoderDecoderArguments,
+    RecurrentDecoderArguments,
+    RecurrentDecoderClassifierArguments,
+    RecurrentEncoderArguments,
+    RecurrentEncoderClassifierArguments,
+    RecurrentEncoderDecoderArguments,
+)
 from attnkit.models.pooling import Pooling
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
 
-# shape of the stack, and whether it classifies -> the model around it, the sizes that it needs, and what else it may have
-_MODELS: tuple[tuple[type, bool, Callable[..., Model], tuple[str, ...], tuple[str, ...]], ...] = (
-    (EncoderStack, False, EncoderModel, ("vocab_size",), ("tie", "head_transform")),
-    (DecoderStack, False, DecoderModel, ("vocab_size",), ("tie",)),
-    (EncoderStack, True, ClassifierModel, ("num_classes",), ("vocab_size", "image_shape", "pooling", "pooler")),
-    (DecoderStack, True, ClassifierModel, ("num_classes",), ("vocab_size", "image_shape", "pooling", "pooler")),
-    (EncoderDecoderStack, False, EncoderDecoderModel, ("src_vocab_size", "tgt_vocab_size"), ("tie",)),
+# the shape of a stack, and whether the model classifies -> the model around the stack
+_MODELS: tuple[tuple[type, bool, Callable[..., Model]], ...] = (
+    (EncoderStack, False, EncoderModel),
+    (DecoderStack, False, DecoderModel),
+    (EncoderStack, True, ClassifierModel),
+    (DecoderStack, True, ClassifierModel),
+    (EncoderDecoderStack, False, EncoderDecoderModel),
 )
 
 
+# Type checkers take a stack that is not built in, or named by a variable, as {"name": name}: otherwise every typo would match.
+@overload
+def compose(*, stack: Literal["decoder"], **options: Unpack[DecoderArguments]) -> DecoderModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_decoder"], **options: Unpack[RecurrentDecoderArguments]) -> DecoderModel: ...
+@overload
+def compose(*, stack: Literal["encoder"], **options: Unpack[EncoderArguments]) -> EncoderModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_encoder"], **options: Unpack[RecurrentEncoderArguments]) -> EncoderModel: ...
+@overload
+def compose(*, stack: Literal["encoder_decoder"], **options: Unpack[EncoderDecoderArguments]) -> EncoderDecoderModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_encoder_decoder"], **options: Unpack[RecurrentEncoderDecoderArguments]) -> EncoderDecoderModel: ...
+@overload
+def compose(*, stack: Literal["encoder", "decoder"], **options: Unpack[EncoderClassifierArguments]) -> ClassifierModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_encoder"], **options: Unpack[RecurrentEncoderClassifierArguments]) -> ClassifierModel: ...
+@overload
+def compose(*, stack: Literal["recurrent_decoder"], **options: Unpack[RecurrentDecoderClassifierArguments]) -> ClassifierModel: ...
+@overload
+def compose(*, stack: Mapping[str, Any], **options: Any) -> Any: ...
 def compose(
     *,
     stack: StackSpec,
@@ -44,16 +77,16 @@ def compose(
     """Build a model from names.
 
     Args:
-        stack: The stack: its name with the arguments beside it, or a mapping with both. Its shape decides the model: `EncoderModel`,
-            `DecoderModel` or `EncoderDecoderModel`, and with `num_classes` `ClassifierModel`; they say how they are called.
+        stack: The stack: its name, with its arguments beside it, or a mapping with both. Its kind decides the model, `EncoderModel`,
+            `DecoderModel` or `EncoderDecoderModel`; with `num_classes` it is `ClassifierModel`.
         vocab_size: Tokens of an encoder or decoder.
         src_vocab_size: Source tokens of an encoder-decoder.
         tgt_vocab_size: Target tokens of an encoder-decoder.
         num_classes: Outputs for a whole sequence, of an encoder or a decoder (default: logits for each token).
         image_shape: Channels, height and width, in place of `vocab_size`, for an embedding that reads images.
         pooling: With classes: `class_token`, `mean` or `last` (default: `mean`).
-        pooler: With classes: whether BERT's dense layer with tanh stands before them.
-        head_transform: Without classes, for an encoder: whether BERT's dense layer, GELU and norm stand before the output map.
+        pooler: With classes: whether BERT's dense layer with tanh precedes the output map.
+        head_transform: Without classes, for an encoder: whether BERT's dense layer, GELU and norm precede the output map.
         embedding: The embedding.
         tie: Which tables are shared: `none`, `output` (target embedding and output), `all` (source embedding too).
         pad_id: Fills the rows of a batch.
@@ -79,13 +112,15 @@ def compose(
     """
     name, own = stacks.split(stack)
     if twice := set(own) & set(stack_arguments):
-        raise ConfigurationError(f"stack {name!r} has {', '.join(sorted(twice))} twice: in the mapping and beside it")
+        raise ConfigurationError(f"stack {name!r} has {', '.join(sorted(twice))} twice: in the mapping and as a keyword")
     resolved = stacks.resolve({"name": name, **own, **stack_arguments})
-    shaped = [m for m in _MODELS if issubclass(stacks.get(name), m[0])]
+    shaped = {classifies: model for shape, classifies, model in _MODELS if issubclass(stacks.get(name), shape)}
     if not shaped:
-        raise ConfigurationError(f"stack {name!r} is no EncoderStack, DecoderStack or EncoderDecoderStack: let its class inherit from one")
+        raise ConfigurationError(
+            f"stack {name!r} is not an EncoderStack, DecoderStack or EncoderDecoderStack: let its class inherit from one"
+        )
     classifies = num_classes is not None
-    _, _, model_class, needed, optional = next((m for m in shaped if m[1] == classifies), shaped[0])
+    model_class = shaped.get(classifies, shaped[False])
     options = {
         "vocab_size": vocab_size,
         "src_vocab_size": src_vocab_size,
@@ -98,18 +133,18 @@ def compose(
         "tie": None if tie == "none" else tie,
     }
     given = {option: value for option, value in options.items() if value is not None}
-    if wrong := [option for option in given if option not in needed + optional]:
-        kind = f"a model with stack {name!r}" + (" and num_classes" if classifies and "num_classes" in needed else "")
-        raise ConfigurationError(f"{kind} takes {', '.join(needed + optional)}, not {' and '.join(wrong)}")
-    if missing := [size for size in needed if size not in given]:
+    declared = {option: p for option, p in inspect.signature(model_class).parameters.items() if option in options}
+    if wrong := [option for option in given if option not in declared]:
+        kind = f"a model with stack {name!r}" + (" and num_classes" if classifies and "num_classes" in declared else "")
+        raise ConfigurationError(f"{kind} takes {', '.join(declared)}, not {' and '.join(wrong)}")
+    if missing := [size for size, p in declared.items() if p.default is p.empty and size not in given]:
         raise ConfigurationError(f"a model with stack {name!r} needs {' and '.join(missing)}: the number of tokens of its vocabulary")
     embedding_name, _ = embeddings.split(embedding)
     if not classifies and embeddings.get(embedding_name).reads == "image":
-        raise ConfigurationError(f"embedding {embedding_name!r} reads images, so the model needs num_classes, and has no tokens to predict")
+        raise ConfigurationError(f"embedding {embedding_name!r} reads images, so the model needs num_classes: it has no tokens to predict")
     if pooling not in (None, *get_args(Pooling)):
         raise ConfigurationError(f"pooling must be one of {', '.join(get_args(Pooling))}, but is {pooling!r}")
-    ids = {"pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
-    rest = {**given, "embedding": embeddings.resolve(embedding), **ids}
+    rest = {**given, "embedding": embeddings.resolve(embedding), "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
     model = model_class(stack=resolved, **rest)
     model.spec = {**resolved, "stack": name, **rest}
     del model.spec["name"]

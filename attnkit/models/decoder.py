@@ -1,14 +1,13 @@
 """The decoder model: the next token from those before."""
 
-from collections.abc import Iterator
 from typing import Unpack
 
 from torch import Tensor
 
-from attnkit.decoding import Hypotheses, Options, Start
+from attnkit.decoding import Start
 from attnkit.embedding import Embedding
 from attnkit.masks import check_bool, document
-from attnkit.models.base import GeneratingModel
+from attnkit.models.base import GeneratingModel, SpecialTokens
 from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import DecoderStack
@@ -23,9 +22,7 @@ class DecoderModel(GeneratingModel):
         vocab_size: Tokens V.
         embedding: The embedding.
         tie: `output` shares the embedding's table with the head, `none` does not.
-        pad_id: Fills the rows of a batch.
-        bos_id: Starts a sequence.
-        eos_id: Ends a sequence, or None: `generate` always makes `max_length` tokens.
+        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Example:
         >>> import torch
@@ -40,13 +37,11 @@ class DecoderModel(GeneratingModel):
         *,
         stack: StackSpec,
         vocab_size: int,
-        embedding: EmbeddingSpec = "token",
+        embedding: EmbeddingSpec,
         tie: Tie = "none",
-        pad_id: int = 0,
-        bos_id: int = 1,
-        eos_id: int | None = 2,
+        **special_tokens: Unpack[SpecialTokens],
     ) -> None:
-        super().__init__(pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        super().__init__(**special_tokens)
         check_tie(tie, ("none", "output"))
         self.stack: DecoderStack = stacks.build(stack)
         self.embedding: Embedding = embeddings.build(embedding, vocab_size=vocab_size, d_model=self.stack.d_model)
@@ -79,7 +74,7 @@ class DecoderModel(GeneratingModel):
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
         """Return where the generation after a prompt starts; see `generate`."""
         if mask is not None:
-            check_bool(mask, "prompt_mask", inputs.shape)
+            check_bool(mask, "mask", inputs.shape)
         if inputs.shape[1] == 0 or (mask is not None and not bool(mask.any(1).all())):
             raise ValueError("every row of the prompt needs at least one token; start an empty one with bos_id")
         if mask is None or inputs.shape[1] == 1:
@@ -88,48 +83,4 @@ class DecoderModel(GeneratingModel):
         inputs, mask = inputs.gather(1, order), mask.gather(1, order)
         last = inputs[:, -1:]
         _, state = self.stack(self.embedding(inputs[:, :-1]), key_mask=mask[:, :-1])
-        return Start(last, state, prompt=inputs.where(mask, last))  # padding is no token that was seen
-
-    def generate(self, prompt: Tensor, prompt_mask: Tensor | None = None, **options: Unpack[Options]) -> Tensor:
-        """Continue `prompt`, without dropout and gradients. Rows do not depend on each other.
-
-        Args:
-            prompt: [B, T], at least one real token in each row.
-            prompt_mask: [B, T] bool, True = real token (default: all); padding may be on either side.
-            **options: `max_length=64`, `min_length=0`, `beam_size=1`, `length_penalty=1.0`, `temperature`, `top_k`, `top_p`,
-                `repetition_penalty=1.0`, `end_tokens`, `seed`: the fields of `attnkit.decoding.Generation`.
-
-        Returns:
-            The new tokens [B, L], end tokens included; rows that ended are filled with `pad_id`.
-
-        Raises:
-            ConfigurationError: An option is wrong, or positions that end are too few.
-            ValueError: A row of the prompt is empty, or the mask has another shape.
-            TypeError: The mask is not bool.
-        """
-        return self._generate(prompt, prompt_mask, options)
-
-    def n_best(self, prompt: Tensor, prompt_mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
-        """Return all continuations that a beam search ends with, best first, with their scores; arguments as for `generate`.
-
-        Example:
-            >>> import torch
-            >>> import attnkit
-            >>> model = attnkit.compose(stack="decoder", d_model=16, num_layers=2, num_heads=2, vocab_size=20, eos_id=None)
-            >>> tokens, scores = model.n_best(torch.tensor([[5, 6, 7], [8, 9, 5]]), beam_size=3, max_length=4)
-            >>> tokens.shape, scores.shape
-            (torch.Size([2, 3, 4]), torch.Size([2, 3]))
-        """
-        return self._n_best(prompt, prompt_mask, options)
-
-    def stream(self, prompt: Tensor, prompt_mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
-        """Return the new tokens [B] of each step, as soon as they are known; arguments as for `generate`, without beams.
-
-        Example:
-            >>> import torch
-            >>> import attnkit
-            >>> model = attnkit.compose(stack="decoder", d_model=16, num_layers=2, num_heads=2, vocab_size=20, eos_id=None)
-            >>> [tokens.shape for tokens in model.stream(torch.tensor([[5, 6, 7]]), max_length=2, temperature=0.9, seed=1)]
-            [torch.Size([1]), torch.Size([1])]
-        """
-        return self._stream(prompt, prompt_mask, options)
+        return Start(last, state, prompt=inputs.where(mask, last))  # the repetition penalty does not count padding

@@ -1,9 +1,11 @@
 """The encoder model: logits for each token."""
 
+from typing import Unpack
+
 from torch import Tensor
 
 from attnkit.embedding import Embedding
-from attnkit.models.base import Model
+from attnkit.models.base import Model, SpecialTokens
 from attnkit.models.head import Head, HeadTransform, Tie, check_tie
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import EncoderStack
@@ -19,9 +21,7 @@ class EncoderModel(Model):
         tie: `output` shares the embedding's table with the head, `none` does not.
         head_transform: BERT's masked-language-model head: a dense layer, GELU and a norm (the stack's kind) before the output map, and a
             bias on it.
-        pad_id: Fills the rows of a batch.
-        bos_id: Starts a sequence.
-        eos_id: Ends a sequence, or None.
+        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Example:
         >>> import torch
@@ -36,14 +36,12 @@ class EncoderModel(Model):
         *,
         stack: StackSpec,
         vocab_size: int,
-        embedding: EmbeddingSpec = "token",
+        embedding: EmbeddingSpec,
         tie: Tie = "none",
         head_transform: bool = False,
-        pad_id: int = 0,
-        bos_id: int = 1,
-        eos_id: int | None = 2,
+        **special_tokens: Unpack[SpecialTokens],
     ) -> None:
-        super().__init__(pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        super().__init__(**special_tokens)
         check_tie(tie, ("none", "output"))
         self.stack: EncoderStack = stacks.build(stack)
         d_model = self.stack.d_model

@@ -1,13 +1,12 @@
 """The encoder-decoder model: a target from a source."""
 
-from collections.abc import Iterator
 from typing import Unpack
 
 from torch import Tensor, nn
 
-from attnkit.decoding import Hypotheses, Options, Start
+from attnkit.decoding import Start
 from attnkit.embedding import Embedding
-from attnkit.models.base import GeneratingModel
+from attnkit.models.base import GeneratingModel, SpecialTokens
 from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
 from attnkit.stack import EncoderDecoderStack
@@ -24,9 +23,7 @@ class EncoderDecoderModel(GeneratingModel):
         embedding: The kind of both embeddings.
         tie: `output` shares the target embedding's table with the head (two-way), `all` the source embedding's too (three-way, needs
             one vocabulary), `none` shares nothing.
-        pad_id: Fills the rows of a batch.
-        bos_id: Starts a target.
-        eos_id: Ends a target, or None: `generate` always makes `max_length` tokens.
+        **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Raises:
         ConfigurationError: `tie="all"` with vocabularies of different sizes.
@@ -46,13 +43,11 @@ class EncoderDecoderModel(GeneratingModel):
         stack: StackSpec,
         src_vocab_size: int,
         tgt_vocab_size: int,
-        embedding: EmbeddingSpec = "token",
+        embedding: EmbeddingSpec,
         tie: Tie = "none",
-        pad_id: int = 0,
-        bos_id: int = 1,
-        eos_id: int | None = 2,
+        **special_tokens: Unpack[SpecialTokens],
     ) -> None:
-        super().__init__(pad_id=pad_id, bos_id=bos_id, eos_id=eos_id)
+        super().__init__(**special_tokens)
         check_tie(tie, ("none", "output", "all"))
         if tie == "all" and src_vocab_size != tgt_vocab_size:
             raise ConfigurationError(
@@ -94,41 +89,6 @@ class EncoderDecoderModel(GeneratingModel):
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
         """Return where the generation from a source starts; see `generate`."""
         return Start(inputs.new_full((inputs.shape[0], 1), self.bos_id), self.encode(inputs, mask))
-
-    def generate(self, src: Tensor, src_mask: Tensor | None = None, **options: Unpack[Options]) -> Tensor:
-        """Decode the source, without dropout and gradients. Rows do not depend on each other.
-
-        Args:
-            src: [B, S].
-            src_mask: [B, S] bool, True = real token (default: all).
-            **options: `max_length=64`, `min_length=0`, `beam_size=1`, `length_penalty=1.0`, `temperature`, `top_k`, `top_p`,
-                `repetition_penalty=1.0`, `end_tokens`, `seed`: the fields of `attnkit.decoding.Generation`.
-
-        Returns:
-            The target without the start token [B, L], end tokens included; rows that ended are filled with `pad_id`.
-
-        Raises:
-            ConfigurationError: An option is wrong, or positions that end are too few.
-        """
-        return self._generate(src, src_mask, options)
-
-    def n_best(self, src: Tensor, src_mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
-        """Return all targets that a beam search ends with, best first, with their scores; arguments as for `generate`.
-
-        Example:
-            >>> import torch
-            >>> import attnkit
-            >>> model = attnkit.compose(
-            ...     stack="encoder_decoder", d_model=16, num_layers=1, num_heads=2, src_vocab_size=20, tgt_vocab_size=30)
-            >>> tokens, scores = model.n_best(torch.randint(3, 20, (2, 7)), beam_size=3, max_length=4)
-            >>> scores.shape
-            torch.Size([2, 3])
-        """
-        return self._n_best(src, src_mask, options)
-
-    def stream(self, src: Tensor, src_mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
-        """Return the new tokens [B] of each step, as soon as they are known; arguments as for `generate`, without beams."""
-        return self._stream(src, src_mask, options)
 
     def _embed(self, tokens: Tensor, side: str) -> Tensor:
         x: Tensor = self.embeddings[side if side in self.embeddings else "shared"](tokens)

@@ -1,4 +1,4 @@
-"""The output map, the layers that may stand before it, and which tables it may share."""
+"""The output map, the layers that may precede it, and the tables it may share."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ Tie = Literal["none", "output", "all"]
 
 
 class Head(nn.Module):
-    """From the stack's output to logits: a map of its own, or the transposed embedding table.
+    """From the stack's output to logits: a separate map, or the transposed embedding table.
 
     Args:
         d_model: Width of the stack D.

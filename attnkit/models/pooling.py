@@ -9,7 +9,7 @@ Pooling = Literal["class_token", "mean", "last"]
 
 
 def pool(x: Tensor, key_mask: Tensor | None, pooling: Pooling) -> Tensor:
-    """Return one vector for each sequence; padding, on whatever side, has no part in it.
+    """Return one vector for each sequence; padding, on either side, does not contribute.
 
     Args:
         x: [B, T, D].

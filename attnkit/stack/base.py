@@ -77,4 +77,4 @@ class EncoderDecoderStack(nn.Module, ABC):
 def refuse_attn_mask(attn_mask: Tensor | None) -> None:
     """Raise if a stack without attention is given a mask for it."""
     if attn_mask is not None:
-        raise ValueError("a recurrent stack has no attention to restrict: leave attn_mask out, or use a stack that attends")
+        raise ValueError("a recurrent stack has no attention to restrict: leave attn_mask out, or use a stack with attention")

@@ -3,17 +3,18 @@
 
 from torch import Tensor
 
-from attnkit.layers import Cell, Recurrent, RecurrentState
+from attnkit.layers import Recurrent, RecurrentConfig, RecurrentState
 from attnkit.registry import stacks
 from attnkit.stack.base import DecoderStack, refuse_attn_mask
+from attnkit.stack.keywords import keywords_of
 from attnkit.state import State
 
 
 @stacks.register("recurrent_decoder")
 class RecurrentDecoder(DecoderStack):
-    r"""A recurrent language model: a state of fixed size is all that a token knows of those before it. What `decoder` is to attention.
+    r"""A recurrent language model: the recurrent counterpart of `decoder`, whose state of fixed size is all that a token sees of the past.
 
-    Padding, on whatever side, touches no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
+    Padding on either side changes no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
 
     The cells are those of Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (`rnn`), Hochreiter and Schmidhuber 1997,
     https://doi.org/10.1162/neco.1997.9.8.1735 (`lstm`), and Cho et al. 2014, https://arxiv.org/abs/1406.1078 (`gru`); equations and
@@ -23,12 +24,6 @@ class RecurrentDecoder(DecoderStack):
         $$h_t^{(l)} = \mathrm{cell}_l(\mathrm{dropout}(h_t^{(l-1)}), h_{t-1}^{(l)}), \quad h^{(0)} = x$$
 
     Paper: Zaremba et al. 2014, https://arxiv.org/abs/1409.2329
-
-    Args:
-        d_model: Width of input, states and output D.
-        num_layers: Layers.
-        cell: `rnn`, `lstm` or `gru`.
-        dropout: Probability of dropping an element of each layer's input, and of the output; never of what a state hands on in time.
 
     Raises:
         ConfigurationError: No such cell.
@@ -44,15 +39,16 @@ class RecurrentDecoder(DecoderStack):
         True
     """
 
-    def __init__(self, *, d_model: int, num_layers: int, cell: Cell = "lstm", dropout: float = 0.0) -> None:
+    @keywords_of(RecurrentConfig)
+    def __init__(self, config: RecurrentConfig) -> None:
         super().__init__()
-        self.d_model = d_model
-        self.decoder = Recurrent(cell=cell, d_model=d_model, num_layers=num_layers, dropout=dropout)
+        self.d_model = config.d_model
+        self.decoder = Recurrent(config)
 
     def forward(
         self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None, state: State | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """Decode `x` [B, T, D]; see `DecoderStack.forward`. There is no attention, so an `attn_mask` is refused."""
+        """Decode `x` [B, T, D]; see `DecoderStack.forward`. Without attention, an `attn_mask` is refused."""
         refuse_attn_mask(attn_mask)
         assert state is None or isinstance(state, RecurrentState)
         y, after = self.decoder(x, key_mask=key_mask, state=state)

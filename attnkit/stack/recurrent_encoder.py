@@ -3,16 +3,17 @@
 
 from torch import Tensor
 
-from attnkit.layers import Cell, Recurrent
+from attnkit.layers import Recurrent, RecurrentEncoderConfig
 from attnkit.registry import stacks
 from attnkit.stack.base import EncoderStack, refuse_attn_mask
+from attnkit.stack.keywords import keywords_of
 
 
 @stacks.register("recurrent_encoder")
 class RecurrentEncoder(EncoderStack):
-    r"""A recurrent network over the whole sequence, from both ends (BiLSTM and its kin): what `encoder` is to attention.
+    r"""A recurrent network over the whole sequence, in both directions (BiLSTM and the like): the recurrent counterpart of `encoder`.
 
-    Padding, on whatever side, touches no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
+    Padding on either side changes no state; its outputs are zero. Every layer runs on torch's fused sequence kernel.
 
     The cells are those of Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (`rnn`), Hochreiter and Schmidhuber 1997,
     https://doi.org/10.1162/neco.1997.9.8.1735 (`lstm`), and Cho et al. 2014, https://arxiv.org/abs/1406.1078 (`gru`); equations and
@@ -23,13 +24,6 @@ class RecurrentEncoder(EncoderStack):
         \overleftarrow{h}_t = \mathrm{cell}(x_t, \overleftarrow{h}_{t+1}), \quad y_t = [\overrightarrow{h}_t; \overleftarrow{h}_t]$$
 
     Paper: Schuster and Paliwal 1997, https://doi.org/10.1109/78.650093
-
-    Args:
-        d_model: Width of input and output D.
-        num_layers: Layers.
-        cell: `rnn`, `lstm` or `gru`.
-        bidirectional: Whether every layer reads the sequence from both ends, each with half of the width.
-        dropout: Probability of dropping an element of each layer's input, and of the output.
 
     Raises:
         ConfigurationError: No such cell, or an odd `d_model` with two directions.
@@ -42,13 +36,14 @@ class RecurrentEncoder(EncoderStack):
         torch.Size([2, 5, 16])
     """
 
-    def __init__(self, *, d_model: int, num_layers: int, cell: Cell = "lstm", bidirectional: bool = True, dropout: float = 0.0) -> None:
+    @keywords_of(RecurrentEncoderConfig)
+    def __init__(self, config: RecurrentEncoderConfig) -> None:
         super().__init__()
-        self.d_model = d_model
-        self.encoder = Recurrent(cell=cell, d_model=d_model, num_layers=num_layers, bidirectional=bidirectional, dropout=dropout)
+        self.d_model = config.d_model
+        self.encoder = Recurrent(config, bidirectional=config.bidirectional)
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
-        """Encode `x` [B, T, D]; see `EncoderStack.forward`. There is no attention, so an `attn_mask` is refused."""
+        """Encode `x` [B, T, D]; see `EncoderStack.forward`. Without attention, an `attn_mask` is refused."""
         refuse_attn_mask(attn_mask)
         y: Tensor = self.encoder(x, key_mask=key_mask)[0]
         return y

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from attnkit.feed_forward import FeedForward
-from attnkit.layers import ContextDecoder, MultiHead, RecurrentLayer, Score, TransformerLayer
+from attnkit.layers import ContextDecoder, MultiHeadAttention, RecurrentLayer, TransformerLayer, UnprojectedAttention
 from attnkit.registry import ConfigurationError
 from attnkit.strategy.tensor_parallel import split_layers
 
@@ -31,7 +31,7 @@ _OTHER_WAYS_IN: dict[type[nn.Module], str] = {TransformerLayer: "project_memory"
 _RECOMPUTED: dict[ActivationCheckpointing, tuple[type[nn.Module], ...]] = {
     "none": (),
     "layer": LAYERS,
-    "attention": (MultiHead, Score),
+    "attention": (MultiHeadAttention, UnprojectedAttention),
     "feed_forward": (FeedForward,),
 }
 

@@ -19,13 +19,13 @@ from attnkit.dropout import Dropout
 from attnkit.feed_forward import FeedForward
 from attnkit.feed_forward.glu import GLU
 from attnkit.feed_forward.mlp import MLP
-from attnkit.layers import MultiHead, TransformerLayer
+from attnkit.layers import MultiHeadAttention, TransformerLayer
 from attnkit.masks import Mask
 from attnkit.registry import ConfigurationError
 
 # Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds are not split.
 SPLIT: dict[type[nn.Module], tuple[str, ...]] = {
-    MultiHead: ("query", "key", "value"),
+    MultiHeadAttention: ("query", "key", "value"),
     MLP: ("input",),
     GLU: ("gate", "input"),
 }
@@ -38,7 +38,8 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
         ConfigurationError: A layer is recurrent, a count is no multiple of `size`, or heads share a parameter of their score.
 
     Example:
-        >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
+        >>> from attnkit.layers import TransformerConfig
+        >>> check_splittable([TransformerLayer(TransformerConfig(d_model=8, num_layers=1, num_heads=2))], 4)
         Traceback (most recent call last):
         ...
         attnkit.registry.errors.ConfigurationError: tensor parallelism over 4 processes needs num_heads to be a multiple of 4, but it is 2
@@ -52,11 +53,10 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
         for module in layer.modules():
             if isinstance(module, Attention):
                 _check_counts(size, num_heads=module.num_heads, num_kv_heads=module.num_kv_heads)
-                if shared := [n for n, p in module.named_parameters() if "." in n or p.shape[0] not in _heads(module)]:
-                    raise ConfigurationError(
-                        f"tensor parallelism gives each process some of the heads, but the heads of {type(module).__name__} share the "
-                        f"parameter {shared[0]!r}; use strategy fsdp2 or ddp"
-                    )
+                _refuse_shared(module, [n for n, p in module.named_parameters() if "." in n or p.shape[0] not in _heads(module)])
+            elif isinstance(module, MultiHeadAttention):
+                own = (*SPLIT[MultiHeadAttention], "output", "attention")
+                _refuse_shared(module, [n for n, _ in module.named_parameters() if n.partition(".")[0] not in own])
             elif isinstance(module, FeedForward) and type(module) in SPLIT:
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
 
@@ -77,7 +77,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
                 styles: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in SPLIT[type(module)]}
                 parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
                 _number_own(module, mesh)
-            if isinstance(module, MultiHead):
+            if isinstance(module, MultiHeadAttention):
                 module.register_forward_pre_hook(_OwnHeads(mesh), with_kwargs=True)
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
@@ -86,7 +86,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
 
 def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
     """Tell dropout which of the heads or hidden units this process has, so that it drops the same ones as a single process."""
-    if isinstance(module, MultiHead):
+    if isinstance(module, MultiHeadAttention):
         module.attention.first_head = mesh.get_local_rank() * (module.attention.num_heads // mesh.size())
     else:
         width = cast(nn.Linear, module.output).in_features
@@ -142,6 +142,14 @@ def _local(name: str) -> property:
 
 def _heads(attention: Attention) -> tuple[int, int]:
     return attention.num_heads, attention.num_kv_heads
+
+
+def _refuse_shared(module: nn.Module, names: list[str]) -> None:
+    if names:
+        raise ConfigurationError(
+            f"tensor parallelism gives each process some of the heads, but the heads of {type(module).__name__} share the parameter "
+            f"{names[0]!r}; use strategy fsdp2 or ddp"
+        )
 
 
 def _check_counts(size: int, **counts: int) -> None:

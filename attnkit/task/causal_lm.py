@@ -136,7 +136,7 @@ class CausalLM(TextGenerator):
     @override
     def build_model(self) -> nn.Module:
         model = attnkit.compose(
-            stack=self.stack,
+            stack=attnkit.stacks.resolve(self.stack),
             vocab_size=len(self.tokenizer),
             embedding=self.embedding,
             tie=self.tie,

@@ -144,7 +144,7 @@ class MaskedLM(Task):
     @override
     def build_model(self) -> nn.Module:
         model = attnkit.compose(
-            stack=self.stack,
+            stack=attnkit.stacks.resolve(self.stack),
             vocab_size=len(self.tokenizer),
             embedding=self.embedding,
             tie=self.tie,

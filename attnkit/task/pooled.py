@@ -131,7 +131,7 @@ class PooledTask(Task):
     @override
     def build_model(self) -> nn.Module:
         model = attnkit.compose(
-            stack=self.stack,
+            stack=attnkit.stacks.resolve(self.stack),
             vocab_size=None if self.tokenizer is None else len(self.tokenizer),
             image_shape=self.image_shape,
             num_classes=self.outputs,

@@ -128,7 +128,7 @@ class Seq2Seq(TextGenerator):
     @override
     def build_model(self) -> nn.Module:
         model = attnkit.compose(
-            stack=self.stack,
+            stack=attnkit.stacks.resolve(self.stack),
             src_vocab_size=len(self.src_tokenizer),
             tgt_vocab_size=len(self.tgt_tokenizer),
             embedding=self.embedding,

@@ -31,12 +31,12 @@ class Inputs:
     attn_bias: Tensor | None = None
 
     def attend(self, attention: Callable[..., Tensor], *, backend: str = "reference", dropout: float = 0.0) -> Tensor:
-        """Return what `attention` makes of the inputs, [B, H, T, Dh]."""
+        """Return the output of `attention` for the inputs, [B, H, T, Dh]."""
         return attention(self.query, self.key, self.value, mask=self.mask, attn_bias=self.attn_bias, backend=backend, dropout=dropout)
 
 
 def masks() -> dict[str, Mask | Tensor | None]:
-    """Return masks of every form: broadcast along any axis, symbolic, with rows that attend nothing."""
+    """Return masks of every form: broadcast along any axis, symbolic, with rows that attend to nothing."""
     full = torch.rand(BATCH, NUM_HEADS, LENGTH, LENGTH) < 0.6
     full[0, 0, 0] = False
     key = torch.rand(BATCH, 1, 1, LENGTH) < 0.6
@@ -79,7 +79,7 @@ def make(registry: Registry, spec: Spec, *, dtype: torch.dtype = torch.float64, 
 
 
 def gradients(output: Tensor, given: Inputs, attention: nn.Module) -> dict[str, Tensor]:
-    """Return the gradients of a fixed linear function of `output`, by the name of what it is taken by."""
+    """Return the gradients of a fixed linear function of `output` with respect to inputs, bias and parameters, by name."""
     leaves = {"query": given.query, "key": given.key, "value": given.value, **dict(attention.named_parameters())}
     if given.attn_bias is not None:
         leaves["attn_bias"] = given.attn_bias

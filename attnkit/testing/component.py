@@ -30,7 +30,7 @@ GIVEN: dict[str, Any] = {
     "image_shape": IMAGE_SHAPE,
     "make_norm": lambda: norms.build("layer_norm", d_model=D_MODEL),
 }
-"""What the kit, as the parent, passes."""
+"""The arguments that the kit passes as the parent."""
 
 STACK_SIZES: dict[str, Any] = {"d_model": D_MODEL, "num_layers": 2, "num_heads": NUM_HEADS, "num_kv_heads": NUM_KV_HEADS}
 """The arguments of a stack that have no defaults, and grouped heads."""
@@ -38,7 +38,7 @@ STACK_SIZES: dict[str, Any] = {"d_model": D_MODEL, "num_layers": 2, "num_heads":
 
 @cache
 def _vectors() -> tuple[tempfile.TemporaryDirectory[str], str]:
-    """Write a file of vectors for some of the words; it is there until the process ends."""
+    """Write a file of vectors for some of the words; it lasts until the process ends."""
     folder = tempfile.TemporaryDirectory()
     path = Path(folder.name, "vectors.txt")
     path.write_text("".join(f"{word} {i} -0.5 {i * i}\n" for i, word in enumerate(WORDS) if i % 3), encoding="utf-8")
@@ -46,7 +46,7 @@ def _vectors() -> tuple[tempfile.TemporaryDirectory[str], str]:
 
 
 def _own_arguments(registry: Registry) -> dict[str, Any]:
-    """Return what the kit writes for arguments of these names: sizes that fit its inputs, and what has no default."""
+    """Return the kit's values for arguments by name: sizes that fit its inputs, and arguments without a default."""
     if registry.attribute == "stacks":
         return STACK_SIZES
     return {"patch_size": 3, "path": _vectors()[1], "dim": 3} if registry.attribute == "embeddings" else {}
@@ -74,7 +74,7 @@ def is_documented(registry: Registry, spec: Spec) -> None:
     """The docstring has a summary, an equation, a paper with its address, and every argument."""
     name, _ = registry.split(spec)
     described = registry.describe(name)
-    assert described.summary, f"{name} has no docstring; its first line says what it is"
+    assert described.summary, f"{name} has no docstring; its first line must summarise it"
     assert described.equation, f"{name}'s docstring has no section `Equation:` with the formula, indented"
     assert described.paper, f"{name}'s docstring has no line `Paper: Author Year, address`"
     assert re.search(r"https?://\S+", described.paper), f"the paper of {name} has no address: {described.paper!r}"
@@ -91,7 +91,7 @@ def is_documented(registry: Registry, spec: Spec) -> None:
 
 
 def has_a_running_example(registry: Registry, spec: Spec) -> None:
-    """The docstring has an example, and it gives what it says."""
+    """The docstring has an example, and its output is as documented."""
     name, _ = registry.split(spec)
     cls = registry.get(name)
     source = inspect.getdoc(cls) or ""

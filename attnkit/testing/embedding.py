@@ -1,4 +1,4 @@
-"""Rules of embeddings alone: what a tied output may use, and checkpoints that need no other file."""
+"""Rules of embeddings only: the table for tied outputs, and checkpoints that need no other file."""
 
 import torch
 

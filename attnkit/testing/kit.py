@@ -1,13 +1,13 @@
 """Which rules hold for which family, and how one is run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from attnkit.registry import FAMILIES, ConfigurationError, Registry, Spec, attentions, nearest, positions
+from attnkit.registry import FAMILIES, ConfigurationError, Registry, Spec, attentions, nearest, positions, stacks
 from attnkit.testing import attention, backend, component, embedding, position, stack, tokenwise, transformer
 
 Rule = Callable[[Registry, Spec], None]
@@ -73,6 +73,9 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
     registry = next(f for f in FAMILIES if f.attribute == family)
     registry.parse(component.complete(registry, spec))
     checks = [Check(rule.__name__, partial(rule, registry, spec)) for rule in RULES[family]]
+    if registry is stacks:
+        for slot, filled in optional_slots(registry, spec):
+            checks += [Check(f"{rule.__name__}[{slot}]", partial(rule, registry, filled)) for rule in stack.RULES]
     if registry is attentions:
         pairs: list[tuple[Spec, Spec]] = [(spec, p) for p in positions.names()]
     elif registry is positions:
@@ -88,6 +91,19 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
             for rule in rules:
                 checks.append(Check(f"{rule.__name__}[{other}-{mask}]", partial(rule, *pair, mask)))
     return checks
+
+
+def optional_slots(registry: Registry, spec: Spec) -> Iterator[tuple[str, Spec]]:
+    """Yield each optional slot that a spec leaves empty, and the spec with the slot filled by the first name of its family.
+
+    Example:
+        >>> [slot for slot, _ in optional_slots(stacks, "encoder_decoder")]
+        ['cross_attention']
+    """
+    name, arguments = registry.split(spec)
+    for argument in registry.arguments(name):
+        if argument.registry is not None and argument.default is None and argument.name not in arguments:
+            yield argument.name, {"name": name, **arguments, argument.name: argument.registry.names()[0]}
 
 
 def parametrize(family: str, *specs: Spec) -> Any:

@@ -1,4 +1,4 @@
-"""Rules of positions: tables survive any precision, and say the same of a token wherever it stands in a batch."""
+"""Rules of positions: tables survive any precision, and a token's values do not depend on the rest of its batch."""
 
 import copy
 from typing import Any
@@ -14,7 +14,7 @@ LENGTH = 9
 
 
 def outputs(position: Position, query_positions: Tensor, key_positions: Tensor) -> dict[str, Tensor]:
-    """Return everything that a position kind says of these positions."""
+    """Return all outputs of a position encoding for these positions."""
     rotation = position.rotation(query_positions)
     said = {
         "embedding": position.embedding(query_positions),
@@ -44,7 +44,7 @@ def is_exact_in_any_precision(registry: Registry, spec: Spec) -> None:
 
 
 def says_the_same_wherever_a_token_stands(registry: Registry, spec: Spec) -> None:
-    """What is said of positions 2, 3, ... alone is what is said of them within a longer row, or in a batch of other rows."""
+    """Positions 2, 3, ... have the same outputs alone, within a longer row, and in a batch with other rows."""
     for bidirectional in (False, True):
         position: Position = build(registry, spec, bidirectional=bidirectional)
         t = torch.arange(LENGTH)[None]
@@ -53,7 +53,7 @@ def says_the_same_wherever_a_token_stands(registry: Registry, spec: Spec) -> Non
         shuffled = torch.stack([torch.randperm(LENGTH), torch.randperm(LENGTH)])
         batch = outputs(position, shuffled, t.expand(2, -1))
         for name, tensor in whole.items():
-            assert torch.equal(part[name], tensor[..., 2:5, :]), f"the {name} of a part is no part of the {name}"
+            assert torch.equal(part[name], tensor[..., 2:5, :]), f"the {name} of a part differs from that part of the whole {name}"
             for row in range(2):
                 expected = tensor[0].index_select(-2, shuffled[row])
                 assert torch.equal(batch[name][row], expected), f"the {name} depends on the column or on the batch"
@@ -90,7 +90,7 @@ def has_exact_gradients(registry: Registry, spec: Spec) -> None:
 
 
 class _Said(nn.Module):
-    """Everything that a position says, as a module's output."""
+    """All outputs of a position encoding, as a module's output."""
 
     def __init__(self, position: Position) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Rules of stacks, through the interface that a model uses: encode, decode, decode on from a state."""
+"""Rules of stacks, through the interface that a model uses: encode, decode, decoding continued from a state."""
 
 import copy
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Inputs:
         return y
 
     def real(self, stack: nn.Module) -> Tensor:
-        """Return which outputs mean something, [B, T] bool."""
+        """Return which outputs belong to real tokens, [B, T] bool."""
         if isinstance(stack, EncoderDecoderStack) or self.key_mask is None:
             return torch.ones(self.x.shape[:2], dtype=torch.bool)
         return self.key_mask
@@ -50,7 +50,7 @@ def make(registry: Registry, spec: Spec) -> nn.Module:
     """Build the stack in float64 and evaluation mode."""
     stack: nn.Module = build(registry, spec).double().eval()
     kinds = (EncoderStack, DecoderStack, EncoderDecoderStack)
-    assert isinstance(stack, kinds), f"{type(stack).__name__} is no EncoderStack, DecoderStack or EncoderDecoderStack"
+    assert isinstance(stack, kinds), f"{type(stack).__name__} must inherit from EncoderStack, DecoderStack or EncoderDecoderStack"
     assert stack.d_model == D_MODEL, f"d_model is {stack.d_model} instead of {D_MODEL}"
     return stack
 
@@ -132,7 +132,7 @@ def decodes_in_steps(registry: Registry, spec: Spec) -> None:
 
 
 def owns_only_what_it_uses(registry: Registry, spec: Spec) -> None:
-    """Every parameter has a gradient, so a piece that is not chosen owns none; buffers are no part of the checkpoint."""
+    """Every parameter has a gradient: a piece that is not chosen owns none."""
     stack = make(registry, spec).train()
     torch.autograd.backward(padded()[0].run(stack).square().mean())
     unused = [name for name, p in stack.named_parameters() if p.grad is None]

@@ -1,4 +1,4 @@
-"""Rules of what treats each token on its own: norms, feed-forwards, residuals and embeddings."""
+"""Rules of token-wise components: norms, feed-forwards, residuals and embeddings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ def make(registry: Registry, spec: Spec) -> Any:
 
 
 def draw_input(module: nn.Module) -> Tensor:
-    """Draw what the piece reads: tokens [B, T], an image [B, C, H, W], or vectors [B, T, D]."""
+    """Draw an input: tokens [B, T], an image [B, C, H, W], or vectors [B, T, D]."""
     if isinstance(module, Embedding) and module.reads == "tokens":
         return torch.randint(VOCAB_SIZE, (BATCH, LENGTH))
     shape = IMAGE_SHAPE if isinstance(module, Embedding) else (LENGTH, D_MODEL)
@@ -45,7 +45,7 @@ def draw_input(module: nn.Module) -> Tensor:
 
 
 def treats_each_token_on_its_own(registry: Registry, spec: Spec) -> None:
-    """A token alone gives what it gives in a batch, of width D; so does an image, each pixel of which is in one token."""
+    """A token has the same output, of width D, alone and in a batch; so has an image, each pixel of which is in one token."""
     module = make(registry, spec).double().eval()
     x = draw_input(module)
     y = module(x)

@@ -1,4 +1,4 @@
-"""Rules of every legal attention x position x mask, in a Transformer of two layers with grouped heads."""
+"""Rules of every compatible attention x position x mask, in a Transformer of two layers with grouped heads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from attnkit.layers import Transformer, TransformerLayer
+from attnkit.layers import Transformer, TransformerConfig, TransformerLayer
 from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, Spec, attentions, positions
 from attnkit.testing.attention import assert_close, assert_finite
@@ -36,7 +36,7 @@ MASKS = {
 
 
 def is_legal(attention: Spec, position: Spec) -> bool:
-    """Return whether the classes say that the two go together."""
+    """Return whether the score and the position encoding are declared compatible."""
     scores, places = attentions.get(attentions.parse(attention)[0]), positions.get(positions.parse(position)[0])
     return bool(getattr(scores, "inner_product", False)) or not getattr(places, "needs_inner_product", False)
 
@@ -44,8 +44,8 @@ def is_legal(attention: Spec, position: Spec) -> bool:
 def make(attention: Spec, position: Spec, mask: str, **other: Any) -> Transformer:
     """Build the Transformer, in float64 and evaluation mode."""
     kind = MASKS[mask]
-    model = Transformer(**STACK_SIZES, causal=kind.causal, window=kind.window, attention=attention, position=position, **other)
-    return model.double().eval()
+    config = TransformerConfig(**STACK_SIZES, window=kind.window, attention=attention, position=position, **other)
+    return Transformer(config, causal=kind.causal).double().eval()
 
 
 def draw() -> Tensor:
@@ -63,7 +63,7 @@ def key_masks(mask: str) -> list[Tensor | None]:
 
 
 def is_refused(attention: Spec, position: Spec) -> None:
-    """A pair that is not legal is refused at configuration time, with both names and the reason."""
+    """An incompatible pair is refused at configuration time, with both names and the reason."""
     try:
         make(attention, position, "none")
     except ConfigurationError as error:
@@ -85,7 +85,7 @@ def gives_a_row_alone_what_it_gives_in_a_batch(attention: Spec, position: Spec, 
 
 
 def ignores_masked_tokens(attention: Spec, position: Spec, mask: str) -> None:
-    """Other tokens under the mask change nothing, bit for bit; also no token changes an earlier one where that is the rule."""
+    """Changing masked tokens changes no bit of the output; in a causal model, later tokens change no earlier output."""
     model, x = make(attention, position, mask), draw()
     for key_mask in key_masks(mask):
         if key_mask is not None:

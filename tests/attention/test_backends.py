@@ -12,7 +12,7 @@ from attnkit.attention.backend import Backend, Inputs, Refused
 from attnkit.attention.backend.base import ordered
 from attnkit.attention.backend.reference import Reference
 from attnkit.attention.scaled_dot_product import ScaledDotProduct
-from attnkit.layers import MultiHead
+from attnkit.layers import AttentionConfig, MultiHeadAttention
 from attnkit.registry.arguments import parameters
 
 H, T, D = 2, 9, 4
@@ -89,7 +89,7 @@ def test_a_backend_that_does_not_read_the_score_is_refused(kind: type[InnerProdu
     with pytest.raises(ValueError, match=reason):
         kind(head_dim=D)(x, x, x, backend="sdpa")
     with pytest.raises(ValueError, match=reason):
-        MultiHead(d_model=D, num_heads=1, attention="own", backend="sdpa")
+        MultiHeadAttention(AttentionConfig(d_model=D, num_heads=1, attention="own", backend="sdpa"))
     assert "sdpa" not in kind(head_dim=D).backends
 
 
@@ -102,8 +102,8 @@ def test_overridden_projections_and_scales_keep_every_backend(seed: int) -> None
         torch.testing.assert_close(attention(query, key, value, backend=backend), expected, rtol=1e-10, atol=1e-10)
 
 
-def test_a_score_cannot_declare_backends() -> None:
-    with pytest.raises(TypeError, match=r"Own declares `backends`, which nothing would read"):
+def test_a_score_does_not_declare_its_backends() -> None:
+    with pytest.raises(TypeError, match=r"Own declares `backends`, which nothing reads"):
 
         class Own(ScaledDotProduct):
             backends = ("reference",)

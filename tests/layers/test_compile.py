@@ -3,23 +3,16 @@
 import pytest
 import torch
 
-from attnkit.layers import Transformer
+from attnkit.layers import Transformer, TransformerConfig
 
 
 @pytest.mark.parametrize("attention", ["scaled_dot_product", "additive"])
 def test_training_with_dropout(attention: str, seed: int) -> None:
     torch._dynamo.reset()
     feed_forward = {"name": "glu", "dropout": 0.2}
-    model = Transformer(
-        d_model=16,
-        num_layers=1,
-        num_heads=4,
-        causal=True,
-        attention=attention,
-        feed_forward=feed_forward,
-        dropout=0.2,
-        attention_dropout=0.2,
-    )
+    sizes = {"d_model": 16, "num_layers": 1, "num_heads": 4}
+    config = TransformerConfig(**sizes, attention=attention, feed_forward=feed_forward, dropout=0.2, attention_dropout=0.2)
+    model = Transformer(config, causal=True)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     x = torch.randn(2, 5, 16)
     first, second = compiled(x)[0], compiled(x)[0]
@@ -30,7 +23,8 @@ def test_training_with_dropout(attention: str, seed: int) -> None:
 
 def test_a_step_from_a_state(seed: int) -> None:
     torch._dynamo.reset()
-    model = Transformer(d_model=16, num_layers=2, num_heads=4, causal=True, position="rotary", window=3).double().eval()
+    config = TransformerConfig(d_model=16, num_layers=2, num_heads=4, position="rotary", window=3)
+    model = Transformer(config, causal=True).double().eval()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     x, key_mask = torch.randn(2, 5, 16).double(), torch.tensor([[False] + [True] * 4, [True] * 5])
     with torch.no_grad():

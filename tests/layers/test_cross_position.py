@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import attnkit
-from attnkit.layers import Transformer
+from attnkit.layers import Transformer, TransformerConfig
 from attnkit.registry import ConfigurationError
 
 KINDS = [p for p in attnkit.positions.names() if p not in ("sinusoidal", "learned")]
@@ -56,8 +56,8 @@ def test_without_them_cross_attention_sees_a_bag_of_source_tokens_and_with_them_
 
 def test_a_rotated_score_depends_on_the_distance_alone(seed: int) -> None:
     """Shifting target and source positions by the same amount changes no output: left padding shifts neither, a prefix shifts both."""
-    body = Transformer(d_model=16, num_layers=1, num_heads=2, causal=True, cross_attention="dot_product", position="none",
-                       cross_position="rotary").double()  # fmt: skip
+    config = TransformerConfig(d_model=16, num_layers=1, num_heads=2, position="none")
+    body = Transformer(config, causal=True, cross_attention="dot_product", cross_position="rotary").double()
     layer, x, memory = body.layers[0], torch.randn(1, 3, 16).double(), torch.randn(1, 5, 16).double()
     here, there = torch.arange(3)[None], torch.arange(5)[None]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import attnkit
 from attnkit import masks
-from attnkit.layers import MultiHead, Transformer, TransformerLayer
+from attnkit.layers import AttentionConfig, MultiHeadAttention, Transformer, TransformerConfig, TransformerLayer
 from attnkit.masks import Mask
 
 B, S, T, D, H, F = 3, 7, 5, 16, 4, 24
@@ -21,7 +21,7 @@ def copy_linear(ours: nn.Linear, torchs: nn.Linear) -> None:
 
 
 @torch.no_grad()
-def copy_attention(ours: MultiHead, torchs: nn.MultiheadAttention) -> None:
+def copy_attention(ours: MultiHeadAttention, torchs: nn.MultiheadAttention) -> None:
     for part, weight, bias in zip(
         (ours.query, ours.key, ours.value), torchs.in_proj_weight.chunk(3), torchs.in_proj_bias.chunk(3), strict=True
     ):
@@ -68,7 +68,7 @@ CAUSAL = ~masks.causal(torch.arange(T)[None], torch.arange(T)[None])[0, 0]  # to
 @pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
 def test_multi_head_attention(backend: str, seed: int) -> None:
     torchs = nn.MultiheadAttention(D, H, batch_first=True).double().eval()
-    ours = MultiHead(**SIZES, backend=backend).double().eval()  # type: ignore[arg-type]
+    ours = MultiHeadAttention(AttentionConfig(**SIZES, backend=backend)).double().eval()
     randomise(torchs)
     copy_attention(ours, torchs)
     x, memory = torch.randn(B, T, D).double(), torch.randn(B, S, D).double()
@@ -93,9 +93,10 @@ def test_multi_head_attention(backend: str, seed: int) -> None:
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_encoder_layer(norm_first: bool, activation: str, seed: int) -> None:
     torchs = nn.TransformerEncoderLayer(D, H, F, activation=activation, norm_first=norm_first, batch_first=True).double().eval()
-    ours = TransformerLayer(
-        **SIZES, feed_forward={**FEED_FORWARD, "activation": activation}, residual="pre_norm" if norm_first else "post_norm"
-    ).double()
+    config = TransformerConfig(
+        **SIZES, num_layers=1, feed_forward={**FEED_FORWARD, "activation": activation}, residual="pre_norm" if norm_first else "post_norm"
+    )
+    ours = TransformerLayer(config).double()
     randomise(torchs)
     copy_layer(ours, torchs)
     x, ignore = torch.randn(B, T, D).double(), padding(T)
@@ -112,9 +113,8 @@ def test_encoder_layer(norm_first: bool, activation: str, seed: int) -> None:
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_decoder_layer(norm_first: bool, seed: int) -> None:
     torchs = nn.TransformerDecoderLayer(D, H, F, dropout=0.0, norm_first=norm_first, batch_first=True).double().eval()
-    ours = TransformerLayer(
-        **SIZES, cross_attention="scaled_dot_product", feed_forward=FEED_FORWARD, residual="pre_norm" if norm_first else "post_norm"
-    ).double()
+    config = TransformerConfig(**SIZES, num_layers=1, feed_forward=FEED_FORWARD, residual="pre_norm" if norm_first else "post_norm")
+    ours = TransformerLayer(config, cross_attention="scaled_dot_product").double()
     randomise(torchs)
     copy_layer(ours, torchs)
     x, memory, ignore = torch.randn(B, T, D).double(), torch.randn(B, S, D).double(), padding(S)

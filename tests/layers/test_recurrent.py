@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnkit.layers import CellState, Recurrent, RecurrentLayer, RecurrentState
+from attnkit.layers import CellState, Recurrent, RecurrentConfig, RecurrentLayer, RecurrentState
 from attnkit.registry import ConfigurationError
 
 B, T, D = 4, 6, 8
@@ -68,7 +68,7 @@ def masks() -> Iterator[tuple[Tensor | None, Tensor]]:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_fused_kernel_is_the_loop_over_the_equations(cell: Any, seed: int) -> None:
-    layers = randomised(Recurrent(cell=cell, d_model=D, num_layers=1, input_dim=5))
+    layers = randomised(Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=1), input_dim=5))
     x = torch.randn(B, T, 5).double()
     start = CellState(torch.randn(B, D).double(), torch.randn(B, D).double() if cell == "lstm" else None)
     for key_mask, real in masks():
@@ -83,7 +83,7 @@ def test_the_fused_kernel_is_the_loop_over_the_equations(cell: Any, seed: int) -
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_step_is_a_sequence_of_one(cell: Any, seed: int) -> None:
-    layers = randomised(Recurrent(cell=cell, d_model=D, num_layers=2))
+    layers = randomised(Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=2)))
     x = torch.randn(B, T, D).double()
     _, state = layers(x)
     y, expected = layers(x[:, :1], state=state)
@@ -96,7 +96,7 @@ def test_a_step_is_a_sequence_of_one(cell: Any, seed: int) -> None:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_padded_batch_equals_torchs_packed_one(cell: Any, seed: int) -> None:
-    ours = randomised(Recurrent(cell=cell, d_model=D, num_layers=2, bidirectional=True))
+    ours = randomised(Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=2), bidirectional=True))
     torchs = TORCHS[cell](D, D // 2, 2, batch_first=True, bidirectional=True).double()
     for i in range(2):
         for layer, suffix in ((ours.layers[i], f"l{i}"), (ours.backward_layers[i], f"l{i}_reverse")):
@@ -124,7 +124,7 @@ def test_a_padded_batch_equals_torchs_packed_one(cell: Any, seed: int) -> None:
 @pytest.mark.parametrize("side", MASKS)
 @pytest.mark.parametrize("cell", CELLS)
 def test_padding_changes_nothing_and_gets_no_gradient(cell: Any, side: str, seed: int) -> None:
-    layers, mask = randomised(Recurrent(cell=cell, d_model=D, num_layers=2, bidirectional=True)), MASKS[side]
+    layers, mask = randomised(Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=2), bidirectional=True)), MASKS[side]
     x = torch.randn(B, T, D).double().requires_grad_()
     y, state = layers(x, key_mask=mask)
     other, same = layers(torch.where(mask[..., None], x, torch.full_like(x, float("nan"))), key_mask=mask)
@@ -142,7 +142,7 @@ def test_padding_changes_nothing_and_gets_no_gradient(cell: Any, side: str, seed
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_chunk_of_padding_keeps_the_state_in_every_precision(cell: Any, is_training: bool, seed: int) -> None:
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        layers = Recurrent(cell=cell, d_model=D, num_layers=1).to(dtype)
+        layers = Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=1)).to(dtype)
         with torch.set_grad_enabled(is_training):  # kernels differ
             _, state = layers(torch.randn(B, T, D, dtype=dtype))
             y, after = layers(torch.randn(B, T, D, dtype=dtype), key_mask=torch.zeros(B, T, dtype=torch.bool), state=state)
@@ -152,7 +152,7 @@ def test_a_chunk_of_padding_keeps_the_state_in_every_precision(cell: Any, is_tra
 
 
 def test_gradients_through_padding_are_exact(seed: int) -> None:
-    layers = randomised(Recurrent(cell="lstm", d_model=2, num_layers=1, bidirectional=True))
+    layers = randomised(Recurrent(RecurrentConfig(cell="lstm", d_model=2, num_layers=1), bidirectional=True))
     mask = torch.tensor([[True, False, True], [False, False, True]])
 
     def run(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,7 +166,7 @@ def test_gradients_through_padding_are_exact(seed: int) -> None:
 @pytest.mark.parametrize("cell", CELLS)
 def test_training_compiles_and_only_the_lstm_breaks_the_graph(cell: Any, seed: int) -> None:
     torch._dynamo.reset()
-    layers = Recurrent(cell=cell, d_model=D, num_layers=1, bidirectional=True)
+    layers = Recurrent(RecurrentConfig(cell=cell, d_model=D, num_layers=1), bidirectional=True)
     x = torch.randn(B, T, D)
     compiled = torch.compile(layers, backend="aot_eager", fullgraph=cell != "lstm")
     grads = []
@@ -188,12 +188,16 @@ def test_hidden_weights_start_orthogonal_and_forget_gates_open(seed: int) -> Non
 
 
 def test_dropout_is_on_what_goes_up_and_not_on_what_goes_on(seed: int) -> None:
-    layers = Recurrent(cell="gru", d_model=D, num_layers=1, dropout=1.0).train()
+    layers = Recurrent(RecurrentConfig(cell="gru", d_model=D, num_layers=1, dropout=1.0)).train()
     x = torch.randn(B, T, D)
     y, state = layers(x)
     assert (y == 0).all()
     torch.testing.assert_close(state.layers[0].hidden, layers.eval()(torch.zeros_like(x))[1].layers[0].hidden)
     assert torch.equal(layers(x)[0], layers(x)[0])
+
+
+def recurrent(*, bidirectional: bool = False, **options: Any) -> Recurrent:
+    return Recurrent(RecurrentConfig(**{"d_model": D, "num_layers": 1, **options}), bidirectional=bidirectional)
 
 
 @pytest.mark.parametrize(
@@ -202,17 +206,17 @@ def test_dropout_is_on_what_goes_up_and_not_on_what_goes_on(seed: int) -> None:
         ({"cell": "ltsm"}, "cell must be one of rnn, lstm, gru, but is 'ltsm'"),
         ({"num_layers": 0}, "num_layers must be positive, but is 0"),
         ({"d_model": 7, "bidirectional": True}, r"d_model \(7\) must be even"),
-        ({"d_model": 0}, r"hidden_dim \(0\) must be positive"),
-        ({"dropout": 2.0}, "but is 2.0"),
+        ({"d_model": 0}, "d_model must be positive, but is 0"),
+        ({"dropout": 2.0}, r"dropout must be in \[0, 1\], but is 2.0"),
     ],
 )
 def test_impossible_layers_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, ConfigurationError), match=message):
-        Recurrent(**{"cell": "lstm", "d_model": D, "num_layers": 1, **wrong})
+        recurrent(**wrong)
 
 
 def test_integer_key_masks_and_those_of_another_shape_are_refused(seed: int) -> None:
-    layers = Recurrent(cell="rnn", d_model=D, num_layers=1)
+    layers = Recurrent(RecurrentConfig(cell="rnn", d_model=D, num_layers=1))
     with pytest.raises(TypeError, match="key_mask must be a bool tensor"):
         layers(torch.randn(1, 3, D), key_mask=torch.ones(1, 3))
     with pytest.raises(ValueError, match=r"shape \[1, 3\]"):

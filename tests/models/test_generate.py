@@ -47,7 +47,7 @@ def test_a_padded_prompt_is_continued_as_alone(beam_size: int, side: str, positi
     prompt = tokens(4, 5)
     mask = torch.arange(5) < torch.tensor([5, 3, 1, 4])[:, None]
     mask = {"left": mask.flip(1), "right": mask, "inside": mask[:, torch.randperm(5)]}[side]
-    together = model.generate(prompt, prompt_mask=mask, max_length=6, beam_size=beam_size)
+    together = model.generate(prompt, mask=mask, max_length=6, beam_size=beam_size)
     for row in range(4):
         alone = model.generate(prompt[row, mask[row]][None], max_length=6, beam_size=beam_size)[0]
         width = min(len(alone), together.shape[1])
@@ -58,7 +58,7 @@ def test_a_padded_prompt_is_continued_as_alone(beam_size: int, side: str, positi
 def test_padding_takes_no_places_of_learned_positions(seed: int) -> None:
     model, prompt = decoder(position={"name": "learned", "max_length": 8}), tokens(2, 6)
     expected = model.generate(prompt, max_length=3)
-    assert torch.equal(model.generate(prompt, prompt_mask=torch.ones(2, 6, dtype=torch.bool), max_length=3), expected)
+    assert torch.equal(model.generate(prompt, mask=torch.ones(2, 6, dtype=torch.bool), max_length=3), expected)
     with pytest.raises(ValueError, match="a sequence of 9 tokens does not fit into positions that end at 8"):
         model.generate(prompt, max_length=4)
 
@@ -68,7 +68,7 @@ def test_a_padded_source_is_decoded_as_alone(beam_size: int, seed: int) -> None:
     model = encoder_decoder(eos_id=2, position="relative")
     src = tokens(3, 6)
     mask = torch.arange(6) < torch.tensor([6, 2, 4])[:, None]
-    together = model.generate(src, src_mask=mask, max_length=7, beam_size=beam_size)
+    together = model.generate(src, mask=mask, max_length=7, beam_size=beam_size)
     for row in range(3):
         alone = model.generate(src[row, mask[row]][None], max_length=7, beam_size=beam_size)[0]
         width = min(len(alone), together.shape[1])
@@ -108,13 +108,13 @@ def test_numbers_that_are_not_positive_are_refused(wrong: dict[str, int]) -> Non
 def test_wrong_prompts_are_refused() -> None:
     model, prompt = decoder(), tokens(2, 3)
     with pytest.raises(ValueError, match="at least one token; start an empty one with bos_id"):
-        model.generate(prompt, prompt_mask=torch.tensor([[True] * 3, [False] * 3]))
+        model.generate(prompt, mask=torch.tensor([[True] * 3, [False] * 3]))
     with pytest.raises(ValueError, match="at least one token"):
         model.generate(prompt[:, :0])
-    with pytest.raises(TypeError, match="prompt_mask must be a bool tensor"):
-        model.generate(prompt, prompt_mask=torch.ones(2, 3, dtype=torch.long))
-    with pytest.raises(ValueError, match=r"prompt_mask must have shape \[2, 3\]"):
-        model.generate(prompt, prompt_mask=torch.ones(2, 4, dtype=torch.bool))
+    with pytest.raises(TypeError, match=r"^mask must be a bool tensor"):
+        model.generate(prompt, mask=torch.ones(2, 3, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"^mask must have shape \[2, 3\]"):
+        model.generate(prompt, mask=torch.ones(2, 4, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])

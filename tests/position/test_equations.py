@@ -158,7 +158,8 @@ def test_tables_of_a_float64_model_are_exact_and_others_fp32(name: str) -> None:
 
 
 def test_rotations_of_a_float64_model_keep_fourteen_digits(seed: int) -> None:
-    body = attnkit.layers.Transformer(d_model=8, num_layers=1, num_heads=1, causal=True, position="rotary").double()
+    config = attnkit.layers.TransformerConfig(d_model=8, num_layers=1, num_heads=1, position="rotary")
+    body = attnkit.layers.Transformer(config, causal=True).double()
     q, k = torch.randn(2, 1, 1, 30, 8).double()
     rotation = body.position.rotation(torch.arange(30)[None])
     products = (rotation(q[:, :, :1].expand_as(q)) * rotation(k[:, :, :1].expand_as(k))).sum(-1)

@@ -25,7 +25,7 @@ def test_prompts_of_a_padded_batch_go_on_as_alone(cell: str, beam_size: int, see
     model = attnkit.compose(stack="recurrent_decoder", d_model=8, num_layers=2, cell=cell, vocab_size=9, eos_id=None).double().eval()
     prompt = torch.randint(3, 9, (3, 5))
     mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3, [False] * 4 + [True]])
-    together = model.generate(prompt, prompt_mask=mask, max_length=4, beam_size=beam_size)
+    together = model.generate(prompt, mask=mask, max_length=4, beam_size=beam_size)
     for row in range(3):
         assert torch.equal(model.generate(prompt[row, mask[row]][None], max_length=4, beam_size=beam_size)[0], together[row])
 

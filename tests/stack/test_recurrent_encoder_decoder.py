@@ -159,7 +159,7 @@ def test_recorded_weights_are_of_all_target_tokens_and_lie_on_real_source_tokens
     torch.testing.assert_close(weights.sum(-1)[:2], torch.ones(2, num_heads, T))
     assert (weights.masked_select(~MASK[:, None, None]) == 0).all()
     with attnkit.record_attention(model) as maps:
-        model.generate(src, src_mask=MASK, max_length=3, beam_size=2)
+        model.generate(src, mask=MASK, max_length=3, beam_size=2)
     assert maps[path].shape[1:] == (num_heads, 1, S)
 
 
@@ -174,7 +174,7 @@ def test_any_attention_trains_and_generates_in_every_place(attention: str, num_h
         assert not [name for name, p in model.named_parameters() if p.grad is None]
         model.eval()
         for beam_size in (1, 3):
-            batch = model.generate(src[:2], src_mask=MASK[:2], max_length=4, beam_size=beam_size)
+            batch = model.generate(src[:2], mask=MASK[:2], max_length=4, beam_size=beam_size)
             for row in range(2):
                 alone = model.generate(src[row, MASK[row]][None], max_length=4, beam_size=beam_size)
                 assert torch.equal(batch[row, : alone.shape[1]], alone[0])

@@ -12,7 +12,7 @@ SIZES: dict[str, Any] = {"d_model": 8, "num_layers": 2, "num_heads": 2}
 def test_a_decoder_may_have_other_depth_than_its_encoder() -> None:
     stack = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_decoder_layers": 3})
     assert (len(stack.encoder.layers), len(stack.decoder.layers)) == (2, 3)
-    with pytest.raises(ValueError, match="num_layers must be positive, but is 0"):
+    with pytest.raises(ValueError, match="num_decoder_layers must be positive, but is 0"):
         attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_decoder_layers": 0})
 
 

@@ -1,23 +1,23 @@
-"""Which positions go with which attention."""
+"""Which position encodings work with which scores."""
 
 from attnkit.position import Position
 from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, attentions, positions
 
 
-def check_legal(*, attention: AttentionSpec, position: PositionSpec, is_cross: bool = False) -> None:
-    """Raise if a position kind cannot work with an attention kind.
+def check_compatible(*, attention: AttentionSpec, position: PositionSpec, is_cross: bool = False) -> None:
+    """Raise if a position encoding does not work with a score.
 
     Args:
         attention: The score.
-        position: The positions.
-        is_cross: Whether they are those of cross-attention, which has no input of its own to add positions to.
+        position: The position encoding.
+        is_cross: Whether it is that of cross-attention, which has no embeddings of its own to add positions to.
 
     Raises:
-        ConfigurationError: It cannot; the message says why.
+        ConfigurationError: It does not; the message says why.
 
     Example:
-        >>> check_legal(attention="additive", position="alibi")
-        >>> check_legal(attention="additive", position="rotary")
+        >>> check_compatible(attention="additive", position="alibi")
+        >>> check_compatible(attention="additive", position="rotary")
         Traceback (most recent call last):
         ...
         attnkit.registry.errors.ConfigurationError: position 'rotary' is not legal with attention 'additive': ...
@@ -33,7 +33,7 @@ def check_legal(*, attention: AttentionSpec, position: PositionSpec, is_cross: b
     if kind.needs_inner_product and not attentions.get(attention_name).inner_product:
         legal = [n for n in attentions.names() if attentions.get(n).inner_product]
         raise ConfigurationError(
-            f"position {position_name!r} is not legal with attention {attention_name!r}: it turns queries and keys so that their inner "
-            f"product depends on their distance, and the score of {attention_name!r} is no inner product. "
+            f"position {position_name!r} is not legal with attention {attention_name!r}: it rotates queries and keys so that their inner "
+            f"product depends on their distance, and the score of {attention_name!r} is not an inner product. "
             f"Choose another position, or one of these attentions: {', '.join(legal)}."
         )

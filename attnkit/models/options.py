@@ -1,0 +1,91 @@
+"""The arguments of `attnkit.compose` for each built-in stack, for type checkers and editors; at run time stack and model check them."""
+
+from collections.abc import Sequence
+from typing import Literal, Required, TypedDict
+
+from attnkit.layers.config import (
+    EncoderDecoderOptions,
+    RecurrentEncoderDecoderOptions,
+    RecurrentEncoderOptions,
+    RecurrentOptions,
+    TransformerOptions,
+)
+from attnkit.models.head import Tie
+from attnkit.models.pooling import Pooling
+from attnkit.registry import EmbeddingSpec
+
+
+class ModelOptions(TypedDict, total=False):
+    """The arguments of every model."""
+
+    embedding: EmbeddingSpec
+    pad_id: int
+    bos_id: int
+    eos_id: int | None
+
+
+class DecoderModelOptions(ModelOptions, total=False):
+    """The arguments for `DecoderModel`."""
+
+    vocab_size: Required[int]
+    tie: Literal["none", "output"]
+
+
+class EncoderModelOptions(DecoderModelOptions, total=False):
+    """The arguments for `EncoderModel`."""
+
+    head_transform: bool
+
+
+class ClassifierModelOptions(ModelOptions, total=False):
+    """The arguments for `ClassifierModel`."""
+
+    num_classes: Required[int]
+    vocab_size: int | None
+    image_shape: Sequence[int] | None
+    pooling: Pooling | None
+    pooler: bool
+
+
+class EncoderDecoderModelOptions(ModelOptions, total=False):
+    """The arguments for `EncoderDecoderModel`."""
+
+    src_vocab_size: Required[int]
+    tgt_vocab_size: Required[int]
+    tie: Tie
+
+
+class EncoderArguments(EncoderModelOptions, TransformerOptions):
+    """The arguments for `encoder`."""
+
+
+class EncoderClassifierArguments(ClassifierModelOptions, TransformerOptions):
+    """The arguments for `encoder` and `decoder` with `num_classes`."""
+
+
+class DecoderArguments(DecoderModelOptions, TransformerOptions):
+    """The arguments for `decoder`."""
+
+
+class EncoderDecoderArguments(EncoderDecoderModelOptions, EncoderDecoderOptions):
+    """The arguments for `encoder_decoder`."""
+
+
+class RecurrentEncoderArguments(EncoderModelOptions, RecurrentEncoderOptions):
+    """The arguments for `recurrent_encoder`."""
+
+
+class RecurrentEncoderClassifierArguments(ClassifierModelOptions, RecurrentEncoderOptions):
+    """The arguments for `recurrent_encoder` with `num_classes`."""
+
+
+class RecurrentDecoderArguments(DecoderModelOptions, RecurrentOptions):
+    """The arguments for `recurrent_decoder`."""
+
+
+class RecurrentDecoderClassifierArguments(ClassifierModelOptions, RecurrentOptions):
+    """The arguments for `recurrent_decoder` with `num_classes`."""
+
+
+class RecurrentEncoderDecoderArguments(EncoderDecoderModelOptions, RecurrentEncoderDecoderOptions):
+    """The arguments for `recurrent_encoder_decoder`."""

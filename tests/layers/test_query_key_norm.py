@@ -1,0 +1,132 @@
+"""Query-key normalisation, against a loop over its equation."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import attnkit
+from attnkit.layers import AttentionConfig, MultiHeadAttention, Transformer, TransformerConfig
+from attnkit.masks import Mask
+from attnkit.norm import Norm
+from attnkit.registry import ConfigurationError
+
+D, H, HKV, DH, T = 12, 4, 2, 6, 5
+
+
+def normalised(x: list[float], norm: Any, kind: str) -> list[float]:
+    mean = sum(x) / len(x) if kind == "layer_norm" else 0.0
+    scale = math.sqrt(sum((v - mean) ** 2 for v in x) / len(x) + norm.eps)
+    shift = norm.bias.tolist() if kind == "layer_norm" else [0.0] * len(x)
+    return [(v - mean) / scale * g + b for v, g, b in zip(x, norm.weight.tolist(), shift, strict=True)]
+
+
+def rotated(x: list[float], position: int) -> list[float]:
+    """As in Qwen 3 of transformers: x cos + rotate_half(x) sin."""
+    half = len(x) // 2
+    turned = [-v for v in x[half:]] + x[:half]
+    angles = [position * 10000.0 ** (-2 * (i % half) / len(x)) for i in range(len(x))]
+    return [v * math.cos(a) + t * math.sin(a) for v, t, a in zip(x, turned, angles, strict=True)]
+
+
+def loop(attention: Any, x: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Causal attention of one row [T, D]: norm over the channels of a head, then rotation, then the scaled dot product."""
+
+    def heads(layer: Any, count: int) -> list[list[list[float]]]:
+        y = (x @ layer.weight.T + layer.bias).tolist()
+        return [[row[h * DH : (h + 1) * DH] for row in y] for h in range(count)]
+
+    q, k, v = heads(attention.query, H), heads(attention.key, HKV), heads(attention.value, HKV)
+    outputs, weights = torch.zeros(T, H * DH, dtype=torch.float64), torch.zeros(H, T, T, dtype=torch.float64)
+    for h in range(H):
+        group = h * HKV // H
+        queries = [rotated(normalised(q[h][t], attention.query_norm, kind), t) for t in range(T)]
+        keys = [rotated(normalised(k[group][t], attention.key_norm, kind), t) for t in range(T)]
+        for t in range(T):
+            logits = [sum(a * b for a, b in zip(queries[t], keys[s], strict=True)) / math.sqrt(DH) for s in range(t + 1)]
+            total = sum(math.exp(value) for value in logits)
+            for s, value in enumerate(logits):
+                weights[h, t, s] = math.exp(value) / total
+                for c in range(DH):
+                    outputs[t, h * DH + c] += weights[h, t, s] * v[group][s][c]
+    return outputs @ attention.output.weight.T + attention.output.bias, weights
+
+
+def randomised(module: Any) -> Any:
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter)
+    return module.double().eval()
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+@torch.no_grad()
+def test_it_normalises_each_head_before_the_rotation(kind: str, backend: str, seed: int) -> None:
+    config = AttentionConfig(d_model=D, num_heads=H, num_kv_heads=HKV, head_dim=DH, query_key_norm=kind, backend=backend)
+    attention = randomised(MultiHeadAttention(config))
+    position = attnkit.positions.build("rotary", head_dim=DH).double()
+    rotation, x = position.rotation(torch.arange(T)[None]), torch.randn(1, T, D).double()
+    with attnkit.record_attention(attention) as maps:
+        y = attention(x, attention.key_values(x, rotation=rotation), mask=Mask(causal=True), rotation=rotation)
+    expected, weights = loop(attention, x[0], kind)
+    torch.testing.assert_close(y[0], expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(next(iter(maps.values()))[0], weights, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", attnkit.attentions.names())
+@torch.no_grad()
+def test_cached_decoding_equals_the_full_pass(attention: str, seed: int) -> None:
+    config = TransformerConfig(d_model=D, num_layers=2, num_heads=H, num_kv_heads=HKV, attention=attention, query_key_norm="rms_norm")
+    layers, x = randomised(Transformer(config, causal=True)), torch.randn(2, T, D).double()
+    whole, state = layers(x)[0], None
+    for t in range(T):
+        y, state = layers(x[:, t : t + 1], state=state)
+        torch.testing.assert_close(y[:, 0], whole[:, t], rtol=1e-10, atol=1e-10)
+
+
+def test_it_keeps_logits_in_bounds_whatever_the_weights(seed: int) -> None:
+    attention = MultiHeadAttention(AttentionConfig(d_model=D, num_heads=H, query_key_norm="rms_norm"))
+    x = 1000 * torch.randn(1, T, D)
+    with attnkit.record_attention(attention, logits=True) as maps:
+        attention(x, attention.key_values(x))
+    assert next(iter(maps.values())).abs().max() <= math.sqrt(D // H) + 1e-4  # |q| = |k| = sqrt(Dh), so |q . k| / sqrt(Dh) <= sqrt(Dh)
+
+
+def test_self_and_cross_attention_have_norms_of_their_own_and_none_by_default() -> None:
+    spec = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+    keys = attnkit.stacks.build({**spec, "query_key_norm": {"name": "rms_norm", "eps": 1e-5}}).state_dict().keys()
+    assert {key for key in keys if "query_norm" in key or "key_norm" in key} == {
+        f"{half}.layers.0.{kind}_attention.{name}_norm.weight"
+        for half, kind in (("encoder", "self"), ("decoder", "self"), ("decoder", "cross"))
+        for name in ("query", "key")
+    }
+    assert keys - attnkit.stacks.build(spec).state_dict().keys() == {key for key in keys if "_norm.weight" in key and "_attention." in key}
+
+
+def test_it_is_named_and_checked_like_every_slot() -> None:
+    sizes: dict[str, Any] = {"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
+    model = attnkit.compose(**sizes, query_key_norm="rms_norm")
+    assert model.spec["query_key_norm"] == {"name": "rms_norm", "eps": 1e-6}
+    assert attnkit.compose(**sizes).spec["query_key_norm"] is None
+    with pytest.raises(ConfigurationError, match=r"unknown norm 'rms'\. Did you mean 'rms_norm'"):
+        attnkit.compose(**sizes, query_key_norm="rms")
+
+
+class InSinglePrecision(Norm):
+    """As torch's norms under autocast on a GPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_queries_keys_and_values_keep_one_precision_where_a_norm_computes_in_another(dtype: torch.dtype, seed: int) -> None:
+    attention = MultiHeadAttention(AttentionConfig(d_model=D, num_heads=H, query_key_norm="layer_norm", backend="sdpa"))
+    attention.query_norm, attention.key_norm = InSinglePrecision(), InSinglePrecision()
+    x = torch.randn(1, T, D)
+    with torch.autocast("cpu", dtype=dtype):
+        memory = attention.key_values(x)
+        assert memory.key.dtype == memory.value.dtype == dtype
+        assert torch.isfinite(attention(x, memory)).all()
