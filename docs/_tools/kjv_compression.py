@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import attnkit
 
-data = attnkit.datasets.build({"name": "kjv", "folder": sys.argv[1] if len(sys.argv) > 1 else "data"})
-text = {part: "".join(piece.text for piece in data.pieces(part)) for part in ("train", "validation", "test")}
+corpus = attnkit.corpora.build({"name": "kjv", "folder": sys.argv[1] if len(sys.argv) > 1 else "data"})
+text = {part: "".join(chunk for document in corpus.documents(part) for chunk in document) for part in ("train", "validation", "test")}
 compressors: dict[str, Callable[[bytes], bytes]] = {
     "xz -9e": lambda raw: lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME),
     "bz2": lambda raw: bz2.compress(raw, 9),

@@ -29,5 +29,5 @@ def find_package_file(package: str, file: str, *, folder: str) -> Path:
             return path
     raise ConfigurationError(
         f"no {file} in {Path(folder).resolve()} or /. It is in the Debian package {package}: "
-        f"apt-get download {package} && dpkg-deb -x {package}_*.deb {folder}"
+        f"mkdir -p {folder} && (cd {folder} && apt-get download {package} && dpkg-deb -x {package}_*.deb .)"
     )
