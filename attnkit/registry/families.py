@@ -43,6 +43,8 @@ class TorchOptimizers(Registry):
 class Corpora(Registry):
     """Corpora. In place of a name, a path or `hub:NAME` stands for the corpus that reads it."""
 
+    paths = r"\.|/|^hub:"
+
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments of a spec, that of a location too.
 

@@ -22,7 +22,7 @@ def bits(compress: Callable[[bytes], bytes], written: str) -> int:
 
 print("| compressor | whole text | test alone | test after train |\n|---|---|---|---|")
 for name, compress in compressors.items():
-    whole = "".join(data.chapters)  # in the Bible's order: concatenated parts compress worse
+    whole = "".join(corpus.chapters)  # in the Bible's order: concatenated parts compress worse
     alone, train = bits(compress, text["test"]), bits(compress, text["train"])
     after = bits(compress, text["train"] + text["test"]) - train
     columns = (bits(compress, whole) / len(whole), alone / len(text["test"]), after / len(text["test"]))
