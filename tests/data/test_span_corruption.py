@@ -152,7 +152,7 @@ def test_sources_to_predict_for_keep_their_order_and_their_sentinels(location: P
     assert batch["source"] == ["w1 <extra_0> w2", "w3 <extra_0>"]
     assert batch["src"][:, 1].tolist() == [data.tokenizer.id_of("<extra_0>")] * 2
     assert batch["references"] == [[], []]
-    with pytest.raises(ConfigurationError, match=r"set predict to a \.txt file"):
+    with pytest.raises(ConfigurationError, match=r"set data\.predict to a \.txt file"):
         make(location).setup("predict")
 
 
