@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, get_args
 from attnkit.corpus.bad_rows import BadRows, OnBadRows
 from attnkit.corpus.images import Images
 from attnkit.corpus.tables import Column
-from attnkit.registry import ConfigurationError
 
 Part = Literal["train", "validation", "test"]
 Pair = tuple[str, str]  # source, target
@@ -112,13 +111,3 @@ class ImageCorpus(Corpus):
             part: Which part.
             shape: Channels, height and width that image files are brought to (default: those of the first one).
         """
-
-
-def require_part(corpus: str, part: Part, known: Sequence[Part]) -> None:
-    """Raise if a corpus does not have a part.
-
-    Raises:
-        ConfigurationError: It does not.
-    """
-    if part not in known:
-        raise ConfigurationError(f"the corpus {corpus!r} has no {part} part, only {' and '.join(known)}")

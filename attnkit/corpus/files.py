@@ -1,4 +1,4 @@
-"""Your own files, and single splits of hub data sets."""
+"""Your own files, and data sets of the hub."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -13,7 +13,7 @@ from attnkit.corpus.bad_rows import OnBadRows
 from attnkit.corpus.base import ImageCorpus, LabelCorpus, Labelled, Pair, PairCorpus, Part
 from attnkit.corpus.image_reading import ARRAYS, read_images
 from attnkit.corpus.images import Images
-from attnkit.corpus.reading import HUB, check, iterate_columns
+from attnkit.corpus.reading import HUB, ask_hub, check, iterate_columns
 from attnkit.corpus.splitting import set_aside
 from attnkit.corpus.tables import Column
 from attnkit.registry import ConfigurationError, corpora
@@ -28,7 +28,8 @@ _CHUNK = 1 << 16  # characters that are read at once
 class Files(PairCorpus, LabelCorpus, ImageCorpus):
     r"""Your own files: pairs of texts, running text, labelled texts or labelled images, as the framing asks for.
 
-    `corpus: mine/train.tsv` is short for `corpus: {name: files, train: mine/train.tsv}`.
+    `corpus: mine/train.tsv` is short for `corpus: {name: files, train: mine/train.tsv}`, and `corpus: hub:wmt16:de-en` for `corpus: {name:
+    files, hub: wmt16:de-en}`.
 
     A location is a path, a pattern such as `books/*.txt`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT` for the `datasets` library, or a
     list of these, in which order the rows are read.
@@ -44,6 +45,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         train: Where the training rows are.
         validation: Where the validation rows are.
         test: Where the test rows are.
+        hub: A data set of the Hugging Face hub (`NAME` or `NAME:CONFIG`; NAME may be a folder), by the `datasets` library. Its splits
+            `train`, `validation` and `test`, as far as it has them, are the parts for which there is no location.
         columns: The names of the columns (`translation.de` reaches into objects), or their positions from 0 in a file without a header
             line (default: `[source, target]`, `[text]`, `[text, label]` or `[image, label]`, as the framing asks for).
         separator: What stands between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
@@ -77,6 +80,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         train: Locations | None = None,
         validation: Locations | None = None,
         test: Locations | None = None,
+        hub: str | None = None,
         columns: list[str | int] | None = None,
         separator: str | None = None,
         validation_fraction: float = 0.0,
@@ -102,7 +106,14 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         self._locations: dict[Part, Locations | None] = {"train": train, "validation": validation, "test": test}
         self._fractions: dict[Part, float] = {"train": 0.0, "validation": validation_fraction, "test": test_fraction}
         self._shared: dict[object, Any] = {}
-        self.columns, self.separator, self.max_rows, self.streaming, self.seed = columns, separator, max_rows, streaming, seed
+        self.hub, self.columns, self.separator, self.max_rows, self.streaming, self.seed = (
+            hub,
+            columns,
+            separator,
+            max_rows,
+            streaming,
+            seed,
+        )
 
     @override
     def has(self, part: Part) -> bool:
@@ -152,7 +163,14 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
 
     def location(self, part: Part) -> Locations | None:
         """Return where the rows of a part are; None if they are set aside from the training rows, or there are none."""
+        if self._locations[part] is None and self.hub is not None and part in self._splits:
+            return f"{HUB}{self.hub}:{part}"
         return self._locations[part]
+
+    @cached_property
+    def _splits(self) -> list[str]:
+        names: list[str] = ask_hub("get_dataset_split_names", f"{HUB}{self.hub}", *str(self.hub).split(":", 1))
+        return names
 
     def _located(self, part: Part) -> Locations:
         location = self.location(part)

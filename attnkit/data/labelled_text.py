@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from attnkit.corpus.base import LabelCorpus, Labelled, Labels, Part, TextCorpus
 from attnkit.data.base import Framing, build_corpus, require_at_least, require_distinct
-from attnkit.data.batching import Sequences, batch_loader
+from attnkit.data.batching import Order, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.labelled_batches import LabelledBatch, LabelledExamples
 from attnkit.data.summary import Summary, counted
@@ -153,9 +153,7 @@ class LabelledText(Framing):
     def _training(self) -> Sequence[Labelled]:
         return self.corpus.labelled("train")
 
-    def _loader(
-        self, part: str, examples: Sequence[tuple[str, str | None]], *, order: Literal["shuffled", "fixed", "given"]
-    ) -> DataLoader[LabelledBatch]:
+    def _loader(self, part: str, examples: Sequence[tuple[str, str | None]], *, order: Order) -> DataLoader[LabelledBatch]:
         encoded = [self.tokenizer.encode(text) for text, _ in examples]
         labelled = all(label is not None for _, label in examples)
         room = self.max_length - 2
@@ -164,18 +162,12 @@ class LabelledText(Framing):
         for (text, _), ids in zip(examples, encoded, strict=True):
             summary.add(self.tokenizer, text, ids[:room])
         self.summaries.say(summary)
-        return batch_loader(
-            LabelledExamples(
-                tokens=Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
-                labels=self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None,
-                texts=None if part == "train" else [text for text, _ in examples],
-            ),
-            trainer=self.trainer,
-            batch_tokens=self.batch_tokens,
-            order=order,
-            seed=self.seed,
-            num_workers=self.num_workers,
+        encoded_examples = LabelledExamples(
+            tokens=Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
+            labels=self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None,
+            texts=None if part == "train" else [text for text, _ in examples],
         )
+        return self.token_batches(encoded_examples, order=order)
 
     def _label_tensor(self, part: str, labels: Sequence[str]) -> Tensor:
         if self.labels == "number":

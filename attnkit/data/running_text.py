@@ -22,16 +22,6 @@ SAMPLE = 50_000_000  # characters that a tokenizer is trained on, at the most
 class RunningText(Framing):
     """What framings of running text have in common: one tokenizer, and the text as one long row of ids.
 
-    Args:
-        corpus: The text.
-        predict: Where the inputs to predict for are.
-        tokenizer: Spec of the tokenizer; an untrained one is trained on the training text, or on an even sample of 50 million
-            characters of it.
-        context: Tokens in a window.
-        batch_tokens: The budget of positions in a batch over all processes.
-        seed: Of the order of the windows and of what the corpus draws, at least 0.
-        num_workers: Processes that prepare batches (0: the main process does).
-
     Attributes:
         image_shape: None: these are no images.
 

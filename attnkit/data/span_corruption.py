@@ -1,14 +1,14 @@
 """Running text with spans hidden: what T5 is pre-trained on."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import Part
-from attnkit.data.batching import BatchedExamples, Examples, Sequences, batch_loader
+from attnkit.data.batching import Examples, Sequences
 from attnkit.data.running_text import RunningText
 from attnkit.data.spans import CorruptedWindows, Corruption
 from attnkit.data.summary import Summary
@@ -95,7 +95,7 @@ class SpanCorruption(RunningText):
 
     @override
     def train_dataloader(self) -> DataLoader[Any]:
-        return self._batches(self._windows("train", seeds=[1, self.seed], tokenizer=None), order="shuffled")
+        return self.token_batches(self._windows("train", seeds=[1, self.seed], tokenizer=None), order="shuffled")
 
     @override
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
@@ -106,14 +106,14 @@ class SpanCorruption(RunningText):
         return self._evaluation_loader("test")
 
     def _evaluation_loader(self, part: Part) -> DataLoader[Any]:
-        return self._batches(self._windows(part, seeds=[0], tokenizer=self.tokenizer), order="fixed")
+        return self.token_batches(self._windows(part, seeds=[0], tokenizer=self.tokenizer), order="fixed")
 
     @override
     def predict_dataloader(self) -> DataLoader[Any]:
         sources = self.prediction_inputs("source")
         self.summaries.say(Summary.of_texts("predict", self.tokenizer, sources))
         ids = Sequences([[*self.tokenizer.encode(source), Tokenizer.eos_id] for source in sources])
-        return self._batches(Examples(src=ids, tgt=None, texts=[(source, []) for source in sources]), order="given")
+        return self.token_batches(Examples(src=ids, tgt=None, texts=[(source, []) for source in sources]), order="given")
 
     def _windows(self, part: Part, *, seeds: Sequence[int], tokenizer: Tokenizer | None) -> CorruptedWindows:
         windows = CorruptedWindows(
@@ -127,11 +127,6 @@ class SpanCorruption(RunningText):
         if not len(windows):
             raise ConfigurationError(f"no document of the {part} text has two tokens, so there is nothing to hide")
         return windows
-
-    def _batches(self, examples: BatchedExamples, *, order: Literal["shuffled", "fixed", "given"]) -> DataLoader[Any]:
-        return batch_loader(
-            examples, trainer=self.trainer, batch_tokens=self.batch_tokens, order=order, seed=self.seed, num_workers=self.num_workers
-        )
 
 
 def _with(sentinels: Sequence[str], spec: TokenizerSpec) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import Part
-from attnkit.data.batching import BatchedExamples, Sequences, batch_loader
-from attnkit.data.loading import Share, process_share, sampler_loader
+from attnkit.data.batching import BatchedExamples, Sequences
+from attnkit.data.loading import Share, process_share
 from attnkit.data.packing import LanguageModelBatch, Windows, WindowSampler
 from attnkit.data.running_text import RunningText
 from attnkit.data.summary import Summary
@@ -101,20 +101,13 @@ class Text(RunningText):
     def predict_dataloader(self) -> DataLoader[LanguageModelBatch]:
         prompts = self.prediction_inputs("text")
         self.summaries.say(Summary.of_texts("predict", self.tokenizer, prompts))
-        return batch_loader(
-            Prompts(prompts, self.tokenizer),
-            trainer=self.trainer,
-            batch_tokens=self.batch_tokens,
-            order="given",
-            seed=self.seed,
-            num_workers=self.num_workers,
-        )
+        return self.token_batches(Prompts(prompts, self.tokenizer), order="given")
 
     def _window_loader(self, part: Part, *, stride: int | None) -> DataLoader[LanguageModelBatch]:
         windows = Windows(self.packed(part), context=self.context, documents=self.document_mask, counts=stride is not None)
         size = self.batch_tokens // windows.context
         sampler = WindowSampler(windows, batch_size=size, stride=stride, seed=self.seed, **process_share(self.trainer))
-        return sampler_loader(windows, sampler, trainer=self.trainer, num_workers=self.num_workers)
+        return self.loader(windows, sampler)
 
 
 class Prompts(BatchedExamples):

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Pair, PairCorpus
 from attnkit.data.base import Framing, require_at_least
-from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences, batch_loader
+from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.summary import Summary, counted
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, tokenizers
@@ -124,7 +124,7 @@ class TextPairs(Framing):
         summary = Summary("train", counted(len(kept), "pair"))
         summary.note(len(encoded) - len(kept), f"left out (longer than max_length={self.max_length})")
         self._say(summary, [self._pairs[i] for i in kept], src, tgt)
-        return self._loader(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
+        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
 
     @override
     def val_dataloader(self) -> DataLoader[Seq2SeqBatch] | list[Any]:
@@ -139,7 +139,7 @@ class TextPairs(Framing):
         texts: list[tuple[str, list[str]]] = [(source, []) for source in self.prediction_inputs("source")]
         src = [self._source_ids(source) for source, _ in texts]
         self._say(Summary("predict", counted(len(src), "text")), texts, src, None)
-        return self._loader(Examples(src=Sequences(src), tgt=None, texts=texts), order="given")
+        return self.token_batches(Examples(src=Sequences(src), tgt=None, texts=texts), order="given")
 
     @cached_property
     def _pairs(self) -> Sequence[Pair]:
@@ -161,7 +161,7 @@ class TextPairs(Framing):
         self._say(summary, [(source, targets[0]) for source, targets in examples.items()], src, tgt)
         written = self.tgt_tokenizer.normalized  # as a model writes: equal texts are then equal strings
         texts = [(source, [written(target) for target in targets]) for source, targets in examples.items()]
-        return self._loader(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts), order="fixed")
+        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts), order="fixed")
 
     def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[list[int]], tgt: Sequence[list[int]] | None) -> None:
         """Say what became of a split: the ids of both sides, and the texts that they are from."""
@@ -170,8 +170,3 @@ class TextPairs(Framing):
         for (_, target), ids in zip(texts if tgt else (), tgt or (), strict=True):
             summary.add(self.tgt_tokenizer, target, ids)
         self.summaries.say(summary)
-
-    def _loader(self, examples: Examples, *, order: Literal["shuffled", "fixed", "given"]) -> DataLoader[Seq2SeqBatch]:
-        return batch_loader(
-            examples, trainer=self.trainer, batch_tokens=self.batch_tokens, order=order, seed=self.seed, num_workers=self.num_workers
-        )

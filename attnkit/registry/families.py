@@ -50,24 +50,19 @@ class Corpora(Registry):
 
         Example:
             >>> corpora.split("mine/train.tsv"), corpora.split("hub:wmt16:de-en")
-            (('files', {'train': 'mine/train.tsv'}), ('hub', {'path': 'wmt16', 'config': 'de-en'}))
+            (('files', {'train': 'mine/train.tsv'}), ('files', {'hub': 'wmt16:de-en'}))
         """
         given = {"name": spec} if isinstance(spec, str) else spec
         if not isinstance(given, Mapping) or not isinstance(name := given.get("name"), str):
             return super().split(spec)
-        path, *config = name.removeprefix("hub:").split(":")
-        if name.startswith("hub:") and len(config) < 2:  # a third part is a split
-            return "hub", {"path": path, **dict(zip(["config"], config, strict=False)), **_but_name(given)}
+        if name.startswith("hub:") and name.count(":") < 3:  # with a third colon, it is a single split
+            return "files", {"hub": name.removeprefix("hub:")} | {key: value for key, value in given.items() if key != "name"}
         if name.startswith("hub:") or "/" in name or name.endswith(_SUFFIXES):
-            return "files", {"train": name, **_but_name(given)}
+            return "files", {"train": name} | {key: value for key, value in given.items() if key != "name"}
         return super().split(spec)
 
 
 _SUFFIXES = (".csv", ".jsonl", ".npz", ".parquet", ".tsv", ".txt")
-
-
-def _but_name(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in spec.items() if key != "name"}
 
 
 # A new file needs its name here: a test compares these with the files.
@@ -176,7 +171,7 @@ corpora = Corpora(
     package="attnkit.corpus",
     bases=("attnkit.corpus.Corpus",),
     given=("seed", "labels"),
-    built_in=("cmudict", "fashion_mnist", "files", "hub", "imdb", "kjv", "libreoffice_help", "movie_snippets", "scan"),
+    built_in=("cmudict", "fashion_mnist", "files", "imdb", "kjv", "libreoffice_help", "movie_snippets", "scan"),
 )
 
 FAMILIES: tuple[Registry, ...] = (

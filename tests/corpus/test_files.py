@@ -8,7 +8,6 @@ import pytest
 
 from attnkit import ConfigurationError
 from attnkit.corpus.files import Files
-from attnkit.corpus.hub import Hub
 
 
 def table(path: Path, rows: list[tuple[str, str]]) -> str:
@@ -56,12 +55,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_the_splits_of_the_hub_are_the_parts(folder: Path, streaming: bool) -> None:
-    hub = Hub(path=str(folder), streaming=streaming)
+    hub = Files(hub=str(folder), streaming=streaming)
     assert [hub.has("train"), hub.has("validation"), hub.has("test")] == [True, False, True]
     assert hub.labelled("test") == [(f"test {i}", "x") for i in range(3)]
     assert ["".join(document) for document in hub.documents("train")] == [f"train {i}" for i in range(9)]
-    assert len(Hub(path=str(folder), max_rows=4, streaming=streaming).labelled("train")) == 4
-    assert len(Hub(path=str(folder), validation_fraction=1 / 3, streaming=streaming).labelled("validation")) == 3
+    assert len(Files(hub=str(folder), max_rows=4, streaming=streaming).labelled("train")) == 4
+    own = table(folder / "own.tsv", [("a", "x")])
+    assert Files(hub=str(folder), validation=own).labelled("validation") == [("a", "x")]
+    assert len(Files(hub=str(folder), validation_fraction=1 / 3, streaming=streaming).labelled("validation")) == 3
 
 
 def test_streaming_is_asked_of_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,13 +71,13 @@ def test_streaming_is_asked_of_the_library(folder: Path, monkeypatch: pytest.Mon
     asked: list[dict[str, Any]] = []
     load = datasets.load_dataset
     monkeypatch.setattr(datasets, "load_dataset", lambda *a, **options: asked.append(options) or load(*a, **options))
-    Hub(path=str(folder), streaming=True).labelled("test")
-    Hub(path=str(folder)).labelled("test")
+    Files(hub=str(folder), streaming=True).labelled("test")
+    Files(hub=str(folder)).labelled("test")
     assert asked == [{"split": "test", "streaming": True}, {"split": "test"}]
 
 
 def test_a_row_of_the_hub_that_cannot_be_used_is_named(folder: Path) -> None:
     (folder / "test.jsonl").write_text('{"text": null, "label": "x"}\n{"text": "a", "label": "y"}\n')
     with pytest.raises(ConfigurationError, match=r"mine:test, row 0: column 'text' must be text, but is None .*on_bad_rows: skip"):
-        Hub(path=str(folder)).labelled("test")
-    assert Hub(path=str(folder), on_bad_rows="skip").labelled("test") == [("a", "y")]
+        Files(hub=str(folder)).labelled("test")
+    assert Files(hub=str(folder), on_bad_rows="skip").labelled("test") == [("a", "y")]

@@ -15,7 +15,7 @@ import attnkit
 from attnkit import ConfigurationError
 from attnkit.corpus import cmudict
 from attnkit.corpus.fashion_mnist import read_idx
-from attnkit.corpus.hub import Hub
+from attnkit.corpus.files import Files
 from attnkit.corpus.image_reading import read_images
 from attnkit.corpus.reading import read_columns
 from attnkit.data.cache import cache_folder
@@ -63,7 +63,7 @@ LOADERS: dict[str, Load] = {
     "verses": source("kjv"),
     "help": source("libreoffice_help"),
     "dictionary": dictionary,
-    "hub": lambda path: Hub(path=str(path)).labelled("train"),
+    "hub": lambda path: Files(hub=str(path)).labelled("train"),
     "tokenizer": tokenizer,
 }
 FILES: list[Write] = [f for name, f in vars(data).items() if callable(f) and name.partition("_")[0] in LOADERS and "_" in name]
@@ -83,7 +83,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert read_columns(str(data._parquet(folder, ["a"])), ["text"]) == [("a",)]
     (folder / "hub").mkdir()
     (folder / "hub" / "train.jsonl").write_text('{"text": "a", "label": "b"}\n')
-    assert Hub(path=str(folder / "hub")).labelled("train") == [("a", "b")]
+    assert Files(hub=str(folder / "hub")).labelled("train") == [("a", "b")]
     (folder / "a.txt").write_text("cat 1 2\n")
     assert list(read_vectors(str(folder / "a.txt"), ["cat"], dim=2)) == ["cat"]
     assert tokenizer(data._model(folder))
