@@ -26,7 +26,7 @@ _CHUNK = 1 << 16  # characters that are read at once
 
 @corpora.register("files")
 class Files(PairCorpus, LabelCorpus, ImageCorpus):
-    r"""Your own files: pairs of texts, running text, labelled texts or labelled images, as the framing asks for.
+    r"""Your own files: pairs of texts, running text, labelled texts or labelled images, whichever the framing needs.
 
     `corpus: mine/train.tsv` is short for `corpus: {name: files, train: mine/train.tsv}`, and `corpus: hub:wmt16:de-en` for `corpus: {name:
     files, hub: wmt16:de-en}`.
@@ -48,7 +48,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         hub: A data set of the Hugging Face hub (`NAME` or `NAME:CONFIG`; NAME may be a folder), by the `datasets` library. Its splits
             `train`, `validation` and `test`, as far as it has them, are the parts for which there is no location.
         columns: The names of the columns (`translation.de` reaches into objects), or their positions from 0 in a file without a header
-            line (default: `[source, target]`, `[text]`, `[text, label]` or `[image, label]`, as the framing asks for).
+            line (default: `[source, target]`, `[text]`, `[text, label]` or `[image, label]`, whichever the framing needs).
         separator: What stands between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
             document).
         validation_fraction: In place of `validation`, a part of the training rows, between 0 and 1. Rows with the same source, or the

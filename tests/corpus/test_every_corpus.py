@@ -12,6 +12,8 @@ import pytest
 from attnkit import ConfigurationError, corpora, datasets
 from attnkit.corpus import ImageCorpus, LabelCorpus, PairCorpus, TextCorpus
 from attnkit.corpus.base import Part
+from attnkit.corpus.reading import _READERS
+from attnkit.registry.families import _SUFFIXES
 
 KINDS = (PairCorpus, TextCorpus, LabelCorpus, ImageCorpus)
 SAMPLED = {"fashion_mnist": "fashion_mnist", "kjv": "kjv", "libreoffice_help": "libreoffice_help"}
@@ -106,6 +108,10 @@ def test_a_misfit_names_what_fits(framing: str, corpus: str) -> None:
     fitting, framings = message.split(". ")[1:3]
     assert fitting.partition(": ")[2].split(", ") == sorted(c for f, c in FITTING if f == framing)
     assert framings.rstrip(".").partition(": ")[2].split(", ") == sorted(f for f, c in FITTING if c == corpus)
+
+
+def test_every_suffix_that_is_read_is_a_location() -> None:
+    assert {*_READERS, ".npz"} == set(_SUFFIXES)
 
 
 def test_there_are_fits_and_misfits() -> None:
