@@ -83,8 +83,11 @@ def test_after_a_fit_the_next_command_suits_the_task(attnkit: Command, recipes: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data=text_pairs"], "the task 'classification' needs data with tokenizer_spec and image_shape and classes, which 'text_pairs'"),
-        (["--data=text_pairs"], "does not have. Data sets that suit it: labelled_images, labelled_text."),
+        (
+            ["--data=text_pairs", "--data.corpus=mine.tsv"],
+            "the task 'classification' needs data with tokenizer_spec and image_shape and classes, which 'text_pairs'",
+        ),
+        (["--data=text_pairs", "--data.corpus=mine.tsv"], "does not have. Data sets that suit it: labelled_images, labelled_text."),
         (
             ["--model=seq2seq", "--model.stack={name: encoder_decoder, d_model: 8, num_layers: 1, num_heads: 2}"],
             "'labelled_text' does not have. Data sets that suit it: span_corruption, text_pairs.",

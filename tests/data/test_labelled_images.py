@@ -223,6 +223,16 @@ def test_hub_images_have_the_names_of_their_classes(monkeypatch: pytest.MonkeyPa
         make(train="hub:animals:train", columns=["image", "lable"]).corpus.images("train", shape=None)
 
 
+def test_a_hub_image_without_a_label_is_no_image_of_the_last_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})
+    image = pillow.fromarray(np.zeros((4, 5), np.uint8))
+    stored = datasets.Dataset.from_dict({"image": [image, image], "label": [0, -1]}, features=features)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: stored)
+    with pytest.raises(ConfigurationError, match="an image has the label -1, which is none of the 2 classes"):
+        read_images("hub:animals:train", labelled=True)
+
+
 def test_without_pillow_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").write_bytes(b"")
