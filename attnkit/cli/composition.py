@@ -14,7 +14,7 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: One of them is missing or wrong; the message names the place, as in `model.stack.attention`.
     """
-    for key, registry, example in (("model", tasks, "seq2seq"), ("data", datasets, "cmudict")):
+    for key, registry, example in (("model", tasks, "seq2seq"), ("data", datasets, "text_pairs")):
         if recipe.get(key) is None:
             raise ConfigurationError(
                 f"no {key} is given; add --config RECIPE (as in --config g2p/transformer) or --{key} {example}. "

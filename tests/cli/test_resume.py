@@ -186,7 +186,7 @@ def test_a_folder_without_versions_has_one_owner_too(attnkit: Command, tmp_path:
 def test_failed_starts_leave_nothing_that_resume_would_meet(attnkit: Command, tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_epochs", 1).status == 0
-    assert attnkit("fit", "--config", "tiny.yaml", "--data.train", "missing.tsv").status != 0
+    assert attnkit("fit", "--config", "tiny.yaml", "--data.corpus", "missing.tsv").status != 0
     assert attnkit("fit", "--config", "tiny.yaml", "--trainer.accelerator", "abacus").status == 2
     assert [path.name for path in (tmp_path / "runs/tiny").iterdir()] == ["version_0"]
     (tmp_path / "runs/tiny/version_1").mkdir()  # left by an older version, or by a kill

@@ -72,7 +72,9 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
     pairs = folder / "pairs.tsv"
     words = make_words(11)
     pairs.write_text("source\ttarget\n" + "".join(f"{w}\t{w[::-1]}\n" for w in words))
-    data = {"name": "text_pairs", "validation": str(pairs), "batch_tokens": 60} | {k: TASK[k] for k in ("src_tokenizer", "tgt_tokenizer")}
+    data = {"name": "text_pairs", "corpus": {"name": "files", "validation": str(pairs)}, "batch_tokens": 60} | {
+        k: TASK[k] for k in ("src_tokenizer", "tgt_tokenizer")
+    }
     validation = {"task": TASK, "weights": start, "data": data}
     for name in EVALUATED:
         payload[f"{name} validation"] = "validate", validation | {"strategy": name}

@@ -1,23 +1,22 @@
 """SCAN: commands in a small language, and the actions that they stand for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from typing_extensions import override
 
-from attnkit.data.base import Pair, Seq2SeqData, references
-from attnkit.data.reading import read_columns
-from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
+from attnkit.corpus.base import Pair, PairCorpus, Part
+from attnkit.registry import ConfigurationError, corpora
 
 Split = Literal["simple", "length", "addprim_jump", "addprim_turn_left"]
 
 _PRIMITIVES: Mapping[str, str] = {"addprim_jump": "jump", "addprim_turn_left": "turn left"}
 
 
-@datasets.register("scan")
-class Scan(Seq2SeqData):
+@corpora.register("scan")
+class Scan(PairCorpus):
     """All 20,910 commands of SCAN and their actions, made from its grammar: a test of generalisation by rules.
 
     | split | training commands | test commands |
@@ -34,69 +33,34 @@ class Scan(Seq2SeqData):
 
     Args:
         split: Which commands are for training, and which for testing.
-        validation_commands: So many training commands, drawn at random, are set aside for validation; 0 for none.
-        predict: A file with commands to predict for: `.txt` with one per line, or a table with a column `source`. Their order is kept.
-        src_tokenizer: Spec of the tokenizer of commands.
-        tgt_tokenizer: Spec of the tokenizer of actions.
-        batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
-        max_length: Training pairs are left out where either side has more tokens, special ones included (default: no limit).
-        seed: Of the order of the data and of `validation_commands`; the splits do not depend on it.
-        num_workers: Processes that prepare batches (0: the main process does).
+        validation_commands: This many training commands, drawn at random, are set aside for validation; 0 for none.
+        seed: Of `validation_commands`; the splits do not depend on it.
 
     Raises:
-        ConfigurationError: An unknown split, `validation_commands` is out of range, or `predict` cannot be read.
+        ConfigurationError: `validation_commands` is out of range.
 
     Example:
-        >>> data = Scan(split="length")
-        >>> dict(data.training_pairs())["jump opposite left and walk thrice"]
+        >>> scan = Scan(split="length")
+        >>> dict(scan.pairs("train"))["jump opposite left and walk thrice"]
         'I_TURN_LEFT I_TURN_LEFT I_JUMP I_WALK I_WALK I_WALK'
-        >>> len(data.evaluation_set("test"))
+        >>> len(scan.pairs("test"))
         3920
     """
 
-    def __init__(
-        self,
-        *,
-        split: Split = "simple",
-        validation_commands: int = 500,
-        predict: str | None = None,
-        src_tokenizer: TokenizerSpec = "word",
-        tgt_tokenizer: TokenizerSpec | None = "word",
-        batch_tokens: int = 4096,
-        max_length: int | None = None,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(
-            src_tokenizer=src_tokenizer,
-            tgt_tokenizer=tgt_tokenizer,
-            batch_tokens=batch_tokens,
-            max_length=max_length,
-            seed=seed,
-            num_workers=num_workers,
-        )
+    def __init__(self, *, split: Split = "simple", validation_commands: int = 500, seed: int = 0) -> None:
+        super().__init__()
         if not 0 <= validation_commands <= 10_000:
             raise ConfigurationError(f"validation_commands must be from 0 to 10000, but is {validation_commands}")
-        self.split = split
-        self.validation_commands = validation_commands
-        self.predict = predict
+        self.split, self.validation_commands, self.seed = split, validation_commands, seed
 
     @override
-    def training_pairs(self) -> Sequence[Pair]:
-        train, _ = self._split
-        aside = self._set_aside
-        return [pair for pair in train if pair[0] not in aside]
+    def has(self, part: Part) -> bool:
+        return part != "validation" or self.validation_commands > 0
 
     @override
-    def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
+    def pairs(self, part: Part) -> list[Pair]:
         train, test = self._split
-        return references(test if part == "test" else (pair for pair in train if pair[0] in self._set_aside))
-
-    @override
-    def prediction_sources(self) -> Sequence[str]:
-        if self.predict is None:
-            raise ConfigurationError("scan has no commands to predict for: set predict to a .txt file with one command per line")
-        return [command for (command,) in read_columns(self.predict, ["source"])]
+        return test if part == "test" else [pair for pair in train if (pair[0] in self._set_aside) == (part == "validation")]
 
     @cached_property
     def _split(self) -> tuple[list[Pair], list[Pair]]:
@@ -106,18 +70,16 @@ class Scan(Seq2SeqData):
         if primitive is not None:
             rest = [pair for pair in pairs if f" {primitive} " not in f" {pair[0]} "]
             composed = [pair for pair in pairs if f" {primitive} " in f" {pair[0]} " and pair[0] != primitive]
-            return rest + [(primitive, commands()[primitive])] * round(len(rest) / 9), composed
+            return rest + [pair for pair in pairs if pair[0] == primitive] * round(len(rest) / 9), composed
         if self.split == "length":
             return [pair for pair in pairs if len(pair[1].split()) <= 22], [pair for pair in pairs if len(pair[1].split()) > 22]
-        order = np.random.default_rng(0).permutation(len(pairs))
-        shuffled = [pairs[i] for i in order]
+        shuffled = [pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))]
         return shuffled[:16_728], shuffled[16_728:]
 
     @cached_property
     def _set_aside(self) -> frozenset[str]:
         """The commands of the training part that are for validation."""
-        primitive = _PRIMITIVES.get(self.split)
-        candidates = [command for command, _ in self._split[0] if command != primitive]
+        candidates = [command for command, _ in self._split[0] if command != _PRIMITIVES.get(self.split)]
         chosen = np.random.default_rng(self.seed).choice(len(candidates), size=self.validation_commands, replace=False)
         return frozenset(candidates[i] for i in chosen)
 

@@ -1,11 +1,10 @@
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from attnkit import ConfigurationError
-from attnkit.data.scan import Scan, Split, commands
+from attnkit.corpus.scan import Scan, Split, commands
 
 SIZES: dict[Split, tuple[int, int]] = {  # published: training examples, test examples
     "simple": (16_728, 4_182),
@@ -70,51 +69,43 @@ def test_a_clause_by_clause_reading_of_every_command_gives_the_same_actions() ->
 def test_a_split_has_the_published_sizes_and_validation_is_taken_out_of_training(split: Split) -> None:
     data = Scan(split=split, validation_commands=300)
     training, test = SIZES[split]
-    validation = data.evaluation_set("validation")
-    assert len(data.training_pairs()) == training - 300
+    validation = data.references("validation")
+    assert len(data.pairs("train")) == training - 300
     assert len(validation) == 300
-    assert len(data.evaluation_set("test")) == test
-    trained = {command for command, _ in data.training_pairs()}
+    assert len(data.references("test")) == test
+    trained = {command for command, _ in data.pairs("train")}
     assert not trained & validation.keys()
-    assert not (trained | validation.keys()) & data.evaluation_set("test").keys()
+    assert not (trained | validation.keys()) & data.references("test").keys()
 
 
 def test_the_length_split_tests_24_actions_and_more() -> None:
     data = Scan(split="length")
-    known = [*(actions for _, actions in data.training_pairs()), *(a for [a] in data.evaluation_set("validation").values())]
+    known = [*(actions for _, actions in data.pairs("train")), *(a for [a] in data.references("validation").values())]
     assert max(len(actions.split()) for actions in known) == 22
-    assert min(len(actions.split()) for [actions] in data.evaluation_set("test").values()) == 24
+    assert min(len(actions.split()) for [actions] in data.references("test").values()) == 24
 
 
 @pytest.mark.parametrize(("split", "primitive", "copies"), [("addprim_jump", "jump", 1_467), ("addprim_turn_left", "turn left", 2_189)])
 def test_the_new_primitive_is_trained_alone_as_a_tenth_of_the_examples(split: Split, primitive: str, copies: int) -> None:
     data = Scan(split=split)
-    with_it = [command for command, _ in data.training_pairs() if f" {primitive} " in f" {command} "]
+    with_it = [command for command, _ in data.pairs("train") if f" {primitive} " in f" {command} "]
     assert with_it == [primitive] * copies
-    assert all(primitive in command for command in data.evaluation_set("test"))
-    assert primitive not in data.evaluation_set("validation") | data.evaluation_set("test")
+    assert all(primitive in command for command in data.references("test"))
+    assert primitive not in data.references("validation") | data.references("test")
 
 
 def test_the_split_is_always_the_same_and_the_seed_draws_the_validation_commands(rng: np.random.Generator) -> None:
     seed = int(rng.integers(1, 2**31))
     first, again, other = Scan(), Scan(), Scan(seed=seed)
-    assert first.training_pairs() == again.training_pairs()
-    assert first.evaluation_set("test") == other.evaluation_set("test")
-    assert first.evaluation_set("validation").keys() != other.evaluation_set("validation").keys()
+    assert first.pairs("train") == again.pairs("train")
+    assert first.references("test") == other.references("test")
+    assert first.references("validation").keys() != other.references("validation").keys()
 
 
 def test_without_validation_commands_all_are_trained() -> None:
     data = Scan(validation_commands=0)
-    assert len(data.training_pairs()) == 16_728
-    assert data.val_dataloader() == []
-
-
-def test_commands_to_predict_for_keep_their_order(tmp_path: Path) -> None:
-    (tmp_path / "commands.txt").write_text("jump\nwalk left\n")
-    (batch,) = Scan(predict=str(tmp_path / "commands.txt")).predict_dataloader()
-    assert batch["source"] == ["jump", "walk left"]
-    with pytest.raises(ConfigurationError, match="no commands to predict for"):
-        Scan().predict_dataloader()
+    assert len(data.pairs("train")) == 16_728
+    assert not data.has("validation")
 
 
 def test_a_bad_number_of_validation_commands_is_refused() -> None:

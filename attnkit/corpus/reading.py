@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from attnkit.data.bad_rows import BadRows
-from attnkit.data.tables import Column, Row, csv_rows, lines, no_column, tsv_rows
+from attnkit.corpus.bad_rows import BadRows
+from attnkit.corpus.tables import Column, Row, csv_rows, lines, no_column, tsv_rows
 from attnkit.files import parse_json, read_parquet
 from attnkit.registry import ConfigurationError, nearest
 
@@ -61,7 +61,12 @@ def read_columns(
 
 
 def iterate_columns(
-    location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None
+    location: str,
+    columns: Sequence[Column],
+    *,
+    numbers: Collection[Column] = (),
+    bad_rows: BadRows | None = None,
+    streaming: bool = False,
 ) -> Iterator[tuple[str, ...]]:
     """Read some columns of a data file, or of a hub data set, row by row.
 
@@ -84,6 +89,7 @@ def iterate_columns(
         columns: Names, or positions from 0 in a file without a header line.
         numbers: Those of the columns that may hold numbers too; they come as texts.
         bad_rows: What is done with bad rows (default: they are errors).
+        streaming: Whether rows of the hub are read as they come, without a copy of the data set on disk.
 
     Raises:
         ConfigurationError: As `check`; or a row is bad, and that is an error; or the header has the name of a column twice; or a quote in
@@ -92,7 +98,7 @@ def iterate_columns(
     check(location)
     bad = BadRows() if bad_rows is None else bad_rows
     if location.startswith(HUB):
-        rows = _hub(location)
+        rows = _hub(location, streaming)
     else:
         rows = _READERS[Path(location).suffix](location, columns, bad)
     for where, row in rows:
@@ -149,28 +155,37 @@ def _parquet(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row
     return _numbered(path, read_parquet(path))
 
 
-def _hub(location: str) -> Iterator[Row]:
+def _hub(location: str, streaming: bool) -> Iterator[Row]:
     try:
-        yield from _numbered(location, load_hub(location))
+        yield from _numbered(location, load_hub(location, streaming=streaming))
     except ConfigurationError:
         raise
     except Exception as error:  # as in load_hub
         raise ConfigurationError(f"{location}: a row cannot be read: {type(error).__name__}: {error}") from error
 
 
-def load_hub(location: str) -> Any:
+def load_hub(location: str, *, streaming: bool = False) -> Any:
     """Return the data set of the `datasets` library at a hub location.
 
     Raises:
         ConfigurationError: The library is not installed, or cannot load it.
     """
     name, config, split = _hub_parts(location)
+    return ask_hub("load_dataset", location, name, config, split=split, **({"streaming": True} if streaming else {}))
+
+
+def ask_hub(function: str, location: str, *arguments: Any, **options: Any) -> Any:
+    """Return what a function of the `datasets` library says of a location.
+
+    Raises:
+        ConfigurationError: The library is not installed, or fails.
+    """
     try:
         library = import_module("datasets")
     except ImportError as error:
         raise ConfigurationError(f"{location} needs the library 'datasets': pip install 'attnkit[data]'") from error
     try:
-        return library.load_dataset(name, config, split=split)
+        return getattr(library, function)(*arguments, **options)
     except Exception as error:  # not found, no network, no such split, damaged: the library's errors have no base class in common
         raise ConfigurationError(f"{location}: cannot be loaded: {type(error).__name__}: {error}") from error
 
