@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from attnkit.checkpoint import CheckpointError, load_checkpoint
 from attnkit.cli.composition import data_arguments
 from attnkit.cli.recipe import recipe_names
 from attnkit.registry import ConfigurationError, datasets, tasks, tokenizers
-from attnkit.task import CheckpointError, load_checkpoint
 
 INHERITED = ("stack", "embedding")
 """The arguments of a task that `init_from` gives, unless the recipe does."""

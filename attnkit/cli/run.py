@@ -26,6 +26,9 @@ from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
 from attnkit.callback.stopping import Stopped, stop_signals
+from attnkit.checkpoint import AtomicCheckpointIO, load_checkpoint, require_rebuildable
+from attnkit.checkpoint.description import saved_recipe
+from attnkit.checkpoint.shards import is_sharded_checkpoint
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot
@@ -41,9 +44,7 @@ from attnkit.cli.runs import find_run, is_first, new_run, run_name, runs_in, ver
 from attnkit.cli.trust import import_classes, is_run_name, require_imported, trusted_part
 from attnkit.ownership import owned
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, datasets, module_names, tasks
-from attnkit.strategy import FSDP2, is_sharded_checkpoint
-from attnkit.task import AtomicCheckpointIO, load_checkpoint
-from attnkit.task.checkpoint import require_rebuildable, saved_recipe
+from attnkit.strategy import FSDP2
 from attnkit.task.generating import TextGenerator
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")

@@ -22,10 +22,11 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from attnkit.archive import ArchiveError, read_archive
+from attnkit.checkpoint.archive import read_archive
+from attnkit.checkpoint.errors import ArchiveError
+from attnkit.checkpoint.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
 from attnkit.registry import ConfigurationError
 from attnkit.strategy.preparation import gather, release
-from attnkit.strategy.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
 
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on some ranks and not on others
 

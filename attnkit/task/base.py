@@ -19,11 +19,12 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from attnkit import draws
+from attnkit.checkpoint import CheckpointError, load_checkpoint, rebuild
+from attnkit.checkpoint.description import describe, require_readable
 from attnkit.embedding import Embedding
 from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
 from attnkit.strategy import ActivationCheckpointing, check_preparation, data_share, parallelize, prepare
-from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
 from attnkit.task.parameters import parameter_groups, read_any_names, write_plain_names
 from attnkit.task.resume import DATA_POSITION, DRAW_SEED, RANDOM, WITHIN_STEP, data_position, go_on, is_within_step, random_states, settle
@@ -290,7 +291,7 @@ class Task(LightningModule, ABC):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["attnkit"] = header(self.registered_name, self.hparams)
+        checkpoint["attnkit"] = describe(self.registered_name, self.hparams)
         fit_loop = checkpoint["loops"]["fit_loop"]
         settle(fit_loop, steps=self.trainer.global_step)
         checkpoint[WITHIN_STEP] = is_within_step(fit_loop, accumulated=self.trainer.accumulate_grad_batches)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from attnkit.checkpoint.description import ARGUMENTS
 from attnkit.registry import tokenizers
-from attnkit.task.checkpoint import ARGUMENTS
 from attnkit.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from attnkit.strategy.shards import write_sharded
+from attnkit.checkpoint.shards import write_sharded
 
 COMMAND = 'touch "$ATTNKIT_CANARY"'
 Attack = Callable[[dict[str, Any], Path], None]

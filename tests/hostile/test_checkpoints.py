@@ -12,10 +12,10 @@ import pytest
 import torch
 import yaml
 
+from attnkit.checkpoint import AtomicCheckpointIO, export, load_checkpoint, load_exported
 from attnkit.cli.main import main
 from attnkit.registry import ConfigurationError
-from attnkit.task import AtomicCheckpointIO, Task, load_checkpoint, load_exported
-from attnkit.task.checkpoint import export
+from attnkit.task import Task
 from tests.cli.conftest import TINY
 from tests.hostile import checkpoints
 from tests.hostile.limits import Outcome, survive

@@ -1,7 +1,7 @@
-"""Sharded checkpoints: a folder to which every process writes its own part. Here one process reads them all.
+"""Sharded checkpoints: a folder to which every process writes its own part. Here, one process reads them all.
 
-The folder holds one `.distcp` file per process, `index.json` (which tensor lies where) and `meta.pt` (all that is no tensor of the model or
-of the optimizer). The last two are written at the end. In a folder of attnkit 0.1 the index is torch's `.metadata`, a pickle.
+The folder holds one `.distcp` file per process, `index.json` (where each tensor is stored) and `meta.pt` (everything but the tensors of
+the model and the optimizer). The last two are written at the end. In a folder of attnkit 0.1 the index is torch's `.metadata`, a pickle.
 """
 
 import io
@@ -27,9 +27,9 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from typing_extensions import override
 
-from attnkit.archive import ArchiveError, read_archive
-from attnkit.registry import ConfigurationError
-from attnkit.strategy.shard_index import HalfWrittenError, describe, parse, read_index, read_pickled_index
+from attnkit.checkpoint.archive import read_archive
+from attnkit.checkpoint.errors import ArchiveError, CheckpointError, HalfWrittenError
+from attnkit.checkpoint.shard_index import describe, parse, read_index, read_pickled_index
 
 INDEX, PICKLED_INDEX, REST = "index.json", ".metadata", "meta.pt"
 
@@ -43,31 +43,29 @@ def require_complete(path: Path) -> Metadata:
     """Return the index of a sharded checkpoint.
 
     Raises:
-        ConfigurationError: Something is missing, cut short or damaged.
+        CheckpointError: Something is missing, truncated or damaged.
     """
     index = INDEX if (path / INDEX).is_file() or not (path / PICKLED_INDEX).is_file() else PICKLED_INDEX
     missing = [name for name in (index, REST) if not (path / name).is_file()]
     if missing:
-        raise ConfigurationError(
-            f"{path} is a half-written checkpoint: it has no {' and no '.join(missing)}, which are written last; use an earlier checkpoint"
-        )
+        raise CheckpointError(f"{path} is a half-written checkpoint: it lacks {' and '.join(missing)}; use an earlier checkpoint")
     if index == INDEX and (path / PICKLED_INDEX).exists():
-        raise ConfigurationError(f"{path} has two indices, {INDEX} and {PICKLED_INDEX}: no attnkit writes both")
+        raise CheckpointError(f"{path} has two indices, {INDEX} and {PICKLED_INDEX}: attnkit never writes both")
     try:
         if index == INDEX:
             return read_index(path / INDEX, path)
         return parse(read_pickled_index(path / PICKLED_INDEX), path)
     except HalfWrittenError as error:
-        raise ConfigurationError(f"{path} is a half-written checkpoint: {error}; use an earlier checkpoint") from error
+        raise CheckpointError(f"{path} is a half-written checkpoint: {error}; use an earlier checkpoint") from error
     except ArchiveError as error:
-        raise ConfigurationError(f"{path / index} is damaged, or is no index of a sharded checkpoint: {error}") from error
+        raise CheckpointError(f"{path / index} is damaged, or not an index of a sharded checkpoint: {error}") from error
 
 
 def require_whole(path: Path) -> None:
     """Read all of a sharded checkpoint, one tensor after another, and compare the checksums.
 
     Raises:
-        ConfigurationError: Something is missing, cut short or damaged.
+        CheckpointError: Something is missing, truncated or damaged.
     """
     index = require_complete(path)
     pieces = [(piece.relative_path, piece.offset, piece.length) for piece in index.storage_data.values()]
@@ -78,14 +76,14 @@ def require_whole(path: Path) -> None:
         except zipfile.BadZipFile:
             damaged = "zip file"
         if damaged is not None:
-            raise ConfigurationError(f"{path} is damaged: the checksum of a {damaged} in {name} is wrong; use an earlier checkpoint")
+            raise CheckpointError(f"{path} is damaged: the checksum of a {damaged} in {name} is wrong; use an earlier checkpoint")
 
 
 def read_rest(path: Path) -> dict[str, Any]:
-    """Return what a sharded checkpoint holds beside weights and the states of optimizers.
+    """Return everything in a sharded checkpoint but the weights and the states of optimizers.
 
     Raises:
-        ConfigurationError: It is not complete, or holds more than tensors and plain data.
+        CheckpointError: It is not complete, or holds more than tensors and plain data.
     """
     require_complete(path)
     try:
@@ -95,10 +93,10 @@ def read_rest(path: Path) -> dict[str, Any]:
 
 
 def read_sharded(path: Path) -> dict[str, Any]:
-    """Return a sharded checkpoint as the dictionary that a plain one holds: all weights, and the states of the optimizers.
+    """Return a sharded checkpoint as the dictionary in a plain one, with all weights and the states of the optimizers.
 
     Raises:
-        ConfigurationError: It is not complete, or holds more than tensors and plain data.
+        CheckpointError: It is not complete, or holds more than tensors and plain data.
     """
     index = require_complete(path)
     try:
@@ -107,7 +105,7 @@ def read_sharded(path: Path) -> dict[str, Any]:
             for key, entry in index.state_dict_metadata.items()
         }
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what `no_dist` asks for
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as `no_dist` asks
             load(
                 content, storage_reader=Reader(path), planner=Planner(flatten_state_dict=False, flatten_sharded_tensors=False), no_dist=True
             )
@@ -124,10 +122,10 @@ def read_sharded(path: Path) -> dict[str, Any]:
 
 
 def load_into(state: dict[str, Any], path: Path) -> None:
-    """Read the parts of a sharded checkpoint that `state` names into the tensors in it; to be called by all processes.
+    """Load the parts of a sharded checkpoint that `state` names into its tensors; all processes must call it.
 
     Raises:
-        ConfigurationError: It is not complete, damaged, or holds more than tensors and plain data.
+        CheckpointError: It is not complete, damaged, or holds more than tensors and plain data.
     """
     try:
         load(state, storage_reader=Reader(path), planner=Planner())
@@ -136,12 +134,12 @@ def load_into(state: dict[str, Any], path: Path) -> None:
 
 
 def write_sharded(state: dict[str, Any], rest: Mapping[str, Any], path: Path) -> None:
-    """Write a sharded checkpoint into a folder; to be called by all processes.
+    """Write a sharded checkpoint into a folder; all processes must call it.
 
     Args:
-        state: The weights, and the states of optimizers, of which each process has parts.
-        rest: What the first process writes to `meta.pt`.
-        path: The folder, which is made.
+        state: The weights and the states of optimizers, of which each process has parts.
+        rest: Everything else, which the first process writes to `meta.pt`.
+        path: The folder, which is created.
     """
     path.mkdir(parents=True, exist_ok=True)
     save(state, storage_writer=Writer(path))
@@ -150,7 +148,7 @@ def write_sharded(state: dict[str, Any], rest: Mapping[str, Any], path: Path) ->
 
 
 def number_parameters(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of an optimizer with numbers in place of the names of parameters, as an optimizer of one process has it.
+    """Return the state of an optimizer with numbers for the names of parameters, as the optimizer of a single process has it.
 
     Example:
         >>> number_parameters({"state": {"b": 7}, "param_groups": [{"params": ["b"]}, {"params": ["a"]}]})
@@ -161,7 +159,7 @@ def number_parameters(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_parameters(state: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """Return the state of an optimizer with names in place of the numbers of parameters; `names` are in the optimizer's order.
+    """Return the state of an optimizer with names for the numbers of parameters; `names` are in the optimizer's order.
 
     Example:
         >>> name_parameters({"state": {0: 7}, "param_groups": [{"params": [0]}, {"params": [1]}]}, ["b", "a"])
@@ -176,11 +174,11 @@ def _rename(state: Mapping[str, Any], new: Mapping[Any, Any]) -> dict[str, Any]:
     return {"state": {new[old]: value for old, value in state["state"].items()}, "param_groups": groups}
 
 
-def _damaged(path: Path, error: BaseException) -> ConfigurationError:
+def _damaged(path: Path, error: BaseException) -> CheckpointError:
     if isinstance(error, CheckpointException):  # of all processes
         error = next(iter(error.failures.values()))[0]
     reason = str(error).partition("\n")[0] or type(error).__name__
-    return ConfigurationError(f"{path} is damaged, or holds more than tensors and plain data ({reason})")
+    return CheckpointError(f"{path} is damaged, or holds more than tensors and plain data ({reason})")
 
 
 def _nest(flat: Mapping[tuple[Any, ...], Any]) -> dict[str, Any]:
@@ -238,7 +236,7 @@ class Reader(FileSystemReader):
 
 
 class Planner(DefaultLoadPlanner):
-    """Reads what is no tensor as data only."""
+    """Reads everything but tensors as data only."""
 
     @override
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
