@@ -10,9 +10,10 @@ from typing_extensions import override
 
 import attnkit
 from attnkit.models import DecoderModel
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
+from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
 from attnkit.stack.recurrent_decoder import RecurrentDecoder
 from attnkit.strategy import ActivationCheckpointing
+from attnkit.task.arguments import require_smoothing, trained_tokenizer
 from attnkit.task.generating import TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity
@@ -61,9 +62,9 @@ class CausalLM(TextGenerator):
         length_penalty: Exponent of the length that a beam's log-probability is divided by.
         prompts: Texts of which a continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a
             document.
-        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+            with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
@@ -96,24 +97,12 @@ class CausalLM(TextGenerator):
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
-        super().__init__(
-            optimizer=optimizer,
-            schedule=schedule,
-            beam_size=beam_size,
-            max_length=max_length,
-            length_penalty=length_penalty,
-            activation_checkpointing=activation_checkpointing,
-            compile=compile,
-        )
-        self.store_arguments(locals())
-        if not 0 <= label_smoothing < 1:
-            raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
+        super().__init__(locals())
+        require_smoothing(label_smoothing)
         if isinstance(prompts, str):
             raise ConfigurationError(f"prompts must be a list of texts, as in [{prompts!r}], but is the string {prompts!r}")
         self.stack, self.embedding, self.tie = stack, embedding, tie
-        self.tokenizer: Tokenizer = tokenizers.build(tokenizer)
-        if not self.tokenizer.trained:
-            raise ConfigurationError("tokenizer is not trained; pass the .spec of a trained one, such as data.tokenizer_spec")
+        self.tokenizer = trained_tokenizer(tokenizer, "tokenizer")
         self.label_smoothing = label_smoothing
         self.prompts = tuple(prompts)
         self.evaluation = nn.ModuleDict({"val": _metrics(), "test": _metrics()})
@@ -140,9 +129,6 @@ class CausalLM(TextGenerator):
             vocab_size=len(self.tokenizer),
             embedding=self.embedding,
             tie=self.tie,
-            pad_id=Tokenizer.pad_id,
-            bos_id=Tokenizer.bos_id,
-            eos_id=Tokenizer.eos_id,
         )
         if not isinstance(model, DecoderModel):
             raise ConfigurationError(
@@ -190,11 +176,9 @@ class CausalLM(TextGenerator):
             return
         metrics = {name: cast(Metric, metric) for name, metric in cast(nn.ModuleDict, self.evaluation["val"]).items()}
         values = {name: metric.compute() for name, metric in metrics.items() if metric.update_called}  # on every rank: it is reduced
-        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
-        lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
         continuations = self.generate(self.prompts, temperature=0.8, beam_size=1, seed=0)
-        lines += [f"  {prompt}|{text}".replace("\n", "\n    ") for prompt, text in zip(self.prompts, continuations, strict=True)]
-        self.print("\n".join(lines))
+        pairs = zip(self.prompts, continuations, strict=True)
+        self.print_validation(values, [f"  {prompt}|{text}".replace("\n", "\n    ") for prompt, text in pairs])
 
     def _evaluate(self, batch: dict[str, Any], stage: str) -> None:
         """Update and log the metrics of a stage."""

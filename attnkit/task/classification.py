@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
 from attnkit.strategy import ActivationCheckpointing
+from attnkit.task.arguments import require_smoothing
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.pooled import PooledTask, one_line, shortened
 
@@ -58,9 +59,9 @@ class Classification(PooledTask):
             (both macro). The first one picks the best checkpoint.
         init_from: A checkpoint whose embedding and stack are the start, as of a pretrained encoder; what does not fit starts anew.
         samples: Predictions printed after a validation.
-        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+            with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained, or there are fewer than two classes.
@@ -98,24 +99,8 @@ class Classification(PooledTask):
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
-        super().__init__(
-            stack=stack,
-            tokenizer=tokenizer,
-            image_shape=image_shape,
-            embedding=embedding,
-            pooling=pooling,
-            pooler=pooler,
-            optimizer=optimizer,
-            schedule=schedule,
-            metrics=metrics,
-            init_from=init_from,
-            samples=samples,
-            activation_checkpointing=activation_checkpointing,
-            compile=compile,
-        )
-        self.store_arguments(locals())
-        if not 0 <= label_smoothing < 1:
-            raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
+        super().__init__(locals())
+        require_smoothing(label_smoothing)
         if len(set(classes)) < max(2, len(classes)):
             raise ConfigurationError(f"classes must be at least two, and distinct, but are {list(classes)}")
         self.classes, self.label_smoothing = list(classes), label_smoothing

@@ -55,9 +55,9 @@ class Regression(PooledTask):
         metrics: `mse`, `mae`, `pearson` and `spearman` (correlations from -1 to 1). The first one picks the best checkpoint.
         init_from: A checkpoint whose embedding and stack are the start, as of a pretrained encoder; what does not fit starts anew.
         samples: Predictions printed after a validation.
-        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+            with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
@@ -93,22 +93,7 @@ class Regression(PooledTask):
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
-        super().__init__(
-            stack=stack,
-            tokenizer=tokenizer,
-            image_shape=image_shape,
-            embedding=embedding,
-            pooling=pooling,
-            pooler=pooler,
-            optimizer=optimizer,
-            schedule=schedule,
-            metrics=metrics,
-            init_from=init_from,
-            samples=samples,
-            activation_checkpointing=activation_checkpointing,
-            compile=compile,
-        )
-        self.store_arguments(locals())
+        super().__init__(locals())
         self.evaluation = self.evaluation_metrics()
         self.require_buildable()
 

@@ -8,8 +8,9 @@ from torchmetrics import Metric
 from typing_extensions import override
 
 import attnkit
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
+from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
 from attnkit.strategy import ActivationCheckpointing
+from attnkit.task.arguments import require_smoothing, trained_tokenizer
 from attnkit.task.generating import TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
@@ -52,9 +53,9 @@ class Seq2Seq(TextGenerator):
         metrics: What to compute from generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`,
             `chrf`. The first one picks the best checkpoint. With none, nothing is generated in validation and test.
         samples: Outputs printed after a validation.
-        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+            with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
@@ -90,25 +91,15 @@ class Seq2Seq(TextGenerator):
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
-        super().__init__(
-            optimizer=optimizer,
-            schedule=schedule,
-            beam_size=beam_size,
-            max_length=max_length,
-            length_penalty=length_penalty,
-            activation_checkpointing=activation_checkpointing,
-            compile=compile,
-        )
-        self.store_arguments(locals())
-        if not 0 <= label_smoothing < 1:
-            raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
+        super().__init__(locals())
+        require_smoothing(label_smoothing)
         if samples < 0:
             raise ConfigurationError(f"samples must be at least 0, but is {samples}")
         if isinstance(metrics, str):
             raise ConfigurationError(f"metrics must be a list of names, as in [{metrics}], but is the string {metrics!r}")
         self.stack, self.embedding, self.tie = stack, embedding, tie
-        self.src_tokenizer = _trained(src_tokenizer, "src_tokenizer")
-        self.tgt_tokenizer = _trained(tgt_tokenizer, "tgt_tokenizer")
+        self.src_tokenizer = trained_tokenizer(src_tokenizer, "src_tokenizer")
+        self.tgt_tokenizer = trained_tokenizer(tgt_tokenizer, "tgt_tokenizer")
         if tie == "all" and self.src_tokenizer.spec != self.tgt_tokenizer.spec:
             raise ConfigurationError("tie 'all' shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
         self.label_smoothing = label_smoothing
@@ -119,7 +110,7 @@ class Seq2Seq(TextGenerator):
 
     @property
     def monitor(self) -> tuple[str, Literal["min", "max"]]:
-        """What tells the best checkpoint, and whether it is the smallest or the largest."""
+        """The metric that selects the best checkpoint, and whether smaller or larger is better."""
         if not self.metric_names:
             return "val/loss", "min"
         metric = cast(Metric, cast(nn.ModuleDict, self.evaluation["val"])[self.metric_names[0]])
@@ -133,9 +124,6 @@ class Seq2Seq(TextGenerator):
             tgt_vocab_size=len(self.tgt_tokenizer),
             embedding=self.embedding,
             tie=self.tie,
-            pad_id=Tokenizer.pad_id,
-            bos_id=Tokenizer.bos_id,
-            eos_id=Tokenizer.eos_id,
         )
         assert isinstance(model, nn.Module)
         return model
@@ -196,13 +184,9 @@ class Seq2Seq(TextGenerator):
             return
         metrics = cast(nn.ModuleDict, self.evaluation["val"])
         values = {name: cast(Metric, metrics[name]).compute() for name in self.metric_names}  # on every rank: it is reduced over them
-        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
-        lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
-        if self._shown:
-            chosen = self._shown[:: -(-len(self._shown) // self.samples)]
-            width = min(40, max(len(source) for source, *_ in chosen))  # texts longer than words are not lined up
-            lines += [f"  {sample_line(*sample, width=width)}" for sample in chosen]
-        self.print("\n".join(lines))
+        chosen = self._shown[:: max(1, -(-len(self._shown) // max(1, self.samples)))]
+        width = min(40, max((len(source) for source, *_ in chosen), default=0))  # only short texts are aligned
+        self.print_validation(values, [f"  {sample_line(*sample, width=width)}" for sample in chosen])
 
     def _evaluate(self, batch: dict[str, Any], stage: str) -> list[str]:
         """Update and log the metrics of a stage; return the generated texts, if any metric needs them."""
@@ -246,10 +230,3 @@ def sample_line(source: str, hypothesis: str, references: Sequence[str], *, widt
     """
     right = hypothesis.split() in [r.split() for r in references]
     return f"{'ok' if right else 'wrong':<5}  {source:<{width}} -> {hypothesis}" + ("" if right else f"  ({references[0]})")
-
-
-def _trained(spec: TokenizerSpec, argument: str) -> Tokenizer:
-    tokenizer: Tokenizer = tokenizers.build(spec)
-    if not tokenizer.trained:
-        raise ConfigurationError(f"{argument} is not trained; pass the .spec of a trained one, such as data.{argument}_spec")
-    return tokenizer
