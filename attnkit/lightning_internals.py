@@ -44,7 +44,7 @@ def settle(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
     fit_loop = checkpoint["loops"]["fit_loop"]
     epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
     done = ("ready", "started", "completed")
-    if epoch["current"]["processed"] == epoch["current"]["ready"] or batch["current"]["processed"] == 0:  # no epoch has begun
+    if epoch["current"]["processed"] == epoch["current"]["started"] or batch["current"]["processed"] == 0:  # no epoch has begun
         for counts in (epoch["total"], epoch["current"]):
             counts |= dict.fromkeys(done, counts["processed"])
         batch["current"] |= dict.fromkeys(batch["current"], 0)

@@ -139,7 +139,9 @@ class Task(LightningModule, ABC):
         """
         task: Task = rebuild(load_checkpoint(path), path)
         if not isinstance(task, cls):
-            raise CheckpointError(f"{path} holds the task {task.registered_name!r}, not a {cls.__name__}; use {type(task).__name__}.load")
+            raise CheckpointError(
+                f"{path} holds the task {task.registered_name!r}: use {type(task).__name__}.load, not {cls.__name__}.load"
+            )
         return task
 
     @override

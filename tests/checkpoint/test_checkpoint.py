@@ -280,7 +280,7 @@ def test_a_checkpoint_of_another_task_is_refused(saved, monkeypatch):
     class Other(Task):
         build_model = objective = lambda self, *_: None
 
-    assert "holds the task 'seq2seq', which is no Other; use Seq2Seq.load" in refused(Other.load, saved[1])
+    assert "holds the task 'seq2seq': use Seq2Seq.load, not Other.load" in refused(Other.load, saved[1])
 
 
 def test_a_failed_write_leaves_the_old_file(saved, tmp_path, monkeypatch):
@@ -329,6 +329,6 @@ def test_an_exported_file_is_read_by_safetensors_alone(saved, tmp_path):
 def test_what_could_not_be_read_again_is_not_written(saved, tmp_path):
     checkpoint = load_checkpoint(saved[1])
     checkpoint["hyper_parameters"]["words"] = [f"word {i}" for i in range(600_000)]
-    with pytest.raises(CheckpointError, match="could not be read again: its pickle has more than 1,000,000 operations"):
+    with pytest.raises(CheckpointError, match="could not be loaded again: its pickle has more than 1,000,000 operations"):
         AtomicCheckpointIO().save_checkpoint(checkpoint, tmp_path / "large.ckpt")
     assert [path.name for path in tmp_path.iterdir()] == ["first.ckpt"]
