@@ -7,6 +7,7 @@ are done, or none.
 
 import csv
 import subprocess
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
+from lightning.pytorch.trainer.connectors import checkpoint_connector
 from typing_extensions import override
 
 from attnkit.files import atomic
@@ -57,6 +59,11 @@ def settle(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
     batches = batch["current"]["processed"]
     is_within_step = batches % trainer.accumulate_grad_batches != 0 and not batch["is_last_batch"]
     return Progress(epoch["current"]["processed"], batches, is_within_step)
+
+
+def is_restoring(error: BaseException) -> bool:
+    """Return whether an error was raised while Lightning restored the state in a checkpoint."""
+    return any(frame.f_code.co_filename == checkpoint_connector.__file__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def is_resuming(trainer: Trainer) -> bool:

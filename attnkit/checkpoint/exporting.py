@@ -11,7 +11,7 @@ from attnkit.checkpoint.description import ARGUMENTS, require_readable
 from attnkit.checkpoint.errors import CheckpointError
 from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON, MAX_TENSORS
 from attnkit.checkpoint.loading import load_checkpoint, require_file
-from attnkit.checkpoint.rebuilding import build, rebuild
+from attnkit.checkpoint.rebuilding import build, dtype_of, rebuild, size_of
 from attnkit.files import atomic, parse_json
 
 
@@ -59,7 +59,7 @@ def load_exported(path: str | Path) -> Any:
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be used: its metadata cannot be read: {error}") from error
     require_readable(described, path)
-    task = build(described, path, weights)
+    task = build(described, path, size_of(weights)).to(dtype_of(weights))
     try:
         load_model(task, path)  # knows that tied weights are written once
     except RuntimeError as error:

@@ -11,7 +11,7 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,13 @@ from attnkit.checkpoint.errors import ArchiveError, CheckpointError, HalfWritten
 from attnkit.checkpoint.shard_index import describe, parse, read_index, read_pickled_index
 
 INDEX, PICKLED_INDEX, REST = "index.json", ".metadata", "meta.pt"
+
+
+class StoredSize(NamedTuple):
+    """How many weights a checkpoint holds."""
+
+    tensors: int
+    elements: int
 
 
 def is_sharded_checkpoint(path: Path) -> bool:
@@ -59,6 +66,18 @@ def require_complete(path: Path) -> Metadata:
         raise CheckpointError(f"{path} is a half-written checkpoint: {error}; use an earlier checkpoint") from error
     except ArchiveError as error:
         raise CheckpointError(f"{path / index} is damaged, or not an index of a sharded checkpoint: {error}") from error
+
+
+def stored_size(path: Path) -> StoredSize:
+    """Return the size of the weights in a sharded checkpoint, from its index.
+
+    Raises:
+        CheckpointError: It is not complete.
+    """
+    index = require_complete(path)
+    entries = [entry for key, entry in index.state_dict_metadata.items() if index.planner_data[key][0] == "state_dict"]
+    weights = [entry for entry in entries if isinstance(entry, TensorStorageMetadata)]
+    return StoredSize(len(weights), sum(entry.size.numel() for entry in weights))
 
 
 def require_whole(path: Path) -> None:

@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from typing_extensions import override
 
+from attnkit.checkpoint import CheckpointError
 from attnkit.files import atomic
 
 METRICS = ExperimentWriter.NAME_METRICS_FILE
@@ -76,15 +77,23 @@ class LogPosition(Callback):
         checkpoint[POSITION] = position
 
 
-def cut_back(folder: Path, position: Mapping[str, Any]) -> None:
-    """Take out of the logs in a run's folder what was logged after a checkpoint."""
+def cut_back(folder: Path, position: Any) -> None:
+    """Remove from the logs in a run's folder the entries after a checkpoint.
+
+    Raises:
+        CheckpointError: The position is damaged.
+    """
+    content: Mapping[str, Any] = position if isinstance(position, Mapping) else {"events": None}
+    number, sizes = content.get("rows", 0), content.get("events", {})
+    if not isinstance(sizes, Mapping) or not all(isinstance(n, int) and n >= 0 for n in (number, *sizes.values())):
+        raise CheckpointError("the position of the logs in the checkpoint is damaged: use an earlier checkpoint")
     path = folder / METRICS
-    if path.exists() and "rows" in position:
+    if path.exists() and "rows" in content:
         names, rows = read_rows(path)
-        write_rows(path, names, rows[: position["rows"]])
+        write_rows(path, names, rows[:number])
     for events in folder.glob(EVENTS):
-        if events.name in position.get("events", {}):
-            os.truncate(events, min(position["events"][events.name], events.stat().st_size))
+        if events.name in sizes:
+            os.truncate(events, min(sizes[events.name], events.stat().st_size))
         else:
             events.unlink()
 

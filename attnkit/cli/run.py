@@ -28,7 +28,7 @@ from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyE
 from attnkit.callback.stopping import Stopped, stop_signals
 from attnkit.checkpoint import AtomicCheckpointIO, load_checkpoint, require_rebuildable
 from attnkit.checkpoint.description import saved_recipe
-from attnkit.checkpoint.shards import is_sharded_checkpoint
+from attnkit.checkpoint.restoring import restoring
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot
@@ -75,7 +75,7 @@ def run(command: str, arguments: list[str]) -> None:
         print(describe_slot(request))
     else:
         try:
-            with warnings.catch_warnings(), stop_signals.taken(), together(), notes(), _one_message(), ExitStack() as claims:
+            with warnings.catch_warnings(), stop_signals.taken(), together(), notes(), _one_message(), restoring(), ExitStack() as claims:
                 for message in _NOISE:
                     warnings.filterwarnings("ignore", message=message)
                 logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
@@ -192,8 +192,7 @@ class RunCLI(LightningCLI):
             return None  # Lightning finds it
         if self.ckpt_path is not None:
             checkpoint = load_checkpoint(self.ckpt_path, parts="description", trust=self.request.trust)
-            if not is_sharded_checkpoint(Path(self.ckpt_path)):
-                require_rebuildable(checkpoint, self.ckpt_path)
+            require_rebuildable(checkpoint, self.ckpt_path)
             return checkpoint
         if command != "fit":
             raise ConfigurationError(f"attnkit {command} needs a trained model: add --ckpt_path PATH")

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from attnkit import draws
-from attnkit.checkpoint import CheckpointError, load_checkpoint, rebuild
+from attnkit.checkpoint import CheckpointError, load_checkpoint, rebuild, require_rebuildable
 from attnkit.checkpoint.description import describe, require_readable
 from attnkit.embedding import Embedding
 from attnkit.lightning_internals import trainer_of
@@ -174,7 +174,9 @@ class Task(LightningModule, ABC):
         """
         taken: set[str] = set()
         if self.init_from is not None:
-            taken, message = take_weights(self, load_checkpoint(self.init_from), self.init_from)
+            checkpoint = load_checkpoint(self.init_from)
+            require_rebuildable(checkpoint, self.init_from)
+            taken, message = take_weights(self, checkpoint, self.init_from)
             self.print(message)
         for path, embedding in self.model.named_modules():
             if isinstance(embedding, Embedding) and path not in taken and embedding.reads == "tokens":

@@ -10,6 +10,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.utils._pytree import tree_leaves
 
+from attnkit.checkpoint import CheckpointError
 from attnkit.checkpoint.random_states import random_states, restore_random_states
 from attnkit.lightning_internals import batches_done, is_accumulating, is_resuming, restart_epoch, settle
 from attnkit.strategy import data_share
@@ -51,11 +52,15 @@ def continue_from(position: Mapping[str, Any], trainer: Trainer) -> None:
     if not is_resuming(trainer):
         _seed_generators(trainer)
         return
-    _take_up(trainer, position.get(DATA_POSITION))
-    states = position.get(RANDOM, ())
-    if len(states) == trainer.world_size:
-        restore_random_states(states[trainer.global_rank], trainer.strategy.root_device)
-        return
+    try:
+        _take_up(trainer, position.get(DATA_POSITION))
+        states = position.get(RANDOM, ())
+        if len(states) == trainer.world_size:
+            restore_random_states(states[trainer.global_rank], trainer.strategy.root_device)
+            return
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise CheckpointError(f"the position in the checkpoint cannot be restored ({reason}): use an earlier checkpoint") from error
     rank_zero_info(
         f"The checkpoint has the states of torch's global generators for {len(states)} processes, and this run has {trainer.world_size}: "
         f"modules of your own that draw from them start from new states. attnkit's data, masks and dropout are functions of seed, epoch "
