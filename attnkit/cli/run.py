@@ -28,6 +28,7 @@ from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyE
 from attnkit.callback.stopping import Stopped, stop_signals
 from attnkit.checkpoint import AtomicCheckpointIO, load_checkpoint, require_rebuildable
 from attnkit.checkpoint.description import saved_recipe
+from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.checkpoint.restoring import restoring
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
@@ -177,6 +178,10 @@ class RunCLI(LightningCLI):
                 trust = ", or --trust" if command == "fit" else ""
                 say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
             require_imported(saved, str(self.ckpt_path))
+        data = merge(recipe, self.request.flags, dropped=[]).get("data")
+        saved, note = without_outdated_data(saved, self.checkpoint, str(self.ckpt_path), given=data)
+        if note is not None:
+            say(f"note: {note}")
         if "trainer" in saved and not self.request.trust:
             flags = (re.match(r"--trainer\.(\w+)", flag) for flag in self.request.others)
             given = {*(recipe.get("trainer") or {}), *(flag[1] for flag in flags if flag)}
