@@ -7,7 +7,6 @@ the model and the optimizer). The last two are written at the end. In a folder o
 import io
 import json
 import os
-import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +17,8 @@ import torch.distributed as dist
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -87,15 +86,15 @@ def require_whole(path: Path) -> None:
         CheckpointError: Something is missing, truncated or damaged.
     """
     index = require_complete(path)
-    pieces = [(piece.relative_path, piece.offset, piece.length) for piece in index.storage_data.values()]
-    for name, start, length in [*pieces, (REST, 0, (path / REST).stat().st_size)]:
+    for piece in [*index.storage_data.values(), _StorageInfo(REST, 0, (path / REST).stat().st_size)]:
         try:
-            with zipfile.ZipFile(_piece(path / name, start, length)) as archive:  # as torch.save writes everything
+            with zipfile.ZipFile(_piece(path, piece)) as archive:  # as torch.save writes everything
                 damaged = archive.testzip()
         except zipfile.BadZipFile:
             damaged = "zip file"
         if damaged is not None:
-            raise CheckpointError(f"{path} is damaged: the checksum of a {damaged} in {name} is wrong; use an earlier checkpoint")
+            where = f"a {damaged} in {piece.relative_path}"
+            raise CheckpointError(f"{path} is damaged: the checksum of {where} is wrong; use an earlier checkpoint")
 
 
 def read_rest(path: Path) -> dict[str, Any]:
@@ -119,16 +118,7 @@ def read_sharded(path: Path) -> dict[str, Any]:
     """
     index = require_complete(path)
     try:
-        content: dict[str, Any] = {
-            key: torch.empty(entry.size, dtype=entry.properties.dtype) if isinstance(entry, TensorStorageMetadata) else None
-            for key, entry in index.state_dict_metadata.items()
-        }
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as `no_dist` asks
-            load(
-                content, storage_reader=Reader(path), planner=Planner(flatten_state_dict=False, flatten_sharded_tensors=False), no_dist=True
-            )
-        nested = _nest({tuple(index.planner_data[key]): value for key, value in content.items()})
+        nested = _nest({tuple(keys): _read_entry(path, index, name) for name, keys in index.planner_data.items()})
         optimizers: list[dict[str, Any]] = []
         while (key := f"optimizer_{len(optimizers)}") in nested:
             groups = nested[key]["param_groups"]
@@ -138,6 +128,18 @@ def read_sharded(path: Path) -> dict[str, Any]:
     except (CheckpointException, ArchiveError, RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
         raise _damaged(path, error) from error
     return {**read_rest(path), **read}
+
+
+def _read_entry(path: Path, index: Metadata, name: str) -> Any:
+    """Return a tensor, put together from its pieces, or other data."""
+    entry = index.state_dict_metadata[name]
+    if not isinstance(entry, TensorStorageMetadata):
+        return read_archive(_piece(path, index.storage_data[MetadataIndex(name)]))
+    whole = torch.empty(entry.size, dtype=entry.properties.dtype)
+    for chunk in entry.chunks:
+        place = tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
+        whole[place] = read_archive(_piece(path, index.storage_data[MetadataIndex(name, chunk.offsets)]))
+    return whole
 
 
 def load_into(state: dict[str, Any], path: Path) -> None:
@@ -210,10 +212,10 @@ def _nest(flat: Mapping[tuple[Any, ...], Any]) -> dict[str, Any]:
     return nested
 
 
-def _piece(path: Path, start: int, length: int) -> io.BytesIO:
-    with path.open("rb") as file:
-        file.seek(start)
-        return io.BytesIO(file.read(length))
+def _piece(folder: Path, place: _StorageInfo) -> io.BytesIO:
+    with (folder / place.relative_path).open("rb") as file:
+        file.seek(place.offset)
+        return io.BytesIO(file.read(place.length))
 
 
 class Writer(FileSystemWriter):
@@ -238,8 +240,7 @@ class Reader(FileSystemReader):
     @override
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         for item in plan.items:
-            place = self.storage_data[item.storage_index]
-            piece = _piece(Path(self.path) / place.relative_path, place.offset, place.length)
+            piece = _piece(Path(self.path), self.storage_data[item.storage_index])
             if item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, piece)
                 continue
@@ -259,8 +260,4 @@ class Planner(DefaultLoadPlanner):
 
     @override
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        content, key = read_archive(value), read_item.dest_index.fqn
-        if self.flatten_state_dict:
-            set_element(self.original_state_dict, self.mappings[key], content)
-        else:
-            self.state_dict[key] = content
+        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], read_archive(value))
