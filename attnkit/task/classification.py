@@ -1,4 +1,4 @@
-"""The task of choosing one class for a text or an image."""
+"""Classification: predicting the class of a text or an image."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -24,7 +24,7 @@ _METRICS: dict[str, tuple[type[Metric], Literal["micro", "macro", "weighted"]]] 
 
 
 class Prediction(NamedTuple):
-    """The class of a text, or of the image of that name, and its probability. As a string: all three, with tabs between."""
+    """The class of a text, or of the image of that name, and its probability. As a string: all three, separated by tabs."""
 
     text: str
     label: str
@@ -50,14 +50,14 @@ class Classification(PooledTask):
         image_shape: Channels, height and width of images, or None for texts.
         classes: The names of the classes, by their ids.
         embedding: The embedding: one that reads tokens, or `patch` for images.
-        pooling: Which vector speaks for the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
+        pooling: Which vector represents the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
         pooler: Whether BERT's dense layer with tanh comes before the output map.
-        label_smoothing: Mass of the target distribution that is spread over all classes, from 0 to below 1.
+        label_smoothing: Probability mass that is spread over all classes, at least 0 and below 1.
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
         metrics: `accuracy`, `f1` (the mean of the classes' F1: macro), `weighted_f1` (their mean by frequency), `precision`, `recall`
-            (both macro). The first one picks the best checkpoint.
-        init_from: A checkpoint whose embedding and stack are the start, as of a pretrained encoder; what does not fit starts anew.
+            (both macro). The first one selects the best checkpoint.
+        init_from: A checkpoint whose embedding and stack initialise the model, such as a pretrained encoder; what does not fit is new.
         samples: Predictions printed after a validation.
         activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
             with the square of the length), or `feed_forward`. Results are the same.

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1810.04805
-"""The task of telling the hidden tokens of a text."""
+"""Masked language modelling: predicting hidden tokens of a text."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, cast
@@ -34,18 +34,17 @@ MASK = "<mask>"
 
 @tasks.register("masked_lm")
 class MaskedLM(MaskFiller):
-    """Tells hidden tokens of a text from what stands on both sides of them, as BERT is pre-trained.
+    """Predicts hidden tokens of a text from the context on both sides, as in the pre-training of BERT.
 
-    Of the tokens 15 % are chosen anew at each step; 80 % of these are hidden behind `<mask>`, 10 % behind a random token, and 10 % are
-    left as they are. The loss is over the chosen tokens only. Special, unknown and extra tokens are never chosen. What is chosen is a
-    function of the seed, the epoch and the example; in validation and test of the example alone, so that losses can be compared between
-    epochs and between models.
+    Each step chooses 15 % of the tokens; `<mask>` replaces 80 % of these, a random token replaces 10 %, and 10 % stay unchanged. The loss
+    is over the chosen tokens only. Special, unknown and extra tokens are never chosen. The choice is a function of the seed, the epoch and
+    the example; in validation and test of the example alone, so that losses are comparable between epochs and between models.
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805
 
-    A batch is a mapping with `tokens` [B, T], and with `example` [B], a number for each example; a row whose number is negative is not
-    scored. Without `example`, a row is known by the batch, the process and its place there. For prediction there is also `text`, the texts
-    with `<mask>` in them.
+    A batch is a mapping with `tokens` [B, T], and with `example` [B], a number for each example; a row with a negative number is not
+    scored. Without `example`, a row is identified by the batch, the process and its index there. For prediction there is also `text`, texts
+    that contain `<mask>`.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity` and
     `masked_accuracy`. Loss is the negative log-likelihood per chosen token in nats; accuracy is from 0 to 1.
@@ -55,11 +54,11 @@ class MaskedLM(MaskFiller):
         tokenizer: Spec of the trained tokenizer (a tokenizer's `.spec`); `<mask>` is among its extra tokens.
         embedding: The embedding.
         tie: Whether the output shares the embedding's table (`output`) or not (`none`).
-        head_transform: Whether BERT's dense layer, GELU and norm stand before the output map, and it has a bias.
+        head_transform: Whether BERT's dense layer, GELU and norm precede the output map, which then has a bias.
         masking: Whether single tokens (`token`) or all tokens of a word (`whole_word`) are chosen together.
-        mask_probability: Of a token, or word, to be chosen, between 0 and 1.
-        seed: Of the choice in training, at least 0; global random states play no part.
-        init_from: A checkpoint whose embedding and stack a fit starts from, if they are the same composition (default: none).
+        mask_probability: Probability that a token, or a word, is chosen, between 0 and 1.
+        seed: Seed of the choice in training, at least 0; it does not depend on global random states.
+        init_from: A checkpoint whose embedding and stack initialise the model, if their specs are the same (default: none).
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
         activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
@@ -105,13 +104,13 @@ class MaskedLM(MaskFiller):
             raise ConfigurationError(f"seed must be at least 0, but is {seed}")
         name, _ = stacks.split(stack)
         if not issubclass(stacks.get(name), EncoderStack):
-            raise ConfigurationError(f"masked_lm reads both sides of a hidden token, so it needs an encoder stack, but {name!r} is none")
+            raise ConfigurationError(f"masked_lm reads both sides of a hidden token, so it needs an encoder stack, not {name!r}")
         self.stack, self.embedding, self.tie, self.head_transform = stack, embedding, tie, head_transform
         self.tokenizer = trained_tokenizer(tokenizer, "tokenizer")
         self.mask_id = self.tokenizer.id_of(MASK)
         self.first_id = len(Tokenizer.special_tokens) + len(self.tokenizer.extra_tokens)
         if self.first_id == len(self.tokenizer):
-            raise ConfigurationError("the tokenizer has no tokens but special and extra ones, so there is nothing to hide")
+            raise ConfigurationError("the tokenizer has only special and extra tokens, so there is nothing to hide")
         self.masking, self.mask_probability, self.seed = masking, mask_probability, seed
         begins = self.tokenizer.begins_word(range(len(self.tokenizer))) if masking == "whole_word" else None
         self.register_buffer("_begins_word", None if begins is None else torch.tensor(begins), persistent=False)
@@ -137,15 +136,15 @@ class MaskedLM(MaskFiller):
 
     @override
     def forward(self, tokens: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """Return the logits [B, T, V] of the tokens that stand, or should stand, at each of `tokens` [B, T].
+        """Return the logits [B, T, V] of the original token at each of `tokens` [B, T].
 
-        With `chosen` [B, T] bool: of these N places only, [N, V].
+        With `chosen` [B, T] bool: those of the N chosen tokens only, [N, V].
         """
         logits: Tensor = self.model(tokens, key_mask=tokens != Tokenizer.pad_id, chosen=chosen)
         return logits
 
     def hide(self, batch: Mapping[str, Any], batch_idx: int, stage: Literal["fit", "evaluation"]) -> Masked:
-        """Choose tokens of a batch and hide them, as in this epoch of training (`fit`), or in any validation or test."""
+        """Choose tokens of a batch and hide them, as in this epoch of training (`fit`) or in every validation and test."""
         keys = self.row_keys(batch, batch_idx, *((self.seed, self.current_epoch) if stage == "fit" else ()))
         masked = mask_tokens(
             batch["tokens"],

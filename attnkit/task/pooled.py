@@ -1,4 +1,4 @@
-"""What tasks with one answer for a whole text or image share: the model, evaluation, predictions and their samples."""
+"""The base class of tasks with one answer for a whole text or image: model, evaluation and predictions."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,11 @@ Direction = Literal["min", "max"]
 class PooledTask(Task):
     """A task with one answer for a whole text or image.
 
-    A subclass declares its arguments, and says in `outputs` how many numbers the model gives, in `sums` what the loss is, in `metric`
-    and `metric_directions` which metrics there are, in `answer` what a prediction is, and in `sample_line` how one is shown.
+    A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric` and `metric_directions`), predictions
+    (`answer`), and how to show one (`sample_line`).
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B], and for evaluation and
-    prediction `text`, what the inputs are called. Where there are fewer labels and texts than inputs, the inputs after them count for
-    nothing.
+    prediction `text`, the names of the inputs. If there are fewer labels and texts than inputs, the remaining inputs are ignored.
 
     It declares `stack`, `tokenizer`, `image_shape`, `embedding`, `pooling`, `pooler`, `metrics` (names of metrics, at least one; the first
     selects the best checkpoint) and `samples` (predictions printed after a validation) among its arguments.
@@ -70,23 +69,23 @@ class PooledTask(Task):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """How many numbers the model gives for an input."""
+        """The number of outputs of the model for an input."""
 
     @abstractmethod
     def sums(self, outputs: Tensor, label: Tensor, *, smooth: bool) -> Sums:
-        """Return the loss sums of what the task gives for a batch, for its labels [B]; `smooth` in training."""
+        """Return the sums of the outputs for a batch with labels [B]; `smooth` in training."""
 
     @abstractmethod
     def metric(self, name: str) -> Metric:
-        """Return the metric of a name; it is updated with what the task gives for a batch, and labels [B]."""
+        """Return the metric of a name; it is updated with the outputs for a batch and labels [B]."""
 
     @abstractmethod
     def answer(self, text: str, outputs: Tensor) -> Any:
-        """Return the prediction for an input of that name from its row of what the task gives for a batch, on the CPU."""
+        """Return the prediction for an input of that name, from its row of the outputs, on the CPU."""
 
     @abstractmethod
     def sample_line(self, prediction: Any, label: Any) -> str:
-        """Return a line that shows a prediction beside the true label."""
+        """Return a line with a prediction and the true label."""
 
     @property
     def monitor(self) -> tuple[str, Direction]:
@@ -156,7 +155,7 @@ class PooledTask(Task):
         self.print_validation(values, [f"  {self.sample_line(prediction, label)}" for prediction, label in chosen])
 
     def predict_texts(self, texts: Sequence[str]) -> list[Any]:
-        """Return the prediction for each text. Batches change nothing in them.
+        """Return the prediction for each text; it does not depend on how texts are batched.
 
         Raises:
             TypeError: `texts` is a single string.
@@ -169,7 +168,7 @@ class PooledTask(Task):
         self.configure_model()
         warn_of_unknown(self.tokenizer, texts)
         ids = [torch.tensor([Tokenizer.bos_id, *self.tokenizer.encode(text), Tokenizer.eos_id]) for text in texts]
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # like lengths together: less padding
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # similar lengths together: less padding
         found: dict[int, Any] = {}
         with generating(self):
             for start in range(0, len(order), BATCH):
@@ -197,7 +196,7 @@ class PooledTask(Task):
 
 
 def _keeps_values(metric: Metric) -> bool:
-    """Return whether a metric keeps all values: to gather them, each rank needs some, if only none of the right dtype."""
+    """Return whether a metric keeps all values: gathering needs a tensor of the right dtype on each rank, even an empty one."""
     return any(isinstance(state, list) for state in metric.metric_state.values())
 
 
@@ -212,7 +211,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, *, width: int = 60) -> str:
-    """Return the beginning of a text, as wide as `width` at most.
+    """Return the beginning of a text, at most `width` characters.
 
     Example:
         >>> shortened("a long story", width=8)

@@ -1,4 +1,4 @@
-"""The task of turning one text into another."""
+"""Sequence to sequence: mapping one text to another."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -18,7 +18,7 @@ from attnkit.tokenizer import Tokenizer
 
 
 class Prediction(NamedTuple):
-    """A source and what the model makes of it. As a string: both, with a tab between."""
+    """A source and the model's output. As a string: both, separated by a tab."""
 
     source: str
     hypothesis: str
@@ -29,13 +29,13 @@ class Prediction(NamedTuple):
 
 @tasks.register("seq2seq")
 class Seq2Seq(TextGenerator):
-    """From a source text to a target text: translation, pronunciation, transliteration.
+    """Maps a source text to a target text: translation, pronunciation, transliteration.
 
     A batch is a mapping of `src` [B, S] (tokens, eos, padding) and `tgt` [B, T] (bos, tokens, eos, padding); for evaluation also
     `source`, the texts, and `references`, all acceptable targets of each.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`
-    (with the true prefix given), and by generation the chosen `metrics`. Loss is the negative log-likelihood per token in nats, without
+    (given the true prefix), and the chosen `metrics` of generated texts. Loss is the negative log-likelihood per token in nats, without
     label smoothing. Error rates and accuracy are from 0 to 1, BLEU and chrF from 0 to 100.
 
     Args:
@@ -43,15 +43,15 @@ class Seq2Seq(TextGenerator):
         src_tokenizer: Spec of the trained source tokenizer (a tokenizer's `.spec`).
         tgt_tokenizer: Spec of the trained target tokenizer.
         embedding: Embedding of both sides.
-        tie: Which tables are one: `output` (target embedding and output), `all` (source embedding too; needs one tokenizer), `none`.
-        label_smoothing: Mass of the target distribution that is spread over all tokens but padding, from 0 to below 1.
+        tie: Which tables are shared: `output` (target embedding and output), `all` (the source embedding too; needs one tokenizer), `none`.
+        label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
         beam_size: Beams of generation; 1 is greedy.
-        max_length: Most tokens that are generated, the end included.
-        length_penalty: Exponent of the length that a beam's log-probability is divided by.
-        metrics: What to compute from generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`,
-            `chrf`. The first one picks the best checkpoint. With none, nothing is generated in validation and test.
+        max_length: The most tokens to generate, including the end.
+        length_penalty: Exponent of the length by which the log-probability of a beam is divided.
+        metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`, `chrf`. The
+            first one selects the best checkpoint. If there are none, validation and test generate nothing.
         samples: Outputs printed after a validation.
         activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
             with the square of the length), or `feed_forward`. Results are the same.
@@ -179,7 +179,7 @@ class Seq2Seq(TextGenerator):
 
     @override
     def on_validation_epoch_end(self) -> None:
-        """Print the metrics of generated texts, and a few of these, spread over the validation set."""
+        """Print the metrics of generated texts, and a few of the texts, spread over the validation set."""
         if self.trainer.sanity_checking or not self.metric_names:
             return
         metrics = cast(nn.ModuleDict, self.evaluation["val"])
@@ -205,7 +205,7 @@ class Seq2Seq(TextGenerator):
         return hypotheses
 
     def _answers(self, batch: dict[str, Any], texts: str) -> list[str]:
-        """Return what is generated for the sources of a batch, those without one of its `texts` left out."""
+        """Return the generated texts for the sources of a batch that have one of its `texts`."""
         count = len(batch[texts])
         return self.decode(batch["src"][:count]) if count > 0 else []
 
@@ -214,13 +214,13 @@ class Seq2Seq(TextGenerator):
         return nn.ModuleDict(means | {name: generation_metric(name, tokenize=self.reference_tokens) for name in self.metric_names})
 
     def reference_tokens(self, text: str) -> list[object]:
-        """Return the token ids of a text; what the vocabulary lacks stays text, so that it equals no other unknown token."""
+        """Return the token ids of a text; an unknown token is paired with the text, so that it equals no unknown token of another."""
         ids = self.tgt_tokenizer.encode(text)
         return [(text, i) if token == Tokenizer.unk_id else token for i, token in enumerate(ids)]
 
 
 def sample_line(source: str, hypothesis: str, references: Sequence[str], *, width: int = 0) -> str:
-    """Return a line that shows an output, and the first reference if the output is wrong.
+    """Return a line with an output, and with the first reference if the output is wrong.
 
     Example:
         >>> print(sample_line("tear", "T IH R", ["T EH R", "T IH R"], width=6))
