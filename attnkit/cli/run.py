@@ -34,7 +34,7 @@ from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
-from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
+from attnkit.cli.logs import POSITION, LogPosition, cut_back
 from attnkit.cli.out_of_memory import ADVICE, is_out_of_memory, what_failed
 from attnkit.cli.output import notes, output, say
 from attnkit.cli.parser import Parser
@@ -43,6 +43,7 @@ from attnkit.cli.recipe import SEED, Request, merge, read_yaml, take_apart
 from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in
 from attnkit.cli.runs import find_run, is_first, new_run, run_name, runs_in, version_of
 from attnkit.cli.trust import import_classes, is_run_name, require_imported, trusted_part
+from attnkit.lightning_internals import RunLogger
 from attnkit.ownership import owned
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, datasets, module_names, tasks
 from attnkit.strategy import FSDP2
