@@ -20,7 +20,7 @@ def restoring() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # state of wrong types may fail in any way
-        if isinstance(error, _OWN) or "loading state_dict" in str(error) or not is_restoring(error):
+        if isinstance(error, _OWN) or not is_restoring(error):
             raise
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         raise CheckpointError(f"the state in the checkpoint cannot be restored ({reason}): use an earlier checkpoint") from error

@@ -77,7 +77,7 @@ def run(command: str, arguments: list[str]) -> None:
         print(describe_slot(request))
     else:
         try:
-            with warnings.catch_warnings(), stop_signals.taken(), together(), notes(), _one_message(), restoring(), ExitStack() as claims:
+            with warnings.catch_warnings(), stop_signals.taken(), together(), notes(), restoring(), _one_message(), ExitStack() as claims:
                 for message in _NOISE:
                     warnings.filterwarnings("ignore", message=message)
                 logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
