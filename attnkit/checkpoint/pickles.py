@@ -90,7 +90,7 @@ def check_pickle(data: bytes) -> None:
     except (IndexError, ValueError) as error:
         if isinstance(error, ConfigurationError):
             raise
-        raise ArchiveError("its pickle is cut short or damaged") from error
+        raise ArchiveError("its pickle is truncated or damaged") from error
 
 
 _STOP = ord(".")
