@@ -26,11 +26,15 @@ from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
 from attnkit.callback.stopping import Stopped, stop_signals
+from attnkit.checkpoint import AtomicCheckpointIO, load_checkpoint, require_rebuildable
+from attnkit.checkpoint.description import saved_recipe
+from attnkit.checkpoint.outdated import without_outdated_data
+from attnkit.checkpoint.restoring import restoring
 from attnkit.cli.components import short_path
 from attnkit.cli.composition import complete_recipe, data_arguments, outline
 from attnkit.cli.help import describe_slot
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
-from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
+from attnkit.cli.logs import POSITION, LogPosition, cut_back
 from attnkit.cli.out_of_memory import ADVICE, is_out_of_memory, what_failed
 from attnkit.cli.output import notes, output, say
 from attnkit.cli.parser import Parser
@@ -39,11 +43,10 @@ from attnkit.cli.recipe import SEED, Request, merge, read_yaml, take_apart
 from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in
 from attnkit.cli.runs import find_run, is_first, new_run, run_name, runs_in, version_of
 from attnkit.cli.trust import import_classes, is_run_name, require_imported, trusted_part
+from attnkit.lightning_internals import RunLogger
 from attnkit.ownership import owned
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, datasets, module_names, tasks
-from attnkit.strategy import FSDP2, is_sharded_checkpoint
-from attnkit.task import AtomicCheckpointIO, load_checkpoint
-from attnkit.task.checkpoint import require_rebuildable, saved_recipe
+from attnkit.strategy import FSDP2
 from attnkit.task.generating import TextGenerator
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
@@ -74,7 +77,7 @@ def run(command: str, arguments: list[str]) -> None:
         print(describe_slot(request))
     else:
         try:
-            with warnings.catch_warnings(), stop_signals.taken(), together(), notes(), _one_message(), ExitStack() as claims:
+            with warnings.catch_warnings(), stop_signals.taken(), together(), notes(), restoring(), _one_message(), ExitStack() as claims:
                 for message in _NOISE:
                     warnings.filterwarnings("ignore", message=message)
                 logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
@@ -176,6 +179,10 @@ class RunCLI(LightningCLI):
                 trust = ", or --trust" if command == "fit" else ""
                 say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
             require_imported(saved, str(self.ckpt_path))
+        data = merge(recipe, self.request.flags, dropped=[]).get("data")
+        saved, note = without_outdated_data(saved, self.checkpoint, str(self.ckpt_path), given=data)
+        if note is not None:
+            say(f"note: {note}")
         if "trainer" in saved and not self.request.trust:
             flags = (re.match(r"--trainer\.(\w+)", flag) for flag in self.request.others)
             given = {*(recipe.get("trainer") or {}), *(flag[1] for flag in flags if flag)}
@@ -191,8 +198,7 @@ class RunCLI(LightningCLI):
             return None  # Lightning finds it
         if self.ckpt_path is not None:
             checkpoint = load_checkpoint(self.ckpt_path, parts="description", trust=self.request.trust)
-            if not is_sharded_checkpoint(Path(self.ckpt_path)):
-                require_rebuildable(checkpoint, self.ckpt_path)
+            require_rebuildable(checkpoint, self.ckpt_path)
             return checkpoint
         if command != "fit":
             raise ConfigurationError(f"attnkit {command} needs a trained model: add --ckpt_path PATH")

@@ -10,9 +10,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit import __version__
+from attnkit.checkpoint.description import RECIPE_STATE, saved_recipe
 from attnkit.cli.composition import data_arguments
 from attnkit.registry import IMPORTS, import_modules, tasks
-from attnkit.task.checkpoint import RECIPE_STATE, saved_recipe
 
 
 class RecipeCallback(Callback):

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from attnkit.callback import Throughput
 from attnkit.callback.throughput import known_peak, peak_memory
-from attnkit.cli.logs import read_rows
+from attnkit.lightning_internals import read_rows
 from attnkit.profile.flops import forward_flops
 from attnkit.registry import ConfigurationError
 

@@ -17,7 +17,8 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from attnkit.cli.logs import cut_back, read_rows
+from attnkit.cli.logs import cut_back
+from attnkit.lightning_internals import read_rows
 from attnkit.ownership import owned, owner_of
 from attnkit.task.seq2seq import Seq2Seq
 from tests.cli.conftest import TINY
@@ -276,7 +277,7 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(attnkit
     outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 2)
     assert outcome.status == 0
     assert outcome.err.count("warning: ") == 2
-    assert "is cut short or damaged" in outcome.err
+    assert "is truncated or damaged" in outcome.err
     assert "going on from runs/tiny/version_0/checkpoints/previous.ckpt" in outcome.err
     assert not list(SAVED.glob(".*"))
     assert {path.name for path in SAVED.glob("*.damaged")} == {"last.ckpt.damaged", "best.ckpt.damaged"}

@@ -11,10 +11,11 @@ import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningCLI
 
+from attnkit.checkpoint import load_checkpoint
 from attnkit.cli.recipe import read_yaml
 from attnkit.cli.run_recipe import RecipeCallback
 from attnkit.data.text_pairs import TextPairs
-from attnkit.task import Task, load_checkpoint
+from attnkit.task import Task
 from tests.cli.conftest import write_tiny_recipe
 
 Command = Callable[..., Any]
@@ -248,7 +249,7 @@ def test_half_a_checkpoint_is_refused(attnkit: Command, trained: Path) -> None:
     for arguments in (["test", "--ckpt_path", "half.ckpt"], ["generate", "half.ckpt", "abc"], ["export", "half.ckpt", "--out", "x"]):
         outcome = attnkit(*arguments)
         assert outcome.status == 2
-        assert "half.ckpt is cut short or damaged" in outcome.err
+        assert "half.ckpt is truncated or damaged" in outcome.err
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from lightning.pytorch.plugins import DoublePrecision
 
 import attnkit
 from attnkit.callback import AttentionMaps, FiniteCheck, Throughput
-from attnkit.cli.logs import read_rows
+from attnkit.lightning_internals import read_rows
 from attnkit.profile.memory import step_memory
 from attnkit.profile.partition import Mesh, memory_parts, split
 from tests.strategy.breaking import Break

@@ -12,8 +12,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from safetensors.torch import load_file, save_file
 
 import attnkit
+from attnkit.checkpoint import AtomicCheckpointIO, CheckpointError, export, load_checkpoint, load_exported
 from attnkit.registry import ConfigurationError
-from attnkit.task import AtomicCheckpointIO, CheckpointError, Task, export, load_checkpoint, load_exported
+from attnkit.task import Task
 from attnkit.task.seq2seq import Seq2Seq
 
 pytestmark = [
@@ -147,15 +148,15 @@ def test_a_truncated_checkpoint_is_refused(saved, rng, tmp_path):
     exported = (tmp_path / "whole.safetensors").read_bytes()
     for part in (0.5, 0.999, rng.random(), 0):
         saved[1].write_bytes(whole[: int(part * len(whole))])
-        assert "is cut short" in refused(load_checkpoint, saved[1])
+        assert "is truncated" in refused(load_checkpoint, saved[1])
         (tmp_path / "part.safetensors").write_bytes(exported[: int(part * len(exported))])
-        assert "is cut short" in refused(load_exported, tmp_path / "part.safetensors")
+        assert "is truncated" in refused(load_exported, tmp_path / "part.safetensors")
 
 
 def test_a_damaged_checkpoint_is_refused(saved, tmp_path):
     with zipfile.ZipFile(tmp_path / "odd.ckpt", "w") as file:
         file.writestr("a.txt", "hello")
-    assert "is damaged, or is no checkpoint" in refused(load_checkpoint, tmp_path / "odd.ckpt")
+    assert "is damaged, or not a checkpoint" in refused(load_checkpoint, tmp_path / "odd.ckpt")
 
 
 class Foreign:
@@ -168,14 +169,14 @@ def test_a_foreign_file_is_refused(tmp_path):
         path.write_bytes(content)
         assert "is not an attnkit checkpoint" in refused(load_checkpoint, path)
     torch.save({"model": Foreign()}, path)
-    assert "holds more than plain data and tensors, and was not read" in refused(load_checkpoint, path)
+    assert "holds more than plain data and tensors, and was not loaded" in refused(load_checkpoint, path)
     for content in ({"weight": torch.ones(2)}, [1, 2], {"attnkit": 3}, {"attnkit": {"version": 1}}):
         torch.save(content, path)
         assert "is not an attnkit checkpoint, but a file of another project" in refused(load_checkpoint, path)
     save_file({"weight": torch.ones(2)}, path)
-    assert "was not written by `attnkit export`" in refused(load_exported, path)
+    assert "`attnkit export` did not write it" in refused(load_exported, path)
     path.write_bytes(b"hello")
-    assert "is no safetensors file" in refused(load_exported, path)
+    assert "not a safetensors file" in refused(load_exported, path)
 
 
 def test_a_lightning_checkpoint_of_another_project_is_refused(tmp_path, make_task, fit, batches):
@@ -279,7 +280,7 @@ def test_a_checkpoint_of_another_task_is_refused(saved, monkeypatch):
     class Other(Task):
         build_model = objective = lambda self, *_: None
 
-    assert "holds the task 'seq2seq', which is no Other; use Seq2Seq.load" in refused(Other.load, saved[1])
+    assert "holds the task 'seq2seq': use Seq2Seq.load, not Other.load" in refused(Other.load, saved[1])
 
 
 def test_a_failed_write_leaves_the_old_file(saved, tmp_path, monkeypatch):
@@ -300,7 +301,7 @@ def test_a_full_disk_is_one_clear_error(saved, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(old) // 2, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"cannot be written \(File too large\); those that are there already are whole"):
+        with pytest.raises(OSError, match=r"cannot write the checkpoint \(File too large\); earlier checkpoints are whole"):
             AtomicCheckpointIO().save_checkpoint(torch.load(saved[1], weights_only=True), saved[1])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -328,6 +329,6 @@ def test_an_exported_file_is_read_by_safetensors_alone(saved, tmp_path):
 def test_what_could_not_be_read_again_is_not_written(saved, tmp_path):
     checkpoint = load_checkpoint(saved[1])
     checkpoint["hyper_parameters"]["words"] = [f"word {i}" for i in range(600_000)]
-    with pytest.raises(CheckpointError, match="could not be read again: its pickle has more than 1,000,000 operations"):
+    with pytest.raises(CheckpointError, match="could not be loaded again: its pickle has more than 1,000,000 operations"):
         AtomicCheckpointIO().save_checkpoint(checkpoint, tmp_path / "large.ckpt")
     assert [path.name for path in tmp_path.iterdir()] == ["first.ckpt"]

@@ -1,8 +1,8 @@
-"""The index of a sharded checkpoint: which tensor lies where. It is JSON, and nothing in it is believed before it is checked.
+"""The index of a sharded checkpoint: where each tensor is stored. It is JSON, and nothing in it is trusted before it is checked.
 
 An entry is `{"path": [...], "shape": [...], "dtype": "float32", "pieces": [{"begin": [...], "shape": [...], "file": "__0_0.distcp",
 "start": 0, "length": 1577}]}` for a tensor, and `{"path": [...], "file": ..., "start": ..., "length": ...}` for anything else, where
-`path` are the keys under which it stands in the nested dictionary.
+`path` lists its keys in the nested dictionary.
 """
 
 import io
@@ -25,19 +25,17 @@ from torch.distributed.checkpoint.metadata import (
 )
 from typing_extensions import override
 
-from attnkit.archive import MAX_CONTAINERS, MAX_JSON, ArchiveError, check_pickle
+from attnkit.checkpoint.errors import ArchiveError, HalfWrittenError
+from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON
+from attnkit.checkpoint.pickles import check_pickle
 from attnkit.files import parse_json
 
 FORMAT = 1
 DTYPES = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
 
 
-class HalfWrittenError(ArchiveError):
-    """A part of the checkpoint is missing or cut short."""
-
-
 def describe(index: Metadata) -> dict[str, Any]:
-    """Return the index of torch as plain data."""
+    """Return torch's index as plain data."""
     entries: dict[str, Any] = {}
     for key, entry in index.state_dict_metadata.items():
         described: dict[str, Any] = {"path": list(index.planner_data[key])}
@@ -55,15 +53,15 @@ def describe(index: Metadata) -> dict[str, Any]:
 
 
 def read_index(path: Path, folder: Path) -> Metadata:
-    """Return the index of torch from a JSON file.
+    """Return torch's index from a JSON file.
 
     Args:
         path: The file.
-        folder: The checkpoint; sizes are compared with its files.
+        folder: The checkpoint, with whose files sizes are compared.
 
     Raises:
-        ArchiveError: A file lies elsewhere, a piece lies outside its file or its tensor or overlaps another one, or a tensor is larger
-            than what is stored of it; or this is no index.
+        ArchiveError: A file is elsewhere, a piece is outside its file or its tensor or overlaps another one, a tensor is larger than its
+            storage, or this is not an index.
     """
     data = _content(path)
     try:
@@ -76,7 +74,7 @@ def read_index(path: Path, folder: Path) -> Metadata:
 
 
 def parse(content: Any, folder: Path) -> Metadata:
-    """Return the index of torch from plain data; as `read_index`."""
+    """Return torch's index from plain data, like `read_index`."""
     try:
         entries = {str(key): dict(entry) for key, entry in content["entries"].items()}
         index = Metadata(state_dict_metadata={}, planner_data={}, storage_data={})
@@ -92,19 +90,19 @@ def parse(content: Any, folder: Path) -> Metadata:
             for chunk, piece in zip(tensor.chunks, entry["pieces"], strict=True):
                 place = _stored(piece, places)
                 if place.length < math.prod(chunk.sizes) * tensor.properties.dtype.itemsize:
-                    raise ArchiveError(f"{key} needs more than the {place.length:,} bytes that are stored of it")
+                    raise ArchiveError(f"{key} needs more than its {place.length:,} stored bytes")
                 index.storage_data[MetadataIndex(key, chunk.offsets)] = place
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, ArchiveError):
             raise
-        raise ArchiveError(f"it is no index of a sharded checkpoint ({type(error).__name__}: {error})") from error
+        raise ArchiveError(f"it is not an index of a sharded checkpoint ({type(error).__name__}: {error})") from error
     for name, pieces in places.items():
         _require_there(folder, name, pieces)
     return index
 
 
 def read_pickled_index(path: Path) -> Any:
-    """Return as plain data the index that attnkit 0.1 and torch write: a pickle, of which only the classes of such an index are loaded.
+    """Return as plain data the index that attnkit 0.1 and torch write: a pickle, which may refer only to the classes of such an index.
 
     Raises:
         ArchiveError: It is damaged, or refers to anything else.
@@ -116,8 +114,8 @@ def read_pickled_index(path: Path) -> Any:
         return describe(index)
     except ArchiveError:
         raise
-    except Exception as error:  # what is damaged may end in any way
-        raise ArchiveError(f"it is damaged, or is no index of a sharded checkpoint ({error})") from error
+    except Exception as error:  # a damaged file may fail in any way
+        raise ArchiveError(f"it is damaged, or not an index of a sharded checkpoint ({error})") from error
 
 
 class _IndexUnpickler(pickle.Unpickler):
@@ -149,7 +147,7 @@ _CLASSES = {
     ("pathlib", "PosixPath"),
     *(("torch", name) for name in DTYPES),
 }
-"""Exact names, of which none has a dot: protocol 4 looks up attributes of attributes in those that have one."""
+"""Exact names, none of which has a dot: protocol 4 resolves a dotted name through attributes of attributes."""
 
 
 def _content(path: Path) -> bytes:
@@ -164,35 +162,35 @@ def _place(info: Any) -> dict[str, Any]:
 
 def _path(keys: Any) -> tuple[str | int, ...]:
     if not isinstance(keys, list) or not keys or not all(type(key) in (str, int) for key in keys):
-        raise ArchiveError(f"{keys!r} is no path of keys")
+        raise ArchiveError(f"{keys!r} is not a path of keys")
     return tuple(keys)
 
 
 def _numbers(values: Any) -> torch.Size:
     if not isinstance(values, list) or len(values) > 64 or not all(type(value) is int and 0 <= value < 2**62 for value in values):
-        raise ArchiveError(f"{str(values)[:100]} are no sizes")
+        raise ArchiveError(f"{str(values)[:100]} are not sizes")
     return torch.Size(values)
 
 
 def _tensor(key: str, entry: Mapping[str, Any]) -> TensorStorageMetadata:
-    """Return the description of a tensor, all of which is in its pieces, once."""
+    """Return the description of a tensor, whose pieces must cover it exactly once."""
     shape = _numbers(entry["shape"])
     chunks = [ChunkStorageMetadata(offsets=_numbers(piece["begin"]), sizes=_numbers(piece["shape"])) for piece in entry["pieces"]]
     for chunk in chunks:
         if len(chunk.offsets) != len(shape) or len(chunk.sizes) != len(shape):
             raise ArchiveError(f"a piece of {key} has another number of axes")
         if any(begin + size > whole for begin, size, whole in zip(chunk.offsets, chunk.sizes, shape, strict=True)):
-            raise ArchiveError(f"a piece of {key} lies outside it")
+            raise ArchiveError(f"a piece of {key} is outside it")
     if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape) or len({c.offsets for c in chunks}) < len(chunks):
-        raise ArchiveError(f"the pieces of {key} overlap, or do not make up all of it")
+        raise ArchiveError(f"the pieces of {key} overlap, or do not cover it")
     return TensorStorageMetadata(TensorProperties(dtype=DTYPES[entry["dtype"]]), shape, chunks)
 
 
 def _stored(piece: Mapping[str, Any], places: dict[str, list[tuple[int, int]]]) -> _StorageInfo:
-    """Return where a piece is stored, and note it in `places`."""
+    """Return where a piece is stored, and record it in `places`."""
     name, (start, length) = piece["file"], _numbers([piece["start"], piece["length"]])
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(".distcp"):
-        raise ArchiveError(f"it refers to the file {str(name)[:100]!r}, which is no part of a checkpoint")
+        raise ArchiveError(f"it refers to the file {str(name)[:100]!r}, which is not a part of a checkpoint")
     places.setdefault(name, []).append((start, start + length))
     return _StorageInfo(name, start, length)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
+from attnkit.checkpoint.shards import is_sharded_checkpoint, name_parameters, number_parameters, read_sharded, write_sharded
 from attnkit.registry import ConfigurationError
-from attnkit.strategy.shards import is_sharded_checkpoint, name_parameters, number_parameters, read_sharded, write_sharded
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 

@@ -1,25 +1,24 @@
-"""Sharded checkpoints: a folder to which every process writes its own part. Here one process reads them all.
+"""Sharded checkpoints: a folder to which every process writes its own part. Here, one process reads them all.
 
-The folder holds one `.distcp` file per process, `index.json` (which tensor lies where) and `meta.pt` (all that is no tensor of the model or
-of the optimizer). The last two are written at the end. In a folder of attnkit 0.1 the index is torch's `.metadata`, a pickle.
+The folder holds one `.distcp` file per process, `index.json` (where each tensor is stored) and `meta.pt` (everything but the tensors of
+the model and the optimizer). The last two are written at the end. In a folder of attnkit 0.1 the index is torch's `.metadata`, a pickle.
 """
 
 import io
 import json
 import os
-import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -27,11 +26,18 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 from typing_extensions import override
 
-from attnkit.archive import ArchiveError, read_archive
-from attnkit.registry import ConfigurationError
-from attnkit.strategy.shard_index import HalfWrittenError, describe, parse, read_index, read_pickled_index
+from attnkit.checkpoint.archive import read_archive
+from attnkit.checkpoint.errors import ArchiveError, CheckpointError, HalfWrittenError
+from attnkit.checkpoint.shard_index import describe, parse, read_index, read_pickled_index
 
 INDEX, PICKLED_INDEX, REST = "index.json", ".metadata", "meta.pt"
+
+
+class StoredSize(NamedTuple):
+    """How many weights a checkpoint holds."""
+
+    tensors: int
+    elements: int
 
 
 def is_sharded_checkpoint(path: Path) -> bool:
@@ -43,49 +49,59 @@ def require_complete(path: Path) -> Metadata:
     """Return the index of a sharded checkpoint.
 
     Raises:
-        ConfigurationError: Something is missing, cut short or damaged.
+        CheckpointError: Something is missing, truncated or damaged.
     """
     index = INDEX if (path / INDEX).is_file() or not (path / PICKLED_INDEX).is_file() else PICKLED_INDEX
     missing = [name for name in (index, REST) if not (path / name).is_file()]
     if missing:
-        raise ConfigurationError(
-            f"{path} is a half-written checkpoint: it has no {' and no '.join(missing)}, which are written last; use an earlier checkpoint"
-        )
+        raise CheckpointError(f"{path} is a half-written checkpoint: it lacks {' and '.join(missing)}; use an earlier checkpoint")
     if index == INDEX and (path / PICKLED_INDEX).exists():
-        raise ConfigurationError(f"{path} has two indices, {INDEX} and {PICKLED_INDEX}: no attnkit writes both")
+        raise CheckpointError(f"{path} has two indices, {INDEX} and {PICKLED_INDEX}: attnkit never writes both")
     try:
         if index == INDEX:
             return read_index(path / INDEX, path)
         return parse(read_pickled_index(path / PICKLED_INDEX), path)
     except HalfWrittenError as error:
-        raise ConfigurationError(f"{path} is a half-written checkpoint: {error}; use an earlier checkpoint") from error
+        raise CheckpointError(f"{path} is a half-written checkpoint: {error}; use an earlier checkpoint") from error
     except ArchiveError as error:
-        raise ConfigurationError(f"{path / index} is damaged, or is no index of a sharded checkpoint: {error}") from error
+        raise CheckpointError(f"{path / index} is damaged, or not an index of a sharded checkpoint: {error}") from error
+
+
+def stored_size(path: Path) -> StoredSize:
+    """Return the size of the weights in a sharded checkpoint, from its index.
+
+    Raises:
+        CheckpointError: It is not complete.
+    """
+    index = require_complete(path)
+    entries = [entry for key, entry in index.state_dict_metadata.items() if index.planner_data[key][0] == "state_dict"]
+    weights = [entry for entry in entries if isinstance(entry, TensorStorageMetadata)]
+    return StoredSize(len(weights), sum(entry.size.numel() for entry in weights))
 
 
 def require_whole(path: Path) -> None:
     """Read all of a sharded checkpoint, one tensor after another, and compare the checksums.
 
     Raises:
-        ConfigurationError: Something is missing, cut short or damaged.
+        CheckpointError: Something is missing, truncated or damaged.
     """
     index = require_complete(path)
-    pieces = [(piece.relative_path, piece.offset, piece.length) for piece in index.storage_data.values()]
-    for name, start, length in [*pieces, (REST, 0, (path / REST).stat().st_size)]:
+    for piece in [*index.storage_data.values(), _StorageInfo(REST, 0, (path / REST).stat().st_size)]:
         try:
-            with zipfile.ZipFile(_piece(path / name, start, length)) as archive:  # as torch.save writes everything
+            with zipfile.ZipFile(_piece(path, piece)) as archive:  # as torch.save writes everything
                 damaged = archive.testzip()
         except zipfile.BadZipFile:
             damaged = "zip file"
         if damaged is not None:
-            raise ConfigurationError(f"{path} is damaged: the checksum of a {damaged} in {name} is wrong; use an earlier checkpoint")
+            where = f"a {damaged} in {piece.relative_path}"
+            raise CheckpointError(f"{path} is damaged: the checksum of {where} is wrong; use an earlier checkpoint")
 
 
 def read_rest(path: Path) -> dict[str, Any]:
-    """Return what a sharded checkpoint holds beside weights and the states of optimizers.
+    """Return everything in a sharded checkpoint but the weights and the states of optimizers.
 
     Raises:
-        ConfigurationError: It is not complete, or holds more than tensors and plain data.
+        CheckpointError: It is not complete, or holds more than tensors and plain data.
     """
     require_complete(path)
     try:
@@ -95,23 +111,14 @@ def read_rest(path: Path) -> dict[str, Any]:
 
 
 def read_sharded(path: Path) -> dict[str, Any]:
-    """Return a sharded checkpoint as the dictionary that a plain one holds: all weights, and the states of the optimizers.
+    """Return a sharded checkpoint as the dictionary in a plain one, with all weights and the states of the optimizers.
 
     Raises:
-        ConfigurationError: It is not complete, or holds more than tensors and plain data.
+        CheckpointError: It is not complete, or holds more than tensors and plain data.
     """
     index = require_complete(path)
     try:
-        content: dict[str, Any] = {
-            key: torch.empty(entry.size, dtype=entry.properties.dtype) if isinstance(entry, TensorStorageMetadata) else None
-            for key, entry in index.state_dict_metadata.items()
-        }
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # that is what `no_dist` asks for
-            load(
-                content, storage_reader=Reader(path), planner=Planner(flatten_state_dict=False, flatten_sharded_tensors=False), no_dist=True
-            )
-        nested = _nest({tuple(index.planner_data[key]): value for key, value in content.items()})
+        nested = _nest({tuple(keys): _read_entry(path, index, name) for name, keys in index.planner_data.items()})
         optimizers: list[dict[str, Any]] = []
         while (key := f"optimizer_{len(optimizers)}") in nested:
             groups = nested[key]["param_groups"]
@@ -123,11 +130,23 @@ def read_sharded(path: Path) -> dict[str, Any]:
     return {**read_rest(path), **read}
 
 
+def _read_entry(path: Path, index: Metadata, name: str) -> Any:
+    """Return a tensor, put together from its pieces, or other data."""
+    entry = index.state_dict_metadata[name]
+    if not isinstance(entry, TensorStorageMetadata):
+        return read_archive(_piece(path, index.storage_data[MetadataIndex(name)]))
+    whole = torch.empty(entry.size, dtype=entry.properties.dtype)
+    for chunk in entry.chunks:
+        place = tuple(slice(begin, begin + size) for begin, size in zip(chunk.offsets, chunk.sizes, strict=True))
+        whole[place] = read_archive(_piece(path, index.storage_data[MetadataIndex(name, chunk.offsets)]))
+    return whole
+
+
 def load_into(state: dict[str, Any], path: Path) -> None:
-    """Read the parts of a sharded checkpoint that `state` names into the tensors in it; to be called by all processes.
+    """Load the parts of a sharded checkpoint that `state` names into its tensors; all processes must call it.
 
     Raises:
-        ConfigurationError: It is not complete, damaged, or holds more than tensors and plain data.
+        CheckpointError: It is not complete, damaged, or holds more than tensors and plain data.
     """
     try:
         load(state, storage_reader=Reader(path), planner=Planner())
@@ -136,12 +155,12 @@ def load_into(state: dict[str, Any], path: Path) -> None:
 
 
 def write_sharded(state: dict[str, Any], rest: Mapping[str, Any], path: Path) -> None:
-    """Write a sharded checkpoint into a folder; to be called by all processes.
+    """Write a sharded checkpoint into a folder; all processes must call it.
 
     Args:
-        state: The weights, and the states of optimizers, of which each process has parts.
-        rest: What the first process writes to `meta.pt`.
-        path: The folder, which is made.
+        state: The weights and the states of optimizers, of which each process has parts.
+        rest: Everything else, which the first process writes to `meta.pt`.
+        path: The folder, which is created.
     """
     path.mkdir(parents=True, exist_ok=True)
     save(state, storage_writer=Writer(path))
@@ -150,7 +169,7 @@ def write_sharded(state: dict[str, Any], rest: Mapping[str, Any], path: Path) ->
 
 
 def number_parameters(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of an optimizer with numbers in place of the names of parameters, as an optimizer of one process has it.
+    """Return the state of an optimizer with numbers for the names of parameters, as the optimizer of a single process has it.
 
     Example:
         >>> number_parameters({"state": {"b": 7}, "param_groups": [{"params": ["b"]}, {"params": ["a"]}]})
@@ -161,7 +180,7 @@ def number_parameters(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_parameters(state: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """Return the state of an optimizer with names in place of the numbers of parameters; `names` are in the optimizer's order.
+    """Return the state of an optimizer with names for the numbers of parameters; `names` are in the optimizer's order.
 
     Example:
         >>> name_parameters({"state": {0: 7}, "param_groups": [{"params": [0]}, {"params": [1]}]}, ["b", "a"])
@@ -176,11 +195,11 @@ def _rename(state: Mapping[str, Any], new: Mapping[Any, Any]) -> dict[str, Any]:
     return {"state": {new[old]: value for old, value in state["state"].items()}, "param_groups": groups}
 
 
-def _damaged(path: Path, error: BaseException) -> ConfigurationError:
+def _damaged(path: Path, error: BaseException) -> CheckpointError:
     if isinstance(error, CheckpointException):  # of all processes
         error = next(iter(error.failures.values()))[0]
     reason = str(error).partition("\n")[0] or type(error).__name__
-    return ConfigurationError(f"{path} is damaged, or holds more than tensors and plain data ({reason})")
+    return CheckpointError(f"{path} is damaged, or holds more than tensors and plain data ({reason})")
 
 
 def _nest(flat: Mapping[tuple[Any, ...], Any]) -> dict[str, Any]:
@@ -193,10 +212,10 @@ def _nest(flat: Mapping[tuple[Any, ...], Any]) -> dict[str, Any]:
     return nested
 
 
-def _piece(path: Path, start: int, length: int) -> io.BytesIO:
-    with path.open("rb") as file:
-        file.seek(start)
-        return io.BytesIO(file.read(length))
+def _piece(folder: Path, place: _StorageInfo) -> io.BytesIO:
+    with (folder / place.relative_path).open("rb") as file:
+        file.seek(place.offset)
+        return io.BytesIO(file.read(place.length))
 
 
 class Writer(FileSystemWriter):
@@ -221,8 +240,7 @@ class Reader(FileSystemReader):
     @override
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         for item in plan.items:
-            place = self.storage_data[item.storage_index]
-            piece = _piece(Path(self.path) / place.relative_path, place.offset, place.length)
+            piece = _piece(Path(self.path), self.storage_data[item.storage_index])
             if item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, piece)
                 continue
@@ -238,12 +256,8 @@ class Reader(FileSystemReader):
 
 
 class Planner(DefaultLoadPlanner):
-    """Reads what is no tensor as data only."""
+    """Reads everything but tensors as data only."""
 
     @override
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        content, key = read_archive(value), read_item.dest_index.fqn
-        if self.flatten_state_dict:
-            set_element(self.original_state_dict, self.mappings[key], content)
-        else:
-            self.state_dict[key] = content
+        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], read_archive(value))
