@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from attnkit.cli.composition import data_arguments
 from attnkit.cli.recipe import recipe_names
 from attnkit.registry import ConfigurationError, datasets, tasks, tokenizers
 from attnkit.task import CheckpointError, load_checkpoint
@@ -20,7 +19,7 @@ def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
     Raises:
         ConfigurationError: The data lack one; the message names data sets that have all.
     """
-    wanted = data_arguments(tasks, task)
+    wanted = tasks.from_data(task)
     if lacking := [attribute for attribute in wanted.values() if not _has(module, attribute)]:
         fitting = [name for name in datasets if _fits(name, wanted)]
         raise ConfigurationError(

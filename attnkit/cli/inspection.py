@@ -70,7 +70,7 @@ class Inspector:
         start = read_init_from((recipe.get("model") or {}).get("init_from"))
         if start is not None:
             recipe = merge(inherited_layer(start), recipe, dropped=notes)
-        specs = complete_recipe(recipe)
+        specs = {key: spec.plain() for key, spec in complete_recipe(recipe).items()}
         if start is not None:
             specs["data"] |= inherited_tokenizers(start, specs["data"]["name"])
         others = {k: v for k, v in recipe.items() if k not in (*specs, "seed_everything", "ckpt_path")}

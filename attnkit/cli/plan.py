@@ -94,7 +94,7 @@ def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
     whole = list(islice(data.train_dataloader(), LOOK_AT))
     if not whole:
         raise ConfigurationError("the data have no training batch, so there is no step to plan")
-    model = specs["model"] | values_from_data(specs["model"]["name"], specs["data"]["name"], data)
+    model = specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)).plain()
     task = tasks.build(model)
     tokens = max(int(sum(lengths.sum() for lengths in row_lengths(task, batch))) for batch in whole)
     batches = [share_of_batch(batch, job.mesh.data) for batch in whole]

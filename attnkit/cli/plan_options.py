@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attnkit.cli.recipe import Request, Word
+from attnkit.cli.recipe import Request, read_yaml
 from attnkit.profile.machine import EFFICIENCY, Machine, read_size
 from attnkit.profile.memory import PRECISIONS
 from attnkit.profile.partition import STRATEGIES, Mesh
@@ -78,7 +78,7 @@ def trainer_flags(request: Request) -> dict[str, Any]:
                 raise ConfigurationError(f"{flag} needs a value")
             value = rest.pop(0)
         if (key := flag.removeprefix("--trainer.")) in PLANNED:
-            found[key] = Word(value).value
+            found[key] = read_yaml(value, where="the command line")
     return found
 
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnkit.recipe import SEED, SPEC_KEYS, find_recipe, merge, plain, read_layers, read_recipe, read_yaml, recipe_folder, recipe_names
-from attnkit.registry import IMPORTS, ConfigurationError, module_names, registered_name
+from attnkit.registry import IMPORTS, ConfigurationError, Word, module_names, registered_name
 
 __all__ = [
     "SEED",
     "Request",
-    "Word",
     "find_recipe",
     "merge",
     "plain",
@@ -21,17 +20,6 @@ __all__ = [
     "recipe_names",
     "take_apart",
 ]
-
-
-class Word(str):
-    """A scalar as it was written on the command line: `123` may be a number or a text, and the argument's type decides which."""
-
-    __slots__ = ()
-
-    @property
-    def value(self) -> Any:
-        """The scalar as YAML reads it."""
-        return read_yaml(self, where="the command line")
 
 
 @dataclass
@@ -116,5 +104,5 @@ def take_apart(arguments: Sequence[str]) -> Request:
 
 def _value(text: str) -> Any:
     """Return a value of the command line: mappings and lists as YAML reads them, anything else as a `Word`."""
-    value = read_yaml(text, where="the command line") if text.lstrip()[:1] in ("{", "[") else None
-    return plain(value) if isinstance(value, dict | list) else Word(text)
+    value = read_yaml(text, where="the command line")
+    return plain(value) if text.lstrip()[:1] in ("{", "[") and isinstance(value, dict | list) else Word(text, value)

@@ -27,7 +27,7 @@ from typing_extensions import override
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
 from attnkit.callback.stopping import Stopped, stop_signals
 from attnkit.cli.components import short_path
-from attnkit.cli.composition import complete_recipe, data_arguments, outline
+from attnkit.cli.composition import complete_recipe, outline
 from attnkit.cli.help import describe_slot
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
@@ -43,6 +43,7 @@ from attnkit.ownership import owned
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, datasets, module_names, tasks
 from attnkit.strategy import FSDP2, is_sharded_checkpoint
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
+from attnkit.task.base import checked_later
 from attnkit.task.checkpoint import require_rebuildable, saved_recipe
 from attnkit.task.generating import TextGenerator
 
@@ -145,7 +146,7 @@ class RunCLI(LightningCLI):
         if self.checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
             recipe = merge(inherited_layer(start), recipe, dropped=dropped)
             self.specs = complete_recipe(recipe)
-            self.tokenizers = inherited_tokenizers(start, self.specs["data"]["name"])
+            self.tokenizers = inherited_tokenizers(start, self.specs["data"].name)
             dropped += [f"data.{name} is that of {model['init_from']}" for name in self.tokenizers]
         else:
             self.specs = complete_recipe(recipe)
@@ -219,13 +220,13 @@ class RunCLI(LightningCLI):
     def instantiate_classes(self) -> None:
         """Build the data module, the task and the trainer. What a task takes from the data is read from the data module."""
         self.config_init = self.parser.instantiate(self.config)
-        data, model = {**self.specs["data"], **self.tokenizers}, dict(self.specs["model"])
-        from_data = data_arguments(tasks, model["name"])
+        model, data = self.specs["model"], self.specs["data"].replace(**self.tokenizers)
         if self.checkpoint is not None:
-            accepted = {a.name for a in datasets.arguments(data["name"])}
-            data |= {k: v for k, v in self.checkpoint["hyper_parameters"].items() if k in from_data and k in accepted}
+            accepted = {a.name for a in datasets.arguments(data.name)} & set(tasks.from_data(model.name))
+            data = data.replace(**{k: v for k, v in self.checkpoint["hyper_parameters"].items() if k in accepted})
         self.datamodule: LightningDataModule = datasets.build(data)
-        self.model: LightningModule = tasks.build(model | values_from_data(model["name"], data["name"], self.datamodule))
+        with checked_later():
+            self.model: LightningModule = tasks.build(model.replace(**values_from_data(model.name, data.name, self.datamodule)))
         self.trainer = self.instantiate_trainer()
 
     @override
@@ -319,7 +320,7 @@ class RunCLI(LightningCLI):
     def before_fit(self) -> None:
         """Say what is trained."""
         if self.trainer.is_global_zero:
-            print("\n".join([*outline(self.specs["model"], tasks, role="model"), *outline(self.specs["data"], datasets, role="data")]))
+            print("\n".join([*outline(self.specs["model"], role="model"), *outline(self.specs["data"], role="data")]))
 
     def after_fit(self) -> None:
         """Say where the checkpoint is, and what can be done with it."""
@@ -330,7 +331,7 @@ class RunCLI(LightningCLI):
             lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  attnkit test --ckpt_path {path}"]
             if isinstance(self.model, TextGenerator):
                 lines.append(f"  attnkit generate {path} TEXT...")
-            elif any(argument.name == "predict" for argument in datasets.arguments(self.specs["data"]["name"])):
+            elif any(argument.name == "predict" for argument in datasets.arguments(self.specs["data"].name)):
                 lines.append(f"  attnkit predict --ckpt_path {path} --data.predict FILE.txt")
             print("\n".join(lines))
 
@@ -348,7 +349,7 @@ class RunCLI(LightningCLI):
         if self.request.recipes:
             return run_name(self.request.recipes[0])
         name = saved_recipe(self.checkpoint or {}).get("name")
-        return str(name) if is_run_name(name) else str(self.specs["model"]["name"])
+        return str(name) if is_run_name(name) else self.specs["model"].name
 
     def _complete(self) -> dict[str, Any]:
         """Return the whole recipe, without what is null by default."""
@@ -356,7 +357,8 @@ class RunCLI(LightningCLI):
         default = inspect.signature(Trainer).parameters
         trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or default[k].default is not None}
         imports = {IMPORTS: self.imports} if self.imports else {}
-        return {**imports, **self.specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
+        specs = {key: spec.plain() for key, spec in self.specs.items()}
+        return {**imports, **specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
 
 
 def _without(command: list[str], flag: str) -> list[str]:

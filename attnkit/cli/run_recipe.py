@@ -10,7 +10,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.cli.composition import data_arguments
 from attnkit.registry import IMPORTS, import_modules, tasks
 from attnkit.task.checkpoint import RECIPE_STATE, saved_recipe
 
@@ -82,7 +81,7 @@ def as_yaml(recipe: Mapping[str, Any]) -> str:
 def recipe_in(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
     """Return the recipe in a checkpoint. The trainer's settings are for `fit` only, and not all can be trusted; see `trusted_part`."""
     name = checkpoint["attnkit"]["task"]
-    from_data = data_arguments(tasks, name)
+    from_data = tasks.from_data(name)
     model = {key: value for key, value in checkpoint["hyper_parameters"].items() if key not in from_data}
     state = saved_recipe(checkpoint)
     kept = (IMPORTS, "data", "trainer") if command == "fit" else (IMPORTS, "data")

@@ -46,6 +46,8 @@ from attnkit.registry.families import (
     tokenizers,
 )
 from attnkit.registry.imports import IMPORTS, import_modules, module_names
+from attnkit.registry.resolved import ResolvedSpec
+from attnkit.registry.values import Word, plain_data
 
 __all__ = [
     "Argument",
@@ -63,10 +65,12 @@ __all__ = [
     "PositionSpec",
     "Registry",
     "ResidualSpec",
+    "ResolvedSpec",
     "ScheduleSpec",
     "Spec",
     "StackSpec",
     "TokenizerSpec",
+    "Word",
     "WrongType",
     "attentions",
     "backends",
@@ -79,6 +83,7 @@ __all__ = [
     "nearest",
     "norms",
     "optimizers",
+    "plain_data",
     "positions",
     "registered_name",
     "residuals",

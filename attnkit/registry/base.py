@@ -3,15 +3,16 @@
 import importlib
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeVar
 
-from attnkit.registry.arguments import Argument, Family, Use, WrongType, parameters
+from attnkit.registry.arguments import Argument, Family, WrongType, parameters
 from attnkit.registry.class_path import check_class, find
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
+from attnkit.registry.resolved import ResolvedSpec
 
 ENTRY_POINT_GROUP = "attnkit.components"
 
@@ -67,6 +68,9 @@ class Registry(Family):
 
     def __repr__(self) -> str:
         return f"Registry({self.attribute}: {', '.join(self.names())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _registry, (self.attribute,)  # a copy in another process is that process's own
 
     def __contains__(self, name: object) -> bool:
         return name in self.names()
@@ -150,10 +154,12 @@ class Registry(Family):
         """
         if unknown := set(given) - self.given:
             raise TypeError(f"a parent passes {sorted(self.given)} to {self.family} components, not {sorted(unknown)}")
-        name, arguments = self.parse(spec)
-        cls = self.get(name)
+        resolved = self.resolve(spec)
+        cls = self.get(resolved.name)
+        if missing := [a for a in self.arguments(resolved.name) if a.required and a.name not in resolved]:
+            raise ConfigurationError(self._missing(resolved.name, missing))
         accepted = parameters(cls)
-        return cls(**{k: v for k, v in given.items() if k in accepted}, **arguments)
+        return cls(**{k: v for k, v in given.items() if k in accepted}, **resolved.arguments)
 
     def canonical(self, name: str) -> str:
         """Return the registered name, if `name` is the import path of a class of attnkit's own or of torch's that has one; else `name`.
@@ -180,8 +186,10 @@ class Registry(Family):
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments of a spec, unchecked. The import path of a built-in class becomes its name."""
+        if isinstance(spec, ResolvedSpec) and spec.registry is self:
+            return spec.name, spec.arguments
         if isinstance(spec, str):
-            return self.canonical(spec), {}
+            return self.canonical(str(spec)), {}
         if not isinstance(spec, Mapping):
             raise ConfigurationError(
                 f"{self.family} must be a name or a mapping with a name, but is {spec!r} ({type(spec).__name__}); "
@@ -193,63 +201,67 @@ class Registry(Family):
             return self.canonical(name), arguments | own
         if not isinstance(name := arguments.pop("name", None), str):
             raise ConfigurationError(f"{self.family} spec {dict(spec)!r} has no name; add one of: {', '.join(self.names())}")
-        return self.canonical(name), arguments
+        return self.canonical(str(name)), arguments
 
-    def parse(self, spec: Spec, *, path: str = "") -> tuple[str, dict[str, Any]]:
-        """Return the name and the arguments of a spec, after checking both (nested specs too).
+    def resolve(self, spec: Spec, *, path: str = "") -> ResolvedSpec:
+        """Return what `spec` means, with every default written out, also in nested specs and in those inside lists and mappings.
+
+        This is the only place that looks names up, follows class paths, checks arguments and types, and knows defaults. A spec that is
+        resolved already is returned as it is. Two specs that resolve to equal ones build the same component.
+
+        Arguments that a component takes from the data module (`from_data`) may be missing until it is built.
 
         Args:
             spec: A name, or a mapping with a name and arguments.
             path: Where it stands, such as `layers[1].attention`: messages begin with it.
-        """
 
-        def check(registry: Registry, nested: Spec, place: str) -> Spec:
-            registry.parse(nested, path=place)
-            return nested
-
-        return self._read(spec, check, path)
-
-    def resolve(self, spec: Spec, *, path: str = "") -> dict[str, Any]:
-        """Return `spec` as a mapping in which every argument is written out, defaults and nested specs included.
-
-        Two specs that resolve to equal mappings build the same component. Specs in lists and tuples are resolved too; a tuple becomes a
-        list, as in YAML.
+        Raises:
+            ConfigurationError: An unknown name or argument, a value of the wrong type, or a missing argument.
 
         Example:
             >>> import attnkit
             >>> attnkit.norms.resolve("rms_norm")
-            {'name': 'rms_norm', 'eps': 1e-06}
+            ResolvedSpec({'name': 'rms_norm', 'eps': 1e-06})
         """
-
-        def write_out(registry: Registry, nested: Spec, place: str) -> dict[str, Any]:
-            return registry.resolve(nested, path=place)
-
-        name, given = self._read(spec, write_out, path)
-        defaults = {
-            a.name: a.visit(a.default, write_out) if a.registries else a.default for a in self.arguments(name) if a.name not in given
-        }
-        return {"name": name} | {a.name: {**defaults, **given}[a.name] for a in self.arguments(name)}
-
-    def _read(self, spec: Spec, use: Use, path: str) -> tuple[str, dict[str, Any]]:
-        """Return the name and the arguments of a spec, checked, with `use` in the place of the specs in them."""
+        if isinstance(spec, ResolvedSpec) and spec.registry is self:
+            return spec
         try:
-            name, arguments = self.split(spec)
+            name, given = self.split(spec)
             declared = {a.name: a for a in self.arguments(name)}
-            if unknown := [key for key in arguments if key not in declared]:
+            if unknown := [key for key in given if key not in declared]:
                 raise ConfigurationError(self._unknown_argument(name, unknown[0], declared))
-            if missing := [a.name for a in declared.values() if a.required and a.name not in arguments]:
-                raise ConfigurationError(
-                    f"{self.family} {name!r} needs {', '.join(missing)}: add it, as in {{name: {name}, {missing[0]}: ...}}"
-                )
+            absent = [a for a in declared.values() if a.name not in given]
+            supplied = self.from_data(name)
+            if missing := [a for a in absent if a.required and a.name not in supplied]:
+                raise ConfigurationError(self._missing(name, missing))
         except ConfigurationError as error:
             raise _located(error, path) from error
-        read = {}
-        for key, value in arguments.items():
-            try:
-                read[key] = declared[key].visit(value, use, path=f"{path}.{key}".lstrip("."))
-            except WrongType as error:
-                raise _located(f"{self.family} {name!r}: {key} {error}", path) from None
-        return name, read
+        values = {key: self.checked(declared[key], value, of=name, path=path) for key, value in given.items()}
+        values |= {a.name: a.written_default(path=f"{path}.{a.name}".lstrip(".")) for a in absent if a.name not in supplied}
+        return ResolvedSpec(self, name, {key: values[key] for key in declared if key in values})
+
+    def checked(self, argument: Argument, value: Any, *, of: str, path: str = "") -> Any:
+        """Return a value of an argument of the component `of`, resolved.
+
+        Raises:
+            ConfigurationError: It is wrong; the message names the component and the argument.
+        """
+        try:
+            return argument.resolve(value, path=f"{path}.{argument.name}".lstrip("."))
+        except WrongType as error:
+            raise _located(f"{self.family} {of!r}: {argument.name} {error}", path) from None
+
+    def replaced(self, spec: ResolvedSpec, values: Mapping[str, Any]) -> ResolvedSpec:
+        """Return a resolved spec with other values for some arguments; only these are resolved. See `ResolvedSpec.replace`."""
+        declared = {a.name: a for a in self.arguments(spec.name)}
+        if unknown := [key for key in values if key not in declared]:
+            raise ConfigurationError(self._unknown_argument(spec.name, unknown[0], declared))
+        arguments = spec.arguments | {key: self.checked(declared[key], value, of=spec.name) for key, value in values.items()}
+        return ResolvedSpec(self, spec.name, {key: arguments[key] for key in declared if key in arguments})
+
+    def from_data(self, name: str) -> Mapping[str, str]:
+        """Return the arguments of a component that come from the data module, each with the attribute there that holds it."""
+        return getattr(self.get(name), "from_data", {})
 
     def arguments(self, name: str) -> tuple[Argument, ...]:
         """Return the arguments that a user may write for `name` (those that the parent passes are left out)."""
@@ -303,6 +315,10 @@ class Registry(Family):
             )
             warnings.warn(self._broken[name], stacklevel=4)
 
+    def _missing(self, name: str, missing: Sequence[Argument]) -> str:
+        names = [argument.name for argument in missing]
+        return f"{self.family} {name!r} needs {', '.join(names)}: add it, as in {{name: {name}, {names[0]}: ...}}"
+
     def _unknown_argument(self, name: str, key: str, declared: Iterable[str]) -> str:
         if key in self.given:
             return f"{self.family} {name!r} gets {key!r} from its parent; leave it out of the spec"
@@ -323,6 +339,10 @@ class Registry(Family):
                     stacklevel=2,
                 )
         return found
+
+
+def _registry(attribute: str) -> Registry:
+    return Registry._all[attribute]
 
 
 def _located(message: object, path: str) -> ConfigurationError:

@@ -3,8 +3,10 @@
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -21,7 +23,7 @@ from typing_extensions import override
 from attnkit import draws
 from attnkit.embedding import Embedding
 from attnkit.optimizer.muon import Muon
-from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, optimizers, schedules, tasks
+from attnkit.registry import ConfigurationError, OptimizerSpec, ResolvedSpec, ScheduleSpec, optimizers, plain_data, schedules, tasks
 from attnkit.strategy import ActivationCheckpointing, check_preparation, data_share, parallelize, prepare
 from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
 from attnkit.task.loss import Sums
@@ -32,6 +34,22 @@ from attnkit.task.transfer import take_weights, words_of
 # The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
 # (a mean over 4,096 tokens has the same size); as a power of two it changes no digit.
 UNIT = 2.0**-12
+
+
+_later: ContextVar[bool] = ContextVar("later", default=False)
+
+
+@contextmanager
+def checked_later() -> Iterator[None]:
+    """Let the tasks that are made in the `with` block not build their model as a check: it is built right afterwards, for use.
+
+    A wrong composition is then refused by `configure_model`.
+    """
+    token = _later.set(True)
+    try:
+        yield
+    finally:
+        _later.reset(token)
 
 
 class Task(LightningModule, ABC):
@@ -108,33 +126,37 @@ class Task(LightningModule, ABC):
     def store_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Check the constructor's arguments (its `locals()`), and keep them as plain data: checkpoints are rebuilt from them.
 
-        Defaults are written out, so that a checkpoint does not depend on them; those of torch's optimizers are left to torch.
+        Defaults are written out, so that a checkpoint does not depend on them.
 
         Raises:
-            ConfigurationError: A spec is wrong, or an argument is no plain data.
+            ConfigurationError: A spec is wrong, or an argument is not plain data.
         """
-        declared = tasks.arguments(self.registered_name)
-        plain = {a.name: plain_data(arguments[a.name], path=a.name) for a in declared}
-        tasks.parse({"name": self.registered_name, **plain})
-        for argument in declared:
-            slot = argument.registry
-            if slot is not None and slot is not optimizers and plain[argument.name] is not None:
-                plain[argument.name] = plain_data(slot.resolve(plain[argument.name]), path=argument.name)
-        self.save_hyperparameters(plain, logger=False)
+        kept = {}
+        for argument in tasks.arguments(self.registered_name):
+            name, value = argument.name, arguments[argument.name]
+            value = value if isinstance(value, ResolvedSpec) else plain_data(value, path=name)
+            kept[name] = plain_data(tasks.checked(argument, value, of=self.registered_name), path=name)
+        self.save_hyperparameters(kept, logger=False)
 
     def require_buildable(self) -> None:
         """Build the model once without memory, so that a wrong composition is refused now and not at the start of the training.
 
-        How many parameters it has is kept as `parameter_count`; shared ones count once.
+        Inside `checked_later` it does nothing.
 
         Raises:
             ConfigurationError: The pieces do not go together.
             ValueError: A width or a count is out of range.
         """
+        if not _later.get():
+            _ = self.parameter_count  # it builds the model
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """How many parameters the model has; shared ones count once. They take no memory if the model is not built yet."""
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             model = self.build_model()
             check_preparation(model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
-        self.parameter_count = sum(p.numel() for p in model.parameters())
+        return sum(p.numel() for p in model.parameters())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -192,7 +214,7 @@ class Task(LightningModule, ABC):
 
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        name, _ = optimizers.parse(self.optimizer)
+        name = optimizers.resolve(self.optimizer).name
         decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
         groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
         optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
@@ -304,33 +326,6 @@ class Task(LightningModule, ABC):
         self._states = checkpoint.get(RANDOM)
         self._position = checkpoint.get(DATA_POSITION)
         self.draw_seed = checkpoint.get(DRAW_SEED)
-
-
-def plain_data(value: Any, *, path: str) -> Any:
-    """Return a copy of `value` made of mappings, lists, strings, numbers, booleans and None only; tuples become lists.
-
-    Raises:
-        ConfigurationError: Something else is in it; `path` says where in the message.
-
-    Example:
-        >>> plain_data({"betas": (0.9, 0.98)}, path="optimizer")
-        {'betas': [0.9, 0.98]}
-    """
-    if value is None or isinstance(value, bool):
-        return value
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return kind(value)  # numpy's floats and enums with string values lose their type here
-    if isinstance(value, Mapping):
-        if odd := [key for key in value if not isinstance(key, str)]:
-            raise ConfigurationError(f"{path} must be plain data, but has the key {odd[0]!r} ({type(odd[0]).__name__}), which is no string")
-        return {str(key): plain_data(item, path=f"{path}.{key}") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_data(item, path=f"{path}[{i}]") for i, item in enumerate(value)]
-    raise ConfigurationError(
-        f"{path} must be plain data, so that a checkpoint can be rebuilt from it, but is {value!r} ({type(value).__name__}); "
-        f"give a registered name, a mapping with a name and arguments, or a number, string or list"
-    )
 
 
 def _registered_name(cls: type) -> str:
