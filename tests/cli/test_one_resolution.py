@@ -48,11 +48,14 @@ def test_no_spec_is_read_twice_and_the_model_is_built_once(
 ) -> None:
     flags = ["--model.stack.attention", "additive", "--model.stack.num_layers", 3, "--model.stack.cross_attention", "cosine"]
     assert (outcome := attnkit("fit", "--config", tiny, *flags, "--trainer.fast_dev_run", 1)).status == 0, outcome.err
-    # not of the recipe: the backends that an attention's class names, and trained tokenizers, which the data read from their cache
-    named = [place for place in read if place[0] != "backends" and place != ("tokenizers", "")]
+    # without a place, so not of the recipe: backends that an attention's class names, and trained tokenizers from the cache of the data
+    named = [(family, place) for family, place in read if place]
     assert [place for place, times in Counter(named).items() if times > 1] == []
     assert named.count(("attentions", "model.stack.attention")) == 1
-    assert {place for _, place in named if not place.startswith(("model", "data"))} == {"src_tokenizer", "tgt_tokenizer"}  # trained
+    assert {p for p in named if not p[1].startswith(("model", "data"))} == {
+        ("tokenizers", "src_tokenizer"),
+        ("tokenizers", "tgt_tokenizer"),
+    }
     assert made["Seq2Seq"] == made["EncoderDecoderModel"] == made["EncoderDecoder"] == made["Head"] == 1
     assert made["Transformer"] == 2
     assert made["TransformerLayer"] == 6
