@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import attnkit
-from attnkit.cli.recipe import take_apart
+from attnkit.cli.arguments import read_arguments
 from attnkit.registry import ConfigurationError, importing
 
 ADDITIVE = """
@@ -174,12 +174,12 @@ def test_a_spec_from_elsewhere_imports_no_module() -> None:
 
 def test_the_command_line_takes_paths_as_names() -> None:
     flags = ["--model.class_path", "attnkit.task.seq2seq.Seq2Seq", "--model.stack", "{name: encoder_decoder, d_model: 8}"]
-    assert take_apart([*flags, "--model.stack.attention.class_path", PATH]).flags["model"] == {
+    assert read_arguments([*flags, "--model.stack.attention.class_path", PATH]).flags["model"] == {
         "name": "seq2seq",
         "stack": {"name": "encoder_decoder", "d_model": 8, "attention": {"name": PATH}},
     }
-    completed = attnkit.attentions.resolve(take_apart(["--model", PATH, "--model.width", "2"]).flags["model"])
+    completed = attnkit.attentions.resolve(read_arguments(["--model", PATH, "--model.width", "2"]).flags["model"])
     assert completed == {"name": PATH, "width": 2}
     assert type(completed.name) is str
-    canonical = attnkit.norms.resolve(take_apart(["--model", "attnkit.norm.rms_norm.RMSNorm"]).flags["model"])
+    canonical = attnkit.norms.resolve(read_arguments(["--model", "attnkit.norm.rms_norm.RMSNorm"]).flags["model"])
     assert canonical == {"name": "rms_norm", "eps": 1e-6}

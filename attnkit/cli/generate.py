@@ -5,12 +5,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from attnkit.cli.output import notes, output
 from attnkit.decoding import Options
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task, load_exported
 from attnkit.task.generating import TextGenerator
 from attnkit.task.masked_lm import MaskedLM
+from attnkit.train.output import notes, output
 
 
 def generate(

@@ -11,11 +11,11 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from attnkit.ablation.design import layer
-from attnkit.cli.composition import complete_recipe
-from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.profile.flops import batch_flops, forward_flops
 from attnkit.recipe import merge, read_recipe
 from attnkit.registry import ConfigurationError, datasets, nearest, tasks
+from attnkit.train.composition import complete_recipe
+from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 
 MOST_WIDTH = 1 << 16
 

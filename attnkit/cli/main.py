@@ -36,9 +36,17 @@ def _run(command: str) -> Callable[[Arguments], int]:
         elif "--trainer.help" in arguments:
             print(kept("trainer", trainer_overview))
         else:
-            from attnkit.cli.run import run
+            from attnkit.cli.arguments import read_arguments
 
-            run(command, arguments)
+            request = read_arguments(arguments)
+            if request.help_of is not None:
+                from attnkit.cli.help import describe_slot
+
+                print(describe_slot(request))
+            else:
+                from attnkit.train.run import carry_out
+
+                carry_out(command, request)
         return 0
 
     return carry_out

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attnkit.cli.recipe import Request, read_yaml
 from attnkit.profile.machine import EFFICIENCY, Machine, read_size
 from attnkit.profile.memory import PRECISIONS
 from attnkit.profile.partition import STRATEGIES, Mesh
+from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
+from attnkit.train.request import Request
 
 SUMMARY = "What a training step of a recipe needs of each process, whether it fits, how long it takes, and what bounds it."
 PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_batches")

@@ -13,9 +13,9 @@ from lightning.pytorch.plugins import DoublePrecision
 
 import attnkit
 from attnkit.callback import AttentionMaps, FiniteCheck, Throughput
-from attnkit.cli.logs import read_rows
 from attnkit.profile.memory import step_memory
 from attnkit.profile.partition import Mesh, memory_parts, split
+from attnkit.train.logs import read_rows
 from tests.strategy.breaking import Break
 from tests.strategy.conftest import TASK, TOKENIZER, fit_alone, largest_difference, make_batch, make_task, make_words
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from attnkit.cli.recipe import recipe_names
+from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, datasets, tasks, tokenizers
 from attnkit.task import CheckpointError, load_checkpoint
 

@@ -2,14 +2,14 @@ from typing import Any
 
 import pytest
 
-from attnkit.cli.composition import complete_recipe, outline
-from attnkit.cli.recipe import take_apart
+from attnkit.cli.arguments import read_arguments
 from attnkit.registry import ConfigurationError, NormSpec, ResolvedSpec, StackSpec, Word, attentions, datasets, stacks, tasks
+from attnkit.train.composition import complete_recipe, outline
 
 
 def model(*flags: str) -> ResolvedSpec:
     """The resolved spec of a toy model with these flags."""
-    request = take_apart(["--model", "toy_task", "--model.stack", "{name: toy, d_model: 8}", "--data", "toy_data", *flags])
+    request = read_arguments(["--model", "toy_task", "--model.stack", "{name: toy, d_model: 8}", "--data", "toy_data", *flags])
     return complete_recipe(request.flags)["model"]
 
 

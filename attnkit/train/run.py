@@ -2,18 +2,14 @@
 
 import inspect
 import json
-import logging
 import re
 import shlex
-import traceback
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
@@ -26,88 +22,47 @@ from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
 from attnkit.callback.stopping import Stopped, stop_signals
-from attnkit.cli.components import short_path
-from attnkit.cli.composition import complete_recipe, outline
-from attnkit.cli.help import describe_slot
-from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
-from attnkit.cli.logs import POSITION, LogPosition, RunLogger, cut_back
-from attnkit.cli.out_of_memory import ADVICE, is_out_of_memory, what_failed
-from attnkit.cli.output import notes, output, say
-from attnkit.cli.parser import Parser
-from attnkit.cli.ranks import together
-from attnkit.cli.recipe import SEED, Request, merge, read_yaml, take_apart
-from attnkit.cli.run_recipe import RecipeCallback, as_yaml, recipe_in
-from attnkit.cli.runs import find_run, is_first, new_run, run_name, runs_in, version_of
-from attnkit.cli.trust import import_classes, is_run_name, require_imported, trusted_part
+from attnkit.files import short_path
 from attnkit.ownership import owned
-from attnkit.registry import IMPORTS, ConfigurationError, Registry, datasets, module_names, tasks
+from attnkit.recipe import SEED, merge, read_yaml
+from attnkit.registry import IMPORTS, ConfigurationError, datasets, module_names, tasks
 from attnkit.strategy import FSDP2, is_sharded_checkpoint
 from attnkit.task import AtomicCheckpointIO, load_checkpoint
 from attnkit.task.base import checked_later
 from attnkit.task.checkpoint import require_rebuildable, saved_recipe
 from attnkit.task.generating import TextGenerator
+from attnkit.train.composition import complete_recipe, outline
+from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
+from attnkit.train.logs import POSITION, LogPosition, RunLogger, cut_back
+from attnkit.train.messages import one_message, quiet
+from attnkit.train.output import notes, output, say
+from attnkit.train.parser import Parser
+from attnkit.train.ranks import together
+from attnkit.train.request import Request
+from attnkit.train.runs import find_run, is_first, new_run, run_name, runs_in, version_of
+from attnkit.train.saved_recipe import RecipeCallback, as_yaml, recipe_in
+from attnkit.train.trust import import_classes, is_run_name, require_imported, trusted_part
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 UNHEALTHY = 3  # that of a training that would only spoil more, so that it is not begun again and again
 
-_NOISE = (
-    r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
-    r".*does not have many workers",  # batches of token ids are ready in no time
-    r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is not a state to go on with, but a model
-    r".*The dirpath has changed",  # a run that goes on has a folder of its own
-    r".*Checkpoint directory .* exists and is not empty",  # one that is resumed has its old one
-    r".*AMP with fp16 is not supported on CPU",  # which is refused
-    r".*WeightAveraging callback with a model that overrides",  # as every task does
-)
 
-
-def _is_no_advertisement(record: logging.LogRecord) -> bool:
-    return "For seamless cloud" not in record.getMessage()
-
-
-def run(command: str, arguments: list[str]) -> None:
+def carry_out(command: str, request: Request) -> None:
     """Carry out `attnkit fit | validate | test | predict`.
 
     Raises:
         ConfigurationError: A recipe, a checkpoint or an argument is wrong.
+        SystemExit: The run was stopped by a signal, or because it was not healthy.
     """
-    if (request := take_apart(arguments)).help_of is not None:
-        print(describe_slot(request))
-    else:
-        try:
-            with warnings.catch_warnings(), stop_signals.taken(), together(), notes(), _one_message(), ExitStack() as claims:
-                for message in _NOISE:
-                    warnings.filterwarnings("ignore", message=message)
-                logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
-                RunCLI(command, request, claims)
-        except Stopped as stop:  # the first process's status is the command's
-            rank_zero_only(say)("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))
-            raise SystemExit(stop.code if is_first() else 0) from None
-        except UnhealthyError as error:
-            rank_zero_only(say)(f"attnkit: error: {error}")
-            raise SystemExit(UNHEALTHY if is_first() else 0) from None
-
-
-@contextmanager
-def _one_message() -> Iterator[None]:
-    """Turn what is the recipe's fault, but is noticed late, into a `ConfigurationError`; and a lack of memory into a `MemoryError`."""
     try:
-        yield
-    except MisconfigurationException as error:
-        raise ConfigurationError(str(error)) from error
-    except ValueError as error:
-        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-        if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
-            raise
-        raise ConfigurationError(str(error)) from error  # a component refused its arguments
-    except (RuntimeError, MemoryError) as error:
-        if is_out_of_memory(error):
-            raise MemoryError(f"{what_failed(error)}. {ADVICE}") from error
-        if "Early stopping conditioned on metric" in str(error):
-            raise ConfigurationError(f"trainer.callbacks: {error}") from error
-        if "loading state_dict" not in str(error):
-            raise
-        raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {error}") from error
+        with quiet(), stop_signals.taken(), together(), notes(), one_message(), ExitStack() as claims:
+            RunCLI(command, request, claims)
+    except Stopped as stop:  # the first process's status is the command's
+        rank_zero_only(say)("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))
+        raise SystemExit(stop.code if is_first() else 0) from None
+    except UnhealthyError as error:
+        rank_zero_only(say)(f"attnkit: error: {error}")
+        raise SystemExit(UNHEALTHY if is_first() else 0) from None
 
 
 class RunCLI(LightningCLI):

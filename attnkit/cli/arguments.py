@@ -1,61 +1,21 @@
-"""The arguments of `attnkit fit` and its siblings, taken apart: recipes, flags as a layer of a recipe, and the rest."""
+"""The arguments of `attnkit fit` and its siblings as a request: recipes, flags as a layer of a recipe, and the rest."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from attnkit.recipe import SEED, SPEC_KEYS, find_recipe, merge, plain, read_layers, read_recipe, read_yaml, recipe_folder, recipe_names
+from attnkit.recipe import SPEC_KEYS, merge, plain, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, Word, module_names, registered_name
-
-__all__ = [
-    "SEED",
-    "Request",
-    "find_recipe",
-    "merge",
-    "plain",
-    "read_layers",
-    "read_recipe",
-    "read_yaml",
-    "recipe_folder",
-    "recipe_names",
-    "take_apart",
-]
+from attnkit.train.request import Request
 
 
-@dataclass
-class Request:
-    """The arguments of `attnkit fit` and its siblings, taken apart."""
-
-    given: list[str] = field(default_factory=list)
-    """All of them, as they were given."""
-    recipes: list[str] = field(default_factory=list)
-    flags: dict[str, Any] = field(default_factory=dict)
-    """What `--model...`, `--data...` and `--imports` ask for, as a layer."""
-    others: list[str] = field(default_factory=list)
-    """Everything else, for Lightning's parser."""
-    ckpt_path: str | None = None
-    resume: bool = False
-    trust: bool = False
-    """Whether all of the trainer section in a checkpoint is used."""
-    out: str | None = None
-    print_config: bool = False
-    help_of: str | None = None
-    """The slot, such as `model.stack.attention`, for which `--model.stack.attention.help [NAME]` asks."""
-    help_name: str | None = None
-
-    def layers(self) -> list[dict[str, Any]]:
-        """Return the layers of all recipes, after importing the modules that they and the flags name."""
-        return read_layers(self.recipes, imports=self.flags.get(IMPORTS, ()))
-
-
-def take_apart(arguments: Sequence[str]) -> Request:
+def read_arguments(arguments: Sequence[str]) -> Request:
     """Sort the arguments of a command into recipes, specs and the rest.
 
     Raises:
         ConfigurationError: A flag without its value.
 
     Example:
-        >>> take_apart(["--config", "g2p/transformer", "--model.stack.attention", "additive", "--trainer.max_epochs=3"]).flags
+        >>> read_arguments(["--config", "g2p/transformer", "--model.stack.attention", "additive", "--trainer.max_epochs=3"]).flags
         {'model': {'stack': {'attention': 'additive'}}}
     """
     request = Request(given=list(arguments))
