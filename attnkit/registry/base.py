@@ -31,6 +31,8 @@ class Registry(Family):
             needs, and its user never writes them.
         built_in: The names that attnkit provides.
         bases: Import paths of the classes of which a class that is named by its path must inherit one.
+        linked: Whether other parts of a recipe may give arguments to a user's own class, which is named by its path: they may be missing
+            until it is built. Such a class gets specs as plain data, which it can save.
 
     Example:
         >>> import attnkit
@@ -53,6 +55,7 @@ class Registry(Family):
         given: Iterable[str] = (),
         built_in: Iterable[str] = (),
         bases: Iterable[str] = (),
+        linked: bool = False,
     ) -> None:
         self.attribute = attribute
         self._all.setdefault(attribute, self)
@@ -61,6 +64,7 @@ class Registry(Family):
         self.given = frozenset(given)
         self._built_in = set(built_in)
         self.bases = tuple(bases)
+        self.linked = linked
         self._classes: dict[str, type] = {}
         self._overridden: set[str] = set()
         self._broken: dict[str, str] = {}
@@ -159,7 +163,8 @@ class Registry(Family):
         if missing := [a for a in self.arguments(resolved.name) if a.required and a.name not in resolved]:
             raise ConfigurationError(self._missing(resolved.name, missing))
         accepted = parameters(cls)
-        return cls(**{k: v for k, v in given.items() if k in accepted}, **resolved.arguments)
+        arguments = resolved.arguments if not self._is_foreign(resolved.name) else resolved.unresolved
+        return cls(**{k: v for k, v in given.items() if k in accepted}, **arguments)
 
     def canonical(self, name: str) -> str:
         """Return the registered name, if `name` is the import path of a class of attnkit's own or of torch's that has one; else `name`.
@@ -232,12 +237,13 @@ class Registry(Family):
                 raise ConfigurationError(self._unknown_argument(name, unknown[0], declared))
             absent = [a for a in declared.values() if a.name not in given]
             supplied = self.from_data(name)
-            if missing := [a for a in absent if a.required and a.name not in supplied]:
+            if missing := [a for a in absent if a.required and a.name not in supplied and not self._is_foreign(name)]:
                 raise ConfigurationError(self._missing(name, missing))
         except ConfigurationError as error:
             raise _located(error, path) from error
         values = {key: self.checked(declared[key], value, of=name, path=path) for key, value in given.items()}
-        values |= {a.name: a.written_default(path=f"{path}.{a.name}".lstrip(".")) for a in absent if a.name not in supplied}
+        defaults = [a for a in absent if not a.required and a.name not in supplied]
+        values |= {a.name: a.written_default(path=f"{path}.{a.name}".lstrip(".")) for a in defaults}
         return ResolvedSpec(self, name, {key: values[key] for key in declared if key in values})
 
     def checked(self, argument: Argument, value: Any, *, of: str, path: str = "") -> Any:
@@ -262,6 +268,22 @@ class Registry(Family):
     def from_data(self, name: str) -> Mapping[str, str]:
         """Return the arguments of a component that come from the data module, each with the attribute there that holds it."""
         return getattr(self.get(name), "from_data", {})
+
+    def by_class_name(self, name: str) -> Any:
+        """Return the built-in class that is called `name`, for a package that imports its classes when they are asked for.
+
+        Raises:
+            AttributeError: There is none.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.norms.by_class_name("RMSNorm")
+            <class 'attnkit.norm.rms_norm.RMSNorm'>
+        """
+        for known in self._built_in:
+            if known.replace("_", "") == name.lower() and (found := self.get(known)).__name__ == name:
+                return found
+        raise AttributeError(f"module {self.package!r} has no attribute {name!r}")
 
     def arguments(self, name: str) -> tuple[Argument, ...]:
         """Return the arguments that a user may write for `name` (those that the parent passes are left out)."""
@@ -317,7 +339,12 @@ class Registry(Family):
 
     def _missing(self, name: str, missing: Sequence[Argument]) -> str:
         names = [argument.name for argument in missing]
-        return f"{self.family} {name!r} needs {', '.join(names)}: add it, as in {{name: {name}, {names[0]}: ...}}"
+        link = ", or let the data module have an attribute of this name" if self._is_foreign(name) else ""
+        return f"{self.family} {name!r} needs {', '.join(names)}: add it, as in {{name: {name}, {names[0]}: ...}}{link}"
+
+    def _is_foreign(self, name: str) -> bool:
+        """Return whether this is a user's own class to which others give arguments."""
+        return self.linked and "." in name
 
     def _unknown_argument(self, name: str, key: str, declared: Iterable[str]) -> str:
         if key in self.given:

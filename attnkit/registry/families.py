@@ -130,6 +130,7 @@ tasks = Registry(
     family="task",
     package="attnkit.task",
     bases=("lightning.pytorch.LightningModule",),
+    linked=True,
     built_in=("causal_lm", "classification", "masked_lm", "regression", "seq2seq"),
 )
 datasets = Registry(
@@ -137,6 +138,7 @@ datasets = Registry(
     family="dataset",
     package="attnkit.data",
     bases=("lightning.pytorch.LightningDataModule",),
+    linked=True,
     built_in=(
         "cmudict",
         "fashion_mnist",

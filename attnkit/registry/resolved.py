@@ -58,6 +58,11 @@ class ResolvedSpec(Mapping[str, Any]):
         """A copy of the arguments, as the component's constructor takes them."""
         return {key: _copied(value) for key, value in self._arguments.items()}
 
+    @property
+    def unresolved(self) -> dict[str, Any]:
+        """A copy of the arguments in which specs are mappings again; values that are objects stay as they are."""
+        return {key: _dictionary(value) for key, value in self._arguments.items()}
+
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain data, from which `resolve` makes it again.
 

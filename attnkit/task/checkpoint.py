@@ -123,6 +123,10 @@ def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> "Task":
     Raises:
         CheckpointError: Its arguments or weights do not fit this version of attnkit, or describe a larger model than the weights.
     """
+    if "arguments" in checkpoint["attnkit"]:
+        raise CheckpointError(
+            f"{source} holds {checkpoint['attnkit']['task']}, a LightningModule of its author's: use that class's load_from_checkpoint"
+        )
     weights = _weights(checkpoint, source)
     task = _build(checkpoint["attnkit"], checkpoint[ARGUMENTS], source, weights)
     try:
@@ -233,7 +237,7 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
     """
     content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
     written: Any = content.get("attnkit")
-    if not _is_header(written) or not isinstance(content.get(ARGUMENTS), Mapping):
+    if not _is_header(written) or not isinstance(arguments_of(content), Mapping):
         is_lightning = "pytorch-lightning_version" in content
         what = "a Lightning checkpoint of another project" if is_lightning else "a file of another project"
         raise CheckpointError(f"{source} is not an attnkit checkpoint, but {what}")
@@ -247,7 +251,7 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
         if trust:
             import_modules(imports)
         with importing(trust):
-            found = list(components(tasks, {"name": written["task"], **content[ARGUMENTS]}))
+            found = list(components(tasks, {"name": written["task"], **arguments_of(content)}))
     except ConfigurationError as error:
         raise MissingComponentError(f"{source} cannot be used: {error}") from error
     for registry, name in found:
@@ -257,6 +261,11 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
             hint = f": pip install {package}" if package else f"; import the module that registers it first (on the command line: {flags})"
             raise MissingComponentError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
     _require_own_files(content.get("callbacks"), source)
+
+
+def arguments_of(checkpoint: Mapping[str, Any]) -> Any:
+    """Return the arguments of the task in a checkpoint; a user's own LightningModule may not have saved its own."""
+    return checkpoint["attnkit"].get("arguments", checkpoint.get(ARGUMENTS))
 
 
 def saved_recipe(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,26 +3,34 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lightning.pytorch.core.hooks import DataHooks
+
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks
 
 
 def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
-    """Return the resolved specs of `model` and `data`.
+    """Return the resolved specs of `model` and `data`; without the latter for a user's own class that has dataloaders itself.
 
     Raises:
         ConfigurationError: One of them is missing or wrong; the message names the place, as in `model.stack.attention`.
     """
+    specs: dict[str, ResolvedSpec] = {}
     for key, registry, example in (("model", tasks, "seq2seq"), ("data", datasets, "cmudict")):
-        if recipe.get(key) is None:
+        if recipe.get(key) is not None:
+            specs[key] = registry.resolve(recipe[key], path=key)
+        elif key == "model" or not _has_dataloaders(specs["model"]):
             raise ConfigurationError(
                 f"no {key} is given; add --config RECIPE (as in --config g2p/transformer) or --{key} {example}. "
                 f"Names: {', '.join(registry.names()) or 'none'}."
             )
-    specs = {"model": tasks.resolve(recipe["model"], path="model"), "data": datasets.resolve(recipe["data"], path="data")}
     if taken := [key for key in tasks.from_data(specs["model"].name) if key in specs["model"]]:
         name = specs["model"].name
         raise ConfigurationError(f"model: task {name!r} takes {taken[0]!r} from the data module; leave it out")
     return specs
+
+
+def _has_dataloaders(model: ResolvedSpec) -> bool:
+    return "." in model.name and tasks.get(model.name).train_dataloader is not DataHooks.train_dataloader
 
 
 def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from attnkit.recipe import recipe_names
-from attnkit.registry import ConfigurationError, datasets, tasks, tokenizers
+from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
 from attnkit.task import CheckpointError, load_checkpoint
 
 INHERITED = ("stack", "embedding")
@@ -27,6 +27,23 @@ def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
             f"Data sets that suit it: {', '.join(fitting) or 'none'}."
         )
     return {argument: getattr(module, attribute) for argument, attribute in wanted.items()}
+
+
+def linked_values(model: ResolvedSpec, data: ResolvedSpec | None, module: object) -> dict[str, Any]:
+    """Return the arguments of a task that come from the data module.
+
+    A class that does not say which these are (`from_data`) gets those that it needs, that the recipe lacks and that the data module has
+    as attributes of the same name.
+
+    Raises:
+        ConfigurationError: The data lack one that the task declares.
+    """
+    if tasks.from_data(model.name):
+        if data is None:
+            raise ConfigurationError(f"the task {model.name!r} needs data: add --data NAME")
+        return values_from_data(model.name, data.name, module)
+    needed = (a.name for a in tasks.arguments(model.name) if a.required and a.name not in model)
+    return {name: getattr(module, name) for name in needed if hasattr(module, name)}
 
 
 def read_init_from(path: object) -> dict[str, Any] | None:

@@ -28,6 +28,6 @@ class Request:
     """The slot, such as `model.stack.attention`, for which `--model.stack.attention.help [NAME]` asks."""
     help_name: str | None = None
 
-    def layers(self) -> list[dict[str, Any]]:
-        """Return the layers of all recipes, after importing the modules that they and the flags name."""
-        return read_layers(self.recipes, imports=self.flags.get(IMPORTS, ()))
+    def layers(self, command: str = "fit") -> list[dict[str, Any]]:
+        """Return the layers of all recipes for a command, after importing the modules that they and the flags name."""
+        return read_layers(self.recipes, command=command, imports=self.flags.get(IMPORTS, ()))

@@ -1,18 +1,15 @@
-"""`attnkit fit`, `validate`, `test` and `predict`: Lightning's command line around plain-data specs."""
+"""`attnkit fit`, `validate`, `test` and `predict`: Lightning's command line around resolved specs."""
 
 import inspect
 import json
-import re
-import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.accelerators import CPUAccelerator
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
@@ -22,29 +19,31 @@ from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
 from attnkit.callback.stopping import Stopped, stop_signals
-from attnkit.files import short_path
 from attnkit.ownership import owned
-from attnkit.recipe import SEED, merge, read_yaml
-from attnkit.registry import IMPORTS, ConfigurationError, datasets, module_names, tasks
-from attnkit.strategy import FSDP2, is_sharded_checkpoint
-from attnkit.task import AtomicCheckpointIO, load_checkpoint
+from attnkit.recipe import SEED, read_yaml
+from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
+from attnkit.strategy import FSDP2
+from attnkit.task import AtomicCheckpointIO, Task
 from attnkit.task.base import checked_later
-from attnkit.task.checkpoint import require_rebuildable, saved_recipe
-from attnkit.task.generating import TextGenerator
-from attnkit.train.composition import complete_recipe, outline
-from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
+from attnkit.task.checkpoint import saved_recipe
+from attnkit.train.advice import how_to_continue, what_to_do_with
+from attnkit.train.composition import outline
+from attnkit.train.inheritance import linked_values
+from attnkit.train.links import Link, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, RunLogger, cut_back
 from attnkit.train.messages import one_message, quiet
 from attnkit.train.output import notes, output, say
 from attnkit.train.parser import Parser
 from attnkit.train.ranks import together
 from attnkit.train.request import Request
-from attnkit.train.runs import find_run, is_first, new_run, run_name, runs_in, version_of
-from attnkit.train.saved_recipe import RecipeCallback, as_yaml, recipe_in
-from attnkit.train.trust import import_classes, is_run_name, require_imported, trusted_part
+from attnkit.train.resolution import resolve_request
+from attnkit.train.runs import is_first, new_run, run_name, version_of
+from attnkit.train.saved_recipe import RecipeCallback, as_yaml
+from attnkit.train.trust import is_run_name
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
-UNHEALTHY = 3  # that of a training that would only spoil more, so that it is not begun again and again
+UNHEALTHY = 3
+"""Exit status of a training that would only get worse, so that no script starts it again and again."""
 
 
 def carry_out(command: str, request: Request) -> None:
@@ -54,9 +53,20 @@ def carry_out(command: str, request: Request) -> None:
         ConfigurationError: A recipe, a checkpoint or an argument is wrong.
         SystemExit: The run was stopped by a signal, or because it was not healthy.
     """
+    with ExitStack() as claims:
+        supervised(lambda: RunCLI(command, request, claims))
+
+
+def supervised(train: Callable[[], Any]) -> None:
+    """Call `train` with signals, the other processes of the run and warnings taken care of.
+
+    Raises:
+        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
+        SystemExit: The run was stopped by a signal, or because it was not healthy.
+    """
     try:
-        with quiet(), stop_signals.taken(), together(), notes(), one_message(), ExitStack() as claims:
-            RunCLI(command, request, claims)
+        with quiet(), stop_signals.taken(), together(), notes(), one_message():
+            train()
     except Stopped as stop:  # the first process's status is the command's
         rank_zero_only(say)("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))
         raise SystemExit(stop.code if is_first() else 0) from None
@@ -66,102 +76,70 @@ def carry_out(command: str, request: Request) -> None:
 
 
 class RunCLI(LightningCLI):
-    """LightningCLI in which `model` and `data` are specs, checked and built by the registries.
+    """LightningCLI in which `model` and `data` are specs, resolved and built by the registries.
 
-    jsonargparse sees only the trainer. It never has to resolve a component, so the command line, YAML and Python have one set of rules
-    and one set of messages, and nothing but plain data reaches a checkpoint.
+    jsonargparse parses everything else. It resolves no component, so that the command line, YAML, Python and checkpoints have one set of
+    rules and one set of messages, and nothing but plain data reaches a checkpoint.
 
     Args:
-        command: `fit`, `validate`, `test` or `predict`.
+        command: `fit`, `validate`, `test` or `predict`; None builds everything and runs nothing.
         request: The arguments after it.
         claims: Holds the folder of the run until it is closed.
+        model_class: What `model` means where it has no name.
+        datamodule_class: What `data` means where it has no name.
+        trainer_class: As for LightningCLI.
+        trainer_defaults: As for LightningCLI.
+        seed_everything_default: As for LightningCLI.
+        auto_configure_optimizers: As for LightningCLI.
+        program: How messages call the command.
     """
 
-    def __init__(self, command: str, request: Request, claims: ExitStack) -> None:
-        self.request, self.claims = request, claims
-        if request.out is not None and command != "predict":
-            raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} writes no such file")
-        if request.trust and command != "fit":
-            raise ConfigurationError(f"--trust is for attnkit fit: attnkit {command} takes nothing of the trainer from a checkpoint")
-        dropped: list[str] = []
-        recipe: dict[str, Any] = {}
-        for layer in request.layers():
-            recipe = merge(recipe, layer, dropped=dropped)
-        import_classes(merge(recipe, request.flags, dropped=[]))
-        self.ckpt_path: str | None = request.ckpt_path or recipe.pop("ckpt_path", None)
-        self.resumed: Path | None = None  # the folder of the run that goes on
-        if request.resume or (command == "fit" and self.ckpt_path == "last"):
-            self.resumed, self.ckpt_path = find_run(request, command, recipe, self.ckpt_path, claims)
-        self.checkpoint = self._read_checkpoint(command)
-        if self.checkpoint is not None:
-            recipe = merge(self._recipe_in_checkpoint(command, recipe), recipe, dropped=dropped)
-        recipe = merge(recipe, request.flags, dropped=dropped)
-        self.tokenizers: dict[str, Any] = {}
-        model = recipe.get("model")
-        if self.checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
-            recipe = merge(inherited_layer(start), recipe, dropped=dropped)
-            self.specs = complete_recipe(recipe)
-            self.tokenizers = inherited_tokenizers(start, self.specs["data"].name)
-            dropped += [f"data.{name} is that of {model['init_from']}" for name in self.tokenizers]
-        else:
-            self.specs = complete_recipe(recipe)
-        for note in dropped:
-            say(f"note: {note}")
-        self.imports = module_names(recipe.get(IMPORTS))
-        others = {key: value for key, value in recipe.items() if key not in (*self.specs, IMPORTS)}
-        arguments = [command, *([f"--config={json.dumps(others)}"] if others else [])]
-        if self.ckpt_path is not None:
+    def __init__(
+        self,
+        command: str | None,
+        request: Request,
+        claims: ExitStack,
+        *,
+        model_class: type[LightningModule] | None = None,
+        datamodule_class: type[LightningDataModule] | None = None,
+        trainer_class: type[Trainer] = Trainer,
+        trainer_defaults: dict[str, Any] | None = None,
+        seed_everything_default: bool | int = SEED,
+        auto_configure_optimizers: bool = False,
+        program: Sequence[str] = ("attnkit",),
+    ) -> None:
+        self.request, self.claims, self.program = request, claims, program
+        self.resolution = resolve_request(command or "fit", request, claims, model_class=model_class, datamodule_class=datamodule_class)
+        self.specs, self.checkpoint, self.ckpt_path = self.resolution.specs, self.resolution.checkpoint, self.resolution.ckpt_path
+        arguments = [command] if command else []
+        arguments += [f"--config={json.dumps(self.resolution.others)}"] if self.resolution.others else []
+        if self.ckpt_path is not None and command:
             arguments += [f"--ckpt_path={self.ckpt_path}", "--weights_only=true"]
         super().__init__(
+            model_class,
+            datamodule_class,
             args=arguments + request.others,
+            run=command is not None,
+            trainer_class=trainer_class,
+            trainer_defaults=trainer_defaults,
+            seed_everything_default=seed_everything_default,
             parser_class=Parser,
-            seed_everything_default=SEED,
-            save_config_callback=None,
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
+            save_config_callback=None,  # RecipeCallback writes the whole recipe
+            auto_configure_optimizers=auto_configure_optimizers,
+            load_from_checkpoint_support=False,  # it would put what jsonargparse parsed, which is no model, into checkpoints
         )
-
-    def _recipe_in_checkpoint(self, command: str, recipe: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the recipe in the checkpoint; of its trainer section only what is harmless, unless `--trust` is given."""
-        assert self.checkpoint is not None
-        saved = recipe_in(self.checkpoint, command)
-        if not self.request.trust:
-            asked = {*module_names(recipe.get(IMPORTS)), *self.request.flags.get(IMPORTS, ())}
-            if unasked := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in asked]:
-                needed = " ".join(f"--{IMPORTS} {module}" for module in unasked)
-                trust = ", or --trust" if command == "fit" else ""
-                say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
-            require_imported(saved, str(self.ckpt_path))
-        if "trainer" in saved and not self.request.trust:
-            flags = (re.match(r"--trainer\.(\w+)", flag) for flag in self.request.others)
-            given = {*(recipe.get("trainer") or {}), *(flag[1] for flag in flags if flag)}
-            saved["trainer"], left = trusted_part(saved["trainer"], given=given)
-            if left:
-                say(
-                    f"note: not used from the checkpoint's recipe: {', '.join(left)}; add --trust to use it, or give it on the command line"
-                )
-        return saved
-
-    def _read_checkpoint(self, command: str) -> dict[str, Any] | None:
-        if self.ckpt_path in ("best", "hpc") and command == "fit":
-            return None  # Lightning finds it
-        if self.ckpt_path is not None:
-            checkpoint = load_checkpoint(self.ckpt_path, parts="description", trust=self.request.trust)
-            if not is_sharded_checkpoint(Path(self.ckpt_path)):
-                require_rebuildable(checkpoint, self.ckpt_path)
-            return checkpoint
-        if command != "fit":
-            raise ConfigurationError(f"attnkit {command} needs a trained model: add --ckpt_path PATH")
-        return None
 
     @override
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_lightning_class_args(self.trainer_class, "trainer")
+        parser.set_defaults({f"trainer.{key}": value for key, value in self.trainer_defaults.items() if key != "callbacks"})
         cast(Parser, parser).put_integers_first()
 
     @override
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
+        for link in self._links("parse"):
+            link.apply(self.specs, self._argument)
         self.recipe = self._complete()
         if self.request.print_config:
             print(as_yaml(self.recipe), end="")
@@ -171,30 +149,48 @@ class RunCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Do nothing: the checkpoint was the first layer of the recipe."""
 
+    def _links(self, stage: str) -> list[Link]:
+        parser = cast(Parser, self._parser(self.config.get("subcommand")))
+        return [link for link in parser.links if link.apply_on == stage]
+
+    def _argument(self, key: str) -> Any:
+        """Return an argument by its key, of the model, the data or of what jsonargparse has parsed."""
+        return argument_at(self.specs, key) if key.partition(".")[0] in self.specs else self._parsed(self.config)[key]
+
+    def _parsed(self, config: Any) -> Any:
+        """Return the part of a parsed configuration that belongs to the subcommand."""
+        return config[command] if (command := self.config.get("subcommand")) else config
+
     @override
     def instantiate_classes(self) -> None:
         """Build the data module, the task and the trainer. What a task takes from the data is read from the data module."""
         self.config_init = self.parser.instantiate(self.config)
-        model, data = self.specs["model"], self.specs["data"].replace(**self.tokenizers)
-        if self.checkpoint is not None:
-            accepted = {a.name for a in datasets.arguments(data.name)} & set(tasks.from_data(model.name))
-            data = data.replace(**{k: v for k, v in self.checkpoint["hyper_parameters"].items() if k in accepted})
-        self.datamodule: LightningDataModule = datasets.build(data)
+        specs, self.datamodule = dict(self.specs), None
+        if "data" in specs:
+            given = dict(self.resolution.tokenizers)
+            if self.checkpoint is not None:
+                accepted = {a.name for a in datasets.arguments(specs["data"].name)} & set(tasks.from_data(specs["model"].name))
+                given |= {k: v for k, v in self.checkpoint.get("hyper_parameters", {}).items() if k in accepted}
+            self.datamodule = cast(LightningDataModule, datasets.build(specs["data"].replace(**given)))
+        for link in self._links("instantiate"):
+            link.apply(specs, lambda key: attribute_at(self.datamodule, key))
+        model = specs["model"]
         with checked_later():
-            self.model: LightningModule = tasks.build(model.replace(**values_from_data(model.name, data.name, self.datamodule)))
+            self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
+        self._add_configure_optimizers_method_to_model(self.subcommand)
         self.trainer = self.instantiate_trainer()
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer, with logs under `runs/` and the best and the last checkpoint unless the recipe says otherwise."""
-        chosen = self.config_init[self.subcommand].trainer
-        callbacks = chosen.callbacks or []
-        callbacks = [*callbacks] if isinstance(callbacks, list) else [callbacks]
+        chosen = self._parsed(self.config_init).trainer
+        callbacks = _listed(chosen.callbacks)
+        others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in self._callback_keys())]
         if self.subcommand == "fit" and chosen.logger is None and not chosen.fast_dev_run:  # which writes nothing
-            folder = Path(chosen.default_root_dir or "runs")
-            number = version_of(self.resumed) if self.resumed else self._new_version(folder / self._run_name())
-            if self.resumed is not None and self.checkpoint is not None:
-                rank_zero_only(cut_back)(self.resumed, self.checkpoint.get(POSITION, {}))
+            folder, resumed = Path(chosen.default_root_dir or "runs"), self.resolution.resumed
+            number = version_of(resumed) if resumed else self._new_version(folder / self._run_name())
+            if resumed is not None and self.checkpoint is not None:
+                rank_zero_only(cut_back)(resumed, self.checkpoint.get(POSITION, {}))
             kwargs["logger"] = [
                 RunLogger(folder, self._run_name(), number),
                 TensorBoardLogger(folder, self._run_name(), number, default_hp_metric=False),
@@ -203,16 +199,8 @@ class RunCLI(LightningCLI):
             kwargs["logger"] = False
         if self.subcommand == "fit" and chosen.logger is False and not chosen.fast_dev_run:
             self._hold(Path(chosen.default_root_dir or ".") / "checkpoints")
-        wants_checkpoints = self.subcommand == "fit" and chosen.enable_checkpointing is not False and not chosen.barebones
-        if wants_checkpoints and not any(isinstance(c, ModelCheckpoint) for c in callbacks):
-            monitor, mode = getattr(self.model, "monitor", (None, "min"))
-            if monitor and chosen.limit_val_batches != 0:
-                callbacks.append(ModelCheckpoint(filename="best", monitor=monitor, mode=mode))
-            if not any(isinstance(c, LastCheckpoint) for c in callbacks):
-                callbacks.append(LastCheckpoint())
-        if self.subcommand == "fit" and not chosen.barebones:
-            watching = (FiniteCheck, Throughput)
-            callbacks += [kind() for kind in watching if not any(isinstance(c, kind) for c in callbacks)]
+        if self.subcommand == "fit":
+            callbacks += self._own_callbacks(chosen, [*callbacks, *others])
         if chosen.enable_model_summary is None:
             kwargs["enable_model_summary"] = False  # RecipeCallback has one
         if self.subcommand == "predict" and chosen.enable_progress_bar is None:
@@ -227,16 +215,41 @@ class RunCLI(LightningCLI):
                 raise
             message = f"trainer.precision {chosen.precision} needs a GPU from Hopper on, and: pip install 'transformer-engine[pytorch]'"
             raise ConfigurationError(message) from error
-        if str(chosen.precision) in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
-            raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
+        self._check(trainer, str(chosen.precision))
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
+
+    def _callback_keys(self) -> list[str]:
+        """Return the keys of callbacks that have arguments of their own (`add_lightning_class_args`)."""
+        return self._parser(self.subcommand).callback_keys
+
+    def _own_callbacks(self, chosen: Any, others: list[Callback]) -> list[Callback]:
+        """Return the callbacks that every fit has, unless it has others of the same kind."""
+
+        def lacks(kind: type[Callback]) -> bool:
+            return not any(isinstance(callback, kind) for callback in others)
+
+        found: list[Callback] = []
+        if chosen.barebones:
+            return found
+        if chosen.enable_checkpointing is not False and lacks(ModelCheckpoint):
+            monitor = getattr(self.model, "monitor", None)
+            if isinstance(monitor, tuple) and chosen.limit_val_batches != 0:
+                found.append(ModelCheckpoint(filename="best", monitor=monitor[0], mode=monitor[1]))
+            found += [LastCheckpoint()] if lacks(LastCheckpoint) else []
+        if isinstance(self.model, Task):  # they repeat its steps and count its operations
+            found += [kind() for kind in (FiniteCheck, Throughput) if lacks(kind)]
+        return found
+
+    def _check(self, trainer: Trainer, precision: str) -> None:
+        if precision in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
+            raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
         reads_by_itself = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
         if self.ckpt_path is not None and Path(self.ckpt_path).is_dir() and reads_by_itself and not isinstance(trainer.strategy, FSDP2):
             raise ConfigurationError(
                 f"trainer.strategy: {type(trainer.strategy).__name__} would run code that a sharded checkpoint holds; use fsdp2 or ddp"
             )
-        return trainer
 
     def _new_version(self, folder: Path) -> int:
         """Create the folder of this run, and return its number; other processes of the run need none, since they write nothing."""
@@ -250,45 +263,18 @@ class RunCLI(LightningCLI):
 
     @override
     def _run_subcommand(self, subcommand: str) -> None:
+        if subcommand == "fit" and self.trainer.is_global_zero:
+            print("\n".join(line for key, spec in self.specs.items() for line in outline(spec, role=key)))
         try:
             super()._run_subcommand(subcommand)
         except Stopped as stop:
             if subcommand == "fit":
-                stop.add_note(self._how_to_go_on())
+                name = self._run_name() if self.request.recipes and self.ckpt_path is None else None
+                stop.add_note(how_to_continue(self.trainer, self.program, self.request.given, resumable_as=name))
             raise
-
-    def _how_to_go_on(self) -> str:
-        """Return what to do after a fit that was stopped: the command to the letter."""
-        paths = [c.path for c in self.trainer.checkpoint_callbacks if isinstance(c, LastCheckpoint) and c.path.exists()]
-        command = ["attnkit", "fit", *self.request.given]
-        if not paths:
-            return f"Nothing is saved, since no step was complete. Start again with:\n  {shlex.join(command)}"
-        if "--resume" not in command:
-            run = paths[0].parents[1]
-            is_newest = run.name.startswith("version_") and run == runs_in(run.parent)[-1]
-            if self.request.recipes and self.ckpt_path is None and is_newest and run.parent.name == Path(self._run_name()).name:
-                command.append("--resume")
-            else:
-                command = [*_without(command, "--ckpt_path"), "--ckpt_path", short_path(str(paths[0]))]
-        return f"Its state is saved. Continue with:\n  {shlex.join(command)}"
-
-    def before_fit(self) -> None:
-        """Say what is trained."""
-        if self.trainer.is_global_zero:
-            print("\n".join([*outline(self.specs["model"], role="model"), *outline(self.specs["data"], role="data")]))
-
-    def after_fit(self) -> None:
-        """Say where the checkpoint is, and what can be done with it."""
-        paths = [_path_of(callback) for callback in self.trainer.checkpoint_callbacks]
-        if self.trainer.is_global_zero and (path := next(filter(None, paths), None)):
-            path = short_path(path)
-            is_average = any(isinstance(callback, WeightAveraging) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
-            lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  attnkit test --ckpt_path {path}"]
-            if isinstance(self.model, TextGenerator):
-                lines.append(f"  attnkit generate {path} TEXT...")
-            elif any(argument.name == "predict" for argument in datasets.arguments(self.specs["data"].name)):
-                lines.append(f"  attnkit predict --ckpt_path {path} --data.predict FILE.txt")
-            print("\n".join(lines))
+        advice = what_to_do_with(self.trainer, self.model, self.specs.get("data"), self.program) if subcommand == "fit" else None
+        if advice is not None and self.trainer.is_global_zero:
+            print(advice)
 
     def predict(self, **kwargs: Any) -> None:
         """Print one line for each prediction, or write them to the file of `--out`."""
@@ -308,26 +294,13 @@ class RunCLI(LightningCLI):
 
     def _complete(self) -> dict[str, Any]:
         """Return the whole recipe, without what is null by default."""
-        chosen = read_yaml(self.parser.dump(self.config, skip_unset=False), where="the parsed recipe")[self.config.subcommand]
-        default = inspect.signature(Trainer).parameters
-        trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or default[k].default is not None}
-        imports = {IMPORTS: self.imports} if self.imports else {}
+        chosen = self._parsed(read_yaml(self.parser.dump(self.config, skip_unset=False), where="the parsed recipe"))
+        default = inspect.signature(self.trainer_class).parameters
+        trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or k not in default or default[k].default is not None}
+        imports = {IMPORTS: self.resolution.imports} if self.resolution.imports else {}
         specs = {key: spec.plain() for key, spec in self.specs.items()}
         return {**imports, **specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
 
 
-def _without(command: list[str], flag: str) -> list[str]:
-    """Return a command without a flag and its value.
-
-    Example:
-        >>> _without(["fit", "--ckpt_path", "a.ckpt", "--ckpt_path=b.ckpt", "-c", "x"], "--ckpt_path")
-        ['fit', '-c', 'x']
-    """
-    return [word for before, word in pairwise(["", *command]) if flag not in (before, word) and not word.startswith(f"{flag}=")]
-
-
-def _path_of(callback: Checkpoint) -> str | None:
-    """Return the best checkpoint that a callback has written, or the last one."""
-    if isinstance(callback, ModelCheckpoint):
-        return callback.best_model_path or callback.last_model_path or None
-    return str(callback.path) if isinstance(callback, LastCheckpoint) and callback.path.exists() else None
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else [*value] if isinstance(value, list | tuple) else [value]
