@@ -160,7 +160,7 @@ class Registry(Family):
             raise TypeError(f"a parent passes {sorted(self.given)} to {self.family} components, not {sorted(unknown)}")
         resolved = self.resolve(spec)
         cls = self.get(resolved.name)
-        if missing := [a for a in self.arguments(resolved.name) if a.required and a.name not in resolved]:
+        if self.linked and (missing := [a for a in self.arguments(resolved.name) if a.required and a.name not in resolved]):
             raise ConfigurationError(self._missing(resolved.name, missing))
         accepted = parameters(cls)
         arguments = resolved.arguments if not self._is_foreign(resolved.name) else resolved.unresolved
