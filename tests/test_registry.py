@@ -48,7 +48,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 vars(point).update(dist=Distribution(distribution))
                 yield point
 
-        monkeypatch.setattr("attnkit.registry.base.entry_points", entry_points)
+        monkeypatch.setattr("attnkit.registry.names.entry_points", entry_points)
 
     return install
 

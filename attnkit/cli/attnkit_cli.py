@@ -16,7 +16,8 @@ from attnkit.registry import ConfigurationError, nearest
 from attnkit.train.messages import one_message, quiet
 from attnkit.train.output import notes
 from attnkit.train.request import Request
-from attnkit.train.run import RunCLI, supervised
+from attnkit.train.run import RunCLI
+from attnkit.train.supervision import supervised
 
 
 class AttnkitCLI(RunCLI):

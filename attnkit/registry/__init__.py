@@ -14,7 +14,7 @@ unless `importing(False)` forbids it.
 """
 
 from attnkit.registry.arguments import Argument, WrongType
-from attnkit.registry.base import ENTRY_POINT_GROUP, Registry, Spec, registered_name
+from attnkit.registry.base import Registry, Spec
 from attnkit.registry.class_path import importing
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
@@ -46,6 +46,7 @@ from attnkit.registry.families import (
     tokenizers,
 )
 from attnkit.registry.imports import IMPORTS, import_modules, module_names
+from attnkit.registry.names import ENTRY_POINT_GROUP, registered_name
 from attnkit.registry.resolved import ResolvedSpec
 from attnkit.registry.values import Word, plain_data
 

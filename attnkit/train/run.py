@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -17,8 +17,8 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
-from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput, UnhealthyError
-from attnkit.callback.stopping import Stopped, stop_signals
+from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
+from attnkit.callback.stopping import Stopped
 from attnkit.ownership import owned
 from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
@@ -31,19 +31,16 @@ from attnkit.train.composition import outline
 from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
 from attnkit.train.logs import POSITION, LogPosition, RunLogger, cut_back
-from attnkit.train.messages import one_message, quiet
-from attnkit.train.output import notes, output, say
+from attnkit.train.output import output, say
 from attnkit.train.parser import Parser
-from attnkit.train.ranks import together
 from attnkit.train.request import Request
 from attnkit.train.resolution import resolve_request
 from attnkit.train.runs import is_first, new_run, run_name, version_of
 from attnkit.train.saved_recipe import RecipeCallback, as_yaml
+from attnkit.train.supervision import supervised
 from attnkit.train.trust import is_run_name
 
 TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
-UNHEALTHY = 3
-"""Exit status of a training that would only get worse, so that no script starts it again and again."""
 
 
 def carry_out(command: str, request: Request) -> None:
@@ -55,24 +52,6 @@ def carry_out(command: str, request: Request) -> None:
     """
     with ExitStack() as claims:
         supervised(lambda: RunCLI(command, request, claims))
-
-
-def supervised(train: Callable[[], Any]) -> None:
-    """Call `train` with signals, the other processes of the run and warnings taken care of.
-
-    Raises:
-        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
-        SystemExit: The run was stopped by a signal, or because it was not healthy.
-    """
-    try:
-        with quiet(), stop_signals.taken(), together(), notes(), one_message():
-            train()
-    except Stopped as stop:  # the first process's status is the command's
-        rank_zero_only(say)("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))
-        raise SystemExit(stop.code if is_first() else 0) from None
-    except UnhealthyError as error:
-        rank_zero_only(say)(f"attnkit: error: {error}")
-        raise SystemExit(UNHEALTHY if is_first() else 0) from None
 
 
 class RunCLI(LightningCLI):
