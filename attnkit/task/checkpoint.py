@@ -123,7 +123,7 @@ def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> "Task":
     Raises:
         CheckpointError: Its arguments or weights do not fit this version of attnkit, or describe a larger model than the weights.
     """
-    if "arguments" in checkpoint["attnkit"]:
+    if is_of_own_class(checkpoint):
         raise CheckpointError(
             f"{source} holds {checkpoint['attnkit']['task']}, a LightningModule of its author's: use that class's load_from_checkpoint"
         )
@@ -264,8 +264,13 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
 
 
 def arguments_of(checkpoint: Mapping[str, Any]) -> Any:
-    """Return the arguments of the task in a checkpoint; a user's own LightningModule may not have saved its own."""
-    return checkpoint["attnkit"].get("arguments", checkpoint.get(ARGUMENTS))
+    """Return the arguments of the task in a checkpoint."""
+    return checkpoint["attnkit"]["arguments"] if is_of_own_class(checkpoint) else checkpoint.get(ARGUMENTS)
+
+
+def is_of_own_class(checkpoint: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is of a user's own LightningModule, which may not save its arguments: the header has them."""
+    return "arguments" in checkpoint["attnkit"] and "." in tasks.canonical(checkpoint["attnkit"]["task"])
 
 
 def saved_recipe(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from attnkit.recipe import merge
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, datasets, module_names, tasks
 from attnkit.strategy import is_sharded_checkpoint
 from attnkit.task import load_checkpoint
-from attnkit.task.checkpoint import require_rebuildable
+from attnkit.task.checkpoint import is_of_own_class, require_rebuildable
 from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from
 from attnkit.train.output import say
@@ -146,7 +146,7 @@ def _read_checkpoint(command: str, request: Request, path: str | None) -> dict[s
         return None  # Lightning finds it
     if path is not None:
         checkpoint = load_checkpoint(path, parts="description", trust=request.trust)
-        if not is_sharded_checkpoint(Path(path)) and "arguments" not in checkpoint["attnkit"]:
+        if not is_sharded_checkpoint(Path(path)) and not is_of_own_class(checkpoint):
             require_rebuildable(checkpoint, path)
         return checkpoint
     if command != "fit":

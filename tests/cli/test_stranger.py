@@ -299,3 +299,13 @@ def test_the_help_shows_the_arguments_of_the_classes(capsys: pytest.CaptureFixtu
         assert not end.value.code
         assert text in capsys.readouterr().out
     assert os.path.exists("main.py")
+
+
+def test_a_checkpoint_of_a_task_cannot_pose_as_one_of_an_own_class(attnkit: Command, trained: Path, tmp_path: Path) -> None:
+    checkpoint = torch.load(trained, weights_only=True)
+    checkpoint["attnkit"]["arguments"] = {**checkpoint["hyper_parameters"], "max_length": 12}
+    for task in ("seq2seq", "attnkit.task.seq2seq.Seq2Seq"):  # what describes a task is compared with its weights before it is built
+        checkpoint["attnkit"]["task"] = task
+        torch.save(checkpoint, tmp_path / "posing.ckpt")
+        printed = read_yaml(attnkit("fit", "--ckpt_path", "posing.ckpt", "--print_config").out, where="")
+        assert printed["model"]["max_length"] == 6
