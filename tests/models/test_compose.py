@@ -167,7 +167,7 @@ def test_three_way_ties_need_one_vocabulary() -> None:
         ({"stack": {"name": "encoder", "d_model": 8}}, "has d_model twice"),
         ({"attention": 3}, "attention must be a name or a mapping with a name, but is 3"),
         ({"attention": None}, "attention must be a name or a mapping with a name, but is None"),
-        ({"attention": {"hidden_dim": 3}}, "has no name"),
+        ({"attention": {"hidden_dim": 3}}, "attention 'scaled_dot_product' has no argument 'hidden_dim'"),  # it adds to the default
     ],
 )
 def test_wrong_words_are_named_at_every_level(wrong: dict[str, Any], message: str) -> None:
