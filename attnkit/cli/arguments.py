@@ -11,6 +11,9 @@ from attnkit.train.request import Request
 def read_arguments(arguments: Sequence[str]) -> Request:
     """Sort the arguments of a command into recipes, specs and the rest.
 
+    What begins with `--model` and `--data` never reaches jsonargparse: only the registries know the arguments of components, and one
+    resolution serves argv, YAML, Python and checkpoints.
+
     Raises:
         ConfigurationError: A flag without its value.
 
