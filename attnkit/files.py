@@ -280,3 +280,8 @@ def _next_within(batches: Iterator[Any], growth: int) -> Any:
         return next(batches, None)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def short_path(path: str) -> str:
+    """Return `path` as seen from the working directory, if it lies inside."""
+    return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path

@@ -18,6 +18,8 @@ from attnkit.files import MAX_DEPTH, read_text
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules, module_names, nearest, registered_name, stacks
 
 SPEC_KEYS = ("model", "data")
+COMMANDS = ("fit", "validate", "test", "predict")
+"""What is done with a recipe; it may have a section for each."""
 SEED = 42
 """The default of `seed_everything`."""
 
@@ -161,20 +163,34 @@ def read_recipe(name: str) -> dict[str, Any]:
     content = read_yaml(read_text(path, limit=MAX_BYTES), where=str(path))
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path} must be a mapping with the keys model, data and trainer, but is {type(content).__name__}")
-    return {key: plain(value) if key in SPEC_KEYS else value for key, value in content.items()}
+    return _plain_specs(content)
 
 
-def read_layers(names: Sequence[str], *, imports: Sequence[str] = ()) -> list[dict[str, Any]]:
+def _plain_specs(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    sections = {key: _plain_specs(value) for key, value in recipe.items() if key in COMMANDS and isinstance(value, Mapping)}
+    return {key: plain(value) if key in SPEC_KEYS else sections.get(key, value) for key, value in recipe.items()}
+
+
+def _sections(recipe: Mapping[str, Any], command: str) -> list[dict[str, Any]]:
+    """Return the parts of a recipe that concern a command, lowest layer first."""
+    common = {key: value for key, value in recipe.items() if key not in COMMANDS}
+    return [common, recipe[command]] if isinstance(recipe.get(command), Mapping) else [common]
+
+
+def read_layers(names: Sequence[str], *, command: str = "fit", imports: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the content of recipes, lowest layer first, after importing the modules that they name, so that every name can be looked up.
+
+    A recipe may have a section per command (`fit: {...}`), as LightningCLI writes it: that of `command` is a layer above the rest of it.
 
     Args:
         names: The recipes.
+        command: What is done with them.
         imports: Further modules to import.
 
     Raises:
         ConfigurationError: There is no such recipe or module, or one is wrong.
     """
-    layers = [read_recipe(name) for name in names]
+    layers = [layer for name in names for layer in _sections(read_recipe(name), command)]
     import_modules([*(module for layer in layers for module in module_names(layer.get(IMPORTS))), *imports])
     return layers
 

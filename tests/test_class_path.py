@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import attnkit
-from attnkit.cli.composition import complete
-from attnkit.cli.recipe import take_apart
+from attnkit.cli.arguments import read_arguments
 from attnkit.registry import ConfigurationError, importing
 
 ADDITIVE = """
@@ -106,7 +105,7 @@ def test_a_path_may_stand_where_a_name_may() -> None:
 )
 def test_a_wrong_path_is_refused_like_a_wrong_name(spec: object, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        attnkit.attentions.parse(spec)  # type: ignore[arg-type]
+        attnkit.attentions.resolve(spec)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,9 @@ def test_a_spec_from_elsewhere_imports_no_module() -> None:
             with pytest.raises(
                 ConfigurationError, match=rf"{path}' is a class of a module that is not imported.*`import {path[:-6]}` first"
             ):
-                attnkit.stacks.parse({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "attention": {"class_path": path}})
+                attnkit.stacks.resolve(
+                    {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "attention": {"class_path": path}}
+                )
         assert not [name for name in sys.modules if name.startswith("my_pkg")]
         assert attnkit.attentions.get("attnkit.attention.general.General") is attnkit.attentions.get("general")
     additive, _ = (import_module(f"my_pkg.{name}") for name in ("additive", "lazy"))
@@ -174,12 +175,12 @@ def test_a_spec_from_elsewhere_imports_no_module() -> None:
 
 def test_the_command_line_takes_paths_as_names() -> None:
     flags = ["--model.class_path", "attnkit.task.seq2seq.Seq2Seq", "--model.stack", "{name: encoder_decoder, d_model: 8}"]
-    assert take_apart([*flags, "--model.stack.attention.class_path", PATH]).flags["model"] == {
+    assert read_arguments([*flags, "--model.stack.attention.class_path", PATH]).flags["model"] == {
         "name": "seq2seq",
         "stack": {"name": "encoder_decoder", "d_model": 8, "attention": {"name": PATH}},
     }
-    completed = complete(take_apart(["--model", PATH, "--model.width", "2"]).flags["model"], attnkit.attentions, path="model")
+    completed = attnkit.attentions.resolve(read_arguments(["--model", PATH, "--model.width", "2"]).flags["model"])
     assert completed == {"name": PATH, "width": 2}
-    assert type(completed["name"]) is str
-    canonical = complete(take_apart(["--model", "attnkit.norm.rms_norm.RMSNorm"]).flags["model"], attnkit.norms, path="model")
+    assert type(completed.name) is str
+    canonical = attnkit.norms.resolve(read_arguments(["--model", "attnkit.norm.rms_norm.RMSNorm"]).flags["model"])
     assert canonical == {"name": "rms_norm", "eps": 1e-6}

@@ -68,7 +68,7 @@ def test_an_installed_wheel_finds_its_recipes_by_short_name_and_states_its_versi
     [wheel] = built.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path)
     short = recipes()[0].removeprefix("recipes/").removesuffix(".yaml")
-    code = f"import attnkit; from attnkit.cli.recipe import find_recipe; print(attnkit.__file__, find_recipe({short!r}))"
+    code = f"import attnkit; from attnkit.recipe import find_recipe; print(attnkit.__file__, find_recipe({short!r}))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     package, recipe = map(Path, done.stdout.split())

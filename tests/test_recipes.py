@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from attnkit.cli.main import main
-from attnkit.cli.recipe import find_recipe, read_recipe, recipe_folder, recipe_names
+from attnkit.recipe import find_recipe, read_recipe, recipe_folder, recipe_names
 from attnkit.registry import norms, stacks
 
 RECIPES = recipe_names()

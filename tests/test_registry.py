@@ -48,7 +48,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 vars(point).update(dist=Distribution(distribution))
                 yield point
 
-        monkeypatch.setattr("attnkit.registry.base.entry_points", entry_points)
+        monkeypatch.setattr("attnkit.registry.names.entry_points", entry_points)
 
     return install
 
@@ -143,7 +143,7 @@ def test_unknown_names_are_answered_with_the_nearest_all_and_what_to_do(norms: R
     ],
 )
 def test_wrong_specs_are_refused_before_anything_is_built(norms: Registry, spec: Any, message: str) -> None:
-    for use in (norms.parse, norms.resolve, lambda s: norms.build(s, d_model=4)):
+    for use in (norms.resolve, lambda s: norms.build(s, d_model=4)):
         with pytest.raises(ConfigurationError, match=message):
             use(spec)
 
@@ -177,9 +177,9 @@ def test_a_class_path_needs_no_arguments(norms: Registry) -> None:
 
 
 def test_nested_specs_are_checked_and_written_out(norms: Registry) -> None:
-    attnkit.stacks.parse({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": {"name": "rms_norm", "eps": 1}})
+    attnkit.stacks.resolve({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": {"name": "rms_norm", "eps": 1}})
     with pytest.raises(ConfigurationError, match="norm 'rms_norm' has no argument 'epz'"):
-        attnkit.stacks.parse({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": {"name": "rms_norm", "epz": 1}})
+        attnkit.stacks.resolve({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": {"name": "rms_norm", "epz": 1}})
     resolved = attnkit.stacks.resolve({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": "rms_norm"})
     assert resolved["norm"] == {"name": "rms_norm", "eps": 1e-6}
     assert resolved["feed_forward"]["activation"] == "relu"
@@ -195,7 +195,7 @@ def test_optional_slots_may_be_empty(norms: Registry) -> None:
     norms.register("own")(Own)
     assert norms.resolve("own") == {"name": "own", "eps": 0.5, "inner": None}
     with pytest.raises(ConfigurationError, match="unknown norm 'nothing'"):
-        norms.parse({"name": "own", "inner": "nothing"})
+        norms.resolve({"name": "own", "inner": "nothing"})
 
 
 class Listing:
@@ -249,7 +249,7 @@ def test_specs_in_lists_tuples_and_mappings_are_resolved(norms: Registry) -> Non
 )
 def test_wrong_specs_in_lists_are_refused_with_their_place(norms: Registry, arguments: dict[str, Any], message: str) -> None:
     norms.register("listing")(Listing)
-    for use in (norms.parse, norms.resolve, norms.build):
+    for use in (norms.resolve, norms.build):
         with pytest.raises(ConfigurationError, match=message):
             use({"name": "listing", **arguments})
 
@@ -272,7 +272,7 @@ def test_a_number_that_was_read_as_a_string_is_explained(norms: Registry, spec: 
 
     norms.register("own")(Wide)
     with pytest.raises(ConfigurationError, match=message):
-        norms.parse(spec)
+        norms.resolve(spec)
 
 
 def test_slots_know_their_registry() -> None:

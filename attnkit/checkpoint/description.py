@@ -33,7 +33,7 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
     """
     content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
     written: Any = content.get("attnkit")
-    if not _is_description(written) or not isinstance(content.get(ARGUMENTS), Mapping):
+    if not _is_description(written) or not isinstance(arguments_of(content), Mapping):
         is_lightning = "pytorch-lightning_version" in content
         kind = "a Lightning checkpoint of another project" if is_lightning else "a file of another project"
         raise CheckpointError(f"{source} is not an attnkit checkpoint, but {kind}")
@@ -47,7 +47,7 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
         if trust:
             import_modules(imports)
         with importing(trust):
-            found = list(components(tasks, {"name": written["task"], **content[ARGUMENTS]}))
+            found = list(components(tasks, {"name": written["task"], **arguments_of(content)}))
     except ConfigurationError as error:
         raise MissingComponentError(f"{source} cannot be used: {error}") from error
     for registry, name in found:
@@ -57,6 +57,16 @@ def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False
             hint = f": pip install {package}" if package else f"; import the module that registers it first (on the command line: {flags})"
             raise MissingComponentError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
     _require_own_files(content.get("callbacks"), source)
+
+
+def arguments_of(checkpoint: Mapping[str, Any]) -> Any:
+    """Return the arguments of the task in a checkpoint."""
+    return checkpoint["attnkit"]["arguments"] if is_of_own_class(checkpoint) else checkpoint.get(ARGUMENTS)
+
+
+def is_of_own_class(checkpoint: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is of a user's own LightningModule, which may not save its arguments: the description has them."""
+    return "arguments" in checkpoint["attnkit"] and "." in tasks.canonical(checkpoint["attnkit"]["task"])
 
 
 def saved_recipe(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:

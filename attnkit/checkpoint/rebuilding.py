@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_buffer_registration_hook, register_module_parameter_registration_hook
 
 from attnkit import __version__
-from attnkit.checkpoint.description import ARGUMENTS
+from attnkit.checkpoint.description import ARGUMENTS, is_of_own_class
 from attnkit.checkpoint.errors import CheckpointError
 from attnkit.checkpoint.shards import StoredSize, is_sharded_checkpoint, stored_size
 from attnkit.registry import ConfigurationError, importing, tasks
@@ -22,6 +22,10 @@ def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> Any:
     Raises:
         CheckpointError: Its arguments or weights do not fit this version of attnkit, or describe a larger model than the weights.
     """
+    if is_of_own_class(checkpoint):
+        raise CheckpointError(
+            f"{source} holds {checkpoint['attnkit']['task']}, a LightningModule of its author's: use that class's load_from_checkpoint"
+        )
     weights = _weights(checkpoint, source)
     task = build(checkpoint, source, size_of(weights)).to(dtype_of(weights))
     try:

@@ -1,0 +1,16 @@
+"""The command line: arguments to calls, help, completion and schema."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnkit.cli.attnkit_cli import AttnkitCLI
+
+__all__ = ["AttnkitCLI"]
+
+
+def __getattr__(name: str) -> Any:  # it imports torch and Lightning, which `attnkit list` does without
+    if name == "AttnkitCLI":
+        from attnkit.cli.attnkit_cli import AttnkitCLI
+
+        return AttnkitCLI
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

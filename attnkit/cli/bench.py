@@ -4,9 +4,9 @@ import argparse
 
 import torch
 
-from attnkit.cli.output import output
 from attnkit.profile.ceilings import measure_machine
 from attnkit.registry import ConfigurationError
+from attnkit.train.output import output
 
 
 def bench(arguments: list[str]) -> int:

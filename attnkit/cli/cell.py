@@ -13,7 +13,6 @@ import platform
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -41,15 +40,16 @@ from attnkit.cli.budget import Limit
 from attnkit.cli.costs import now, real_tokens, training_flops_per_token, uses_processor_time
 from attnkit.cli.lengths import Lengths
 from attnkit.cli.lifeline import hold_on
-from attnkit.cli.out_of_memory import is_out_of_memory
-from attnkit.cli.output import say
-from attnkit.cli.ranks import is_lost, together
-from attnkit.cli.recipe import Request
-from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.ownership import OwnedError, owned
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import data_share
 from attnkit.task import Task
+from attnkit.train.messages import one_message, quiet
+from attnkit.train.out_of_memory import is_out_of_memory
+from attnkit.train.output import say
+from attnkit.train.ranks import is_lost, together
+from attnkit.train.request import Request
+from attnkit.train.run import RunCLI
 
 RECIPE = "recipe.yaml"
 
@@ -293,9 +293,7 @@ def _main(folder: Path) -> int:
             if (folder / "status.json").exists():
                 return 0  # by another process, since this one was begun
             try:
-                with warnings.catch_warnings(), _one_message():
-                    for message in (*_NOISE, r".*configured with multiple `ModelCheckpoint`"):  # the first is `best`
-                        warnings.filterwarnings("ignore", message=message)
+                with quiet(r".*configured with multiple `ModelCheckpoint`"), one_message():  # the first is `best`
                     train(folder)
             except Exception as error:
                 if is_lost(error):

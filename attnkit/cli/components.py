@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from attnkit.catalogue import argument_docs
+from attnkit.files import short_path
 from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, Argument, ConfigurationError, Registry, nearest, optimizers
 
 
@@ -128,11 +129,6 @@ def describe(registry: Registry, name: str) -> str:
         lines += ["", f"Paper: {description.paper}"]
     lines += ["", f"Source: {short_path(description.file)}:{description.line}"]
     return "\n".join(lines)
-
-
-def short_path(path: str) -> str:
-    """Return `path` as seen from the working directory, if it lies inside."""
-    return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path
 
 
 def type_name(argument: Argument) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from attnkit.checkpoint import load_exported
-from attnkit.cli.output import notes, output
 from attnkit.decoding import Options
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.generating import TextGenerator
 from attnkit.task.masked_lm import MaskedLM
+from attnkit.train.output import notes, output
 
 
 def generate(

@@ -6,8 +6,9 @@ from typing import Any
 
 from attnkit.catalogue import argument_docs
 from attnkit.cli.components import describe, list_components
-from attnkit.cli.recipe import SEED, Request, merge, recipe_names
+from attnkit.recipe import SEED, merge, recipe_names
 from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, tasks
+from attnkit.train.request import Request
 
 
 def overview(command: str) -> str:

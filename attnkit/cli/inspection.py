@@ -11,11 +11,11 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from attnkit.ablation.design import layer
-from attnkit.cli.composition import complete_recipe
-from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.profile.flops import batch_flops, forward_flops
 from attnkit.recipe import merge, read_recipe
 from attnkit.registry import ConfigurationError, datasets, nearest, tasks
+from attnkit.train.composition import complete_recipe
+from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 
 MOST_WIDTH = 1 << 16
 
@@ -70,7 +70,7 @@ class Inspector:
         start = read_init_from((recipe.get("model") or {}).get("init_from"))
         if start is not None:
             recipe = merge(inherited_layer(start), recipe, dropped=notes)
-        specs = complete_recipe(recipe)
+        specs = {key: spec.plain() for key, spec in complete_recipe(recipe).items()}
         if start is not None:
             specs["data"] |= inherited_tokenizers(start, specs["data"]["name"])
         others = {k: v for k, v in recipe.items() if k not in (*specs, "seed_everything", "ckpt_path")}

@@ -36,9 +36,17 @@ def _run(command: str) -> Callable[[Arguments], int]:
         elif "--trainer.help" in arguments:
             print(kept("trainer", trainer_overview))
         else:
-            from attnkit.cli.run import run
+            from attnkit.cli.arguments import read_arguments
 
-            run(command, arguments)
+            request = read_arguments(arguments)
+            if request.help_of is not None:
+                from attnkit.cli.help import describe_slot
+
+                print(describe_slot(request))
+            else:
+                from attnkit.train.run import carry_out
+
+                carry_out(command, request)
         return 0
 
     return carry_out
@@ -211,17 +219,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
-    try:
+
+    def carry_out() -> int:
         if command in ("-h", "--help"):
             print(_overview())
         elif command in ("-V", "--version"):
             print(f"attnkit {__version__}")
         elif command in COMMANDS:
-            status = COMMANDS[command][1](rest)
-            sys.stdout.flush()
-            return status
+            return COMMANDS[command][1](rest)
         else:
             raise ConfigurationError(f"unknown command {command!r}.{nearest(command, COMMANDS)} Commands: {', '.join(COMMANDS)}.")
+        return 0
+
+    return exit_status(carry_out)
+
+
+def exit_status(carry_out: Callable[[], int]) -> int:
+    """Return what `carry_out` returns; a mistake prints one message and has a status of its own, see `main`."""
+    try:
+        status = carry_out()
+        sys.stdout.flush()
+        return status
     except ConfigurationError as error:
         return _report(error, status=2)
     except BrokenPipeError:  # the reader has gone, as in `attnkit list | head -1`
@@ -235,7 +253,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except SystemExit as end:  # of argparse, after --help or a wrong usage
         return end.code if isinstance(end.code, int) else 0
-    return 0
 
 
 def _report(message: object, *, status: int) -> int:

@@ -15,17 +15,18 @@ from typing import Any
 
 import torch
 
-from attnkit.cli.composition import complete_recipe
+from attnkit.cli.arguments import read_arguments
 from attnkit.cli.help import describe_slot
-from attnkit.cli.inheritance import values_from_data
 from attnkit.cli.plan_options import machine_of, plan_parser, processes_of, trainer_flags
-from attnkit.cli.recipe import merge, read_layers, take_apart
 from attnkit.profile.estimate import KINDS, Estimate, Job, alternatives, estimate, fits, parameter_count
 from attnkit.profile.flops import row_lengths
 from attnkit.profile.machine import SPARE, Machine, StepTime
 from attnkit.profile.memory import PRECISIONS
 from attnkit.profile.partition import share_of_batch
+from attnkit.recipe import merge, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
+from attnkit.train.composition import complete_recipe
+from attnkit.train.inheritance import values_from_data
 
 LOOK_AT = 50
 """Batches of which the largest is planned for, and whose average gives the time."""
@@ -35,7 +36,7 @@ WIDTH = 46
 
 def plan(arguments: list[str]) -> int:
     """Carry out `attnkit plan`; the status is 1 if the step does not fit into the memory that was asked about."""
-    request = take_apart(arguments)
+    request = read_arguments(arguments)
     if request.help_of is not None:
         print(describe_slot(request))
         return 0
@@ -94,7 +95,7 @@ def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
     whole = list(islice(data.train_dataloader(), LOOK_AT))
     if not whole:
         raise ConfigurationError("the data have no training batch, so there is no step to plan")
-    model = specs["model"] | values_from_data(specs["model"]["name"], specs["data"]["name"], data)
+    model = specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)).plain()
     task = tasks.build(model)
     tokens = max(int(sum(lengths.sum() for lengths in row_lengths(task, batch))) for batch in whole)
     batches = [share_of_batch(batch, job.mesh.data) for batch in whole]

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attnkit.cli.recipe import Request, Word
 from attnkit.profile.machine import EFFICIENCY, Machine, read_size
 from attnkit.profile.memory import PRECISIONS
 from attnkit.profile.partition import STRATEGIES, Mesh
+from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
+from attnkit.train.request import Request
 
 SUMMARY = "What a training step of a recipe needs of each process, whether it fits, how long it takes, and what bounds it."
 PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_batches")
@@ -78,7 +79,7 @@ def trainer_flags(request: Request) -> dict[str, Any]:
                 raise ConfigurationError(f"{flag} needs a value")
             value = rest.pop(0)
         if (key := flag.removeprefix("--trainer.")) in PLANNED:
-            found[key] = Word(value).value
+            found[key] = read_yaml(value, where="the command line")
     return found
 
 

@@ -117,8 +117,8 @@ class Stopwatch(Callback):
 class ProbeCLI(CellCLI):
     """A run that begins no other processes."""
 
-    @override
     def before_fit(self) -> None:
+        """Refuse to time a run of several processes."""
         if self.trainer.world_size > 1:
             raise ConfigurationError(f"a run of {self.trainer.world_size} processes is not timed")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from attnkit.catalogue import argument_docs
-from attnkit.cli.inheritance import INHERITED
 from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry
+from attnkit.train.inheritance import INHERITED
 
 _CLASS = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["class_path"]}]}
 """An object by the path of its class, as jsonargparse takes it."""

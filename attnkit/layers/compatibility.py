@@ -22,7 +22,7 @@ def check_compatible(*, attention: AttentionSpec, position: PositionSpec, is_cro
         ...
         attnkit.registry.errors.ConfigurationError: position 'rotary' is not legal with attention 'additive': ...
     """
-    position_name, attention_name = positions.parse(position)[0], attentions.parse(attention)[0]
+    position_name, attention_name = positions.resolve(position).name, attentions.resolve(attention).name
     kind = positions.get(position_name)
     if is_cross and kind.embedding is not Position.embedding:
         legal = [n for n in positions.names() if positions.get(n).embedding is Position.embedding]

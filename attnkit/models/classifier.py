@@ -50,7 +50,7 @@ class ClassifierModel(Model):
         **special_tokens: Unpack[SpecialTokens],
     ) -> None:
         super().__init__(**special_tokens)
-        name, _ = embeddings.split(embedding)
+        name = embeddings.resolve(embedding).name
         reads_tokens = embeddings.get(name).reads == "tokens"
         if (vocab_size is not None, image_shape is not None) != (reads_tokens, not reads_tokens):
             needed, other = ("vocab_size", "image_shape") if reads_tokens else ("image_shape", "vocab_size")
@@ -63,7 +63,7 @@ class ClassifierModel(Model):
         self.embedding: Embedding = embeddings.build(embedding, **sizes, d_model=d_model)
         if pooling == "class_token" and isinstance(self.stack, DecoderStack):
             raise ConfigurationError(
-                f"pooling 'class_token' takes the first token, which sees no other in the stack {stacks.split(stack)[0]!r}: "
+                f"pooling 'class_token' takes the first token, which sees no other in the stack {stacks.resolve(stack).name!r}: "
                 f"use pooling last or mean, or an encoder"
             )
         if pooling == "class_token" and not (reads_tokens or self.embedding.has_class_token):

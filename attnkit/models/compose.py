@@ -113,7 +113,7 @@ def compose(
     name, own = stacks.split(stack)
     if twice := set(own) & set(stack_arguments):
         raise ConfigurationError(f"stack {name!r} has {', '.join(sorted(twice))} twice: in the mapping and as a keyword")
-    resolved = stacks.resolve({"name": name, **own, **stack_arguments})
+    resolved = stacks.resolve({"name": name, **own, **stack_arguments} if stack_arguments else stack)
     shaped = {classifies: model for shape, classifies, model in _MODELS if issubclass(stacks.get(name), shape)}
     if not shaped:
         raise ConfigurationError(
@@ -139,13 +139,13 @@ def compose(
         raise ConfigurationError(f"{kind} takes {', '.join(declared)}, not {' and '.join(wrong)}")
     if missing := [size for size, p in declared.items() if p.default is p.empty and size not in given]:
         raise ConfigurationError(f"a model with stack {name!r} needs {' and '.join(missing)}: the number of tokens of its vocabulary")
-    embedding_name, _ = embeddings.split(embedding)
-    if not classifies and embeddings.get(embedding_name).reads == "image":
-        raise ConfigurationError(f"embedding {embedding_name!r} reads images, so the model needs num_classes: it has no tokens to predict")
+    reads = embeddings.resolve(embedding)
+    if not classifies and embeddings.get(reads.name).reads == "image":
+        raise ConfigurationError(f"embedding {reads.name!r} reads images, so the model needs num_classes: it has no tokens to predict")
     if pooling not in (None, *get_args(Pooling)):
         raise ConfigurationError(f"pooling must be one of {', '.join(get_args(Pooling))}, but is {pooling!r}")
-    rest = {**given, "embedding": embeddings.resolve(embedding), "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
-    model = model_class(stack=resolved, **rest)
-    model.spec = {**resolved, "stack": name, **rest}
+    rest = {**given, "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
+    model = model_class(stack=resolved, embedding=reads, **rest)
+    model.spec = {**resolved.plain(), "stack": name, **rest, "embedding": reads.plain()}
     del model.spec["name"]
     return model

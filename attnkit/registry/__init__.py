@@ -14,7 +14,7 @@ unless `importing(False)` forbids it.
 """
 
 from attnkit.registry.arguments import Argument, WrongType
-from attnkit.registry.base import ENTRY_POINT_GROUP, Registry, Spec, registered_name
+from attnkit.registry.base import Registry, Spec
 from attnkit.registry.class_path import importing
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
@@ -48,6 +48,9 @@ from attnkit.registry.families import (
     tokenizers,
 )
 from attnkit.registry.imports import IMPORTS, import_modules, module_names
+from attnkit.registry.names import ENTRY_POINT_GROUP, registered_name
+from attnkit.registry.resolved import ResolvedSpec
+from attnkit.registry.values import Word, plain_data
 
 __all__ = [
     "Argument",
@@ -66,10 +69,12 @@ __all__ = [
     "PositionSpec",
     "Registry",
     "ResidualSpec",
+    "ResolvedSpec",
     "ScheduleSpec",
     "Spec",
     "StackSpec",
     "TokenizerSpec",
+    "Word",
     "WrongType",
     "attentions",
     "backends",
@@ -83,6 +88,7 @@ __all__ = [
     "nearest",
     "norms",
     "optimizers",
+    "plain_data",
     "positions",
     "registered_name",
     "residuals",

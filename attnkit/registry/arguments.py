@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from attnkit.registry.errors import ConfigurationError
-from attnkit.registry.values import is_of_type, number_in, yaml_number
+from attnkit.registry.values import Word, is_of_type, number_in, typed, yaml_number
 
 if TYPE_CHECKING:
     from attnkit.registry.base import Registry
@@ -89,6 +89,25 @@ class Argument:
         is_empty = value is None and self.registry is not None  # a parent may leave a slot empty that a user may not
         return None if is_empty else _visit(value, self.annotation, use, path)
 
+    def resolve(self, value: Any, *, path: str = "") -> Any:
+        """Return `value` with resolved specs in its slots, and with words of the command line as the types that are asked for.
+
+        A mapping without a name adds to the default of its slot.
+
+        Raises:
+            WrongType: The value, or one inside it, is not of the argument's type.
+            ConfigurationError: A spec in it is wrong.
+        """
+        if self.registries and isinstance(value, Word) and value.value is None:
+            return None
+        if self.registry is not None and isinstance(self.default, str | Mapping):
+            value = _over(self.default, value)
+        return self.visit(value, lambda registry, spec, place: registry.resolve(spec, path=place), path=path)
+
+    def written_default(self, *, path: str = "") -> Any:
+        """Return the default as `resolve` returns a value; it is not checked."""
+        return self.resolve(self.default, path=path) if self.registries else typed(self.default, self.annotation)
+
 
 @cache
 def parameters(cls: type) -> Mapping[str, Argument]:
@@ -129,6 +148,7 @@ def type_name(annotation: Any) -> str:
 def _visit(value: Any, annotation: Any, use: Use, path: str) -> Any:
     slots = list(_slots_in(annotation))
     if not slots:
+        value = typed(value, annotation)
         if not is_of_type(value, annotation):
             raise _wrong(value, annotation)
         return value
@@ -147,12 +167,22 @@ def _visit(value: Any, annotation: Any, use: Use, path: str) -> Any:
             return {key: _visit(item, inside[1], use, f"{path}.{key}") for key, item in value.items()}
     if slot is not None:
         return use(slot, value, path)
-    if any(not list(_slots_in(member)) and is_of_type(value, member) for member in members):
-        return value
+    for member in members:
+        if not list(_slots_in(member)) and is_of_type(item := typed(value, member), member):
+            return item
     raise _wrong(value, annotation)
 
 
+def _over(default: Any, value: Any) -> Any:
+    """Return the default spec of a slot with what a mapping without a name adds to it; a spec with a name takes its place."""
+    if not isinstance(value, Mapping) or "name" in value or "class_path" in value:
+        return value
+    base = {"name": default} if isinstance(default, str) else dict(default)
+    return base | {key: _over(base[key], item) if isinstance(base.get(key), Mapping) else item for key, item in value.items()}
+
+
 def _wrong(value: Any, annotation: Any) -> WrongType:
+    value = str(value) if isinstance(value, Word) else value
     message = f"must be {type_name(annotation)}, but is {value!r} ({type(value).__name__})"
     number = number_in(value)
     if number is not None and is_of_type(number, annotation):

@@ -156,6 +156,7 @@ tasks = Registry(
     family="task",
     package="attnkit.task",
     bases=("lightning.pytorch.LightningModule",),
+    linked=True,
     built_in=("causal_lm", "classification", "masked_lm", "regression", "seq2seq"),
 )
 datasets = Registry(
@@ -163,6 +164,7 @@ datasets = Registry(
     family="dataset",
     package="attnkit.data",
     bases=("lightning.pytorch.LightningDataModule",),
+    linked=True,
     built_in=("labelled_images", "labelled_text", "span_corruption", "text", "text_pairs"),
 )
 corpora = Corpora(

@@ -1,8 +1,53 @@
-"""Values of arguments against their annotations."""
+"""Values of arguments: of which type they are, and as plain data."""
 
 import types
 import typing
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Mapping
+from typing import Any, Self, Union, get_args, get_origin
+
+from attnkit.registry.errors import ConfigurationError
+
+
+class Word(str):
+    """A scalar as it was written on the command line: `123` may be a number or a text, and the argument's type decides which.
+
+    Args:
+        text: As written.
+        value: As YAML reads it.
+    """
+
+    value: Any
+
+    def __new__(cls, text: str, value: Any) -> Self:
+        """Return `text` with what it may mean instead."""
+        word = super().__new__(cls, text)
+        word.value = value
+        return word
+
+
+def typed(value: Any, annotation: Any) -> Any:
+    """Return a copy of `value` in which each `Word` has the type that `annotation` asks for; tuples become lists, as in YAML.
+
+    Example:
+        >>> [typed(Word("12", 12), annotation) for annotation in (int, str, str | int, list[str])]
+        [12, '12', 12, 12]
+    """
+    if isinstance(value, Mapping):
+        return {key: typed(item, Any) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [typed(item, Any) for item in value]
+    if not isinstance(value, Word):
+        return value
+    read, wanted = value.value, _members(annotation)
+    is_wanted = read in wanted or type(read) in wanted or (isinstance(read, int) and float in wanted)
+    return str(value) if not is_wanted and (str in wanted or str(value) in wanted) else read
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the types, and the values of a Literal, that an annotation is a union of."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(member for part in get_args(annotation) for member in _members(part))
+    return get_args(annotation) if get_origin(annotation) is typing.Literal else (annotation,)
 
 
 def is_of_type(value: Any, annotation: Any) -> bool:
@@ -47,3 +92,30 @@ def yaml_number(number: int | float) -> str:
     """
     digits, e, exponent = repr(number).partition("e")
     return f"{digits}.0e{exponent}" if e and "." not in digits else repr(number)
+
+
+def plain_data(value: Any, *, path: str) -> Any:
+    """Return a copy of `value` made of mappings, lists, strings, numbers, booleans and None only; tuples become lists.
+
+    Raises:
+        ConfigurationError: Something else is in it; `path` says where in the message.
+
+    Example:
+        >>> plain_data({"betas": (0.9, 0.98)}, path="optimizer")
+        {'betas': [0.9, 0.98]}
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return kind(value)  # numpy's floats and enums with string values lose their type here
+    if isinstance(value, Mapping):
+        if odd := [key for key in value if not isinstance(key, str)]:
+            raise ConfigurationError(f"{path} must be plain data, but has the key {odd[0]!r} ({type(odd[0]).__name__}), which is no string")
+        return {str(key): plain_data(item, path=f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_data(item, path=f"{path}[{i}]") for i, item in enumerate(value)]
+    raise ConfigurationError(
+        f"{path} must be plain data, so that a checkpoint can be rebuilt from it, but is {value!r} ({type(value).__name__}); "
+        f"give a registered name, a mapping with a name and arguments, or a number, string or list"
+    )

@@ -1,6 +1,13 @@
 """Tasks: LightningModules that are rebuilt from their checkpoints."""
 
+from typing import Any
+
+from attnkit.registry import tasks
 from attnkit.task.base import Task
 from attnkit.task.loss import Sums, cross_entropy
 
 __all__ = ["Sums", "Task", "cross_entropy"]
+
+
+def __getattr__(name: str) -> Any:  # Seq2Seq and the other tasks are imported when they are asked for
+    return tasks.by_class_name(name)

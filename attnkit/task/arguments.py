@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from attnkit.registry import ConfigurationError, Spec, optimizers, tasks, tokenizers
+from attnkit.registry import ConfigurationError, ResolvedSpec, Spec, plain_data, tasks, tokenizers
 from attnkit.tokenizer import Tokenizer
 
 
@@ -16,41 +16,12 @@ def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigurationError: A spec is wrong, or an argument is not plain data.
     """
-    declared = tasks.arguments(task)
-    plain = {a.name: plain_data(arguments[a.name], path=a.name) for a in declared}
-    tasks.parse({"name": task, **plain})
-    for argument in declared:
-        slot = argument.registry
-        if slot is not None and slot is not optimizers and plain[argument.name] is not None:
-            plain[argument.name] = plain_data(slot.resolve(plain[argument.name]), path=argument.name)
-    return plain
-
-
-def plain_data(value: Any, *, path: str) -> Any:
-    """Return a copy of `value` made only of mappings, lists, strings, numbers, booleans and None; tuples become lists.
-
-    Raises:
-        ConfigurationError: It contains something else; the message says where, from `path`.
-
-    Example:
-        >>> plain_data({"betas": (0.9, 0.98)}, path="optimizer")
-        {'betas': [0.9, 0.98]}
-    """
-    if value is None or isinstance(value, bool):
-        return value
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return kind(value)  # numpy's floats and enums with string values lose their type here
-    if isinstance(value, Mapping):
-        if odd := [key for key in value if not isinstance(key, str)]:
-            raise ConfigurationError(f"{path} must be plain data, but has the key {odd[0]!r} ({type(odd[0]).__name__}), not a string")
-        return {str(key): plain_data(item, path=f"{path}.{key}") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_data(item, path=f"{path}[{i}]") for i, item in enumerate(value)]
-    raise ConfigurationError(
-        f"{path} must be plain data, so that a checkpoint can be rebuilt from it, but is {value!r} ({type(value).__name__}); "
-        f"give a registered name, a mapping with a name and arguments, or a number, string or list"
-    )
+    kept = {}
+    for argument in tasks.arguments(task):
+        name, value = argument.name, arguments[argument.name]
+        value = value if isinstance(value, ResolvedSpec) else plain_data(value, path=name)
+        kept[name] = plain_data(tasks.checked(argument, value, of=task), path=name)
+    return kept
 
 
 def registered_name(task: type) -> str:

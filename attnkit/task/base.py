@@ -3,7 +3,10 @@
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -36,6 +39,22 @@ from attnkit.task.transfer import take_weights, words_of
 UNIT = 2.0**-12
 
 DRAW_SEED = "draw_seed"  # in a checkpoint
+
+
+_later: ContextVar[bool] = ContextVar("later", default=False)
+
+
+@contextmanager
+def checked_later() -> Iterator[None]:
+    """Let the tasks that are made in the `with` block not build their model as a check: it is built right afterwards, for use.
+
+    A wrong composition is then refused by `configure_model`.
+    """
+    token = _later.set(True)
+    try:
+        yield
+    finally:
+        _later.reset(token)
 
 
 class Task(LightningModule, ABC):
@@ -111,16 +130,22 @@ class Task(LightningModule, ABC):
     def require_buildable(self) -> None:
         """Build the model once without memory, so that a wrong composition is refused now rather than when the training starts.
 
-        `parameter_count` becomes the number of its parameters; shared ones count once.
+        Inside `checked_later` it does nothing.
 
         Raises:
             ConfigurationError: The pieces do not go together.
             ValueError: A width or a count is out of range.
         """
+        if not _later.get():
+            _ = self.parameter_count  # it builds the model
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """How many parameters the model has; shared ones count once. They take no memory if the model is not built yet."""
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             model = self.build_model()
             check_preparation(model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
-        self.parameter_count = sum(p.numel() for p in model.parameters())
+        return sum(p.numel() for p in model.parameters())
 
     def print_validation(self, values: Mapping[str, Tensor], lines: Iterable[str] = ()) -> None:
         """Print the metrics of a validation, and `lines` with some outputs below."""
@@ -186,7 +211,7 @@ class Task(LightningModule, ABC):
 
     @override
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        name, _ = optimizers.parse(self.optimizer)
+        name = optimizers.resolve(self.optimizer).name
         decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
         groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
         optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)

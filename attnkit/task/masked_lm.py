@@ -102,7 +102,7 @@ class MaskedLM(MaskFiller):
             raise ConfigurationError(f"mask_probability must be above 0 and below 1, but is {mask_probability}")
         if seed < 0:
             raise ConfigurationError(f"seed must be at least 0, but is {seed}")
-        name, _ = stacks.split(stack)
+        name = stacks.resolve(stack).name
         if not issubclass(stacks.get(name), EncoderStack):
             raise ConfigurationError(f"masked_lm reads both sides of a hidden token, so it needs an encoder stack, not {name!r}")
         self.stack, self.embedding, self.tie, self.head_transform = stack, embedding, tie, head_transform

@@ -71,7 +71,7 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
     if family not in RULES:
         raise ConfigurationError(f"no rules for the family {family!r}.{nearest(family, RULES)} Families: {', '.join(RULES)}.")
     registry = next(f for f in FAMILIES if f.attribute == family)
-    registry.parse(component.complete(registry, spec))
+    registry.resolve(component.complete(registry, spec))
     checks = [Check(rule.__name__, partial(rule, registry, spec)) for rule in RULES[family]]
     if registry is stacks:
         for slot, filled in optional_slots(registry, spec):

@@ -37,7 +37,7 @@ MASKS = {
 
 def is_legal(attention: Spec, position: Spec) -> bool:
     """Return whether the score and the position encoding are declared compatible."""
-    scores, places = attentions.get(attentions.parse(attention)[0]), positions.get(positions.parse(position)[0])
+    scores, places = attentions.get(attentions.resolve(attention).name), positions.get(positions.resolve(position).name)
     return bool(getattr(scores, "inner_product", False)) or not getattr(places, "needs_inner_product", False)
 
 
@@ -71,7 +71,7 @@ def is_refused(attention: Spec, position: Spec) -> None:
     else:
         raise AssertionError("the pair is not refused")
     for registry, spec in ((attentions, attention), (positions, position)):
-        assert registry.parse(spec)[0] in message, f"the message does not name the {registry.family}: {message}"
+        assert registry.resolve(spec).name in message, f"the message does not name the {registry.family}: {message}"
 
 
 def gives_a_row_alone_what_it_gives_in_a_batch(attention: Spec, position: Spec, mask: str) -> None:

@@ -37,10 +37,10 @@ def train(kind: str, how: str, steps: int) -> dict[str, float]:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from attnkit.cli.composition import complete_recipe
-    from attnkit.cli.inheritance import values_from_data
-    from attnkit.cli.recipe import merge, read_recipe
+    from attnkit.recipe import merge, read_recipe
     from attnkit.registry import datasets, tasks
+    from attnkit.train.composition import complete_recipe
+    from attnkit.train.inheritance import values_from_data
 
     class OneDNN(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Sends products of fp32 matrices through oneDNN."""

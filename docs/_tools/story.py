@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import attnkit
-from attnkit.cli.recipe import merge, read_recipe
+from attnkit.recipe import merge, read_recipe
 from attnkit.task import Task
 from attnkit.task.metrics import edit_distance
 

@@ -172,7 +172,7 @@ def test_a_spec_may_name_a_registered_backend(doubled: type[Backend]) -> None:
     assert attnkit.stacks.resolve({"name": "encoder", **sizes, "backend": "doubled"})["backend"] == "doubled"
     assert attnkit.stacks.build({"name": "encoder", **sizes, "backend": "doubled"})(torch.zeros(1, 3, 8)).shape == (1, 3, 8)
     with pytest.raises(attnkit.ConfigurationError, match=r"backend must be .*'auto', 'chunked', 'doubled', 'reference', 'sdpa'.*'dubled'"):
-        attnkit.stacks.parse({"name": "encoder", **sizes, "backend": "dubled"})
+        attnkit.stacks.resolve({"name": "encoder", **sizes, "backend": "dubled"})
 
 
 def test_an_unregistered_backend_is_refused(seed: int) -> None:

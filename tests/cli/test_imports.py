@@ -11,9 +11,9 @@ import torch
 import yaml
 
 import attnkit as package
-from attnkit.cli.recipe import read_yaml
+from attnkit.recipe import read_yaml
 from tests.cli.conftest import TINY, write_tiny_recipe
-from tests.cli.test_resume import EXECUTABLE
+from tests.train.test_resume import EXECUTABLE
 
 Command = Callable[..., Any]
 MODULE = """

@@ -4,7 +4,8 @@ from typing import Any
 import pytest
 
 from attnkit import recipe
-from attnkit.cli.recipe import find_recipe, merge, plain, read_recipe, read_yaml, take_apart
+from attnkit.cli.arguments import read_arguments
+from attnkit.recipe import find_recipe, merge, plain, read_recipe, read_yaml
 from attnkit.registry import ConfigurationError
 
 
@@ -103,7 +104,7 @@ def test_merging_changes_neither_side() -> None:
 
 
 def test_flags_are_taken_apart_in_any_order_and_both_spellings() -> None:
-    request = take_apart(
+    request = read_arguments(
         [
             "--model.stack.attention.hidden_dim",
             "32",
@@ -145,18 +146,18 @@ def test_flags_are_taken_apart_in_any_order_and_both_spellings() -> None:
     ],
 )
 def test_every_spelling_of_a_component_means_the_same(flags: list[str]) -> None:
-    attention = take_apart(flags).flags["model"]["stack"]["attention"]
+    attention = read_arguments(flags).flags["model"]["stack"]["attention"]
     assert {key: str(value) for key, value in attention.items()} == {"name": "additive", "hidden_dim": "32"}
 
 
 @pytest.mark.parametrize("flags", [["--model.stack.attention"], ["--config"], ["--data.size", "--print_config"]])
 def test_a_flag_without_its_value_is_named(flags: list[str]) -> None:
     with pytest.raises(ConfigurationError, match=f"{flags[0]} needs a value"):
-        take_apart(flags)
+        read_arguments(flags)
 
 
 def test_a_negative_number_is_a_value() -> None:
-    assert take_apart(["--data.size", "-1"]).flags == {"data": {"size": "-1"}}
+    assert read_arguments(["--data.size", "-1"]).flags == {"data": {"size": "-1"}}
 
 
 def test_class_paths_of_one_component_are_merged_like_its_name() -> None:

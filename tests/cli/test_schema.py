@@ -6,8 +6,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from attnkit.cli.recipe import read_recipe, recipe_names
 from attnkit.cli.schema import component_schema, recipe_schema, type_schema
+from attnkit.recipe import read_recipe, recipe_names
 from attnkit.registry import AttentionSpec, attentions, stacks, tasks
 
 RECIPE = {

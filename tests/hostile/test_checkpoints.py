@@ -15,9 +15,9 @@ import yaml
 
 from attnkit.checkpoint import AtomicCheckpointIO, export, load_checkpoint, load_exported
 from attnkit.cli.main import main
-from attnkit.cli.runs import newest_checkpoint
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
+from attnkit.train.runs import newest_checkpoint
 from tests.cli.conftest import TINY
 from tests.hostile import checkpoints
 from tests.hostile.limits import Outcome, survive

@@ -15,8 +15,8 @@ from lightning.pytorch.loggers.logger import DummyLogger
 import attnkit
 from attnkit.callback import LastCheckpoint
 from attnkit.checkpoint import load_checkpoint
-from attnkit.cli.inheritance import values_from_data
-from attnkit.cli.runs import newest_checkpoint
+from attnkit.train.inheritance import values_from_data
+from attnkit.train.runs import newest_checkpoint
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),

@@ -2,15 +2,15 @@ from typing import Any
 
 import pytest
 
-from attnkit.cli.composition import complete, complete_recipe, outline
-from attnkit.cli.recipe import Word, take_apart
-from attnkit.registry import ConfigurationError, NormSpec, StackSpec, attentions, datasets, stacks, tasks
+from attnkit.cli.arguments import read_arguments
+from attnkit.registry import ConfigurationError, NormSpec, ResolvedSpec, StackSpec, Word, attentions, datasets, stacks, tasks
+from attnkit.train.composition import complete_recipe, outline
 
 
-def model(*flags: str) -> dict[str, Any]:
-    """The complete spec of a toy model with these flags."""
-    request = take_apart(["--model", "toy_task", "--model.stack", "{name: toy, d_model: 8}", *flags])
-    return complete(request.flags["model"], tasks, path="model")
+def model(*flags: str) -> ResolvedSpec:
+    """The resolved spec of a toy model with these flags."""
+    request = read_arguments(["--model", "toy_task", "--model.stack", "{name: toy, d_model: 8}", "--data", "toy_data", *flags])
+    return complete_recipe(request.flags)["model"]
 
 
 def test_every_default_is_written_out_in_the_order_of_the_signatures() -> None:
@@ -41,16 +41,16 @@ def test_null_empties_an_optional_slot() -> None:
 @pytest.mark.parametrize(
     ("spec", "argument", "value"),
     [
-        ({"name": "toy_data", "path": Word("123")}, "path", "123"),
-        ({"name": "toy_data", "path": Word("null")}, "path", "null"),
-        ({"name": "toy_data", "path": Word("true")}, "path", "true"),
-        ({"name": "toy_data", "size": Word("123")}, "size", 123),
-        ({"name": "toy_data", "size": Word("null")}, "size", None),
-        ({"name": "toy_data", "files": {"train": Word("a")}}, "files", {"train": "a"}),
+        ({"name": "toy_data", "path": Word("123", 123)}, "path", "123"),
+        ({"name": "toy_data", "path": Word("null", None)}, "path", "null"),
+        ({"name": "toy_data", "path": Word("true", True)}, "path", "true"),
+        ({"name": "toy_data", "size": Word("123", 123)}, "size", 123),
+        ({"name": "toy_data", "size": Word("null", None)}, "size", None),
+        ({"name": "toy_data", "files": {"train": Word("a", "a")}}, "files", {"train": "a"}),
     ],
 )
 def test_a_word_of_the_command_line_becomes_what_its_argument_asks_for(spec: Any, argument: str, value: Any) -> None:
-    completed = complete(spec, datasets, path="data")[argument]
+    completed = datasets.resolve(spec, path="data")[argument]
     assert completed == value
     assert type(completed) is type(value)
 
@@ -67,7 +67,7 @@ def test_only_plain_types_come_out() -> None:
         return {type(value)}
 
     flags = ["--model.lr", "1", "--model.stack.attention", "toy", "--model.stack.mode", "slow", "--model.stack.attention.scale", "2"]
-    assert types_in(model(*flags)) <= {dict, int, float, str, type(None)}
+    assert types_in(model(*flags).plain()) <= {dict, int, float, str, type(None)}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_mistake_is_located(flags: list[str], message: str) -> None:
 
 def test_a_missing_argument_is_named() -> None:
     with pytest.raises(ConfigurationError, match=r"model\.stack: stack 'toy' needs d_model"):
-        complete({"name": "toy_task", "stack": "toy"}, tasks, path="model")
+        tasks.resolve({"name": "toy_task", "stack": "toy"}, path="model")
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_a_recipe_needs_a_model_and_data(recipe: dict[str, Any], word: str) -> N
 
 
 def test_the_outline_shows_names_and_what_was_chosen() -> None:
-    spec = complete({"name": "toy", "d_model": 8, "attention": {"name": "toy", "scale": 2.0}}, stacks, path="stack")
-    assert outline(spec, stacks, role="stack") == ["stack: toy (d_model=8)", "  attention: toy (scale=2.0)"]
-    assert outline({"name": "other", "bias": True}, attentions, role="attention") == ["attention: other"]
+    spec = stacks.resolve({"name": "toy", "d_model": 8, "attention": {"name": "toy", "scale": 2.0}}, path="stack")
+    assert outline(spec, role="stack") == ["stack: toy (d_model=8)", "  attention: toy (scale=2.0)"]
+    assert outline(attentions.resolve({"name": "other", "bias": True}), role="attention") == ["attention: other"]
 
 
 class Hybrid:
@@ -121,8 +121,8 @@ class Hybrid:
 
 def test_specs_in_lists_are_completed_with_the_place_in_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(stacks._classes, "hybrid", Hybrid)
-    layer = {"name": "toy", "d_model": Word("8"), "attention": {"hidden_dim": 3}}
-    completed = complete({"name": "hybrid", "layers": [{"name": "toy", "d_model": 4}, layer]}, stacks, path="model.stack")
+    layer = {"name": "toy", "d_model": Word("8", 8), "attention": {"hidden_dim": 3}}
+    completed = stacks.resolve({"name": "hybrid", "layers": [{"name": "toy", "d_model": 4}, layer]}, path="model.stack")
     assert completed["layers"][0]["mode"] == "fast"
     assert completed["layers"][1]["d_model"] == 8
     assert completed["layers"][1]["attention"] == {"name": "toy", "hidden_dim": 3, "scale": 1.0}
@@ -133,4 +133,4 @@ def test_specs_in_lists_are_completed_with_the_place_in_messages(monkeypatch: py
         ("toy", r"^model.stack: stack 'hybrid': layers must be list\[stack\], but is 'toy'"),
     ):
         with pytest.raises(ConfigurationError, match=message):
-            complete({"name": "hybrid", "layers": wrong}, stacks, path="model.stack")
+            stacks.resolve({"name": "hybrid", "layers": wrong}, path="model.stack")

@@ -1,6 +1,7 @@
 """The parser of Lightning's part of the command line."""
 
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn, Union, get_args
 
 from lightning.pytorch import callbacks, loggers
@@ -8,6 +9,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.train.links import Link
 
 
 class Parser(LightningArgumentParser):
@@ -15,6 +17,21 @@ class Parser(LightningArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
+        self.links: list[Link] = []
+
+    @override
+    def link_arguments(
+        self,
+        source: str | tuple[str, ...],
+        target: str,
+        compute_fn: Callable[..., Any] | None = None,
+        apply_on: str = "parse",
+    ) -> None:
+        """Link arguments as jsonargparse does; the registries hold those of the model and the data, so a link to one is kept for them."""
+        if Link.concerns_specs(source, target):
+            self.links.append(Link((source,) if isinstance(source, str) else tuple(source), target, compute_fn, apply_on))
+        else:
+            super().link_arguments(source, target, compute_fn=compute_fn, apply_on=apply_on)
 
     def put_integers_first(self) -> None:
         """Let a number without a point be an integer where a float would do too: `limit_train_batches=1` is one batch, and 1.0 is all.

@@ -1,73 +1,24 @@
-"""The arguments of `attnkit fit` and its siblings, taken apart: recipes, flags as a layer of a recipe, and the rest."""
+"""The arguments of `attnkit fit` and its siblings as a request: recipes, flags as a layer of a recipe, and the rest."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from attnkit.recipe import SEED, SPEC_KEYS, find_recipe, merge, plain, read_layers, read_recipe, read_yaml, recipe_folder, recipe_names
-from attnkit.registry import IMPORTS, ConfigurationError, module_names, registered_name
-
-__all__ = [
-    "SEED",
-    "Request",
-    "Word",
-    "find_recipe",
-    "merge",
-    "plain",
-    "read_layers",
-    "read_recipe",
-    "read_yaml",
-    "recipe_folder",
-    "recipe_names",
-    "take_apart",
-]
+from attnkit.recipe import SPEC_KEYS, merge, plain, read_yaml
+from attnkit.registry import IMPORTS, ConfigurationError, Word, module_names, registered_name
+from attnkit.train.request import Request
 
 
-class Word(str):
-    """A scalar as it was written on the command line: `123` may be a number or a text, and the argument's type decides which."""
-
-    __slots__ = ()
-
-    @property
-    def value(self) -> Any:
-        """The scalar as YAML reads it."""
-        return read_yaml(self, where="the command line")
-
-
-@dataclass
-class Request:
-    """The arguments of `attnkit fit` and its siblings, taken apart."""
-
-    given: list[str] = field(default_factory=list)
-    """All of them, as they were given."""
-    recipes: list[str] = field(default_factory=list)
-    flags: dict[str, Any] = field(default_factory=dict)
-    """What `--model...`, `--data...` and `--imports` ask for, as a layer."""
-    others: list[str] = field(default_factory=list)
-    """Everything else, for Lightning's parser."""
-    ckpt_path: str | None = None
-    resume: bool = False
-    trust: bool = False
-    """Whether all of the trainer section in a checkpoint is used."""
-    out: str | None = None
-    print_config: bool = False
-    help_of: str | None = None
-    """The slot, such as `model.stack.attention`, for which `--model.stack.attention.help [NAME]` asks."""
-    help_name: str | None = None
-
-    def layers(self) -> list[dict[str, Any]]:
-        """Return the layers of all recipes, after importing the modules that they and the flags name."""
-        return read_layers(self.recipes, imports=self.flags.get(IMPORTS, ()))
-
-
-def take_apart(arguments: Sequence[str]) -> Request:
+def read_arguments(arguments: Sequence[str]) -> Request:
     """Sort the arguments of a command into recipes, specs and the rest.
+
+    What begins with `--model` and `--data` never reaches jsonargparse: only the registries know the arguments of components, and one
+    resolution serves argv, YAML, Python and checkpoints.
 
     Raises:
         ConfigurationError: A flag without its value.
 
     Example:
-        >>> take_apart(["--config", "g2p/transformer", "--model.stack.attention", "additive", "--trainer.max_epochs=3"]).flags
+        >>> read_arguments(["--config", "g2p/transformer", "--model.stack.attention", "additive", "--trainer.max_epochs=3"]).flags
         {'model': {'stack': {'attention': 'additive'}}}
     """
     request = Request(given=list(arguments))
@@ -116,5 +67,5 @@ def take_apart(arguments: Sequence[str]) -> Request:
 
 def _value(text: str) -> Any:
     """Return a value of the command line: mappings and lists as YAML reads them, anything else as a `Word`."""
-    value = read_yaml(text, where="the command line") if text.lstrip()[:1] in ("{", "[") else None
-    return plain(value) if isinstance(value, dict | list) else Word(text)
+    value = read_yaml(text, where="the command line")
+    return plain(value) if text.lstrip()[:1] in ("{", "[") and isinstance(value, dict | list) else Word(text, value)

@@ -12,10 +12,10 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningCLI
 
 from attnkit.checkpoint import load_checkpoint
-from attnkit.cli.recipe import read_yaml
-from attnkit.cli.run_recipe import RecipeCallback
 from attnkit.data.text_pairs import TextPairs
+from attnkit.recipe import read_yaml
 from attnkit.task import Task
+from attnkit.train.saved_recipe import RecipeCallback
 from tests.cli.conftest import write_tiny_recipe
 
 Command = Callable[..., Any]

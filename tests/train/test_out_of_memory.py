@@ -9,7 +9,7 @@ import yaml
 
 from attnkit.ablation.store import read_json, write_json
 from attnkit.cli import cell
-from attnkit.cli.out_of_memory import is_out_of_memory
+from attnkit.train.out_of_memory import is_out_of_memory
 from tests.ablation.conftest import SEEDS
 
 TOO_MUCH = {"name": "learned", "max_length": 10**13}  # 8 numbers of 4 bytes each: 320 TB

@@ -6,9 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from attnkit.checkpoint import CheckpointError, load_checkpoint, require_rebuildable
-from attnkit.cli.composition import data_arguments
-from attnkit.cli.recipe import recipe_names
-from attnkit.registry import ConfigurationError, datasets, tasks, tokenizers
+from attnkit.recipe import recipe_names
+from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
 
 INHERITED = ("stack", "embedding")
 """The arguments of a task that `init_from` gives, unless the recipe does."""
@@ -20,7 +19,7 @@ def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
     Raises:
         ConfigurationError: The data lack one; the message names data sets that have all.
     """
-    wanted = data_arguments(tasks, task)
+    wanted = tasks.from_data(task)
     if lacking := [attribute for attribute in wanted.values() if not _has(module, attribute)]:
         fitting = [name for name in datasets if _fits(name, wanted)]
         raise ConfigurationError(
@@ -28,6 +27,23 @@ def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
             f"Data sets that suit it: {', '.join(fitting) or 'none'}."
         )
     return {argument: getattr(module, attribute) for argument, attribute in wanted.items()}
+
+
+def linked_values(model: ResolvedSpec, data: ResolvedSpec | None, module: object) -> dict[str, Any]:
+    """Return the arguments of a task that come from the data module.
+
+    A class that does not say which these are (`from_data`) gets those that it needs, that the recipe lacks and that the data module has
+    as attributes of the same name.
+
+    Raises:
+        ConfigurationError: The data lack one that the task declares.
+    """
+    if tasks.from_data(model.name):
+        if data is None:
+            raise ConfigurationError(f"the task {model.name!r} needs data: add --data NAME")
+        return values_from_data(model.name, data.name, module)
+    needed = (a.name for a in tasks.arguments(model.name) if a.required and a.name not in model)
+    return {name: getattr(module, name) for name in needed if hasattr(module, name)}
 
 
 def read_init_from(path: object) -> dict[str, Any] | None:

@@ -17,10 +17,10 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from attnkit.cli.logs import cut_back
 from attnkit.lightning_internals import read_rows
 from attnkit.ownership import owned, owner_of
 from attnkit.task.seq2seq import Seq2Seq
+from attnkit.train.logs import cut_back
 from tests.cli.conftest import TINY
 
 Command = Callable[..., Any]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from lightning.pytorch.strategies.launchers import subprocess_script
 
-from attnkit.cli import ranks
-from attnkit.cli.ranks import LAUNCHER, LOST, together
 from attnkit.registry import ConfigurationError
-from tests.cli.test_resume import EXECUTABLE, write_recipe
+from attnkit.train import ranks
+from attnkit.train.ranks import LAUNCHER, LOST, together
+from tests.train.test_resume import EXECUTABLE, write_recipe
 
 BROKEN = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
 launching: Any = subprocess_script

@@ -10,9 +10,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.checkpoint.description import RECIPE_STATE, saved_recipe
-from attnkit.cli.composition import data_arguments
+from attnkit.checkpoint.description import RECIPE_STATE, arguments_of, describe, saved_recipe
 from attnkit.registry import IMPORTS, import_modules, tasks
+from attnkit.task import Task
 
 
 class RecipeCallback(Callback):
@@ -45,8 +45,13 @@ class RecipeCallback(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        imports = {IMPORTS: self.recipe[IMPORTS]} if IMPORTS in self.recipe else {}
-        return {"name": self.name, **imports, "data": self.recipe["data"], "trainer": self.recipe["trainer"]}
+        return {"name": self.name} | {key: self.recipe[key] for key in (IMPORTS, "data", "trainer") if key in self.recipe}
+
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if not isinstance(pl_module, Task):  # one writes more of itself
+            model = dict(self.recipe["model"])
+            checkpoint["attnkit"] = describe(model.pop("name"), model) | {"arguments": model}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Import what the recipe imports: a process that a launcher spawns has no modules but those of the classes that it receives."""
@@ -81,9 +86,9 @@ def as_yaml(recipe: Mapping[str, Any]) -> str:
 
 def recipe_in(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
     """Return the recipe in a checkpoint. The trainer's settings are for `fit` only, and not all can be trusted; see `trusted_part`."""
-    name = checkpoint["attnkit"]["task"]
-    from_data = data_arguments(tasks, name)
-    model = {key: value for key, value in checkpoint["hyper_parameters"].items() if key not in from_data}
+    name, arguments = checkpoint["attnkit"]["task"], arguments_of(checkpoint)
+    from_data = tasks.from_data(name)
+    model = {key: value for key, value in arguments.items() if key not in from_data}
     state = saved_recipe(checkpoint)
     kept = (IMPORTS, "data", "trainer") if command == "fit" else (IMPORTS, "data")
     return {"model": {"name": name, **model}} | {key: state[key] for key in kept if key in state}

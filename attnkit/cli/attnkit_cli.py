@@ -1,0 +1,143 @@
+"""AttnkitCLI: the command line of `attnkit fit`, `validate`, `test` and `predict` for classes of one's own."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+
+from attnkit.cli.arguments import read_arguments
+from attnkit.cli.help import describe_slot, overview, trainer_overview
+from attnkit.cli.main import exit_status
+from attnkit.recipe import COMMANDS, SEED, merge
+from attnkit.registry import ConfigurationError, nearest
+from attnkit.train.messages import one_message, quiet
+from attnkit.train.output import notes
+from attnkit.train.request import Request
+from attnkit.train.run import RunCLI
+from attnkit.train.supervision import supervised
+
+
+class AttnkitCLI(RunCLI):
+    """LightningCLI in which every component is chosen by name, with attnkit's recipes, checks and messages.
+
+    With no arguments it is `attnkit fit | validate | test | predict`. With a LightningModule and a LightningDataModule of your own, the
+    arguments of their constructors are `--model.ARGUMENT` and `--data.ARGUMENT`, checked against the signatures. An argument that the
+    module needs, and that the recipe does not give, is read from the attribute of the data module that has its name. A name or
+    `class_path` in the recipe may choose a subclass.
+
+    The methods that LightningCLI calls can be overridden as there: `add_arguments_to_parser` (with `parser.link_arguments`, also to and
+    from arguments of `model` and `data`), `before_instantiate_classes`, `before_fit`, `after_fit`, ...
+
+    Args:
+        model_class: What `model` means where it has no name (default: a task of attnkit, by its name).
+        datamodule_class: What `data` means where it has no name (default: a data set of attnkit, by its name).
+        trainer_class: The class of the trainer.
+        trainer_defaults: Defaults of the trainer's arguments. Its `callbacks` are added to those of the recipe.
+        seed_everything_default: The seed, or whether to draw one.
+        auto_configure_optimizers: Whether `--optimizer` and `--lr_scheduler` take the place of `configure_optimizers` (default: if
+            `model_class` has none).
+        args: The command line (default: that of this process). With it, mistakes raise; without it they are printed, and the process exits.
+        run: Whether the first argument is a command, which is carried out. Otherwise `trainer`, `model` and `datamodule` are built only,
+            and the trainer has Lightning's own loggers and callbacks.
+
+    Raises:
+        ConfigurationError: A recipe, a checkpoint or an argument is wrong (with `args` only).
+        SystemExit: There is nothing more to do, as after `--help`.
+
+    Example:
+        >>> from lightning.pytorch import LightningModule
+        >>> class Net(LightningModule):
+        ...     def __init__(self, *, width: int, depth: int = 2) -> None:
+        ...         super().__init__()
+        ...         self.size = width * depth
+        ...     def train_dataloader(self): return []
+        >>> import __main__; __main__.Net, Net.__module__ = Net, "__main__"
+        >>> cli = AttnkitCLI(Net, args=["--model.width", "3", "--trainer.accelerator", "cpu", "--trainer.logger", "false"], run=False)
+        >>> cli.model.size
+        6
+    """
+
+    def __init__(
+        self,
+        model_class: type[LightningModule] | None = None,
+        datamodule_class: type[LightningDataModule] | None = None,
+        *,
+        trainer_class: type[Trainer] = Trainer,
+        trainer_defaults: dict[str, Any] | None = None,
+        seed_everything_default: bool | int = SEED,
+        auto_configure_optimizers: bool | None = None,
+        args: Sequence[str] | None = None,
+        run: bool = True,
+    ) -> None:
+        classes = {"model": model_class, "data": datamodule_class}
+        own = model_class is not None and model_class.configure_optimizers is LightningModule.configure_optimizers
+
+        def carry_out() -> int:
+            command, rest = _command_in(list(sys.argv[1:] if args is None else args), run=run)
+            request = read_arguments(rest)
+            if (text := _help(command, rest, request, classes)) is not None:
+                print(text)
+                raise SystemExit(0)
+
+            def build() -> None:
+                super(AttnkitCLI, self).__init__(
+                    command,
+                    request,
+                    claims,
+                    model_class=model_class,
+                    datamodule_class=datamodule_class,
+                    trainer_class=trainer_class,
+                    trainer_defaults=trainer_defaults,
+                    seed_everything_default=seed_everything_default,
+                    auto_configure_optimizers=own if auto_configure_optimizers is None else auto_configure_optimizers,
+                    program=("python", os.path.relpath(sys.argv[0])) if args is None else ("attnkit",),
+                )
+
+            with ExitStack() as claims:
+                if run:
+                    supervised(build)
+                else:
+                    with quiet(), notes(), one_message():
+                        build()
+            return 0
+
+        if args is not None:
+            carry_out()
+        elif status := exit_status(carry_out):
+            raise SystemExit(status)
+
+
+def _command_in(arguments: list[str], *, run: bool) -> tuple[str | None, list[str]]:
+    """Return the command, and the other arguments; LightningCLI's options may stand before it."""
+    if not run:
+        return None, arguments
+    place = next((i for i, word in enumerate(arguments) if word in COMMANDS and (i == 0 or not _is_option(arguments[i - 1]))), None)
+    if place is not None:
+        return arguments[place], arguments[:place] + arguments[place + 1 :]
+    if not arguments or {"-h", "--help"} & set(arguments):
+        return None, ["--help"]
+    raise ConfigurationError(f"unknown command {arguments[0]!r}.{nearest(arguments[0], COMMANDS)} Commands: {', '.join(COMMANDS)}.")
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and "=" not in word
+
+
+def _help(command: str | None, arguments: Sequence[str], request: Request, classes: dict[str, type[Any] | None]) -> str | None:
+    """Return what is printed instead of running anything, if it was asked for."""
+    if {"-h", "--help"} & set(arguments):
+        if command is None:
+            return f"usage: {os.path.basename(sys.argv[0])} {{{','.join(COMMANDS)}}} [--KEY VALUE]..., each with its own --help"
+        own = [f"  --{key}.help  shows the arguments of {cls.__qualname__}" for key, cls in classes.items() if cls is not None]
+        return "\n".join([overview(command), *own])
+    if "--trainer.help" in arguments:
+        return trainer_overview()
+    if request.help_of is None:
+        return None
+    for key, cls in classes.items():
+        if cls is not None:
+            request.flags = merge({key: {"name": f"{cls.__module__}.{cls.__qualname__}"}}, request.flags, dropped=[])
+    return describe_slot(request)

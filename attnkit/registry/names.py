@@ -1,0 +1,237 @@
+"""The names of one family, and the classes that they mean."""
+
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, TypeVar
+
+from attnkit.registry.arguments import Family, parameters
+from attnkit.registry.class_path import check_class, find
+from attnkit.registry.errors import ConfigurationError, nearest
+
+ENTRY_POINT_GROUP = "attnkit.components"
+
+C = TypeVar("C", bound=type)
+
+
+class Names(Family):
+    """Classes by name: built in, registered, provided by plugins, or named by their import paths.
+
+    Args:
+        attribute: The name of the registry in `attnkit`, such as `"attentions"`; entry points use it as their prefix.
+        family: What one member is called in messages, such as `"attention"`.
+        package: The package with one module per built-in name.
+        built_in: The names that attnkit provides.
+        bases: Import paths of the classes of which a class that is named by its path must inherit one.
+    """
+
+    _all: ClassVar[dict[str, "Names"]] = {}  # by attribute: what an entry point may begin with
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Packages of others whose classes have names in this registry."""
+
+    def __init__(self, attribute: str, *, family: str, package: str, built_in: Iterable[str] = (), bases: Iterable[str] = ()) -> None:
+        self.attribute = attribute
+        self._all.setdefault(attribute, self)
+        self.family = family
+        self.package = package
+        self._built_in = set(built_in)
+        self.bases = tuple(bases)
+        self._classes: dict[str, type] = {}
+        self._overridden: set[str] = set()
+        self._broken: dict[str, str] = {}
+        self.version = 0  # of what is registered
+
+    def __repr__(self) -> str:
+        return f"Registry({self.attribute}: {', '.join(self.names())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _registry, (self.attribute,)  # a copy in another process is that process's own
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def names(self) -> list[str]:
+        """Return every name, sorted: built-in, registered and provided by installed plugins. Imports none of them."""
+        return sorted((self.built_in() | set(self._plugins) | set(self._classes)) - set(self._broken))
+
+    def built_in(self) -> set[str]:
+        """Return the names that attnkit itself provides, each a module of the family's package."""
+        return self._built_in
+
+    def get(self, name: str) -> Any:
+        """Return the class that is registered as `name`, or whose import path it is, importing it if need be.
+
+        Raises:
+            ConfigurationError: No such name or class, or its plugin is broken, or two parties claim it.
+        """
+        if "." in (name := self.canonical(name)):
+            return check_class(find(name), name, family=self.family, bases=self.bases)
+        self._check_claims(name)
+        if name not in self._classes:
+            self._load(name)
+        return self._classes[name]
+
+    def register(self, name: str, *, override: bool = False) -> Callable[[C], C]:
+        """Return a class decorator that registers a component as `name`.
+
+        Args:
+            name: A lower-case identifier.
+            override: Replace the component that has this name. Without it, a taken name raises.
+
+        Raises:
+            ConfigurationError: The name is taken or is no identifier, or an argument of the class is called `name`.
+        """
+        if not (name.isidentifier() and name == name.lower()):
+            raise ConfigurationError(f"{self.family} name {name!r} must be a lower-case Python identifier")
+
+        def decorate(cls: C) -> C:
+            if "name" in inspect.signature(cls).parameters:
+                raise ConfigurationError(
+                    f"{cls.__qualname__} has an argument called 'name', which a spec uses for the name of the component; rename it"
+                )
+            is_built_in = cls.__module__ == f"{self.package}.{name}"
+            if is_built_in and name in self._overridden:
+                return cls  # the replacement was registered before the built-in module was imported: it stays
+            taken = self._classes.get(name)
+            if not override:
+                if taken is not None and taken is not cls:
+                    raise ConfigurationError(
+                        f"{self.family} {name!r} is already registered by {taken.__module__}.{taken.__qualname__}; "
+                        f"choose another name, or pass override=True to replace it"
+                    )
+                if name in self.built_in() and not is_built_in:
+                    raise ConfigurationError(
+                        f"{self.family} {name!r} is built into attnkit; choose another name, or pass override=True to replace it"
+                    )
+            else:
+                self._overridden.add(name)
+            if taken is not cls:
+                self.version += 1
+                parameters.cache_clear()  # signatures may list the names
+            self._classes[name] = cls
+            self._broken.pop(name, None)
+            return cls
+
+        return decorate
+
+    def canonical(self, name: str) -> str:
+        """Return the registered name, if `name` is the import path of a class of attnkit's own or of torch's that has one; else `name`.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.attentions.canonical("attnkit.attention.additive.Additive"), attnkit.optimizers.canonical("torch.optim.AdamW")
+            ('additive', 'adamw')
+        """
+        package, _, last = name.rpartition(".")
+        if package == self.package and last in self._built_in:
+            return last  # its module
+        if not any(name.startswith(f"{known}.") for known in (self.package, *self.libraries)):
+            return name
+        try:
+            found = find(name, may_import=True)
+        except ConfigurationError:
+            return name  # whoever asks for the class says what is wrong
+        return next((n for n in self._names_of(found) if n in self.built_in() and self.get(n) is found), name)
+
+    def _names_of(self, cls: Any) -> list[str]:
+        """Return the built-in names that a class of our own or of torch's may have."""
+        return [n for n, known in self._classes.items() if known is cls]
+
+    def by_class_name(self, name: str) -> Any:
+        """Return the built-in class that is called `name`, for a package that imports its classes when they are asked for.
+
+        Raises:
+            AttributeError: There is none.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.norms.by_class_name("RMSNorm")
+            <class 'attnkit.norm.rms_norm.RMSNorm'>
+        """
+        for known in self._built_in:
+            if known.replace("_", "") == name.lower() and (found := self.get(known)).__name__ == name:
+                return found
+        raise AttributeError(f"module {self.package!r} has no attribute {name!r}")
+
+    def _check_claims(self, name: str) -> None:
+        """Raise if two parties provide `name`: which one is meant must not depend on what was imported first."""
+        claimants = [_distribution(p) for p in self._plugins.get(name, [])] + (["attnkit"] if name in self.built_in() else [])
+        if len(claimants) > 1 and name not in self._overridden:
+            raise ConfigurationError(
+                f"{self.family} {name!r} is claimed by {' and '.join(sorted(claimants))}; uninstall one, or have it renamed"
+            )
+
+    def _load(self, name: str) -> None:
+        plugins = self._plugins.get(name, [])
+        if name in self.built_in():
+            self._import(name)
+        elif plugins and name not in self._broken:
+            self._load_plugin(name, plugins[0])
+        if name not in self._classes:
+            if name in self._broken:
+                raise ConfigurationError(self._broken[name])
+            raise ConfigurationError(
+                f"unknown {self.family} {name!r}.{self._elsewhere(name) or nearest(name, self.names())} Names: {', '.join(self.names())}. "
+                f"To add your own: @attnkit.{self.attribute}.register({name!r}) in a module that is imported (a recipe names it under "
+                f"imports, the command line after --imports), or an entry point in the group {ENTRY_POINT_GROUP!r}."
+            )
+
+    def _elsewhere(self, name: str) -> str:
+        """Return ` It is a position.` if other families have this name."""
+        families = [r.family for r in self._all.values() if r is not self and name in r]
+        return f" {name!r} is {' and '.join(f'an {f}' if f[0] in 'aeiou' else f'a {f}' for f in families)}." if families else ""
+
+    def _import(self, name: str) -> None:
+        importlib.import_module(f"{self.package}.{name}")
+
+    def _load_plugin(self, name: str, plugin: EntryPoint) -> None:
+        try:
+            cls = plugin.load()
+            if not isinstance(cls, type):
+                raise TypeError(f"{plugin.value} is not a class")
+            self.register(name)(cls)
+        except Exception as error:  # a plugin may fail in any way, and must not break the others
+            self._broken[name] = (
+                f"{self.family} {name!r} comes from the plugin {_distribution(plugin)!r} ({plugin.value}), "
+                f"which cannot be loaded: {type(error).__name__}: {error}"
+            )
+            warnings.warn(self._broken[name], stacklevel=4)
+
+    @cached_property
+    def _plugins(self) -> dict[str, list[EntryPoint]]:
+        found: dict[str, list[EntryPoint]] = {}
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            attribute, _, name = point.name.partition(".")
+            if attribute == self.attribute and name:
+                found.setdefault(name, []).append(point)
+            elif attribute not in (known := sorted(self._all)) or not name:
+                warnings.warn(
+                    f"the entry point {point.name!r} of the plugin {_distribution(point)!r} is not 'REGISTRY.NAME' and adds nothing."
+                    f"{nearest(attribute, known)} Registries: {', '.join(known)}.",
+                    stacklevel=2,
+                )
+        return found
+
+
+def _registry(attribute: str) -> Names:
+    return Names._all[attribute]
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "?"
+
+
+def registered_name(path: str) -> str:
+    """Return the registered name, if `path` is the import path of a built-in class of any family, else `path`.
+
+    Example:
+        >>> registered_name("attnkit.attention.additive.Additive"), registered_name("my_package.additive.MyOwn")
+        ('additive', 'my_package.additive.MyOwn')
+    """
+    return next((name for names in Names._all.values() if (name := names.canonical(path)) != path), path)

@@ -1,0 +1,70 @@
+"""What can be done next with a run: the commands, to the letter."""
+
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
+
+from attnkit.callback import LastCheckpoint
+from attnkit.files import short_path
+from attnkit.registry import ResolvedSpec
+from attnkit.task.generating import TextGenerator
+from attnkit.train.runs import runs_in
+
+
+def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[str], *, resumable_as: str | None) -> str:
+    """Return what to do after a fit that was stopped.
+
+    Args:
+        trainer: Of the fit.
+        program: The command, as in `["attnkit"]`.
+        given: The arguments after `fit`.
+        resumable_as: The name of the run's folder, if `--resume` finds it again.
+    """
+    paths = [c.path for c in trainer.checkpoint_callbacks if isinstance(c, LastCheckpoint) and c.path.exists()]
+    command = [*program, "fit", *given]
+    if not paths:
+        return f"Nothing is saved, since no step was complete. Start again with:\n  {shlex.join(command)}"
+    if "--resume" not in command:
+        run = paths[0].parents[1]
+        is_newest = run.name.startswith("version_") and run == runs_in(run.parent)[-1]
+        if resumable_as is not None and is_newest and run.parent.name == Path(resumable_as).name:
+            command.append("--resume")
+        else:
+            command = [*_without(command, "--ckpt_path"), "--ckpt_path", short_path(str(paths[0]))]
+    return f"Its state is saved. Continue with:\n  {shlex.join(command)}"
+
+
+def what_to_do_with(trainer: Trainer, model: LightningModule, data: ResolvedSpec | None, program: Sequence[str]) -> str | None:
+    """Return where the checkpoint of a fit is, and the commands that use it; None if it has none."""
+    paths = [_path_of(callback) for callback in trainer.checkpoint_callbacks]
+    if (path := next(filter(None, paths), None)) is None:
+        return None
+    path, command = short_path(path), shlex.join(program)
+    is_average = any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
+    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  {command} test --ckpt_path {path}"]
+    if isinstance(model, TextGenerator):
+        lines.append(f"  attnkit generate {path} TEXT...")
+    elif data is not None and "predict" in data:
+        lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE.txt")
+    return "\n".join(lines)
+
+
+def _without(command: Sequence[str], flag: str) -> list[str]:
+    """Return a command without a flag and its value.
+
+    Example:
+        >>> _without(["fit", "--ckpt_path", "a.ckpt", "--ckpt_path=b.ckpt", "-c", "x"], "--ckpt_path")
+        ['fit', '-c', 'x']
+    """
+    return [word for before, word in pairwise(["", *command]) if flag not in (before, word) and not word.startswith(f"{flag}=")]
+
+
+def _path_of(callback: Checkpoint) -> str | None:
+    """Return the best checkpoint that a callback has written, or the last one."""
+    if isinstance(callback, ModelCheckpoint):
+        return callback.best_model_path or callback.last_model_path or None
+    return str(callback.path) if isinstance(callback, LastCheckpoint) and callback.path.exists() else None

@@ -1,0 +1,86 @@
+"""Links between arguments, made by `link_arguments` as in LightningCLI, of which one end belongs to the model or the data."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from attnkit.recipe import SPEC_KEYS
+from attnkit.registry import ConfigurationError, ResolvedSpec
+
+
+@dataclass(frozen=True)
+class Link:
+    """The target gets the value of the source, or what `compute` makes of the values of several.
+
+    Args:
+        sources: Keys such as `data.batch_size`.
+        target: A key of `model` or `data`.
+        compute: Of the values, in the order of the sources.
+        apply_on: `parse`: sources are arguments; `instantiate`: sources are the data module or its attributes.
+    """
+
+    sources: tuple[str, ...]
+    target: str
+    compute: Callable[..., Any] | None
+    apply_on: str
+
+    @staticmethod
+    def concerns_specs(source: str | Sequence[str], target: str) -> bool:
+        """Return whether jsonargparse, which sees neither model nor data, leaves a link to us."""
+        sources = [source] if isinstance(source, str) else source
+        return any(key.partition(".")[0] in SPEC_KEYS for key in (*sources, target))
+
+    def apply(self, specs: dict[str, ResolvedSpec], read: Callable[[str], Any]) -> None:
+        """Set the target in `specs`.
+
+        Args:
+            specs: Of `model` and `data`.
+            read: Returns the value of a source.
+
+        Raises:
+            ConfigurationError: There is no such source or target, or the target does not take the value.
+        """
+        values = [read(key) for key in self.sources]
+        family, *path = _parts(self.target)
+        if family not in specs or not path:
+            raise ConfigurationError(f"link to {self.target}: its target must be an argument of the model or of the data")
+        specs[family] = _with(specs[family], path, values[0] if self.compute is None else self.compute(*values), self.target)
+
+
+def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:
+    """Return an argument of the model or the data, such as `model.stack.d_model`.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    family, *path = _parts(key)
+    try:
+        return reduce(lambda value, part: value[part], path, specs[family])
+    except (KeyError, TypeError) as error:
+        raise ConfigurationError(f"link from {key}: there is no such argument") from error
+
+
+def attribute_at(thing: object, key: str) -> Any:
+    """Return what a key such as `data.num_classes` means of the data module: the attribute, or without one the module itself.
+
+    Raises:
+        ConfigurationError: There is no such attribute.
+    """
+    try:
+        return reduce(getattr, _parts(key)[1:], thing)
+    except AttributeError as error:
+        raise ConfigurationError(f"link from {key}: {error}") from error
+
+
+def _parts(key: str) -> list[str]:
+    return [part for part in key.split(".") if part != "init_args"]
+
+
+def _with(spec: ResolvedSpec, path: Sequence[str], value: Any, target: str) -> ResolvedSpec:
+    if len(path) > 1:
+        nested = spec.get(path[0])
+        if not isinstance(nested, ResolvedSpec):
+            raise ConfigurationError(f"link to {target}: {path[0]} is not a component here")
+        value = _with(nested, path[1:], value, target)
+    return spec.replace(**{path[0]: value})

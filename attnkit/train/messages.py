@@ -1,0 +1,58 @@
+"""What a user reads of a training: one message for each mistake, and no noise."""
+
+import logging
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from attnkit.registry import ConfigurationError, Registry
+from attnkit.train.out_of_memory import ADVICE, is_out_of_memory, what_failed
+
+NOISE = (
+    r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
+    r".*does not have many workers",  # batches of token ids are ready in no time
+    r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is not a state to go on with, but a model
+    r".*The dirpath has changed",  # a run that goes on has a folder of its own
+    r".*Checkpoint directory .* exists and is not empty",  # one that is resumed has its old one
+    r".*AMP with fp16 is not supported on CPU",  # which is refused
+    r".*WeightAveraging callback with a model that overrides",  # as every task does
+)
+
+
+def _is_no_advertisement(record: logging.LogRecord) -> bool:
+    return "For seamless cloud" not in record.getMessage()
+
+
+@contextmanager
+def quiet(*others: str) -> Iterator[None]:
+    """Leave out warnings that mean nothing here, and those that match `others`, inside the `with` block."""
+    with warnings.catch_warnings():
+        for message in (*NOISE, *others):
+            warnings.filterwarnings("ignore", message=message)
+        logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_is_no_advertisement)
+        yield
+
+
+@contextmanager
+def one_message() -> Iterator[None]:
+    """Turn what is the recipe's fault, but is noticed late, into a `ConfigurationError`; and a lack of memory into a `MemoryError`."""
+    try:
+        yield
+    except MisconfigurationException as error:
+        raise ConfigurationError(str(error)) from error
+    except ValueError as error:
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
+            raise
+        raise ConfigurationError(str(error)) from error  # a component refused its arguments
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise MemoryError(f"{what_failed(error)}. {ADVICE}") from error
+        if "Early stopping conditioned on metric" in str(error):
+            raise ConfigurationError(f"trainer.callbacks: {error}") from error
+        if "loading state_dict" not in str(error):
+            raise
+        raise ConfigurationError(f"the weights in the checkpoint do not fit this model: {error}") from error

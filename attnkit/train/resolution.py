@@ -1,0 +1,157 @@
+"""From a request to what is trained: layers merged, a checkpoint's recipe under them, and the specs resolved once."""
+
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningDataModule, LightningModule
+
+from attnkit.checkpoint import load_checkpoint, require_rebuildable
+from attnkit.checkpoint.description import is_of_own_class
+from attnkit.checkpoint.outdated import without_outdated_data
+from attnkit.recipe import merge
+from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, datasets, module_names, tasks
+from attnkit.train.composition import complete_recipe
+from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from
+from attnkit.train.output import say
+from attnkit.train.request import Request
+from attnkit.train.runs import find_run
+from attnkit.train.saved_recipe import recipe_in
+from attnkit.train.trust import import_classes, require_imported, trusted_part
+
+
+@dataclass
+class Resolution:
+    """What a request asks for, with nothing left to look up."""
+
+    specs: dict[str, ResolvedSpec]
+    """Of `model`, and of `data` unless the model brings its own."""
+    others: dict[str, Any]
+    """The other sections of the recipe, for Lightning's parser."""
+    imports: list[str]
+    ckpt_path: str | None = None
+    checkpoint: dict[str, Any] | None = None
+    """The description of the checkpoint."""
+    resumed: Path | None = None
+    """The folder of the run that continues."""
+    tokenizers: dict[str, Any] = field(default_factory=dict)
+    """Trained ones of the checkpoint that a new run starts from."""
+
+
+def resolve_request(
+    command: str,
+    request: Request,
+    claims: ExitStack,
+    *,
+    model_class: type[LightningModule] | None = None,
+    datamodule_class: type[LightningDataModule] | None = None,
+) -> Resolution:
+    """Return what a request means.
+
+    Args:
+        command: `fit`, `validate`, `test` or `predict`.
+        request: The arguments after it.
+        claims: Holds the folder of a run that is resumed.
+        model_class: What `model` means where it has no name.
+        datamodule_class: What `data` means where it has no name.
+
+    Raises:
+        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
+    """
+    if request.out is not None and command != "predict":
+        raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} writes no such file")
+    if request.trust and command != "fit":
+        raise ConfigurationError(f"--trust is for attnkit fit: attnkit {command} takes nothing of the trainer from a checkpoint")
+    dropped: list[str] = []
+    recipe: dict[str, Any] = {}
+    for layer in request.layers(command):
+        recipe = merge(recipe, layer, dropped=dropped)
+    import_classes(merge(recipe, request.flags, dropped=[]))
+    ckpt_path, resumed = request.ckpt_path or recipe.pop("ckpt_path", None), None
+    if request.resume or (command == "fit" and ckpt_path == "last"):
+        resumed, ckpt_path = find_run(request, command, recipe, ckpt_path, claims)
+    checkpoint = _read_checkpoint(command, request, ckpt_path)
+    if checkpoint is not None:
+        recipe = merge(_recipe_in_checkpoint(command, request, checkpoint, str(ckpt_path), recipe), recipe, dropped=dropped)
+    recipe = merge(recipe, request.flags, dropped=dropped)
+    for key, registry, cls in (("model", tasks, model_class), ("data", datasets, datamodule_class)):
+        if cls is not None:
+            recipe[key] = _of_class(recipe.get(key), registry, cls, key)
+    tokenizers: dict[str, Any] = {}
+    model = recipe.get("model")
+    if checkpoint is None and isinstance(model, Mapping) and (start := read_init_from(model.get("init_from"))) is not None:
+        recipe = merge(inherited_layer(start), recipe, dropped=dropped)
+        specs = complete_recipe(recipe)
+        tokenizers = inherited_tokenizers(start, specs["data"].name)
+        dropped += [f"data.{name} is that of {model['init_from']}" for name in tokenizers]
+    else:
+        specs = complete_recipe(recipe)
+    for note in dropped:
+        say(f"note: {note}")
+    return Resolution(
+        specs=specs,
+        others={key: value for key, value in recipe.items() if key not in ("model", "data", IMPORTS)},
+        imports=module_names(recipe.get(IMPORTS)),
+        ckpt_path=ckpt_path,
+        checkpoint=checkpoint,
+        resumed=resumed,
+        tokenizers=tokenizers,
+    )
+
+
+def _of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
+    """Return a spec that means `cls`, unless it names a subclass.
+
+    Raises:
+        ConfigurationError: It names another class.
+    """
+    path = f"{cls.__module__}.{cls.__qualname__}"
+    if spec is None:
+        return {"name": path}
+    if isinstance(spec, Mapping) and "name" not in spec:
+        return {"name": path, **spec}
+    name, _ = registry.split(spec)
+    if not issubclass(registry.get(name), cls):
+        raise ConfigurationError(f"{key} is {cls.__qualname__} here, or a subclass of it, which {name!r} is not")
+    return spec
+
+
+def _recipe_in_checkpoint(
+    command: str, request: Request, checkpoint: dict[str, Any], path: str, recipe: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the recipe in the checkpoint; of its trainer section only what is harmless, unless `--trust` is given."""
+    saved = recipe_in(checkpoint, command)
+    if request.trust:
+        return saved
+    asked = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
+    if unasked := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in asked]:
+        needed = " ".join(f"--{IMPORTS} {module}" for module in unasked)
+        trust = ", or --trust" if command == "fit" else ""
+        say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
+    require_imported(saved, path)
+    saved, note = without_outdated_data(saved, checkpoint, path, given=merge(recipe, request.flags, dropped=[]).get("data"))
+    if note is not None:
+        say(f"note: {note}")
+    if "trainer" in saved:
+        flags = (re.match(r"--trainer\.(\w+)", flag) for flag in request.others)
+        given = {*(recipe.get("trainer") or {}), *(flag[1] for flag in flags if flag)}
+        saved["trainer"], left = trusted_part(saved["trainer"], given=given)
+        if left:
+            say(f"note: not used from the checkpoint's recipe: {', '.join(left)}; add --trust to use it, or give it on the command line")
+    return saved
+
+
+def _read_checkpoint(command: str, request: Request, path: str | None) -> dict[str, Any] | None:
+    if path in ("best", "hpc") and command == "fit":
+        return None  # Lightning finds it
+    if path is not None:
+        checkpoint = load_checkpoint(path, parts="description", trust=request.trust)
+        if not is_of_own_class(checkpoint):
+            require_rebuildable(checkpoint, path)
+        return checkpoint
+    if command != "fit":
+        raise ConfigurationError(f"attnkit {command} needs a trained model: add --ckpt_path PATH")
+    return None

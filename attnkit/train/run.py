@@ -1,0 +1,287 @@
+"""`attnkit fit`, `validate`, `test` and `predict`: Lightning's command line around resolved specs."""
+
+import inspect
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.accelerators import CPUAccelerator
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities import rank_zero_only
+from typing_extensions import override
+
+from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
+from attnkit.callback.stopping import Stopped
+from attnkit.checkpoint import AtomicCheckpointIO
+from attnkit.checkpoint.description import saved_recipe
+from attnkit.lightning_internals import RunLogger
+from attnkit.ownership import owned
+from attnkit.recipe import SEED, read_yaml
+from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
+from attnkit.strategy import FSDP2
+from attnkit.task import Task
+from attnkit.task.base import checked_later
+from attnkit.train.advice import how_to_continue, what_to_do_with
+from attnkit.train.composition import outline
+from attnkit.train.inheritance import linked_values
+from attnkit.train.links import Link, argument_at, attribute_at
+from attnkit.train.logs import POSITION, LogPosition, cut_back
+from attnkit.train.output import output, say
+from attnkit.train.parser import Parser
+from attnkit.train.request import Request
+from attnkit.train.resolution import resolve_request
+from attnkit.train.runs import is_first, new_run, run_name, version_of
+from attnkit.train.saved_recipe import RecipeCallback, as_yaml
+from attnkit.train.supervision import supervised
+from attnkit.train.trust import is_run_name
+
+TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
+
+
+def carry_out(command: str, request: Request) -> None:
+    """Carry out `attnkit fit | validate | test | predict`.
+
+    Raises:
+        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
+        SystemExit: The run was stopped by a signal, or because it was not healthy.
+    """
+    with ExitStack() as claims:
+        supervised(lambda: RunCLI(command, request, claims))
+
+
+class RunCLI(LightningCLI):
+    """LightningCLI in which `model` and `data` are specs, resolved and built by the registries.
+
+    jsonargparse parses everything else. It resolves no component, so that the command line, YAML, Python and checkpoints have one set of
+    rules and one set of messages, and nothing but plain data reaches a checkpoint.
+
+    Args:
+        command: `fit`, `validate`, `test` or `predict`; None builds everything and runs nothing.
+        request: The arguments after it.
+        claims: Holds the folder of the run until it is closed.
+        model_class: What `model` means where it has no name.
+        datamodule_class: What `data` means where it has no name.
+        trainer_class: As for LightningCLI.
+        trainer_defaults: As for LightningCLI.
+        seed_everything_default: As for LightningCLI.
+        auto_configure_optimizers: As for LightningCLI.
+        program: How messages call the command.
+    """
+
+    def __init__(
+        self,
+        command: str | None,
+        request: Request,
+        claims: ExitStack,
+        *,
+        model_class: type[LightningModule] | None = None,
+        datamodule_class: type[LightningDataModule] | None = None,
+        trainer_class: type[Trainer] = Trainer,
+        trainer_defaults: dict[str, Any] | None = None,
+        seed_everything_default: bool | int = SEED,
+        auto_configure_optimizers: bool = False,
+        program: Sequence[str] = ("attnkit",),
+    ) -> None:
+        self.request, self.claims, self.program = request, claims, program
+        self.resolution = resolve_request(command or "fit", request, claims, model_class=model_class, datamodule_class=datamodule_class)
+        self.specs, self.checkpoint, self.ckpt_path = self.resolution.specs, self.resolution.checkpoint, self.resolution.ckpt_path
+        arguments = [command] if command else []
+        arguments += [f"--config={json.dumps(self.resolution.others)}"] if self.resolution.others else []
+        if self.ckpt_path is not None and command:
+            arguments += [f"--ckpt_path={self.ckpt_path}", "--weights_only=true"]
+        super().__init__(
+            model_class,
+            datamodule_class,
+            args=arguments + request.others,
+            run=command is not None,
+            trainer_class=trainer_class,
+            trainer_defaults=trainer_defaults,
+            seed_everything_default=seed_everything_default,
+            parser_class=Parser,
+            save_config_callback=None,  # RecipeCallback writes the whole recipe
+            auto_configure_optimizers=auto_configure_optimizers,
+            load_from_checkpoint_support=False,  # it would put what jsonargparse parsed, which is no model, into checkpoints
+        )
+
+    @override
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(self.trainer_class, "trainer")
+        parser.set_defaults({f"trainer.{key}": value for key, value in self.trainer_defaults.items() if key != "callbacks"})
+        cast(Parser, parser).put_integers_first()
+
+    @override
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.config = parser.parse_args(args)
+        for link in self._links("parse"):
+            link.apply(self.specs, self._argument)
+        self.recipe = self._complete()
+        if self.request.print_config:
+            print(as_yaml(self.recipe), end="")
+            raise SystemExit(0)
+
+    @override
+    def _parse_ckpt_path(self) -> None:
+        """Do nothing: the checkpoint was the first layer of the recipe."""
+
+    def _links(self, stage: str) -> list[Link]:
+        parser = cast(Parser, self._parser(self.config.get("subcommand")))
+        return [link for link in parser.links if link.apply_on == stage]
+
+    def _argument(self, key: str) -> Any:
+        """Return an argument by its key, of the model, the data or of what jsonargparse has parsed."""
+        return argument_at(self.specs, key) if key.partition(".")[0] in self.specs else self._parsed(self.config)[key]
+
+    def _parsed(self, config: Any) -> Any:
+        """Return the part of a parsed configuration that belongs to the subcommand."""
+        return config[command] if (command := self.config.get("subcommand")) else config
+
+    @override
+    def instantiate_classes(self) -> None:
+        """Build the data module, the task and the trainer. What a task takes from the data is read from the data module."""
+        self.config_init = self.parser.instantiate(self.config)
+        specs, self.datamodule = dict(self.specs), None
+        if "data" in specs:
+            given = dict(self.resolution.tokenizers)
+            if self.checkpoint is not None:
+                accepted = {a.name for a in datasets.arguments(specs["data"].name)} & set(tasks.from_data(specs["model"].name))
+                given |= {k: v for k, v in self.checkpoint.get("hyper_parameters", {}).items() if k in accepted}
+            self.datamodule = cast(LightningDataModule, datasets.build(specs["data"].replace(**given)))
+        for link in self._links("instantiate"):
+            link.apply(specs, lambda key: attribute_at(self.datamodule, key))
+        model = specs["model"]
+        with checked_later():
+            self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
+        self._add_configure_optimizers_method_to_model(self.subcommand)
+        self.trainer = self.instantiate_trainer()
+
+    @override
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Build the trainer, with logs under `runs/` and the best and the last checkpoint unless the recipe says otherwise."""
+        chosen = self._parsed(self.config_init).trainer
+        callbacks = _listed(chosen.callbacks)
+        others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in self._callback_keys())]
+        if self.subcommand == "fit" and chosen.logger is None and not chosen.fast_dev_run:  # which writes nothing
+            folder, resumed = Path(chosen.default_root_dir or "runs"), self.resolution.resumed
+            number = version_of(resumed) if resumed else self._new_version(folder / self._run_name())
+            if resumed is not None and self.checkpoint is not None:
+                rank_zero_only(cut_back)(resumed, self.checkpoint.get(POSITION, {}))
+            kwargs["logger"] = [
+                RunLogger(folder, self._run_name(), number),
+                TensorBoardLogger(folder, self._run_name(), number, default_hp_metric=False),
+            ]
+        elif chosen.logger is None:
+            kwargs["logger"] = False
+        if self.subcommand == "fit" and chosen.logger is False and not chosen.fast_dev_run:
+            self._hold(Path(chosen.default_root_dir or ".") / "checkpoints")
+        if self.subcommand == "fit":
+            callbacks += self._own_callbacks(chosen, [*callbacks, *others])
+        if chosen.enable_model_summary is None:
+            kwargs["enable_model_summary"] = False  # RecipeCallback has one
+        if self.subcommand == "predict" and chosen.enable_progress_bar is None:
+            kwargs["enable_progress_bar"] = False  # stdout is for the predictions
+        callbacks += [RecipeCallback(self._run_name(), self.recipe), LogPosition()]
+        try:
+            trainer = super().instantiate_trainer(callbacks=callbacks, **kwargs)
+        except ValueError as error:  # such as the name of an accelerator or a strategy
+            raise ConfigurationError(f"trainer: {error}") from error
+        except ModuleNotFoundError as error:
+            if chosen.precision not in TRANSFORMER_ENGINE:
+                raise
+            message = f"trainer.precision {chosen.precision} needs a GPU from Hopper on, and: pip install 'transformer-engine[pytorch]'"
+            raise ConfigurationError(message) from error
+        self._check(trainer, str(chosen.precision))
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+        return trainer
+
+    def _callback_keys(self) -> list[str]:
+        """Return the keys of callbacks that have arguments of their own (`add_lightning_class_args`)."""
+        return self._parser(self.subcommand).callback_keys
+
+    def _own_callbacks(self, chosen: Any, others: list[Callback]) -> list[Callback]:
+        """Return the callbacks that every fit has, unless it has others of the same kind."""
+
+        def lacks(kind: type[Callback]) -> bool:
+            return not any(isinstance(callback, kind) for callback in others)
+
+        found: list[Callback] = []
+        if chosen.barebones:
+            return found
+        if chosen.enable_checkpointing is not False and lacks(ModelCheckpoint):
+            monitor = getattr(self.model, "monitor", None)
+            if isinstance(monitor, tuple) and chosen.limit_val_batches != 0:
+                found.append(ModelCheckpoint(filename="best", monitor=monitor[0], mode=monitor[1]))
+            found += [LastCheckpoint()] if lacks(LastCheckpoint) else []
+        if isinstance(self.model, Task):  # they repeat its steps and count its operations
+            found += [kind() for kind in (FiniteCheck, Throughput) if lacks(kind)]
+        return found
+
+    def _check(self, trainer: Trainer, precision: str) -> None:
+        if precision in ("16", "16-mixed") and isinstance(trainer.accelerator, CPUAccelerator):
+            raise ConfigurationError("trainer.precision 16-mixed needs a GPU; on a CPU, use bf16-mixed or 32-true")
+        reads_by_itself = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
+        if self.ckpt_path is not None and Path(self.ckpt_path).is_dir() and reads_by_itself and not isinstance(trainer.strategy, FSDP2):
+            raise ConfigurationError(
+                f"trainer.strategy: {type(trainer.strategy).__name__} would run code that a sharded checkpoint holds; use fsdp2 or ddp"
+            )
+
+    def _new_version(self, folder: Path) -> int:
+        """Create the folder of this run, and return its number; other processes of the run need none, since they write nothing."""
+        return self.claims.enter_context(new_run(folder)) if is_first() else 0
+
+    def _hold(self, folder: Path) -> None:
+        """Hold a folder that may serve many runs, one after another."""
+        if is_first():
+            folder.mkdir(parents=True, exist_ok=True)
+            self.claims.enter_context(owned(folder, say=say))
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        if subcommand == "fit" and self.trainer.is_global_zero:
+            print("\n".join(line for key, spec in self.specs.items() for line in outline(spec, role=key)))
+        try:
+            super()._run_subcommand(subcommand)
+        except Stopped as stop:
+            if subcommand == "fit":
+                name = self._run_name() if self.request.recipes and self.ckpt_path is None else None
+                stop.add_note(how_to_continue(self.trainer, self.program, self.request.given, resumable_as=name))
+            raise
+        advice = what_to_do_with(self.trainer, self.model, self.specs.get("data"), self.program) if subcommand == "fit" else None
+        if advice is not None and self.trainer.is_global_zero:
+            print(advice)
+
+    def predict(self, **kwargs: Any) -> None:
+        """Print one line for each prediction, or write them to the file of `--out`."""
+        if self.request.out is not None and self.trainer.world_size > 1:
+            raise ConfigurationError("--out is written by one process, which then has all predictions; add --trainer.devices 1")
+        with output(self.request.out) as file:
+            batches = cast(list[Any], self.trainer.predict(**kwargs) or [])
+            for batch in batches:
+                for line in batch if isinstance(batch, list) else [batch]:
+                    print(line, file=file)
+
+    def _run_name(self) -> str:
+        if self.request.recipes:
+            return run_name(self.request.recipes[0])
+        name = saved_recipe(self.checkpoint or {}).get("name")
+        return str(name) if is_run_name(name) else self.specs["model"].name
+
+    def _complete(self) -> dict[str, Any]:
+        """Return the whole recipe, without what is null by default."""
+        chosen = self._parsed(read_yaml(self.parser.dump(self.config, skip_unset=False), where="the parsed recipe"))
+        default = inspect.signature(self.trainer_class).parameters
+        trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or k not in default or default[k].default is not None}
+        imports = {IMPORTS: self.resolution.imports} if self.resolution.imports else {}
+        specs = {key: spec.plain() for key, spec in self.specs.items()}
+        return {**imports, **specs, **{k: v for k, v in chosen.items() if v is not None}, "trainer": trainer}
+
+
+def _listed(value: Any) -> list[Any]:
+    return [] if value is None else [*value] if isinstance(value, list | tuple) else [value]
