@@ -71,21 +71,6 @@ def label(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def layer(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return overrides as layers of a recipe, one for each key.
-
-    Example:
-        >>> layer({"model.stack.attention": "additive"})
-        [{'model': {'stack': {'attention': 'additive'}}}]
-    """
-    layers = []
-    for key, value in overrides.items():
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        layers.append(value)
-    return layers
-
-
 def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] = ()) -> list[Variant]:
     """Return the variants of a design; the first is the baseline.
 

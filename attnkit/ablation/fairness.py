@@ -1,7 +1,7 @@
 """What a careful reader would ask of a study, each with whether it holds; read from what is stored."""
 
+from attnkit.ablation.plan import read_question
 from attnkit.ablation.results import Results
-from attnkit.ablation.study import read_question
 
 Check = tuple[bool, str]
 

@@ -5,18 +5,17 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from attnkit.ablation.interaction import balanced
-from attnkit.ablation.study import SPECIAL
-
-if TYPE_CHECKING:
-    from attnkit.ablation.results import Results
+from attnkit.ablation.results import Results
+from attnkit.worker.folder import SPECIAL
 
 VERDICT_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equivalent": "#009E73", "inconclusive": "#777777"}
 VERDICT_MARKERS = {"better": "^", "worse": "v", "equivalent": "s", "inconclusive": "o"}
@@ -37,13 +36,14 @@ class Figure(NamedTuple):
     svg: str | None
 
 
-def figures(results: "Results") -> list[Figure]:
-    """Return all figures of a report that have something to show, in its order."""
+@lru_cache(maxsize=1)  # all forms of a report show the same figures
+def figures(results: Results) -> list[Figure]:
+    """Return the figures of a report that have data, in its order."""
     found = [forest(results), paired(results), *curves(results), cost_quality(results), lengths(results), *interaction_plots(results)]
     return [figure for figure in found if figure.svg is not None]
 
 
-def forest(results: "Results") -> Figure:
+def forest(results: Results) -> Figure:
     """Return the differences with their intervals; beyond 0 or within the margin of equivalence."""
     shown = [c for c in results.comparisons if c.mean is not None and not any(c.diverged)]
     if not shown:
@@ -65,7 +65,7 @@ def forest(results: "Results") -> Figure:
     return Figure("forest", title, svg.getvalue())
 
 
-def paired(results: "Results") -> Figure:
+def paired(results: Results) -> Figure:
     """Return every run as a dot; runs of one seed are joined."""
     names = [v.name for v in results.plan.variants]
     values = {name: results.values(name) for name in names}
@@ -88,7 +88,7 @@ def paired(results: "Results") -> Figure:
     return Figure("paired", "Every run; lines join those of one seed", svg.getvalue())
 
 
-def curves(results: "Results") -> Iterator[Figure]:
+def curves(results: Results) -> Iterator[Figure]:
     """Yield the learning curves by tokens and by time: a line for each variant, its mean over seeds."""
     metric = results.study.metric if results.study.metric.startswith("val/") else _logged(results)
     seconds = "seconds of training, by the processor" if results.clocks() == {"processor"} else "seconds of training"
@@ -105,14 +105,14 @@ def curves(results: "Results") -> Iterator[Figure]:
         yield Figure(f"curves_{axis}", f"Learning curves by {'time' if axis == 'seconds' else axis}", _if_drawn(axes, svg))
 
 
-def _logged(results: "Results") -> str:
+def _logged(results: Results) -> str:
     """Return the metric of validation that is the study's metric of the test, or else the loss."""
     wanted = results.study.metric.replace("test/", "val/")
     points = [point for result in results.result.values() for point in result.get("curve", [])]
     return wanted if any(_is_number(point.get(wanted)) for point in points) else "val/loss"
 
 
-def _mean_curve(results: "Results", variant: str, axis: str, metric: str) -> list[tuple[float, float]]:
+def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> list[tuple[float, float]]:
     keys = results.plan.key_by_variant
     found = [results.result[keys[variant, seed]].get("curve", []) for seed in results.study.seeds]
     lines: list[list[dict[str, Any]]] = [curve for curve in found if curve and all(_is_number(p.get(metric)) for p in curve)]
@@ -121,7 +121,7 @@ def _mean_curve(results: "Results", variant: str, axis: str, metric: str) -> lis
     ]
 
 
-def cost_quality(results: "Results") -> Figure:
+def cost_quality(results: Results) -> Figure:
     """Return the metric over what training cost: the operations of all steps, or the parameters where these were not counted."""
     names = [v.name for v in results.plan.variants]
     label = "FLOPs of training"
@@ -145,7 +145,7 @@ def cost_quality(results: "Results") -> Figure:
     return Figure("cost_quality", "Cost and quality; bars from the best seed to the worst", _if_drawn(axes, svg))
 
 
-def lengths(results: "Results") -> Figure:
+def lengths(results: Results) -> Figure:
     """Return the metric by length of the source or the target, where the study asks for it."""
     side = results.study.lengths
     title = f"By length of the {side}"
@@ -167,7 +167,7 @@ def lengths(results: "Results") -> Figure:
     return Figure("lengths", title, _if_drawn(axes, svg))
 
 
-def interaction_plots(results: "Results") -> Iterator[Figure]:
+def interaction_plots(results: Results) -> Iterator[Figure]:
     """Yield a figure for each two factors of a full design: means over seeds, and over other factors as `balanced` has them."""
     if not results.interactions:
         return
@@ -190,7 +190,7 @@ def interaction_plots(results: "Results") -> Iterator[Figure]:
         yield Figure(f"interaction_{across}_{lines}", f"{across} and {lines}: lines that are not parallel interact", _if_drawn(axes, svg))
 
 
-def _looks(results: "Results") -> Iterator[tuple[str, dict[str, Any]]]:
+def _looks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each variant, and how it is drawn: in a full design, colours, lines and markers are the levels of its first three factors."""
     factors = results.study.factors if results.study.design == "full" else ()
     levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in factors}
@@ -212,7 +212,7 @@ def _look(colour: int, style: int, marker: int) -> dict[str, Any]:
     }
 
 
-def _legend_height(results: "Results") -> float:
+def _legend_height(results: Results) -> float:
     """Return the inches that a legend of all variants takes."""
     names = [variant.name for variant in results.plan.variants]
     return sum(0.2 + 0.14 * _wrapped(name).count("\n") for name in names) / _columns(names) + 0.2

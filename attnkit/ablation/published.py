@@ -28,7 +28,8 @@ def published(results: Results) -> PublishedTable | None:
     if study.published is None:
         return None
     summary = {row["variant"]: row for row in results.summary().to_dict("records")}
-    theirs, sign = study.published.rows, 1.0 if study.published.better == "higher" else -1.0
+    theirs = {variant: next(iter(row.items())) for variant, row in study.published.rows.items()}
+    sign = 1.0 if study.published.better == "higher" else -1.0
     rows: list[tuple[bool, tuple[str, ...]]] = []
     agreed: list[bool] = []
     pairs: list[tuple[float, float]] = []

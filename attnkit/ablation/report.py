@@ -11,11 +11,12 @@ from jinja2 import Environment, PackageLoader
 
 from attnkit.ablation import escape
 from attnkit.ablation.fairness import checklist
+from attnkit.ablation.figures import figures
 from attnkit.ablation.methods import methods
 from attnkit.ablation.published import published
 from attnkit.ablation.results import COSTS, Results, p_text
 from attnkit.ablation.statistics import Comparison
-from attnkit.ablation.store import write_text
+from attnkit.files import atomic
 
 HEADERS = (
     "variant",
@@ -87,14 +88,17 @@ def _si(value: float | None) -> str:
     return f"{scaled:g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}"
 
 
-TUNING = "The metric of tuning, its mean over the seeds of tuning, for each value; a run that diverged makes it infinite."
+TUNING = "The metric of tuning for each value, averaged over the seeds of tuning."
 
 
 def tuning(results: Results) -> tuple[tuple[str, ...], list[Row]]:
     """Return the headers and the rows of what tuning found; empty if nothing was tuned."""
     tuned = results.plan.tuned
     values = [str(value) for value, _ in next(iter(tuned.values())).means] if tuned else []
-    table = [(False, (name, str(found.value), *(f"{mean:.4g}" for _, mean in found.means))) for name, found in tuned.items()]
+    table = [
+        (False, (name, str(found.value), *("diverged" if mean is None else f"{mean:.4g}" for _, mean in found.means)))
+        for name, found in tuned.items()
+    ]
     return ("variant", "chosen", *values), table
 
 
@@ -134,7 +138,7 @@ def markdown(results: Results) -> str:
     lines = [f"# {results.study.name}", "", escape.markdown(subtitle(results)), ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
     lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), LEGEND, ""]
-    for figure in results.figures:
+    for figure in figures(results):
         title = escape.markdown(figure.title)
         lines += [f"### {title}", "", f"![{title}](figures/{figure.name}.svg)", ""]
     if results.interactions:
@@ -201,7 +205,7 @@ def page(results: Results) -> str:
         verdicts=list(zip([*(c.verdict for c in results.comparisons), *results.same], results.sentences(), strict=True)),
         headers=HEADERS,
         rows=rows(results),
-        figures=results.figures,
+        figures=figures(results),
         counts=count_verdicts(results),
         subtitle=subtitle(results),
         bold=BOLD,
@@ -222,15 +226,20 @@ def page(results: Results) -> str:
     )
 
 
-def write_report(results: Results, folder: Path) -> Path:
-    """Write all forms of the report; return the path of the page."""
-    for figure in results.figures:
-        write_text(folder / "figures" / f"{figure.name}.svg", figure.svg or "")
-    write_text(folder / "report.md", markdown(results))
-    write_text(folder / "report.tex", latex(results))
-    write_text(folder / "report.csv", escape.csv(results.summary()))
-    write_text(folder / "runs.csv", escape.csv(results.frame()))
-    write_text(folder / "report.html", page(results))
+def write_report(results: Results, folder: Path | None = None) -> Path:
+    """Write all forms of the report; return the path of the page.
+
+    Args:
+        results: Of the study.
+        folder: Where to write (default: the folder of the study).
+    """
+    folder = folder or results.plan.study_folder
+    files = {f"figures/{figure.name}.svg": figure.svg or "" for figure in figures(results)}
+    files |= {"report.md": markdown(results), "report.tex": latex(results), "report.html": page(results)}
+    files |= {"report.csv": escape.csv(results.summary()), "runs.csv": escape.csv(results.frame())}
+    for name, text in files.items():
+        with atomic(folder / name) as draft:
+            draft.write_text(text, encoding="utf-8")
     return folder / "report.html"
 
 

@@ -6,19 +6,16 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from attnkit.ablation.interaction import interactions
 from attnkit.ablation.plan import Plan, Run
+from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, compare, judge
-from attnkit.ablation.store import read_json, result_of, status_of
-from attnkit.ablation.study import Study
 from attnkit.registry import ConfigurationError
-
-if TYPE_CHECKING:
-    from attnkit.ablation.figures import Figure
+from attnkit.worker.folder import read_json, result_of, status_of
 
 COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory")
 """What a training costs: operations for each token, and in total; its speed; the most bytes that its process held."""
@@ -227,19 +224,6 @@ class Results:
         same = [f"{variant} is the same composition as {reference}" for variant, reference in self.same.items()]
         return [*(sentence(c, self.study) for c in self.comparisons), *same]
 
-    @cached_property
-    def figures(self) -> "list[Figure]":
-        """The figures of the report that have something to show: the name, the title and the SVG of each."""
-        from attnkit.ablation.figures import figures
-
-        return figures(self)
-
-    def report(self, folder: str | Path | None = None) -> Path:
-        """Write `report.html`, `.md`, `.tex`, `.csv`, `runs.csv` and the figures; return the path of the page."""
-        from attnkit.ablation.report import write_report
-
-        return write_report(self, Path(folder) if folder is not None else self.plan.study_folder)
-
     def _repr_html_(self) -> str:
         return str(self.frame().to_html())
 
@@ -253,13 +237,13 @@ def _environment(run: Path) -> str:
     return ", ".join(f"{k} {v}" for k, v in found.items()) if isinstance(found, dict) else ""
 
 
-def sentence(c: Comparison, study: Study) -> str:
+def sentence(c: Comparison, study: StudySpec) -> str:
     """Return a verdict in words.
 
     Example:
         >>> from attnkit.ablation.statistics import judge, compare
         >>> [c] = judge([compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})])
-        >>> sentence(c, Study(name="s", recipe="r", design="list", variants=(None,)))
+        >>> sentence(c, StudySpec(name="s", recipe="r", design="list", variants=(None,)))
         'a is better than b: val/loss -0.5 (95% interval -0.748 to -0.252, adjusted p 0.013, 3 pairs)'
     """
     word = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}

@@ -3,20 +3,21 @@
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attnkit.ablation import Study
-from attnkit.ablation.engine import edges, retry, run_plan
-from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
-from attnkit.ablation.plan import Plan, Run, add_seeds, differences, stored_plan
-from attnkit.ablation.probe import Estimate, estimate
+from attnkit.ablation.engine import edges, retry, run_plan, told_when_full
+from attnkit.ablation.estimate import Estimate, estimate
+from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
+from attnkit.ablation.planning import differences
 from attnkit.ablation.progress import Progress, clock, shown
-from attnkit.ablation.store import result_of, status_of, told_when_full, write_json
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.worker.folder import result_of, status_of, write_json
+from attnkit.worker.job import RUN, Job
+from attnkit.worker.launch import LAUNCHERS, read_engine
 
 Options = argparse.Namespace
 EXTRA = ("jinja2", "matplotlib", "pandas", "scipy", "statsmodels")
@@ -155,8 +156,9 @@ def reproduce(options: Options) -> int:
     again = planned.folder / "reproduced" / one.key
     shutil.rmtree(again, ignore_errors=True)
     write_json(again / "job.json", one.job)
-    if subprocess.run([sys.executable, "-m", WORKER, str(again)], check=False).returncode:
-        raise ConfigurationError(f"the run {again} failed; its message is above")
+    if code := Job(folder=again.absolute(), directory=Path.cwd(), worker=RUN, timeout=planned.study.timeout).carry_out():
+        message = status_of(again).get("message", f"exit status {code}")
+        raise ConfigurationError(f"the run failed: {message}. {again / 'stderr.txt'} says more")
     new, stored = (result_of(folder) for folder in (again, planned.run_folder(one.key)))
     if not stored:
         print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
@@ -226,7 +228,7 @@ def _plan(options: Options) -> Plan:
 def _answered(options: Options) -> Plan:
     """Return the plan as it was when its runs were begun, whatever the code makes of the study now; if there is none, the plan now."""
     study, folder = Study.from_yaml(options.study), Path(options.folder)
-    return stored_plan(study.with_added_seeds(folder), folder) or study.plan(folder)
+    return stored_plan(with_added_seeds(study, folder), folder) or study.plan(folder)
 
 
 def _aside(line: str) -> None:
@@ -277,12 +279,12 @@ def _budget(planned: Plan) -> str:
 
 
 def _report(planned: Plan) -> int:
+    from attnkit.ablation.report import write_report
     from attnkit.ablation.results import Results
 
     results = Results(planned)
     print("\n".join(results.sentences()))
-    page = results.report()
-    print(f"Report: {page}")
+    print(f"Report: {write_report(results)}")
     return 0 if results.complete else 1
 
 

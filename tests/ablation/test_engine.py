@@ -19,11 +19,11 @@ import pytest
 from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.plan import Plan, add_seeds
-from attnkit.ablation.report import markdown, page
+from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.results import Results
-from attnkit.ablation.store import status_of, write_json
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import status_of, write_json
 from tests.ablation.conftest import study
 
 Use = Callable[[str], None]
@@ -53,11 +53,11 @@ def test_all_run_once_and_running_again_repeats_nothing(worker: Use) -> None:
     assert {found and found[2] for found in ended} == {
         f"{run.variants[0]} seed {run.seed}" for run in plan.runs
     }  # in any order: two at once
-    assert said[-1] == "9 of 9 runs are finished already"
+    assert said[-1] == "9 of 9 runs are already finished"
 
 
 def test_from_python_a_study_runs_and_reports_in_one_line(worker: Use) -> None:
-    written = study().run("runs", jobs=2).report()
+    written = write_report(study().run("runs", jobs=2))
     assert written == Path("runs/s/report.html")
     assert "Not every run" not in written.read_text(encoding="utf-8")
     assert len(study().run("runs").frame()) == 9
@@ -323,11 +323,11 @@ def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
 ENGINE = """
 import pathlib, sys
 from attnkit.ablation import engine
-from attnkit.ablation.inspection import Inspection
-import attnkit.ablation.plan as planning
+from attnkit.worker.answers import Inspection
+import attnkit.ablation.planning as planning
 planning.inspect = lambda recipe, compositions, **_: [
-    Inspection(recipe={"model": layers, "data": {"name": "d"}}, parameters=10, takes_seed=True) for layers in compositions]
-engine.WORKER = "fake_worker"
+    Inspection(recipe={"model": over, "data": {"name": "d"}}, parameters=10, takes_seed=True) for over in compositions]
+engine.RUN = "fake_worker"
 from tests.ablation.conftest import study
 engine.run_plan(study(seeds=10).plan(pathlib.Path("runs")), jobs=2)
 """

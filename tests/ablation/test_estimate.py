@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
-from attnkit.ablation import probe
+from attnkit.ablation import estimate as estimates
+from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan
-from attnkit.ablation.probe import estimate
-from attnkit.ablation.store import write_json
 from attnkit.cli.ablate import ablate
+from attnkit.worker.folder import write_json
 from tests.ablation.conftest import STUDY, study
 
 PROBER = """
 import json, os, sys, time
-question = json.load(sys.stdin)
+question = json.load(open(sys.argv[1] + "/job.json"))
 with open("asked.txt", "a") as file:
     file.write("".join(json.dumps(job["recipe"]["model"]) + chr(10) for job in question["jobs"]))
 for number, job in enumerate(question["jobs"]):
@@ -36,7 +36,7 @@ def prober(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Call
 
     def use(body: str = "pass") -> None:
         (folder / "fake_prober.py").write_text(PROBER.replace("BODY", body), encoding="utf-8")
-        monkeypatch.setattr(probe, "PROBER", "fake_prober")
+        monkeypatch.setattr(estimates, "PROBE", "fake_prober")
 
     use()
     return use
@@ -78,7 +78,7 @@ def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: 
     inspections = {v.name: replace(plan.inspections[v.name], parameters=n) for v, n in zip(plan.variants, sizes, strict=True)}
     plan = replace(plan, inspections=inspections)
     found = estimate(plan, probe=True)
-    assert asked() == len(found.probes) == probe.MOST
+    assert asked() == len(found.probes) == estimates.MOST
     assert "baseline" in found.probes
     assert set(found.seconds) == {v.name for v in plan.variants}
     assert set(found.taken) == set(found.seconds) - set(found.probes)
@@ -87,7 +87,7 @@ def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: 
         assert gaps[other] == min(gaps.values())
         assert found.seconds[name] == found.seconds[other]
     estimate(plan, probe=True)
-    assert asked() == probe.MOST  # one sample is enough
+    assert asked() == estimates.MOST  # one sample is enough
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: 
 )
 def test_a_probe_that_fails_is_told_and_fails_nothing(prober: Any, monkeypatch: pytest.MonkeyPatch, body: str, message: str) -> None:
     prober(body)
-    monkeypatch.setattr(probe, "PATIENCE", 3.0)
+    monkeypatch.setattr(estimates, "PATIENCE", 3.0)
     found = estimate(planned(), probe=True)
     assert found.seconds["baseline"] == 12.0
     assert message in found.failed["position=none"]
@@ -126,5 +126,5 @@ def test_a_plan_says_how_long_and_by_what(prober: Any, capsys: pytest.CaptureFix
 
 
 def test_nothing_of_it_imports_torch() -> None:
-    program = "import sys; import attnkit.ablation.probe; assert 'torch' not in sys.modules"
+    program = "import sys; import attnkit.ablation.estimate; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

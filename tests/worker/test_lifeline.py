@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.ablation.launch import DRIVEN
-from attnkit.ablation.store import read_json
-from attnkit.cli import lifeline
+from attnkit.worker import lifeline
+from attnkit.worker.folder import read_json
+from attnkit.worker.lifeline import DRIVEN
 
 SIGTERM = signal.SIGTERM
 
@@ -83,13 +83,13 @@ def test_a_deadline_holds_though_the_driver_does_nothing(tmp_path: Path, driven:
 DRIVER = """
 import sys
 from pathlib import Path
-from attnkit.ablation.launch import Job
+from attnkit.worker.job import Job
 Job(folder=Path(sys.argv[1]), directory=Path.cwd(), worker="waiting").carry_out()
 """
 WAITING = """
 import os, sys, time
 from pathlib import Path
-from attnkit.cli.lifeline import hold_on
+from attnkit.worker.lifeline import hold_on
 hold_on(Path(sys.argv[1]), sys.argv[2:])
 Path("pid.part").write_text(str(os.getpid())); os.replace("pid.part", "pid")
 time.sleep(120)
@@ -112,4 +112,4 @@ def test_a_driver_that_is_killed_takes_its_worker_with_it(tmp_path: Path, monkey
     while Path("/proc", pid).exists() and Path("/proc", pid, "stat").read_text().split()[2] != "Z":
         assert time.monotonic() < deadline + 60
         time.sleep(0.02)
-    assert "the process that began this run is gone" in (tmp_path / "run/stderr.txt").read_text()
+    assert "the process that started this one is gone" in (tmp_path / "run/stderr.txt").read_text()

@@ -1,137 +1,55 @@
-"""Where runs are carried out: by processes here, by SLURM or by Ray. Each calls `Job.carry_out`: a run is the same everywhere. No torch.
+"""Where jobs are carried out: by processes of this machine, by SLURM or by Ray. Each calls `Job.carry_out`. No torch.
 
-A launcher's `submit` returns what has `done()` and `result()`, as a `concurrent.futures.Future` has; `close` ends what still goes on.
 The folder of results and the current folder must be the same on all machines.
 """
 
 import inspect
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
-from attnkit.ablation.store import FINAL, status_of, write_json
 from attnkit.registry import ConfigurationError, nearest
-
-WORKER = "attnkit.cli.cell"
-POLL = 0.05
-GRACE = 10
-"""Seconds between asking a process to end, when it saves a checkpoint, and ending it."""
-
-DRIVEN = "--driven"
-"""Tells a worker that its stdin ends when the process that began it does, however that ends: then it has to end too."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A run, as it is sent to where it is carried out.
-
-    Attributes:
-        folder: Of the run.
-        directory: The current folder of its process: paths in recipes may be relative to it.
-        gpu: The only GPU that it sees; None: all that are there.
-        timeout: Seconds after which it is ended.
-        worker: The module that is the process.
-    """
-
-    folder: Path
-    directory: Path
-    gpu: int | None = None
-    timeout: float | None = None
-    worker: str = WORKER
-
-    def carry_out(self, stop: Event | None = None) -> int:
-        """Begin the process, wait for it, and write down how it ended if it did not itself; return its exit status."""
-        environment = dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.gpu is not None else {})
-        limit = [f"--timeout={self.timeout}"] if self.timeout is not None else []
-        command = [sys.executable, "-m", self.worker, str(self.folder), DRIVEN, *limit]
-        with (self.folder / "stdout.txt").open("ab") as out, (self.folder / "stderr.txt").open("ab") as err:
-            process = subprocess.Popen(
-                command, cwd=self.directory, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment, start_new_session=True
-            )
-        try:
-            return self._wait(process, stop)
-        finally:
-            _end(process)
-            assert process.stdin is not None
-            process.stdin.close()
-
-    def _wait(self, process: subprocess.Popen[bytes], stop: Event | None) -> int:
-        began = time.monotonic()
-        while stop is None or not stop.is_set():
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(POLL)
-            if self.timeout is not None and time.monotonic() - began > self.timeout:
-                _end(process)
-                note(self.folder, "timeout", took_too_long(self.timeout))
-                break
-        return -signal.SIGTERM
-
-
-def note(folder: Path, kind: str, message: str) -> None:
-    """Write down that a run failed, unless there is an outcome."""
-    if status_of(folder)["status"] not in FINAL:
-        write_json(folder / "status.json", {"status": "failed", "kind": kind, "message": message})
-
-
-def took_too_long(timeout: float) -> str:
-    """Return the message of a run that was ended."""
-    return f"took more than {timeout:g} s"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children, if they are not over yet: at first so that they can save a checkpoint."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # loaders of data, other ranks
-    process.wait()
+from attnkit.worker.job import POLL, Job
+from attnkit.worker.lifeline import GRACE
 
 
 class Handle(Protocol):
-    """A run that was submitted."""
+    """A job that was submitted; futures are such."""
 
     def done(self) -> bool:
-        """Return whether it is over."""
+        """Return whether it has ended."""
 
     def result(self) -> int:
-        """Return the exit status. Raises what went wrong with the machine that it was on."""
+        """Return the exit status. Raises the error of the machine that it was on."""
 
 
 class Launcher(Protocol):
-    """Where runs are carried out."""
+    """Where jobs are carried out."""
 
     def submit(self, job: Job) -> Handle:
-        """Begin a run, now or when there is room."""
+        """Start a job, now or when there is room."""
 
     def close(self) -> None:
-        """End what still goes on, so that it can be continued."""
+        """End the jobs that still run, in a way that lets them be continued."""
 
 
 class Local:
     """Processes on this machine."""
 
     def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(max_workers=1024)  # a thread waits for a process; the engine decides how many at once
+        self.pool = ThreadPoolExecutor(max_workers=1024)  # a thread waits for a process; the engine limits how many run at a time
         self.stop = Event()
 
     def submit(self, job: Job) -> Handle:
-        """Begin a run."""
+        """Start a job."""
         return self.pool.submit(job.carry_out, self.stop)
 
     def close(self) -> None:
-        """End what still goes on."""
+        """End the jobs that still run."""
         self.stop.set()
         self.pool.shutdown()
 
@@ -142,7 +60,7 @@ class Slurm:
     Args:
         cluster: `slurm`, or `local` to try it without one.
         partition: Where the jobs queue.
-        time: Minutes that a run may take. One that takes longer is killed, and goes on from its checkpoint if the study retries that.
+        time: Minutes that a run may take. One that takes longer is killed, and continues from its checkpoint if the study retries that.
         cpus: For each run.
         gpus: For each run.
         memory: In GB, for each run.
@@ -155,7 +73,7 @@ class Slurm:
 
         self.jobs: list[Any] = []
         if cluster == "local" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # submitit cancels its local jobs by SIGINT, which they would ignore too: a shell's `&` begins commands so
+            # submitit cancels its local jobs by SIGINT, which they would ignore too: a shell's `&` starts commands like that
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             self.executor = submitit.AutoExecutor(folder=Path("runs/submitit").absolute(), cluster=cluster)
@@ -167,13 +85,13 @@ class Slurm:
         )
 
     def submit(self, job: Job) -> Handle:
-        """Put a run into the queue."""
+        """Put a job into the queue."""
         self.jobs.append(self.executor.submit(job.carry_out))
         handle: Handle = self.jobs[-1]
         return handle
 
     def close(self) -> None:
-        """Cancel what still goes on."""
+        """Cancel the jobs that have not ended."""
         left = [job for job in self.jobs if not job.done()]
         for job in left:
             job.cancel(check=False)
@@ -186,7 +104,7 @@ class Ray:
     """Tasks of a Ray cluster.
 
     Args:
-        address: Of the cluster; None: one that is begun on this machine, for this study.
+        address: Of the cluster; None: a cluster that is started on this machine for this study.
         cpus: For each run.
         gpus: For each run.
     """
@@ -200,16 +118,17 @@ class Ray:
         self.remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
 
     def submit(self, job: Job) -> Handle:
-        """Begin a run when there is room."""
+        """Start a job when there is room."""
         self.references.append(self.remote.remote(job))
         handle: Handle = self.references[-1].future()
         return handle
 
     def close(self) -> None:
-        """Cancel what still goes on, and leave the cluster."""
+        """Cancel the jobs that have not ended, and leave the cluster."""
         for reference in self.references:
             self.ray.cancel(reference)
-        self.ray.wait(self.references, num_returns=len(self.references), timeout=GRACE) if self.references else None
+        if self.references:
+            self.ray.wait(self.references, num_returns=len(self.references), timeout=GRACE)
         self.ray.shutdown()
 
 
@@ -222,7 +141,7 @@ LAUNCHERS: Mapping[str, tuple[type, str]] = {"local": (Local, ""), "slurm": (Slu
 
 
 def read_engine(given: Any) -> dict[str, Any]:
-    """Return the engine that a study file or `--engine` names: a name, or a mapping of a name and arguments.
+    """Return the engine of a study file or of `--engine`: a name, or a mapping of a name and arguments.
 
     Raises:
         ConfigurationError: There is no such engine, or it has no such argument.
@@ -248,7 +167,7 @@ def read_engine(given: Any) -> dict[str, Any]:
 
 
 def launcher(spec: Mapping[str, Any]) -> Launcher:
-    """Return where runs are carried out.
+    """Return where jobs are carried out.
 
     Args:
         spec: As `read_engine` returns it.

@@ -17,10 +17,12 @@ import yaml
 
 from attnkit.ablation import Study
 from attnkit.ablation.results import Results
-from attnkit.ablation.store import read_json, status_of, write_json
-from attnkit.cli import cell
-from attnkit.cli.inspection import Inspector
 from attnkit.ownership import owned
+from attnkit.worker import recorder as recording
+from attnkit.worker.folder import BUSY, read_json, status_of, write_json
+from attnkit.worker.inspection import Inspector
+from attnkit.worker.recorder import Recorder
+from attnkit.worker.run import main
 from tests.ablation.conftest import SEEDS, STUDY
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
@@ -34,7 +36,7 @@ def run(name: str, *layers: dict[str, Any], seeds: dict[str, int] = SEEDS, test:
     recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed(layers)
     recipe["data"]["seed"] = seeds["data"]
     write_json(folder / "job.json", {"recipe": recipe, "seeds": seeds, "test": test})
-    cell.main(folder)
+    main(folder)
     return dict(read_json(folder / "result.json") or {})
 
 
@@ -62,19 +64,19 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.M
     class CutError(Exception):
         pass
 
-    end = cell.Recorder.on_train_batch_end
+    end = Recorder.on_train_batch_end
 
-    def cut(self: cell.Recorder, trainer: Any, *others: Any) -> None:
+    def cut(self: Recorder, trainer: Any, *others: Any) -> None:
         end(self, trainer, *others)
         if trainer.current_epoch == 1:
             raise CutError
 
     with monkeypatch.context() as patch:
-        patch.setattr(cell.Recorder, "on_train_batch_end", cut)
+        patch.setattr(Recorder, "on_train_batch_end", cut)
         run("cut")
     assert status_of(Path("cut"))["kind"] == "error"
     Path("cut/status.json").unlink()
-    cell.main(Path("cut").absolute())
+    main(Path("cut").absolute())
     resumed = read_json(Path("cut/result.json"))
     assert status_of(Path("cut"))["status"] == "ok"
     for key in ("metrics", "batches", "batch_hash", "tokens"):
@@ -83,18 +85,18 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.M
 
 
 def test_a_run_that_is_asked_to_end_saves_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = cell.Recorder.on_train_batch_end
+    end = Recorder.on_train_batch_end
 
-    def asked(self: cell.Recorder, trainer: Any, *others: Any) -> None:
+    def asked(self: Recorder, trainer: Any, *others: Any) -> None:
         end(self, trainer, *others)
         if trainer.global_step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", asked)
+    monkeypatch.setattr(Recorder, "on_train_batch_end", asked)
     run("asked")
     assert not Path("asked/status.json").exists()  # so that it goes on
     assert torch.load("asked/checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
-    assert cell.main(Path("asked").absolute()) == 0
+    assert main(Path("asked").absolute()) == 0
     assert status_of(Path("asked"))["status"] == "ok"
 
 
@@ -102,7 +104,7 @@ def test_a_run_of_which_a_process_died_counts_as_killed(monkeypatch: pytest.Monk
     def lose(*_: Any) -> None:
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
 
-    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", lose)
+    monkeypatch.setattr(Recorder, "on_train_batch_end", lose)
     with pytest.raises(SystemExit):
         run("lost")
     assert status_of(Path("lost"))["kind"] == "killed"
@@ -148,7 +150,7 @@ def test_a_result_says_what_the_run_cost() -> None:
 
 def test_processes_with_other_examples_draw_another_dropout() -> None:
     def drawn(*, rank: int, batches: int) -> list[float]:
-        recorder = cell.Recorder(SEEDS)
+        recorder = Recorder(SEEDS)
         recorder.batches = batches
         trainer: Any = SimpleNamespace(distributed_sampler_kwargs={"num_replicas": 2, "rank": rank})
         recorder.on_train_batch_start(trainer, torch.nn.Module(), None, 0)
@@ -161,8 +163,8 @@ def test_processes_with_other_examples_draw_another_dropout() -> None:
 
 def test_validation_takes_no_time_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(cell, "now", lambda: clock[0])
-    recorder, batch = cell.Recorder(SEEDS), {"src": torch.tensor([[5, 2]])}
+    monkeypatch.setattr(recording, "now", lambda: clock[0])
+    recorder, batch = Recorder(SEEDS), {"src": torch.tensor([[5, 2]])}
     trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={}, global_step=1, distributed_sampler_kwargs=None)
     task: Any = SimpleNamespace(device=torch.device("cpu"))
     for training, validation in ((5.0, 60.0), (7.0, 80.0)):
@@ -187,7 +189,7 @@ def test_a_wrong_recipe_is_a_failed_run_with_its_message() -> None:
 def test_a_run_that_another_process_is_at_is_left_alone() -> None:
     Path("busy").mkdir()
     with owned(Path("busy")):
-        assert cell.main(Path("busy")) == cell.BUSY
+        assert main(Path("busy")) == BUSY
 
 
 def test_an_inspection_says_what_is_wrong_and_what_cannot_be() -> None:

@@ -1,4 +1,4 @@
-"""The second process of a study's plan: reads compositions as JSON from stdin, and answers each in a line of JSON on stdout."""
+"""The inspection of a plan: answers each composition in FOLDER/job.json in a line of JSON on stdout."""
 
 import contextlib
 import inspect
@@ -6,26 +6,28 @@ import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 
-from attnkit.ablation.design import layer
 from attnkit.cli.composition import complete_recipe
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.profile.flops import batch_flops, forward_flops
 from attnkit.recipe import merge, read_recipe
 from attnkit.registry import ConfigurationError, datasets, nearest, tasks
+from attnkit.worker.folder import read_json
+from attnkit.worker.lifeline import hold_on
 
 MOST_WIDTH = 1 << 16
 
 
 class Inspector:
-    """Builds compositions of one recipe without memory.
+    """Builds compositions of one recipe on the meta device.
 
     Args:
         recipe: The file, or the short name.
-        match: The fields of `attnkit.ablation.study.Match`, or None.
+        match: `on`, `adjust` and `tolerance` of the study's `match`, or None.
         baseline: The layers of the composition to whose size others are matched.
     """
 
@@ -37,7 +39,7 @@ class Inspector:
         self.target = self.measure(self.completed(baseline)[0]) if match else 0
 
     def answer(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the fields of an `attnkit.ablation.inspection.Inspection`."""
+        """Return the fields of an `attnkit.worker.answers.Inspection`."""
         try:
             recipe, notes = self.completed(layers)
         except ConfigurationError as error:
@@ -46,10 +48,10 @@ class Inspector:
             adjusted = None
             if self.match and self.measure(recipe) != self.target:
                 adjusted = self.solved(layers)
-                recipe, notes = self.completed([*layers, *layer({self.match["adjust"]: adjusted})])
+                recipe, notes = self.completed([*layers, *layered({self.match["adjust"]: adjusted})])
                 gap = self.measure(recipe) / self.target - 1
                 if abs(gap) > self.match["tolerance"]:
-                    message = f"match: {self.match['adjust']}={adjusted} comes nearest, but is {gap:+.1%} away in {self.match['on']}"
+                    message = f"match: {self.match['adjust']}={adjusted} is nearest, but still {gap:+.1%} off in {self.match['on']}"
                     return {"error": message, "kind": "illegal"}
             sizes = {"parameters": self.parameters(recipe), "flops": self.flops(recipe) if self.counts_flops else None}
         except ValueError as error:  # a ConfigurationError is one too
@@ -113,7 +115,7 @@ class Inspector:
         key = self.match["adjust"]
 
         def size(width: int) -> int:
-            return self.measure(self.completed([*layers, *layer({key: width})])[0])
+            return self.measure(self.completed([*layers, *layered({key: width})])[0])
 
         low, high = 1, 2
         while size(high) < self.target:
@@ -128,15 +130,30 @@ class Inspector:
         return min((low, high), key=lambda width: abs(size(width) - self.target))
 
 
-def main() -> int:
-    """Answer the question on stdin."""
-    question = json.load(sys.stdin)
+def layered(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return overrides by dotted key as layers of a recipe, one for each key.
+
+    Example:
+        >>> layered({"model.stack.attention": "additive"})
+        [{'model': {'stack': {'attention': 'additive'}}}]
+    """
+    layers = []
+    for key, value in overrides.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        layers.append(value)
+    return layers
+
+
+def main(folder: Path) -> int:
+    """Answer the question in a folder."""
+    question = read_json(folder / "job.json")
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # what components print is no answer
-            inspector = Inspector(question["recipe"], match=question["match"], baseline=question["baseline"])
-        for layers in question["compositions"]:
+        with contextlib.redirect_stdout(io.StringIO()):  # components may print
+            inspector = Inspector(question["recipe"], match=question["match"], baseline=layered(question["baseline"]))
+        for overrides in question["compositions"]:
             with contextlib.redirect_stdout(io.StringIO()):
-                answer = inspector.answer(layers)
+                answer = inspector.answer(layered(overrides))
             print(json.dumps(answer), flush=True)
     except ConfigurationError as error:
         print(f"attnkit: error: {error}", file=sys.stderr)
@@ -145,4 +162,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    hold_on(Path(sys.argv[1]), sys.argv[2:])
+    sys.exit(main(Path(sys.argv[1])))
