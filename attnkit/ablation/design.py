@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from attnkit.registry import ConfigurationError, nearest
 
-Design = Literal["one_factor", "full", "minus_one", "cumulative", "list"]
+Design = Literal["one_factor", "full_factorial", "leave_one_out", "cumulative", "list"]
 DESIGNS: tuple[str, ...] = get_args(Design)
 Choices = tuple[tuple[str, str], ...]
 """The level of each factor, in the order of the factors."""
@@ -75,13 +75,13 @@ def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] 
     """Return the variants of a design; the first is the baseline.
 
     - `one_factor`: the baseline, and each level of each factor alone.
-    - `full`: every combination of levels, each against the baseline.
-    - `minus_one`: all factors at their level, and all but one, against all.
+    - `full_factorial`: every combination of levels, each against the baseline.
+    - `leave_one_out`: all factors at their level, and all but one, against all.
     - `cumulative`: one factor after another is set to its level and stays; each step against the one before.
     - `list`: the baseline and the variants that the file lists.
 
     Raises:
-        ConfigurationError: `minus_one` and `cumulative` take one level for each factor.
+        ConfigurationError: `leave_one_out` and `cumulative` take one level for each factor.
 
     Example:
         >>> heads = Factor(name="heads", baseline=Level(label="2"), levels=(Level(label="4", overrides={"model.stack.num_heads": 4}),))
@@ -91,19 +91,21 @@ def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] 
     base = {f.name: f.baseline for f in factors}
     if design == "list":
         return [Variant(name="baseline"), *listed]
-    if design in ("minus_one", "cumulative") and (many := [f.name for f in factors if len(f.levels) != 1]):
+    if design in ("leave_one_out", "cumulative") and (many := [f.name for f in factors if len(f.levels) != 1]):
         raise ConfigurationError(
-            f"the design {design} takes one level for each factor, but {many[0]!r} has several; use one_factor or full"
+            f"the design {design} takes one level for each factor, but {many[0]!r} has several; use one_factor or full_factorial"
         )
     if design == "one_factor":
         return [_variant(base, base), *(_variant(base | {f.name: v}, base) for f in factors for v in f.levels)]
-    if design == "full":
+    if design == "full_factorial":
         if (count := math.prod(1 + len(f.levels) for f in factors)) > MAX_VARIANTS:
-            raise ConfigurationError(f"the design full has {count:,} variants of these factors; at most {MAX_VARIANTS:,} are possible")
+            raise ConfigurationError(
+                f"the design full_factorial has {count:,} variants of these factors; at most {MAX_VARIANTS:,} are possible"
+            )
         grid = product(*([f.baseline, *f.levels] for f in factors))
         return [_variant(dict(zip(base, levels, strict=True)), base) for levels in grid]
     on = {f.name: f.levels[0] for f in factors}
-    if design == "minus_one":
+    if design == "leave_one_out":
         full = _variant(on, base, name="all")
         return [full, *(_variant(on | {f: base[f]}, base, name=f"all - {f}", reference="all") for f in base)]
     variants = [_variant(base, base)]
@@ -160,7 +162,7 @@ def _level(name: str, value: Any, title: str | None = None) -> Level:
         overrides = {name: value}
     else:
         raise ConfigurationError(
-            f"factor {name!r} is no dotted key, so each of its levels must be a mapping of dotted keys, as in "
+            f"factor {name!r} is not a dotted key, so each of its levels must be a mapping of dotted keys, as in "
             f"{{model.stack.norm: rms_norm}}, but one is {value!r}"
         )
     for key in overrides:

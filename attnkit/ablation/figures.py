@@ -168,7 +168,7 @@ def lengths(results: Results) -> Figure:
 
 
 def interaction_plots(results: Results) -> Iterator[Figure]:
-    """Yield a figure for each two factors of a full design: means over seeds, and over other factors as `balanced` has them."""
+    """Yield a figure for each two factors of a full factorial design: means over seeds and over other factors (see `balanced`)."""
     if not results.interactions:
         return
     levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in results.study.factors}
@@ -191,8 +191,8 @@ def interaction_plots(results: Results) -> Iterator[Figure]:
 
 
 def _looks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each variant, and how it is drawn: in a full design, colours, lines and markers are the levels of its first three factors."""
-    factors = results.study.factors if results.study.design == "full" else ()
+    """Yield each variant, and its look: in a full factorial design, colour, line and marker show the levels of the first three factors."""
+    factors = results.study.factors if results.study.design == "full_factorial" else ()
     levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in factors}
     for i, variant in enumerate(results.plan.variants):
         places = [levels[factor].index(level) for factor, level in variant.choices if factor in levels]

@@ -1,4 +1,4 @@
-"""Interactions of full designs: whether what a factor does depends on another factor."""
+"""Interactions in full factorial designs: whether the effect of a factor depends on another factor."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations

@@ -91,9 +91,9 @@ class Results:
 
     @cached_property
     def interactions(self) -> list[Comparison]:
-        """Of a full design with two factors or more."""
+        """Of a full factorial design with at least two factors."""
         study = self.study
-        if study.design != "full" or len(study.factors) < 2:
+        if study.design != "full_factorial" or len(study.factors) < 2:
             return []
         runs = {v.choices: self.values(v.name) for v in self.plan.variants}
         baseline = {f.name: f.baseline.label for f in study.factors}

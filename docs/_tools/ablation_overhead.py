@@ -25,7 +25,7 @@ STUDY = {
     "factors": {"model.stack.attention": ["cosine"]},
     "set": {"trainer.max_steps": STEPS, "trainer.max_epochs": -1, "trainer.val_check_interval": STEPS, "trainer.limit_val_batches": 4},
 }
-WIDE = {**STUDY, "name": "wide", "design": "full", "factors": {"model.stack.num_heads": [1, 2, 4], "model.label_smoothing": []}}
+WIDE = {**STUDY, "name": "wide", "design": "full_factorial", "factors": {"model.stack.num_heads": [1, 2, 4], "model.label_smoothing": []}}
 PLAN = """
 import resource, sys, time
 from attnkit.ablation import Study

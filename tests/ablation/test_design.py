@@ -30,9 +30,9 @@ def test_one_factor_changes_one_thing_at_a_time() -> None:
 
 def test_a_full_design_has_every_combination() -> None:
     factors = {"model.stack.norm": ["rms_norm"], "model.stack.num_layers": [2, 3]}
-    assert len(names(factors=factors, design="full")) == 6
-    assert names(factors=factors, design="full")[:2] == ["baseline", "num_layers=2"]
-    assert "norm=rms_norm, num_layers=3" in names(factors=factors, design="full")
+    assert len(names(factors=factors, design="full_factorial")) == 6
+    assert names(factors=factors, design="full_factorial")[:2] == ["baseline", "num_layers=2"]
+    assert "norm=rms_norm, num_layers=3" in names(factors=factors, design="full_factorial")
 
 
 def test_cumulative_compares_each_step_with_the_one_before() -> None:
@@ -45,8 +45,8 @@ def test_cumulative_compares_each_step_with_the_one_before() -> None:
     assert variants[2].overrides == {"model.stack.norm": "rms_norm", "model.stack.position": "none"}
 
 
-def test_minus_one_takes_one_factor_back() -> None:
-    variants = study(factors=TWO, design="minus_one").expanded()
+def test_leave_one_out_takes_one_factor_back() -> None:
+    variants = study(factors=TWO, design="leave_one_out").expanded()
     assert [(v.name, v.reference) for v in variants] == [("all", None), ("all - norm", "all"), ("all - position", "all")]
     assert variants[1].overrides == {"model.stack.position": "none"}
 
@@ -71,7 +71,7 @@ def test_labels_are_short() -> None:
 
 def test_exclusions_have_a_reason() -> None:
     rule = {"when": {"norm": "rms_norm", "position": "none"}, "reason": "known not to train"}
-    variants = study(factors=TWO, design="full", exclude=[rule]).expanded()
+    variants = study(factors=TWO, design="full_factorial", exclude=[rule]).expanded()
     assert [v.excluded for v in variants if v.excluded] == ["known not to train"]
     assert [v.name for v in variants if v.excluded] == ["norm=rms_norm, position=none"]
 
@@ -90,12 +90,12 @@ def test_exclusions_have_a_reason() -> None:
         ({"factor": {}}, r"unknown key 'factor'. Did you mean 'factors'\?"),
         ({"factors": None}, r"the design one_factor needs factors"),
         ({"factors": {"modle.stack.norm": ["rms_norm"]}}, r"unknown key 'modle.stack.norm'. Did you mean 'model'\?"),
-        ({"factors": {"norm": ["rms_norm"]}}, r"factor 'norm' is no dotted key"),
+        ({"factors": {"norm": ["rms_norm"]}}, r"factor 'norm' is not a dotted key"),
         ({"factors": {"model.stack.norm": {"level": ["a"], "levels": ["b"]}}}, r"has no key 'level'. Did you mean 'levels'\?"),
         ({"factors": {"model.stack.norm": []}}, r"factor 'model.stack.norm' needs levels"),
         ({"factors": {"model.stack.norm": ["a", "a"]}}, r"has the level 'a' twice"),
         ({"factors": {"model.norm": ["a"], "data.norm": ["b"]}}, r"two keys end in the same word"),
-        ({"design": "ful"}, r"design: unknown 'ful'. Did you mean 'full'\?"),
+        ({"design": "full_factorail"}, r"design: unknown 'full_factorail'. Did you mean 'full_factorial'\?"),
         ({"design": "cumulative"}, r"cumulative takes one level for each factor, but 'position' has several"),
         ({"better": "low"}, r"better: unknown 'low'. Did you mean 'lower'\?"),
         ({"min_effect": -1}, r"min_effect must be above 0"),

@@ -106,6 +106,16 @@ def test_another_question_under_the_same_name_is_refused(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 9
 
 
+def test_a_study_of_another_version_is_refused_with_what_to_do(worker: Use) -> None:
+    run_plan(plan := make())
+    file = plan.study_folder / "study.json"
+    old = json.loads(file.read_text())
+    del old["format"]
+    write_json(file, old | {"design": "full"})
+    with pytest.raises(ConfigurationError, match=r"runs/s was made by another version of attnkit, .* give the study another name, or move"):
+        make()
+
+
 def test_failures_are_told_apart_and_tried_again_on_demand(worker: Use) -> None:
     worker("sys.exit(3)")
     plan = make()

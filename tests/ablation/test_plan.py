@@ -110,7 +110,7 @@ def test_a_thousand_runs_are_planned_in_no_time_and_without_torch() -> None:
         "model.stack.num_heads": [1],
         "model.label_smoothing": [0.0, 0.2, 0.3, 0.4],
     }
-    content = STUDY | {"factors": factors, "design": "full", "seeds": 25}  # 4 x 2 x 5 x 25
+    content = STUDY | {"factors": factors, "design": "full_factorial", "seeds": 25}  # 4 x 2 x 5 x 25
     Path("s.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     first = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     second = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

@@ -251,7 +251,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
         "b=1": [v - 0.2 for v in BASE],
         "a=1, b=1": [v - 0.9 - 0.001 * i for i, v in enumerate(BASE)],
     }
-    text = markdown(stored(values, factors=factors, design="full"))
+    text = markdown(stored(values, factors=factors, design="full_factorial"))
     assert "## Interactions\n\n- a=1 x b=1: val/loss -0.503 [-0.504, -0.501], adjusted p < 0.001: an interaction" in text
 
 
@@ -259,7 +259,7 @@ def test_long_names_are_whole_in_figures() -> None:
     factors = {"model.residual": ["sandwich_norm"], "model.norm": ["rms_norm"], "model.num_layers": [6]}
     parts = [f"{name.rpartition('.')[2]}={level}" for name, [level] in factors.items()]
     names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
-    results = stored({"baseline": list(BASE), **{name: list(BASE) for name in names}}, factors=factors, design="full")
+    results = stored({"baseline": list(BASE), **{name: list(BASE) for name in names}}, factors=factors, design="full_factorial")
     svg = {figure.name: figure.svg or "" for figure in figures(results)}
     for drawn in (svg["paired"], svg["forest"]):
         assert [drawn.count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"

@@ -48,8 +48,8 @@ def test_a_setting_of_another_type_is_named(changes: dict[str, Any]) -> None:
 
 def test_a_design_of_more_variants_than_anyone_runs_is_refused() -> None:
     factors = {f"model.x{i}": list(range(10)) for i in range(20)}
-    with pytest.raises(ConfigurationError, match="design full has"):
-        study(design="full", factors=factors).expanded()
+    with pytest.raises(ConfigurationError, match="design full_factorial has"):
+        study(design="full_factorial", factors=factors).expanded()
 
 
 DAMAGE = {
