@@ -1,4 +1,4 @@
-"""Designs: from factors and their levels to the variants of a study, and to what each is compared with. Plain data, no torch."""
+"""Designs: from factors and their levels to the variants of a study and their references. Plain data, no torch."""
 
 import math
 import re
@@ -17,12 +17,12 @@ Choices = tuple[tuple[str, str], ...]
 MAX_VARIANTS = 10_000
 
 ROOTS = ("model", "data", "trainer")
-"""What the dotted keys of overrides begin with."""
+"""The first words of the dotted keys of overrides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One setting of a factor: overrides by dotted key, in order; none: as in the recipe."""
+    """One setting of a factor: overrides by dotted key, in order; without any, the recipe's own setting."""
 
     label: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
-    """Something that a study varies."""
+    """A setting that a study varies."""
 
     name: str
     baseline: Level
@@ -44,9 +44,9 @@ class Variant:
     Attributes:
         name: Unique in the study.
         choices: The level of each factor.
-        overrides: What it changes in the recipe, by dotted key, in order.
+        overrides: Its changes to the recipe, by dotted key, in order.
         reference: The name of the variant that it is compared with.
-        excluded: Why the study file leaves it out.
+        excluded: The reason of the study file for leaving it out.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Variant:
 
 
 def label(value: Any) -> str:
-    """Return what a value is called in tables.
+    """Return the name of a value in tables.
 
     Example:
         >>> label({"name": "additive", "hidden_dim": 32}), label("cosine"), label(4), label(None)
@@ -130,7 +130,7 @@ def read_factor(name: str, given: Any) -> Factor:
     mapping. Levels are a list, or a mapping from labels.
 
     Raises:
-        ConfigurationError: It is not like that.
+        ConfigurationError: It has another form.
 
     Example:
         >>> read_factor("model.stack.attention", ["additive", {"name": "additive", "hidden_dim": 8}]).levels[1].label
@@ -149,7 +149,7 @@ def read_factor(name: str, given: Any) -> Factor:
         raise ConfigurationError(f"factor {name!r} has the level {twice[0]!r} twice")
     short = name.rpartition(".")[2]
     if not re.fullmatch(r"[\w-]{1,100}", short):
-        raise ConfigurationError(f"factor {name!r} needs a name of letters, digits, '-' and '_', up to 100: figures are called after it")
+        raise ConfigurationError(f"factor {name!r} needs a name of at most 100 letters, digits, '-' and '_': figures have its name")
     baseline = _level(name, given["baseline"]) if "baseline" in given else Level(label="baseline")
     return Factor(name=short, baseline=baseline, levels=read)
 
@@ -171,7 +171,7 @@ def _level(name: str, value: Any, title: str | None = None) -> Level:
 
 
 def check_key(key: str) -> None:
-    """Raise if a dotted key begins with nothing that a recipe has. What follows is checked against the signatures, later.
+    """Raise if the first word of a dotted key is not a section of a recipe. The rest is checked against the signatures later.
 
     Example:
         >>> check_key("modle.stack.norm")

@@ -24,7 +24,7 @@ from attnkit.ownership import Owner
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.folder import BUSY, FINAL, FULL, note, result_of, status_of, write_json
 from attnkit.worker.job import POLL, RUN, Job
-from attnkit.worker.launch import Handle, Launcher, launcher
+from attnkit.worker.launch import Handle, Submit, launching
 
 ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
 """Exit statuses of a run that was asked to end, and saved first."""
@@ -150,20 +150,17 @@ class Engine:
         self.progress.jobs = jobs or (1 if spec["name"] == "local" else len(self.queue))
         if to_go := self.progress.to_go():
             self.say(f"{self.progress.left} runs, about {to_go}")
-        where = launcher(spec)
-        try:
+        with launching(spec) as submit:
             while self.queue or self.active:
                 while len(self.active) < self.progress.jobs and self.others.is_time() and (run := self._next()) is not None:
                     slot = min(set(range(self.progress.jobs)) - {a.slot for a in self.active})
-                    self.active.append(self._start(where, run, slot))
+                    self.active.append(self._start(submit, run, slot))
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                 time.sleep(POLL)
                 for active in [a for a in self.active if a.handle.done()]:
                     self.active.remove(active)
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                     self._look_at(active)
-        finally:
-            where.close()
 
     def _next(self) -> Run | None:
         """Return a run that no process works on: one of another engine may, or may have finished it."""
@@ -180,12 +177,12 @@ class Engine:
         self.others.wait_for(held)
         return None
 
-    def _start(self, where: Launcher, run: Run, slot: int) -> _Active:
+    def _start(self, submit: Submit, run: Run, slot: int) -> _Active:
         folder = self.plan.run_folder(run.key)
         write_json(folder / "job.json", run.job)  # anew, for it may have been damaged
         gpu = self.gpus[slot % len(self.gpus)] if self.gpus else None
         job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=self.plan.study.timeout, worker=RUN)
-        return _Active(run, job, where.submit(job), time.monotonic(), slot)
+        return _Active(run, job, submit(job), time.monotonic(), slot)
 
     def _look_at(self, active: _Active) -> None:
         try:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attnkit import __version__
 from attnkit.ablation.inspection import source_version, stored
@@ -25,27 +25,33 @@ PATIENCE = 180.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """The length of runs.
+class Timing:
+    """The length of a run of a variant.
 
     Attributes:
-        seconds: Of a run, by variant. Empty if nothing is known.
-        finished: Variants with finished runs.
-        probes: The probes of variants that were probed.
-        taken: For each other variant, the one whose time stands for its own: the nearest in parameters.
-        failed: Why a probe failed, by variant.
+        seconds: Of a run.
+        basis: Its source.
+        like: The variant whose time stands for its own; None: it is its own.
+        flops_per_token: Of training, if it was probed.
     """
 
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    finished: Sequence[str] = ()
-    probes: Mapping[str, Probe] = field(default_factory=dict)
-    taken: Mapping[str, str] = field(default_factory=dict)
+    seconds: float
+    basis: Literal["finished runs", "a probe of a few steps", "the variant nearest in parameters"]
+    like: str | None = None
+    flops_per_token: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The length of runs: of each variant, or empty if nothing is known, and the reasons of failed probes, by variant."""
+
+    timings: Mapping[str, Timing] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def mean(self) -> float | None:
         """Seconds of a run, averaged over variants; None if nothing is known."""
-        return sum(self.seconds.values()) / len(self.seconds) if self.seconds else None
+        return sum(t.seconds for t in self.timings.values()) / len(self.timings) if self.timings else None
 
 
 def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
@@ -56,36 +62,30 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
         probe: Whether to probe variants of which nothing is known; without, only earlier probes are used.
         say: Is called with a line before the probe.
     """
-    finished = _finished(plan)
+    known = _finished(plan)
     runs = [run for run in plan.runs if run.seed == plan.study.seeds[0]]
-    first = {run.variants[0]: run.job for run in runs}
     machine = [platform.node(), os.cpu_count(), *(os.environ.get(name) for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))]
     shared = [__version__, source_version(), machine]
-    files = {
-        name: plan.folder / "probes" / f"{key_of([shared, _without_seeds(job)])}.json"
-        for name, job in first.items()
-        if name not in finished
-    }
+    jobs = {run.variants[0]: run.job for run in runs if run.variants[0] not in known}
+    files = {name: plan.folder / "probes" / f"{key_of([shared, _without_seeds(job)])}.json" for name, job in jobs.items()}
     unknown = [name for name, file in files.items() if stored(Probe, file) is None]
     failed = {}
     if probe and unknown and len(files) - len(unknown) < MOST:
         chosen = spread(unknown, MOST)
         which = f"{len(chosen)} of {len(unknown)} variants" if len(chosen) < len(unknown) else f"{len(chosen)} variants"
         say(f"timing a few steps of {which} (at most {PATIENCE:.0f} s; --no-probe skips it)")
-        failed = _probe({name: first[name] for name in chosen}, files)
-    probes = {name: found for name, file in files.items() if (found := stored(Probe, file)) is not None}
-    known = finished | {name: found.seconds for name, found in probes.items()}
+        failed = _probe({name: jobs[name] for name in chosen}, files)
+    for name, file in files.items():
+        if (found := stored(Probe, file)) is not None:
+            known[name] = Timing(seconds=found.seconds, basis="a probe of a few steps", flops_per_token=found.flops_per_token)
     known |= {name: known[run.variants[0]] for run in runs for name in run.variants if run.variants[0] in known}  # the same composition
     sizes = {name: inspection.parameters or 0 for name, inspection in plan.inspections.items()}
-    names = [v.name for v in plan.variants]
-    taken = {name: min(known, key=lambda k: abs(sizes[k] - sizes[name])) for name in names if name not in known} if known else {}
-    return Estimate(
-        seconds={name: known[taken.get(name, name)] for name in names} if known else {},
-        finished=list(finished),
-        probes=probes,
-        taken=taken,
-        failed=failed,
-    )
+    timings = {}
+    for name in [v.name for v in plan.variants] if known else []:
+        near = min(known, key=lambda other: abs(sizes[other] - sizes[name]))
+        as_near = Timing(seconds=known[near].seconds, basis="the variant nearest in parameters", like=near)
+        timings[name] = known.get(name, as_near)
+    return Estimate(timings=timings, failed=failed)
 
 
 def spread(names: Sequence[str], count: int) -> list[str]:
@@ -100,15 +100,15 @@ def spread(names: Sequence[str], count: int) -> list[str]:
     return [names[round(i * (len(names) - 1) / (count - 1))] for i in range(count)]
 
 
-def _finished(plan: Plan) -> dict[str, float]:
-    """Return the mean seconds of the finished runs of each variant that has some."""
+def _finished(plan: Plan) -> dict[str, Timing]:
+    """Return the mean length of the finished runs of each variant that has some."""
     times: dict[str, list[float]] = {}
     for run in plan.runs:
         status = status_of(plan.run_folder(run.key))
         if status["status"] == "ok" and "wall_seconds" in status:
             for name in run.variants:
                 times.setdefault(name, []).append(status["wall_seconds"])
-    return {name: sum(found) / len(found) for name, found in times.items()}
+    return {name: Timing(seconds=sum(found) / len(found), basis="finished runs") for name, found in times.items()}
 
 
 def _without_seeds(job: Mapping[str, Any]) -> dict[str, Any]:

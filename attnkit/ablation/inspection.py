@@ -1,4 +1,4 @@
-"""What compositions are, without training them: a worker process builds them on the meta device. Its answers are kept by content."""
+"""Inspects compositions without training them: a worker process builds them on the meta device. Its answers are kept by content."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of, read_record, write_json
 from attnkit.worker.job import INSPECTION, ask
+from attnkit.worker.sources import unchanged
 
 T = TypeVar("T")
 
@@ -27,7 +28,8 @@ def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: An
     """
     shared = [attnkit.__version__, source_version(), str(Path(recipe).resolve()), Path(recipe).read_text(encoding="utf-8"), match]
     files = [cache / f"{key_of([shared, compositions[0] if match else None, overrides])}.json" for overrides in compositions]
-    if asked := [i for i, file in enumerate(files) if stored(Inspection, file) is None]:
+    known = [stored(Inspection, file) for file in files]
+    if asked := [i for i, answer in enumerate(known) if answer is None or not unchanged(answer.sources)]:
         question = {"recipe": recipe, "match": match, "baseline": compositions[0], "compositions": [compositions[i] for i in asked]}
         answers, why = ask(INSPECTION, question)
         if why:

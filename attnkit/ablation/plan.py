@@ -65,7 +65,7 @@ class StoredPlan:
         inspections: Of each variant, by name.
         runs: In the order in which they start: seed by seed, so that a study that is stopped early is still paired.
         side_effects: Differences from the reference that the study does not ask for, by variant.
-        tuned: What was found by tuning, by variant; empty if the study does not tune, or its trials are not finished.
+        tuned: The outcome of tuning, by variant; empty if the study does not tune, or its trials are not finished.
     """
 
     variants: tuple[Variant, ...]
@@ -139,7 +139,7 @@ class Plan(StoredPlan):
 
 
 def question_of(study: StudySpec) -> dict[str, Any]:
-    """Return what a study asks, as plain data: this must not change when there are results."""
+    """Return the question of a study, as plain data: it must not change when there are results."""
     question: dict[str, Any] = json.loads(json.dumps({key: value for key, value in asdict(study).items() if key not in NO_QUESTION}))
     return question
 
@@ -168,7 +168,7 @@ def read_question(folder: Path) -> dict[str, Any] | None:
 def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
     """Return the plan as it was when its runs began, from its file alone; None if there is none for this question and these seeds.
 
-    So a report does not depend on what the code makes of the study now.
+    So a report does not depend on how the current code reads the study.
     """
     file = folder / study.name / "plan.json"
     asked, stored = read_question(file.parent), read_record(StoredPlan, file)

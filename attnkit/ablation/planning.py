@@ -12,7 +12,7 @@ from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import SEED_KINDS, StudySpec
 from attnkit.ablation.tuning import best_of, trials_of
-from attnkit.registry import ConfigurationError
+from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
 
@@ -42,7 +42,8 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
     if not chosen or chosen[0] is not variants[0]:
         raise ConfigurationError(f"the reference {variants[0].name!r} is excluded, so nothing could be compared with it")
     budget = study.budget.overrides if study.budget else {}
-    compositions = [{**study.set, **v.overrides, **budget} for v in chosen]
+    imports = {IMPORTS: list(study.imports)} if study.imports else {}
+    compositions = [{**imports, **study.set, **v.overrides, **budget} for v in chosen]
     match = asdict(study.match) if study.match else None
     found = inspect(study.recipe, compositions, match=match, cache=folder / "inspections")
     _refuse_mistakes(chosen, found)
@@ -66,13 +67,25 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
 def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -> None:
     """Raise for the error of the baseline, and for a level that is a mistake in all its combinations; in only some, it is left out."""
     if found[0].error is not None:
-        raise ConfigurationError(f"the reference {variants[0].name!r} cannot be built: {found[0].error}")
+        raise ConfigurationError(f"the reference {variants[0].name!r} cannot be built: {_explained(found[0].error)}")
     mistakes = {v.name: i.error for v, i in zip(variants, found, strict=True) if i.kind == "mistake"}
     for variant in variants:
         for choice in variant.choices or [None]:
             having = [v.name for v in variants if choice is None or choice in v.choices] if choice else [variant.name]
             if variant.name in mistakes and all(name in mistakes for name in having):
-                raise ConfigurationError(f"{variant.name}: {mistakes[variant.name]}")
+                raise ConfigurationError(f"{variant.name}: {_explained(mistakes[variant.name] or '')}")
+
+
+def _explained(error: str) -> str:
+    """Return an error of the inspection, with the remedy if it is about a component that only this process knows."""
+    for registry in FAMILIES:
+        for name in registry:
+            if (unknown := f"unknown {registry.family} {name!r}") in error:
+                module = registry.get(name).__module__
+                todo = "put the class into a module, and name that" if module == "__main__" else f"name the module {module!r}"
+                here = f"{unknown}: {name!r} is registered in this process, but runs of a study are processes of their own"
+                return f"{error.partition(unknown)[0]}{here}. To have them import it, {todo} under imports, as in imports: [my_module]"
+    return error
 
 
 def _runs(study: StudySpec, variants: Sequence[Variant], inspections: Mapping[str, Inspection]) -> tuple[Run, ...]:

@@ -1,4 +1,4 @@
-"""What the runs of a study say, read from their files alone."""
+"""The results of a study, read from the files of its runs alone."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import read_json, result_of, status_of
 
 COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory")
-"""What a training costs: operations for each token, and in total; its speed; the most bytes that its process held."""
+"""The costs of a training: FLOPs for each token, and in total; its speed; the peak memory of its process, in bytes."""
 
 
 class Results:
@@ -35,7 +35,7 @@ class Results:
         self.result = {run.key: self._result(run) for run in plan.runs}
 
     def _result(self, run: Run) -> dict[str, Any]:
-        """Return the result of a run; of one that is damaged, which its status says, an empty one."""
+        """Return the result of a run; empty if it is damaged, as its status then says."""
         try:
             return result_of(self.plan.run_folder(run.key))
         except ConfigurationError:
@@ -54,7 +54,7 @@ class Results:
             return None
         metrics = self.result[key].get("metrics", {})
         if self.study.metric in metrics and metrics[self.study.metric] is None:
-            return math.nan  # not a number at the end
+            return math.nan  # was not finite at the end
         value = metrics.get(self.study.metric)
         return None if value is None else float(value)
 
@@ -65,29 +65,25 @@ class Results:
 
     @cached_property
     def same(self) -> dict[str, str]:
-        """The variants that are the same composition as their reference, which is the value."""
+        """The variants that are the same composition as their reference, with that reference."""
         keys = self.plan.key_by_variant
         first = self.study.seeds[0]
         return {v.name: v.reference for v in self.plan.variants if v.reference and keys[v.name, first] == keys[v.reference, first]}
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Every variant against its reference: the declared family of the study. One that is the same composition is no hypothesis."""
-        study = self.study
+        """Every variant against its reference: the declared family of the study. Equal compositions are not a hypothesis."""
+        pairs = [(v.name, v.reference) for v in self.plan.variants if v.reference is not None and v.name not in self.same]
+        return self.compared(pairs)
+
+    def compared(self, pairs: Iterable[tuple[str, str]]) -> list[Comparison]:
+        """Return the comparisons of variants with references, as one family."""
+        better, effect, alpha = self.study.better, self.study.min_effect, self.study.alpha
         measured = [
-            compare(
-                v.name,
-                self.values(v.name),
-                reference=v.reference,
-                reference_runs=self.values(v.reference),
-                better=study.better,
-                min_effect=study.min_effect,
-                alpha=study.alpha,
-            )
-            for v in self.plan.variants
-            if v.reference is not None and v.name not in self.same
+            compare(a, self.values(a), reference=b, reference_runs=self.values(b), better=better, min_effect=effect, alpha=alpha)
+            for a, b in pairs
         ]
-        return judge(measured, better=study.better, min_effect=study.min_effect, alpha=study.alpha)
+        return judge(measured, better=better, min_effect=effect, alpha=alpha)
 
     @cached_property
     def interactions(self) -> list[Comparison]:
@@ -100,7 +96,7 @@ class Results:
         return interactions(runs, baseline=baseline, min_effect=study.min_effect, alpha=study.alpha)
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for each variant and seed: status, every metric, size, operations, speed, memory and the hash of the batches."""
+        """Return a row for each variant and seed: status, every metric, size, FLOPs, speed, memory and the hash of the batches."""
         rows: list[dict[str, Any]] = []
         for (variant, seed), key in self.plan.key_by_variant.items():
             result = self.result[key]
@@ -129,13 +125,13 @@ class Results:
         return sum(known) / len(known) if known else None
 
     def clocks(self) -> set[str]:
-        """Return what the trainings were timed by: `processor` or `wall`."""
+        """Return how the trainings were timed: `processor` or `wall`."""
         return {result["clock"] for result in self.result.values() if "clock" in result}
 
     def by_length(self, variant: str, side: Literal["source", "target"]) -> tuple[str, list[tuple[float, float]]]:
-        """Return which metric is known by length, and its mean over the finished runs: pairs of a length and a value.
+        """Return the metric that is known by length, and its mean over the finished runs: pairs of a length and a value.
 
-        Lengths that few examples have (under 1 %, or under 20) are taken together with their neighbours.
+        Rare lengths (under 1 % of the examples, or under 20) are merged with their neighbours.
         """
         found = [self.result[key].get("lengths", {}).get(side, []) for (v, _), key in self.plan.key_by_variant.items() if v == variant]
         rows = [row for table in found for row in table]
@@ -159,13 +155,13 @@ class Results:
         return name, [(length, value) for length, value in means]
 
     def mean_of(self, variants: Iterable[str]) -> float | None:
-        """Return the mean over all runs of some variants; None if one of them has no number."""
+        """Return the mean over all runs of some variants; None if one of the runs has no number."""
         values = [value for name in variants for value in self.values(name).values()]
         known = [value for value in values if value is not None and not math.isnan(value)]
         return sum(known) / len(known) if known and len(known) == len(values) else None
 
     def summary(self) -> pd.DataFrame:
-        """Return the main table as numbers: a row for each variant."""
+        """Return the main table as numbers, a row for each variant."""
         compared = {c.variant: c for c in self.comparisons}
         rows: list[dict[str, Any]] = []
         for variant in self.plan.variants:
@@ -216,7 +212,7 @@ class Results:
         ]
 
     def environments(self) -> list[tuple[str, int]]:
-        """Return in which environments the runs were made, and how many in each."""
+        """Return the environments of the runs, with the number of runs in each."""
         return Counter(filter(None, (_environment(self.plan.run_folder(run.key)) for run in self.plan.runs))).most_common()
 
     def sentences(self) -> list[str]:
@@ -229,11 +225,11 @@ class Results:
 
 
 def _environment(run: Path) -> str:
-    """Return the environment of a run in words; empty if it is not known yet."""
+    """Return the environment of a run in words; empty if it has not started."""
     try:
         found = read_json(run / "environment.json")
     except ConfigurationError:
-        return "an environment that is not known, as its file is damaged"
+        return "an unknown environment, as its file is damaged"
     return ", ".join(f"{k} {v}" for k, v in found.items()) if isinstance(found, dict) else ""
 
 

@@ -11,7 +11,7 @@ from attnkit.ablation.design import Design, Factor, Variant, check_key, expand, 
 from attnkit.ablation.sections import Match, Published, Tune
 from attnkit.files import read_text
 from attnkit.recipe import MAX_BYTES, STUDIES, find_recipe, read_yaml, recipe_folder
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.registry import ConfigurationError, module_names, nearest
 from attnkit.worker.budget import Budget
 from attnkit.worker.launch import read_engine
 from attnkit.worker.records import read
@@ -27,14 +27,14 @@ MAX_SEEDS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class StudySpec:
-    """What a study file says; `Study` plans and runs it.
+    """The content of a study file; `Study` plans and runs it.
 
     Args:
         name: The name of its folder of results.
         recipe: The path of the recipe that it varies, or the short name of one that comes with attnkit.
         metric: The metric that decides, as it is logged: `val/loss`, `test/sequence_error_rate`. `test/...` is measured after the training.
         better: Whether a lower or a higher metric is better.
-        factors: What is varied.
+        factors: The settings that it varies.
         design: How factors are combined; see `attnkit.ablation.design.expand`.
         variants: Those of the design `list`.
         seeds: One run of each variant for each seed.
@@ -43,9 +43,10 @@ class StudySpec:
         alpha: The level of tests.
         exclude: Combinations that are left out: levels by factor, and the reason.
         set: Overrides of the recipe in all variants, by dotted key.
+        imports: Modules that the processes of the study import first, because they register components or hold classes of its own.
         match: Equal sizes.
-        budget: What every run may use; None: as the recipe's trainer says.
-        tune: What is tuned for every variant; None: nothing.
+        budget: The budget of every run; None: as the recipe's trainer says.
+        tune: The setting that is tuned for every variant; None: none.
         timeout: Seconds after which a run is ended.
         retries: How often a run is restarted automatically, by kind of failure.
         engine: Where runs are carried out; see `attnkit.worker.launch.read_engine`.
@@ -70,6 +71,7 @@ class StudySpec:
     alpha: float = 0.05
     exclude: tuple[tuple[Mapping[str, str], str], ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)
+    imports: tuple[str, ...] = ()
     match: Match | None = None
     budget: Budget | None = None
     tune: Tune | None = None
@@ -107,6 +109,7 @@ class StudySpec:
             raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
         for key in self.set:
             check_key(key)
+        module_names(self.imports)
         read_engine(self.engine)
         if self.tune is not None and (self.tune.metric or self.metric).startswith("test/"):
             raise ConfigurationError("tune: tuning on the test data would make them worthless; add metric: val/... to tune")
@@ -219,6 +222,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 _EXAMPLES: Mapping[str, str] = {
     "metric": "val/loss",
     "set": "{trainer.max_epochs: 3}",
+    "imports": "[my_package.my_module]",
     "retries": "{killed: 1}",
     "factors": "{model.stack.position: [none, rotary]}",
     "variants": "{deep: {model.stack.num_layers: 6}}",

@@ -1,5 +1,5 @@
 """One run of a study, or a question about one, in a process of its own.
 
-`job` and `launch` begin such processes, and `folder` reads what they leave; these import no torch. `run`, `inspection` and `probe` are the
-processes. What is compared with what, and how, is not in here: a worker knows one run.
+`job` and `launch` start such processes, and `folder` reads their files; these import no torch. `run`, `inspection` and `probe` are the
+processes. A worker knows one run: designs, comparisons and reports are not in here.
 """

@@ -1,13 +1,13 @@
-"""What worker processes answer besides results of runs: what a composition is, and how long a run takes. No torch."""
+"""The answers of worker processes besides results of runs: the inspection of a composition, and the timing of a run. No torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What a composition is, or why it cannot be built.
+    """The complete recipe and the size of a composition, or why it cannot be built.
 
     Attributes:
         recipe: All of `model` and `data` written out, and the recipe's own trainer section.
@@ -18,6 +18,7 @@ class Inspection:
         takes_seed: Whether the data take a seed of their own.
         error: Why it cannot be built.
         kind: `mistake`: a wrong name, argument or value; `illegal`: components that do not go together.
+        sources: The user's own modules, with the times of their last change: the answer holds until then.
     """
 
     recipe: Mapping[str, Any] | None = None
@@ -28,11 +29,12 @@ class Inspection:
     takes_seed: bool = False
     error: str | None = None
     kind: Literal["mistake", "illegal"] | None = None
+    sources: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """The times of a few steps of a variant, and what follows for a whole run. In seconds.
+    """The times of a few steps of a variant, and the length of a whole run that follows. In seconds.
 
     Attributes:
         startup: Until the first step: imports, data, model.

@@ -1,4 +1,4 @@
-"""What every run of a study may use. No torch."""
+"""The budget of every run of a study. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from attnkit.registry import ConfigurationError, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What every run may use, whatever its variant: it ends at the first step at which `limit` is reached."""
+    """The budget of every run, whatever its variant: it ends at the first step at which `limit` is reached."""
 
     on: Literal["steps", "tokens", "flops", "seconds"]
     limit: float

@@ -30,7 +30,7 @@ FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
 
 SPECIAL = {"source": 1, "target": 2}
-"""How many tokens of each side are not text, though `data.max_length` counts them: the end, and the beginning of targets."""
+"""The number of special tokens of each side, which `data.max_length` counts too: the end, and the start of targets."""
 
 T = TypeVar("T")
 Row = Mapping[str, float | None]
@@ -38,7 +38,7 @@ Row = Mapping[str, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run writes; numbers that are not finite are None."""
+    """The measurements of a run; numbers that are not finite are None."""
 
     metrics: Row
     curve: tuple[Row, ...] = ()

@@ -15,9 +15,10 @@ from attnkit.cli.composition import complete_recipe
 from attnkit.cli.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
 from attnkit.profile.flops import batch_flops, forward_flops
 from attnkit.recipe import merge, read_recipe
-from attnkit.registry import ConfigurationError, datasets, nearest, tasks
+from attnkit.registry import IMPORTS, ConfigurationError, datasets, import_modules, module_names, nearest, tasks
 from attnkit.worker.folder import read_json
 from attnkit.worker.lifeline import hold_on
+from attnkit.worker.sources import own_sources
 
 MOST_WIDTH = 1 << 16
 
@@ -60,9 +61,10 @@ class Inspector:
         return {"recipe": recipe, "notes": notes, "adjusted": adjusted, "takes_seed": takes_seed, **sizes}
 
     def completed(self, layers: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-        """Return the recipe under layers with all of `model` and `data` written out, and what was dropped on the way."""
+        """Return the recipe under layers with all of `model` and `data` written out, and notes on arguments that were dropped."""
         notes: list[str] = []
         recipe: Any = self.recipe
+        import_modules([module for layer in (recipe, *layers) for module in module_names(layer.get(IMPORTS))])
         for over in layers:
             recipe = merge(recipe, over, dropped=notes)
         accepted = inspect.signature(Trainer).parameters
@@ -84,7 +86,7 @@ class Inspector:
         return bool(self.match and self.match["on"] == "flops")
 
     def measure(self, recipe: Mapping[str, Any]) -> int:
-        """Return what is matched."""
+        """Return the measure that is matched."""
         return self.flops(recipe) if self.counts_flops else self.parameters(recipe)
 
     def parameters(self, recipe: Mapping[str, Any]) -> int:
@@ -110,7 +112,7 @@ class Inspector:
         return tasks.build(model | values_from_data(model["name"], data["name"], module)), module
 
     def solved(self, layers: Sequence[Mapping[str, Any]]) -> int:
-        """Return the width that comes nearest to the target: bisection, since what is matched grows with every width."""
+        """Return the width nearest to the target, by bisection, since the measure grows with the width."""
         assert self.match is not None
         key = self.match["adjust"]
 
@@ -153,7 +155,7 @@ def main(folder: Path) -> int:
             inspector = Inspector(question["recipe"], match=question["match"], baseline=layered(question["baseline"]))
         for overrides in question["compositions"]:
             with contextlib.redirect_stdout(io.StringIO()):
-                answer = inspector.answer(layered(overrides))
+                answer = inspector.answer(layered(overrides)) | {"sources": own_sources()}
             print(json.dumps(answer), flush=True)
     except ConfigurationError as error:
         print(f"attnkit: error: {error}", file=sys.stderr)

@@ -1,15 +1,17 @@
-"""Where jobs are carried out: by processes of this machine, by SLURM or by Ray. Each calls `Job.carry_out`. No torch.
+"""Engines: where jobs are carried out, by processes of this machine, by SLURM or by Ray. Each calls `Job.carry_out`. No torch.
 
 The folder of results and the current folder must be the same on all machines.
 """
 
 import inspect
 import signal
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
+from time import monotonic, sleep
 from typing import Any, Protocol
 
 from attnkit.registry import ConfigurationError, nearest
@@ -18,7 +20,7 @@ from attnkit.worker.lifeline import GRACE
 
 
 class Handle(Protocol):
-    """A job that was submitted; futures are such."""
+    """A job that was submitted, such as a future."""
 
     def done(self) -> bool:
         """Return whether it has ended."""
@@ -27,35 +29,26 @@ class Handle(Protocol):
         """Return the exit status. Raises the error of the machine that it was on."""
 
 
-class Launcher(Protocol):
-    """Where jobs are carried out."""
-
-    def submit(self, job: Job) -> Handle:
-        """Start a job, now or when there is room."""
-
-    def close(self) -> None:
-        """End the jobs that still run, in a way that lets them be continued."""
+Submit = Callable[[Job], Handle]
+"""Starts a job, now or when there is room."""
 
 
-class Local:
-    """Processes on this machine."""
-
-    def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(max_workers=1024)  # a thread waits for a process; the engine limits how many run at a time
-        self.stop = Event()
-
-    def submit(self, job: Job) -> Handle:
-        """Start a job."""
-        return self.pool.submit(job.carry_out, self.stop)
-
-    def close(self) -> None:
-        """End the jobs that still run."""
-        self.stop.set()
-        self.pool.shutdown()
+@contextmanager
+def local() -> Iterator[Submit]:
+    """Carry jobs out as processes on this machine; those that still run at the end of the `with` block are ended, and can be continued."""
+    stop = Event()
+    with ThreadPoolExecutor(max_workers=1024) as pool:  # a thread waits for a process; the engine limits how many run at a time
+        try:
+            yield lambda job: pool.submit(job.carry_out, stop)
+        finally:
+            stop.set()
 
 
-class Slurm:
-    """Jobs of a SLURM cluster, by submitit.
+@contextmanager
+def slurm(
+    *, cluster: str = "slurm", partition: str | None = None, time: int = 24 * 60, cpus: int = 1, gpus: int = 0, memory: int = 8
+) -> Iterator[Submit]:
+    """Carry jobs out on a SLURM cluster, by submitit; those that have not ended at the end of the `with` block are cancelled.
 
     Args:
         cluster: `slurm`, or `local` to try it without one.
@@ -65,79 +58,71 @@ class Slurm:
         gpus: For each run.
         memory: In GB, for each run.
     """
+    import submitit
 
-    def __init__(
-        self, *, cluster: str = "slurm", partition: str | None = None, time: int = 24 * 60, cpus: int = 1, gpus: int = 0, memory: int = 8
-    ) -> None:
-        import submitit
+    if cluster == "local" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # submitit cancels its local jobs by SIGINT, which they would ignore too: a shell's `&` starts commands like that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        executor = submitit.AutoExecutor(folder=Path("runs/submitit").absolute(), cluster=cluster)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigurationError(f"engine slurm: {error}. It needs sbatch; {{name: slurm, cluster: local}} tries it without") from error
+    named = {"slurm_partition": partition} if partition is not None else {}
+    executor.update_parameters(
+        name="attnkit", timeout_min=time, cpus_per_task=cpus, gpus_per_node=gpus, mem_gb=memory, tasks_per_node=1, **named
+    )
+    jobs: list[Any] = []
 
-        self.jobs: list[Any] = []
-        if cluster == "local" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # submitit cancels its local jobs by SIGINT, which they would ignore too: a shell's `&` starts commands like that
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            self.executor = submitit.AutoExecutor(folder=Path("runs/submitit").absolute(), cluster=cluster)
-        except (RuntimeError, ValueError) as error:
-            raise ConfigurationError(f"engine slurm: {error}. It needs sbatch; {{name: slurm, cluster: local}} tries it without") from error
-        named = {"slurm_partition": partition} if partition is not None else {}
-        self.executor.update_parameters(
-            name="attnkit", timeout_min=time, cpus_per_task=cpus, gpus_per_node=gpus, mem_gb=memory, tasks_per_node=1, **named
-        )
+    def submit(job: Job) -> Any:
+        jobs.append(executor.submit(job.carry_out))
+        return jobs[-1]
 
-    def submit(self, job: Job) -> Handle:
-        """Put a job into the queue."""
-        self.jobs.append(self.executor.submit(job.carry_out))
-        handle: Handle = self.jobs[-1]
-        return handle
-
-    def close(self) -> None:
-        """Cancel the jobs that have not ended."""
-        left = [job for job in self.jobs if not job.done()]
+    try:
+        yield submit
+    finally:
+        left = [job for job in jobs if not job.done()]
         for job in left:
             job.cancel(check=False)
-        deadline = time.monotonic() + GRACE
-        while not all(job.done(force_check=True) for job in left) and time.monotonic() < deadline:
-            time.sleep(POLL)
+        deadline = monotonic() + GRACE
+        while not all(job.done(force_check=True) for job in left) and monotonic() < deadline:
+            sleep(POLL)
 
 
-class Ray:
-    """Tasks of a Ray cluster.
+@contextmanager
+def ray(*, address: str | None = None, cpus: float = 1, gpus: float = 0) -> Iterator[Submit]:
+    """Carry jobs out as tasks of a Ray cluster; those that have not ended at the end of the `with` block are cancelled.
 
     Args:
         address: Of the cluster; None: a cluster that is started on this machine for this study.
         cpus: For each run.
         gpus: For each run.
     """
+    import ray as cluster
 
-    def __init__(self, *, address: str | None = None, cpus: float = 1, gpus: float = 0) -> None:
-        import ray
+    cluster.init(address=address, include_dashboard=False if address is None else None, log_to_driver=False, ignore_reinit_error=True)
+    remote = cluster.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
+    references: list[Any] = []
 
-        self.ray = ray
-        self.references: list[Any] = []
-        ray.init(address=address, include_dashboard=False if address is None else None, log_to_driver=False, ignore_reinit_error=True)
-        self.remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
+    def submit(job: Job) -> Any:
+        references.append(remote.remote(job))
+        return references[-1].future()
 
-    def submit(self, job: Job) -> Handle:
-        """Start a job when there is room."""
-        self.references.append(self.remote.remote(job))
-        handle: Handle = self.references[-1].future()
-        return handle
-
-    def close(self) -> None:
-        """Cancel the jobs that have not ended, and leave the cluster."""
-        for reference in self.references:
-            self.ray.cancel(reference)
-        if self.references:
-            self.ray.wait(self.references, num_returns=len(self.references), timeout=GRACE)
-        self.ray.shutdown()
+    try:
+        yield submit
+    finally:
+        for reference in references:
+            cluster.cancel(reference)
+        if references:
+            cluster.wait(references, num_returns=len(references), timeout=GRACE)
+        cluster.shutdown()
 
 
 def _carry_out(job: Job) -> int:
     return job.carry_out()
 
 
-LAUNCHERS: Mapping[str, tuple[type, str]] = {"local": (Local, ""), "slurm": (Slurm, "submitit"), "ray": (Ray, "ray")}
-"""By the name of the engine, with the package that it needs."""
+ENGINES: Mapping[str, tuple[Callable[..., Any], str]] = {"local": (local, ""), "slurm": (slurm, "submitit"), "ray": (ray, "ray")}
+"""By name, with the package that each needs."""
 
 
 def read_engine(given: Any) -> dict[str, Any]:
@@ -156,9 +141,9 @@ def read_engine(given: Any) -> dict[str, Any]:
     """
     spec = {"name": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
     name = str(spec.get("name"))
-    if name not in LAUNCHERS:
-        raise ConfigurationError(f"engine: unknown {spec.get('name', given)!r}.{nearest(name, LAUNCHERS)} One of: {', '.join(LAUNCHERS)}.")
-    known = list(inspect.signature(LAUNCHERS[name][0]).parameters)
+    if name not in ENGINES:
+        raise ConfigurationError(f"engine: unknown {spec.get('name', given)!r}.{nearest(name, ENGINES)} One of: {', '.join(ENGINES)}.")
+    known = list(inspect.signature(ENGINES[name][0]).parameters)
     if unknown := [key for key in spec if key not in ("name", *known)]:
         raise ConfigurationError(
             f"engine {name} has no argument {unknown[0]!r}.{nearest(unknown[0], known)} It takes: {', '.join(known) or 'none'}."
@@ -166,8 +151,8 @@ def read_engine(given: Any) -> dict[str, Any]:
     return spec
 
 
-def launcher(spec: Mapping[str, Any]) -> Launcher:
-    """Return where jobs are carried out.
+def launching(spec: Mapping[str, Any]) -> AbstractContextManager[Submit]:
+    """Return the context manager that yields the function that starts jobs.
 
     Args:
         spec: As `read_engine` returns it.
@@ -175,11 +160,8 @@ def launcher(spec: Mapping[str, Any]) -> Launcher:
     Raises:
         ConfigurationError: The package that it needs is missing.
     """
-    kind, package = LAUNCHERS[spec["name"]]
-    try:
-        found: Launcher = kind(**{key: value for key, value in spec.items() if key != "name"})
-    except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] != package:
-            raise
-        raise ConfigurationError(f"engine {spec['name']} needs the package {package!r}: pip install 'attnkit[{spec['name']}]'") from error
-    return found
+    begin, package = ENGINES[spec["name"]]
+    if package and find_spec(package) is None:
+        raise ConfigurationError(f"engine {spec['name']} needs the package {package!r}: pip install 'attnkit[{spec['name']}]'")
+    running: AbstractContextManager[Submit] = begin(**{key: value for key, value in spec.items() if key != "name"})
+    return running

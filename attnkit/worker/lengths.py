@@ -36,20 +36,12 @@ class Lengths(Callback):
         self._clear()
 
     @override
-    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._clear()
-
-    @override
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._add(trainer, pl_module, outputs, batch)
 
-    @override
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._add(trainer, pl_module, outputs, batch)
+    on_test_epoch_start, on_test_batch_end = on_validation_epoch_start, on_validation_batch_end
 
     def _add(self, trainer: Trainer, task: LightningModule, outputs: Any, batch: Any) -> None:
         hypotheses = outputs.get("hypotheses") if isinstance(outputs, Mapping) else None

@@ -51,7 +51,7 @@ class Recorder(Callback):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        # checkpoints are written before a step begins: what is recorded of a step is added when it has ended
+        # checkpoints are written before a step begins, so a step is recorded when it has ended
         tensors = [leaf.detach().cpu() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         digest = hashlib.sha256(self.digest.encode())
         for tensor in tensors:

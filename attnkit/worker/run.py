@@ -32,14 +32,15 @@ from attnkit.cli.ranks import is_lost, together
 from attnkit.cli.recipe import Request
 from attnkit.cli.run import _NOISE, RunCLI, _one_message
 from attnkit.ownership import OwnedError, owned
-from attnkit.registry import ConfigurationError
+from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 from attnkit.worker.budget import Budget
 from attnkit.worker.costs import training_flops_per_token, uses_processor_time
-from attnkit.worker.folder import BUSY, FULL, note, read_json, write_json
+from attnkit.worker.folder import BUSY, FULL, key_of, note, read_json, write_json
 from attnkit.worker.lengths import Lengths
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.limit import Limit
 from attnkit.worker.recorder import Recorder
+from attnkit.worker.sources import own_sources
 
 RECIPE = "recipe.yaml"
 
@@ -77,7 +78,7 @@ class WorkerCLI(RunCLI):
 
 
 def request_of(job: dict[str, Any], folder: Path) -> Request:
-    """Return what `attnkit fit` is asked for to carry out a job whose recipe is in a folder."""
+    """Return the request of `attnkit fit` for a job whose recipe is in a folder."""
     return Request(
         recipes=[str(folder / RECIPE)],
         others=[
@@ -93,6 +94,7 @@ def train(folder: Path) -> None:
     """Carry out the job in a folder, going on from its last checkpoint if there is one, and write the result."""
     job = read_json(folder / "job.json")
     if not is_child():
+        import_modules(job["recipe"].get(IMPORTS, ()))
         write_json(folder / "environment.json", environment())
         (folder / RECIPE).write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
     recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
@@ -152,7 +154,7 @@ def is_child() -> bool:
 
 
 def environment() -> dict[str, Any]:
-    """Return what a result may depend on besides its job."""
+    """Return the circumstances on which a result may depend besides its job."""
     return {
         "attnkit": __version__,
         "python": platform.python_version(),
@@ -162,7 +164,7 @@ def environment() -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
         "threads": torch.get_num_threads(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
+    } | ({"own modules": key_of(sources)} if (sources := own_sources()) else {})
 
 
 def kind_of(error: BaseException) -> str:

@@ -88,7 +88,7 @@ def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 15
     assert add_seeds(study(), Path("runs"), 1).seeds == (0, 1, 2, 3, 4, 5)
     told = [text for holds, text in checklist(Results(more)) if not holds]
-    assert "the number of seeds was decided before the results, but [3, 4] were added: p-values are too small" in told
+    assert "the number of seeds was set before the results, but [3, 4] were added later: p-values are too small" in told
 
 
 def test_seeds_that_the_file_gained_are_kept_with_the_results(worker: Use) -> None:

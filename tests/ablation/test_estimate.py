@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from attnkit.ablation import estimate as estimates
-from attnkit.ablation.estimate import estimate
+from attnkit.ablation.estimate import Estimate, estimate
 from attnkit.ablation.plan import Plan
 from attnkit.cli.ablate import ablate
 from attnkit.worker.folder import write_json
@@ -46,6 +46,10 @@ def planned(**changes: Any) -> Plan:
     return study(**changes).plan(Path("runs"))
 
 
+def seconds(found: Estimate) -> dict[str, float]:
+    return {name: timing.seconds for name, timing in found.timings.items()}
+
+
 def asked() -> int:
     """Return how many jobs were probed in all."""
     return len(Path("asked.txt").read_text().splitlines()) if Path("asked.txt").exists() else 0
@@ -55,7 +59,7 @@ def test_what_has_not_run_is_probed_once_and_nothing_is_written_but_the_answer(p
     plan = planned()
     assert estimate(plan, probe=False).mean is None
     found = estimate(plan, probe=True)
-    assert found.seconds == {"baseline": 12.0, "position=none": 17.0, "position=learned": 22.0}
+    assert seconds(found) == {"baseline": 12.0, "position=none": 17.0, "position=learned": 22.0}
     assert found.mean == 17.0
     assert estimate(plan, probe=True) == estimate(planned(seeds=7), probe=False) == found  # seeds make no difference
     assert asked() == 3
@@ -68,8 +72,8 @@ def test_finished_runs_say_it_better(prober: Any) -> None:
         write_json(plan.run_folder(run.key) / "status.json", {"status": "ok", "wall_seconds": 30 + run.seed})
         write_json(plan.run_folder(run.key) / "result.json", {"metrics": {}})
     found = estimate(plan, probe=True)
-    assert list(found.finished) == ["baseline", "position=none"]
-    assert (asked(), found.seconds["baseline"], found.seconds["position=learned"]) == (1, 30, 12)
+    assert [timing.basis for timing in found.timings.values()] == ["finished runs", "finished runs", "a probe of a few steps"]
+    assert (asked(), *seconds(found).values()) == (1, 30, 30, 12)
 
 
 def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: Any, seed: int) -> None:
@@ -78,14 +82,14 @@ def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: 
     inspections = {v.name: replace(plan.inspections[v.name], parameters=n) for v, n in zip(plan.variants, sizes, strict=True)}
     plan = replace(plan, inspections=inspections)
     found = estimate(plan, probe=True)
-    assert asked() == len(found.probes) == estimates.MOST
-    assert "baseline" in found.probes
-    assert set(found.seconds) == {v.name for v in plan.variants}
-    assert set(found.taken) == set(found.seconds) - set(found.probes)
-    for name, other in found.taken.items():
-        gaps = {known: abs(inspections[known].parameters - inspections[name].parameters) for known in found.probes}
-        assert gaps[other] == min(gaps.values())
-        assert found.seconds[name] == found.seconds[other]
+    probed = [name for name, timing in found.timings.items() if timing.like is None]
+    assert asked() == len(probed) == estimates.MOST
+    assert "baseline" in probed
+    assert set(found.timings) == {v.name for v in plan.variants}
+    for name, timing in found.timings.items():
+        gaps = {other: abs(inspections[other].parameters - inspections[name].parameters) for other in probed}
+        assert gaps[timing.like or name] == min(gaps.values())
+        assert timing.seconds == found.timings[timing.like or name].seconds
     estimate(plan, probe=True)
     assert asked() == estimates.MOST  # one sample is enough
 
@@ -102,9 +106,9 @@ def test_a_probe_that_fails_is_told_and_fails_nothing(prober: Any, monkeypatch: 
     prober(body)
     monkeypatch.setattr(estimates, "PATIENCE", 3.0)
     found = estimate(planned(), probe=True)
-    assert found.seconds["baseline"] == 12.0
+    assert found.timings["baseline"].seconds == 12.0
     assert message in found.failed["position=none"]
-    assert found.taken == {"position=none": "baseline", "position=learned": "baseline"}
+    assert [timing.like for timing in found.timings.values()] == [None, "baseline", "baseline"]
 
 
 def test_a_process_that_cannot_begin_leaves_no_estimate(prober: Any) -> None:
@@ -121,7 +125,7 @@ def test_a_plan_says_how_long_and_by_what(prober: Any, capsys: pytest.CaptureFix
     assert ablate(["plan", "s.yaml", "--jobs", "3"]) == 0
     out = capsys.readouterr().out
     assert "position=none: 10 parameters, about 17 s a run\n" in out
-    assert "9 runs are to do: about 51 s, 3 at once" in out
+    assert "9 runs to do: about 51 s, 3 at a time" in out
     assert "Times by variant: 3 from a probe of a few steps." in out
 
 

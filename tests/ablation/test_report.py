@@ -167,7 +167,7 @@ def test_what_a_report_shows_may_change_when_there_are_results(results: Results)
 
 
 def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
-    assert "| 10 | 60  | 30 k | 12.3 k | 2.5 GB | 6/6 |" in markdown(results)
+    assert "| 10 | 60.0 | 30.0 k | 12.3 k | 2.5 GB | 6/6 |" in markdown(results)
     summary = results.summary().set_index("variant")
     assert summary.loc["baseline", "flops"] == 30_000
     assert summary.loc["position=none", "difference"] == pytest.approx(-0.525)
@@ -205,7 +205,7 @@ def test_a_published_table_stands_beside_ours(results: Results) -> None:
         ("position=none", "21", "+1", "yes"),  # better here, better there
         ("position=learned", "20.5", "+0.5", "no"),  # all its runs diverged here
     ]
-    assert table.summary.startswith("Of 2 differences that are shown here and can be compared, 1 point the same way")
+    assert table.summary.startswith("Of 2 significant differences with a published counterpart, 1 point in the same direction")
     assert published(results) is None
 
 
@@ -266,15 +266,15 @@ def test_long_names_are_whole_in_figures() -> None:
 
 
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
-    assert "- [ ] every variant was tuned by as many trials: nothing was tuned" in markdown(results)
+    assert "- [ ] every variant was tuned with equally many trials: nothing was tuned" in markdown(results)
     tune = Tune(key="model.optimizer.lr", values=(0.1, 0.2, 0.3), seeds=2)
     found = {
         name: Tuned(value=best, means=((0.1, 2.0), (0.2, 1.5), (0.3, None)), edge=best == 0.1)
         for name, best in (("baseline", 0.2), ("position=none", 0.2), ("position=learned", 0.1))
     }
     text = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune), tuned=found)))
-    assert "- [x] every variant was tuned by as many trials: model.optimizer.lr, 3 values with 2 seeds each" in text
-    assert "- [ ] the best of tuning lies inside of its values, but not for position=learned: a better one may lie beyond" in text
+    assert "- [x] every variant was tuned with equally many trials: model.optimizer.lr, 3 values with 2 seeds each" in text
+    assert "- [ ] the best value of tuning is inside its grid, but not for position=learned: a better one may lie beyond" in text
     assert "| position=learned | 0.1 | 2 | 1.5 | diverged |" in text
     unfinished = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune))))
-    assert "- [ ] every variant was tuned by as many trials: the trials are not finished" in unfinished
+    assert "- [ ] every variant was tuned with equally many trials: the trials are not finished" in unfinished

@@ -91,7 +91,7 @@ def test_other_damaged_files_are_named_or_made_anew() -> None:
     plan = finished()
     first = plan.run_folder(plan.runs[0].key)
     (first / "environment.json").write_text("{")
-    assert "an environment that is not known" in markdown(Results(plan))
+    assert "an unknown environment" in markdown(Results(plan))
     for content in ("", "[]", "{}", '{"seeds_at_start": "x"}', '{"seeds_at_start": [0], "seeds_added": 5}'):
         (plan.study_folder / "study.json").write_text(content)
         for use in (lambda: plan.lock(), lambda: study().plan("runs"), lambda: write_report(Results(plan), Path("out"))):

@@ -224,16 +224,16 @@ def test_flops_are_matched() -> None:
     assert answer["flops"] == inspector.target
     deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 9}}}])
     assert deep["kind"] == "illegal"
-    assert "model.stack.feed_forward.ffn_dim=1 comes nearest, but is +" in deep["error"]
+    assert "model.stack.feed_forward.ffn_dim=1 is nearest, but still +" in deep["error"]
 
 
 def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2}), encoding="utf-8")
-    monkeypatch.setitem(sys.modules, "statsmodels.stats.power", None)
+    monkeypatch.setitem(sys.modules, "scipy", None)
     monkeypatch.delitem(sys.modules, "attnkit.ablation.statistics", raising=False)
     outcome = attnkit("ablate", "compare", "s.yaml", "baseline", "position=none")
     assert outcome.status == 2
-    assert "attnkit ablate needs the package 'statsmodels" in outcome.err
+    assert "attnkit ablate needs the package 'scipy" in outcome.err
     assert "pip install attnkit[ablate]" in outcome.err
 
 
@@ -245,7 +245,7 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     assert planned.status == 0, planned.err
     assert "s: 2 variants x 2 seeds = 4 runs of tiny.yaml" in planned.out
     assert "left out: position=rotary: position 'rotary' is not legal with attention 'additive'" in planned.out
-    assert "4 runs are to do: about" in planned.out
+    assert "4 runs to do: about" in planned.out
     assert "Times by variant: 2 from a probe of a few steps." in planned.out
     ran = attnkit("ablate", "run", "s.yaml", "--jobs", 2)
     assert ran.status == 0, ran.err
@@ -262,7 +262,7 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     assert elsewhere.status == 0, elsewhere.err
     assert "val/loss: " in elsewhere.out
     assert "There is no result of this run in elsewhere to compare with." in elsewhere.out
-    assert "'basline:0' is no run. Did you mean 'baseline:0'?" in attnkit("ablate", "logs", "s.yaml", "basline:0").err
+    assert "'basline:0' is not a run. Did you mean 'baseline:0'?" in attnkit("ablate", "logs", "s.yaml", "basline:0").err
     assert "model.stack.position.name" in attnkit("ablate", "diff", "s.yaml", "baseline", "position=none").out
     assert "no variant 'basline'. Did you mean 'baseline'?" in attnkit("ablate", "compare", "s.yaml", "basline", "position=none").err
     assert attnkit("ablate", "status", "s.yaml").out.count("ok ") == 4
