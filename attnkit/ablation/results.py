@@ -237,9 +237,10 @@ def sentence(c: Comparison, study: StudySpec) -> str:
     """Return a verdict in words.
 
     Example:
+        >>> from attnkit.ablation.design import Variant
         >>> from attnkit.ablation.statistics import judge, compare
         >>> [c] = judge([compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})])
-        >>> sentence(c, StudySpec(name="s", recipe="r", design="list", variants=(None,)))
+        >>> sentence(c, StudySpec(name="s", recipe="r", design="list", variants=(Variant(name="a"),)))
         'a is better than b: val/loss -0.5 (95% interval -0.748 to -0.252, adjusted p 0.013, 3 pairs)'
     """
     word = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from attnkit.ablation.design import check_key
 from attnkit.registry import ConfigurationError
+from attnkit.worker.records import check
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,7 @@ class Match:
     tolerance: float = 0.02
 
     def __post_init__(self) -> None:
+        check(self, where="match")
         check_key(self.adjust)
 
 
@@ -37,6 +39,7 @@ class Tune:
     metric: str | None = None
 
     def __post_init__(self) -> None:
+        check(self, where="tune")
         check_key(self.key)
         if len(set(map(str, self.values))) < len(self.values) or len(self.values) < 2:
             raise ConfigurationError(f"tune: values must be at least two different ones, but are {list(self.values)}")
@@ -59,6 +62,7 @@ class Published:
     rows: Mapping[str, Mapping[str, float]]
 
     def __post_init__(self) -> None:
+        check(self, where="published")
         for variant, row in self.rows.items():
             if len(row) != 1:
                 raise ConfigurationError(f"published: a row is VARIANT: {{NAME THERE: NUMBER}}, but that of {variant!r} is {row!r}")

@@ -14,7 +14,7 @@ from attnkit.recipe import MAX_BYTES, STUDIES, find_recipe, read_yaml, recipe_fo
 from attnkit.registry import ConfigurationError, module_names, nearest
 from attnkit.worker.budget import Budget
 from attnkit.worker.launch import read_engine
-from attnkit.worker.records import read
+from attnkit.worker.records import check, read
 
 FOLDERS = ("runs", "inspections", "probes", "reproduced")
 """The other folders beside those of studies."""
@@ -83,6 +83,7 @@ class StudySpec:
     file: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        check(self, where="study")
         if not re.fullmatch(r"\w[\w.-]{0,99}", self.name) or self.name in FOLDERS:
             raise ConfigurationError(
                 f"name: {self.name!r} cannot name a folder of results; use at most 100 letters, digits, '-', '_' and '.', the first a "

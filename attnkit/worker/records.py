@@ -49,14 +49,23 @@ def read(cls: type[T], given: Any, *, where: str, examples: Mapping[str, str] | 
         raise ConfigurationError(f"{where}: unknown key {unknown[0]!r}.{nearest(str(unknown[0]), known)} Keys: {', '.join(known)}.")
     if missing := [n for n, f in known.items() if n not in given and f.default is MISSING and f.default_factory is MISSING]:
         raise ConfigurationError(f"{where} needs the key {missing[0]}")
+    return cls(**_converted(cls, given, where, examples or {}))
+
+
+def check(record: Any, *, where: str) -> None:
+    """Raise a `ConfigurationError` if a field of a dataclass is not of the type of its annotation."""
+    _converted(type(record), vars(record), where, {})
+
+
+def _converted(cls: type, given: Mapping[str, Any], where: str, examples: Mapping[str, str]) -> dict[str, Any]:
     hints, values = get_type_hints(cls), {}
     for name, value in given.items():
         try:
             values[name] = _read(hints[name], value, f"{where}: {name}")
         except TypeError as error:
-            example = f", as in {examples[name]}" if examples and name in examples else ""
-            raise ConfigurationError(f"{where}: {name}{error or _expected(hints[name], value, example)}") from None
-    return cls(**values)
+            example = f", as in {examples[name]}" if name in examples else ""
+            raise ConfigurationError(f"{where}: {name}{str(error) or _expected(hints[name], value, example)}") from None
+    return values
 
 
 def _read(annotation: Any, value: Any, where: str) -> Any:
@@ -71,6 +80,8 @@ def _read(annotation: Any, value: Any, where: str) -> Any:
                 words.extend(error.args)
         raise TypeError(*words[:1])
     if isinstance(annotation, type) and is_dataclass(annotation):
+        if not isinstance(value, Mapping | annotation):
+            raise TypeError
         return value if isinstance(value, annotation) else read(annotation, value, where=where)
     if origin in (tuple, Sequence):
         if not isinstance(value, list | tuple):

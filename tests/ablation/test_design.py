@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from attnkit.ablation import Study
-from attnkit.ablation.design import label
+from attnkit.ablation.design import Variant, label
 from attnkit.recipe import recipe_folder, recipe_names
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import STUDY, study
@@ -113,6 +113,20 @@ def test_exclusions_have_a_reason() -> None:
 def test_a_wrong_study_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         study(**changes).expanded()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"design": "full"}, r"study: design: unknown 'full'. One of: one_factor, full_factorial, leave_one_out, cumulative, list"),
+        ({"lengths": "src"}, r"study: lengths: unknown 'src'. Did you mean|study: lengths: unknown 'src'. One of: source, target"),
+        ({"alpha": "small"}, r"study: alpha must be a number, but is 'small'"),
+        ({"match": {"on": "params"}}, r"study: match needs the key adjust"),
+    ],
+)
+def test_a_wrong_study_from_python_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Study(**{"name": "s", "recipe": "r", "design": "list", "variants": (Variant(name="a"),), **changes})
 
 
 def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

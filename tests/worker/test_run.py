@@ -230,7 +230,8 @@ def test_flops_are_matched() -> None:
 def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2}), encoding="utf-8")
     monkeypatch.setitem(sys.modules, "scipy", None)
-    monkeypatch.delitem(sys.modules, "attnkit.ablation.statistics", raising=False)
+    for module in ("results", "statistics"):
+        monkeypatch.delitem(sys.modules, f"attnkit.ablation.{module}", raising=False)
     outcome = attnkit("ablate", "compare", "s.yaml", "baseline", "position=none")
     assert outcome.status == 2
     assert "attnkit ablate needs the package 'scipy" in outcome.err
