@@ -48,15 +48,11 @@ class Results:
 
     def value(self, key: str) -> float | None:
         """Return the metric of a run; NaN if it diverged, None if there is none."""
-        if self.status[key]["status"] == "diverged":
+        status, metrics = self.status[key]["status"], self.result[key].get("metrics", {})
+        if status == "diverged" or (status == "ok" and metrics.get(self.study.metric, 0.0) is None):  # not finite at the end
             return math.nan
-        if self.status[key]["status"] != "ok":
-            return None
-        metrics = self.result[key].get("metrics", {})
-        if self.study.metric in metrics and metrics[self.study.metric] is None:
-            return math.nan  # was not finite at the end
-        value = metrics.get(self.study.metric)
-        return None if value is None else float(value)
+        value: float | None = metrics.get(self.study.metric) if status == "ok" else None
+        return value
 
     def values(self, variant: str) -> dict[int, float | None]:
         """Return the metric of a variant by seed."""
@@ -115,8 +111,8 @@ class Results:
         if name == "flops":
             per_token, tokens = result.get("flops_per_token"), result.get("tokens")
             return None if per_token is None or tokens is None else float(per_token * tokens)
-        value = result.get(name)
-        return None if value is None else float(value)
+        value: float | None = result.get(name)
+        return value
 
     def mean_cost(self, variant: str, name: str) -> float | None:
         """Return one of `COSTS`, averaged over the finished runs of a variant."""
@@ -244,18 +240,12 @@ def sentence(c: Comparison, study: StudySpec) -> str:
         'a is better than b: val/loss -0.5 (95% interval -0.748 to -0.252, adjusted p 0.013, 3 pairs)'
     """
     word = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
-    level = f"{1 - study.alpha:.0%}".rstrip("0").rstrip(".") if (1 - study.alpha) * 100 % 1 else f"{1 - study.alpha:.0%}"
-    numbers = []
-    if c.mean is not None and not any(c.diverged):
-        numbers.append(f"{study.metric} {c.mean:+.3g}")
-    details = []
-    if c.interval is not None and not any(c.diverged):
-        details.append(f"{level} interval {c.interval[0]:.3g} to {c.interval[1]:.3g}")
-    if c.p_adjusted is not None:
-        details.append(f"adjusted p {p_text(c.p_adjusted)}")
-    details.append(f"{c.pairs} pairs")
-    text = f"{c.variant} {word[c.verdict]} {c.reference}: {' '.join([*numbers, '(' + ', '.join(details) + ')'])}"
-    return text if c.verdict in ("better", "worse") and not any(c.diverged) else f"{text}; {c.reason}"
+    counts = not any(c.diverged)
+    number = f"{study.metric} {c.mean:+.3g} " if c.mean is not None and counts else ""
+    interval = f"{100 * (1 - study.alpha):g}% interval {c.interval[0]:.3g} to {c.interval[1]:.3g}, " if c.interval and counts else ""
+    p = f"adjusted p {p_text(c.p_adjusted)}, " if c.p_adjusted is not None else ""
+    text = f"{c.variant} {word[c.verdict]} {c.reference}: {number}({interval}{p}{c.pairs} pairs)"
+    return text if c.verdict in ("better", "worse") and counts else f"{text}; {c.reason}"
 
 
 def p_text(p: float | None) -> str:

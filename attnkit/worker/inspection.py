@@ -34,7 +34,7 @@ class Inspector:
 
     def __init__(self, recipe: str, *, match: Mapping[str, Any] | None, baseline: Sequence[Mapping[str, Any]]) -> None:
         self.recipe = read_recipe(recipe)
-        self.match = match
+        self.match, self.on = match, match["on"] if match else "params"
         self.batches: dict[Any, Any] = {}  # of data modules
         self.modules: dict[str, Any] = {}  # data modules by their spec: reading data takes longer than building models
         self.target = self.measure(self.completed(baseline)[0]) if match else 0
@@ -54,7 +54,7 @@ class Inspector:
                 if abs(gap) > self.match["tolerance"]:
                     message = f"match: {self.match['adjust']}={adjusted} is nearest, but still {gap:+.1%} off in {self.match['on']}"
                     return {"error": message, "kind": "illegal"}
-            sizes = {"parameters": self.parameters(recipe), "flops": self.flops(recipe) if self.counts_flops else None}
+            sizes = {"parameters": self.measure(recipe, on="params"), "flops": self.measure(recipe) if self.on == "flops" else None}
         except ValueError as error:  # a ConfigurationError is one too
             return {"error": str(error), "kind": "illegal"}
         takes_seed = any(a.name == "seed" for a in datasets.arguments(recipe["data"]["name"]))
@@ -80,22 +80,17 @@ class Inspector:
         others = {k: v for k, v in recipe.items() if k not in (*specs, "seed_everything", "ckpt_path")}
         return {**specs, **others}, notes
 
-    @property
-    def counts_flops(self) -> bool:
-        """Whether the study asks for FLOPs: they cost a pass through every model."""
-        return bool(self.match and self.match["on"] == "flops")
+    def measure(self, recipe: Mapping[str, Any], *, on: str | None = None) -> int:
+        """Return the size of a model.
 
-    def measure(self, recipe: Mapping[str, Any]) -> int:
-        """Return the measure that is matched."""
-        return self.flops(recipe) if self.counts_flops else self.parameters(recipe)
-
-    def parameters(self, recipe: Mapping[str, Any]) -> int:
-        """Return how many parameters the model has; shared ones count once."""
-        return int(self.built(recipe)[0].parameter_count)
-
-    def flops(self, recipe: Mapping[str, Any]) -> int:
-        """Return the operations of a forward pass through the first batch of the validation data; see `attnkit.profile.flops`."""
+        Args:
+            recipe: The complete recipe.
+            on: `params`: its parameters, where shared ones count once; `flops`: the FLOPs of a forward pass through the first batch of the
+                validation data (see `attnkit.profile.flops`). Default: as matched.
+        """
         task, module = self.built(recipe)
+        if (on or self.on) == "params":
+            return int(task.parameter_count)
         if module not in self.batches:
             module.prepare_data()
             module.setup("fit")
