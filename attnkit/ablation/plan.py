@@ -132,8 +132,6 @@ class Plan(StoredPlan):
         added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
         if added != asked.get("seeds_added", []):
             write_json(file, asked | {"seeds_added": added})
-        if self.tuned:
-            write_json(self.study_folder / "tuning.json", {name: asdict(tuned) for name, tuned in self.tuned.items()})
         stored = StoredPlan(**{f.name: getattr(self, f.name) for f in fields(StoredPlan)})
         write_json(self.study_folder / "plan.json", asdict(stored))
 

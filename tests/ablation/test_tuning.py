@@ -44,7 +44,7 @@ def test_the_results_are_those_of_the_best_value(worker: Use) -> None:
     assert {name: t.value for name, t in plan.tuned.items()} == {"baseline": 0.1, "position=none": 0.1, "position=learned": 0.1}
     assert rates(plan) == {0.1: 9}
     assert Results(plan).complete
-    assert json.loads(Path("runs/s/tuning.json").read_text())["baseline"]["value"] == 0.1
+    assert json.loads(Path("runs/s/plan.json").read_text())["tuned"]["baseline"]["value"] == 0.1
     assert not any(line.startswith("warning") for line in said)
     stored = stored_plan(plan.study, Path("runs"))
     assert stored is not None
