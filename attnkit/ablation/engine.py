@@ -24,7 +24,7 @@ from attnkit.ownership import Owner
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.folder import BUSY, FINAL, FULL, note, result_of, status_of, write_json
 from attnkit.worker.job import POLL, RUN, Job
-from attnkit.worker.launch import Handle, Submit, launching
+from attnkit.worker.launch import Submit, launching
 
 ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
 """Exit statuses of a run that was asked to end, and saved first."""
@@ -56,7 +56,7 @@ def told_when_full(folder: str | Path) -> Iterator[None]:
 class _Active:
     run: Run
     job: Job
-    handle: Handle
+    handle: Any  # a future
     began: float
     slot: int
 

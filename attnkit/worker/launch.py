@@ -12,25 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import Any
 
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.job import POLL, Job
 from attnkit.worker.lifeline import GRACE
 
-
-class Handle(Protocol):
-    """A job that was submitted, such as a future."""
-
-    def done(self) -> bool:
-        """Return whether it has ended."""
-
-    def result(self) -> int:
-        """Return the exit status. Raises the error of the machine that it was on."""
-
-
-Submit = Callable[[Job], Handle]
-"""Starts a job, now or when there is room."""
+Submit = Callable[[Job], Any]
+"""Starts a job, now or when there is room; returns a future, or what has its `done()` and `result()`."""
 
 
 @contextmanager
