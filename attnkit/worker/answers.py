@@ -18,7 +18,7 @@ class Inspection:
         takes_seed: Whether the data take a seed of their own.
         error: Why it cannot be built.
         kind: `mistake`: a wrong name, argument or value; `illegal`: components that do not go together.
-        sources: The user's own modules, with the times of their last change: the answer holds until then.
+        sources: The files of the user's own modules, with hashes of their content: the answer holds while they are the same.
     """
 
     recipe: Mapping[str, Any] | None = None
@@ -29,7 +29,7 @@ class Inspection:
     takes_seed: bool = False
     error: str | None = None
     kind: Literal["mistake", "illegal"] | None = None
-    sources: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
