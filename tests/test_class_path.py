@@ -118,7 +118,8 @@ def test_a_wrong_path_is_refused_like_a_wrong_name(spec: object, message: str) -
         ("optimizers", "attnkit.optimizer.muon.Muon", "muon"),
         ("optimizers", "torch.optim.Muon", "torch.optim.Muon"),  # another than ours
         ("tasks", "attnkit.task.seq2seq.Seq2Seq", "seq2seq"),
-        ("datasets", "attnkit.data.scan.Scan", "scan"),
+        ("datasets", "attnkit.data.text_pairs.TextPairs", "text_pairs"),
+        ("corpora", "attnkit.corpus.scan.Scan", "scan"),
         ("schedules", "attnkit.schedule.cosine.Cosine", "cosine"),
     ],
 )

@@ -53,7 +53,7 @@ def test_the_layer_check_finds_a_wrong_import(file: str, line: str, tmp_path: Pa
     "statement",
     [
         "import attnkit",
-        "import attnkit; attnkit.attentions.names(); attnkit.optimizers.names(); repr(attnkit.stacks); 'cmudict' in attnkit.datasets",
+        "import attnkit; attnkit.attentions.names(); attnkit.optimizers.names(); repr(attnkit.stacks); 'cmudict' in attnkit.corpora",
         "from attnkit.cli.main import main; main(['--version'])",
         "from attnkit.cli.main import main; main(['--help'])",
         "from attnkit.cli.main import main; main(['list'])",

@@ -19,7 +19,7 @@ model:
     num_heads: 2
     attention: {name: gaussian, width: 2.0}
   max_length: 6
-data: {name: text_pairs, train: words.tsv, validation: words.tsv}
+data: {name: text_pairs, corpus: {name: words.tsv, validation: words.tsv}}
 trainer: {max_steps: 2, accelerator: cpu, default_root_dir: runs}
 """
 

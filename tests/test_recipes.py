@@ -89,6 +89,16 @@ def test_a_recipe_trains_goes_on_is_tested_and_predicts(name: str, folder: Path,
     assert capfd.readouterr().out.count("\n") == 2
 
 
+@pytest.mark.parametrize("name", ["image/vit", "classification/lstm", "language_model/lstm", "translation/bahdanau_en_ko"])
+def test_a_recipe_without_its_data_says_how_to_get_them_and_leaves_no_run(name: str, folder: Path, capfd: Output) -> None:
+    status = main(["fit", "--config", name, *SHORT, "--trainer.max_steps=1"])
+    if status == 0:
+        pytest.skip("its package is installed")
+    assert status == 2
+    assert "download" in capfd.readouterr().err
+    assert not (folder / "runs").exists()
+
+
 def write_images(folder: Path) -> Path:
     """Write an array of two grey images."""
     import numpy as np

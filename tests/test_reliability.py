@@ -97,7 +97,7 @@ def test_checkpoints_are_compared_by_their_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], message: str | None
 ) -> None:
     files = {"one.ckpt": CHECKPOINT, "other.ckpt": found}
-    monkeypatch.setattr("attnkit.task.load_checkpoint", lambda path: files[path.name])
+    monkeypatch.setattr("attnkit.checkpoint.load_checkpoint", lambda path: files[path.name])
     for name in files:
         (tmp_path / name).touch()
     problems = compare_checkpoints(tmp_path / "one.ckpt", tmp_path / "other.ckpt")

@@ -54,7 +54,7 @@ def test_stack(check: Check) -> None:
 
 
 def test_every_family_with_tensors_has_rules() -> None:
-    assert {f.attribute for f in FAMILIES} - set(RULES) == {"tokenizers", "optimizers", "schedules", "tasks", "datasets"}
+    assert {f.attribute for f in FAMILIES} - set(RULES) == {"tokenizers", "optimizers", "schedules", "tasks", "datasets", "corpora"}
 
 
 def test_every_pair_is_checked_from_both_sides() -> None:

@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2303.06296
-"""Attention during training: how spread each head is, and its maps."""
+"""Attention during training: the entropy of each head, and maps."""
 
 import warnings
 from collections.abc import Mapping
@@ -24,26 +24,26 @@ from attnkit.tokenizer import Tokenizer
 
 
 class AttentionMaps(Callback):
-    r"""Logs the entropy of each attention head, the largest logit of each attention, and pictures, on the same few rows each time.
+    r"""Logs the entropy of each attention head, the largest logit of each attention, and figures, for the same few rows each time.
 
     The scalars are `entropy/<module path>/head_<i>`, from 0 (all weight on one key) to 1 (the same weight on all keys), and
-    `largest_logit/<module path>`, over all heads. A head that stays near 1 has learned no preference; very low entropy, and logits that
-    grow beyond some tens, go with unstable training. TensorBoard gets the maps of the first row too, if matplotlib is installed.
+    `largest_logit/<module path>`, over all heads. A head that stays near 1 has learned no preference; very low entropy and logits
+    beyond some tens accompany unstable training. If matplotlib is installed, TensorBoard also gets the maps of the first row.
 
-    The rows are read once more, without dropout and gradients: the training is the same, bit for bit. They are the first ones of the first
-    batch that the run sees in validation (its sanity check included), or in training if that comes before.
+    The rows are read in a separate pass without dropout and gradients, so the training is unchanged, bit for bit. They are the first rows
+    of the first batch of the run, in validation (its sanity check included) or in training, whichever comes first.
 
     Equation:
         $$e_h = \operatorname{mean}_q \frac{-\sum_k w_{hqk} \ln w_{hqk}}{\ln K_q}$$
-        over the real queries with two keys or more; $K_q$ is the number of keys that the masks leave to a query.
+        over the non-padding queries with at least two keys; $K_q$ is the number of keys that the masks leave to a query.
 
     Paper: Zhai et al. 2023, https://arxiv.org/abs/2303.06296 (low attention entropy and instability); Dehghani et al. 2023,
     https://arxiv.org/abs/2302.05442 (large logits and divergence)
 
     Args:
         every_n_steps: Optimizer steps between two logs (default: at the end of each validation).
-        rows: Rows of the batch that are read. Their weights are held at once: 4 bytes for each row, layer, head, query and key.
-        figures: Whether TensorBoard gets pictures.
+        rows: Rows of the batch that are read. All of their weights are held together: 4 bytes for each row, layer, head, query and key.
+        figures: Whether TensorBoard gets figures.
 
     Raises:
         ConfigurationError: A number is not positive; in use, the task reads no tokens or its model has no attention.
@@ -92,10 +92,10 @@ class AttentionMaps(Callback):
         if not trainer.loggers or self._batch is None:
             return
         if not isinstance(task, Task):
-            raise ConfigurationError(f"AttentionMaps needs a task of attnkit, but this is {type(task).__name__}")
+            raise ConfigurationError(f"AttentionMaps needs an attnkit task, but this is {type(task).__name__}")
         with trainer.precision_plugin.forward_context(), record_attention(task.model, logits=True) as logits:
             reading = read_batch(task, self._batch, self.rows)
-            maps = reading.maps()  # on every rank: the weights may be shared out
+            maps = reading.maps()  # on every rank: the weights may be sharded
         maps, logits = ({path: _of_all_heads(task, x) for path, x in found.items()} for found in (maps, logits))
         if not trainer.is_global_zero:
             return
@@ -126,7 +126,7 @@ class AttentionMaps(Callback):
 
 
 def _of_all_heads(task: Task, x: Tensor) -> Tensor:
-    """Return [B, H, Q, K] of all heads, from those that this process of a tensor-parallel group has."""
+    """Return [B, H, Q, K] of all heads, from the heads of this process in a tensor-parallel group."""
     mesh = task.device_mesh
     if mesh is None or mesh["tensor_parallel"].size() == 1:
         return x
@@ -135,7 +135,7 @@ def _of_all_heads(task: Task, x: Tensor) -> Tensor:
 
 
 def entropy(weights: Tensor, real: Tensor) -> Tensor:
-    """Return the mean entropy of each head, over the greatest possible one.
+    """Return the mean entropy of each head, as a fraction of the largest possible one.
 
     Args:
         weights: [B, H, Q, K].
@@ -150,7 +150,7 @@ def entropy(weights: Tensor, real: Tensor) -> Tensor:
         tensor([1., 0.])
     """
     weights = weights.float()
-    keys = (weights > 0).any(1).sum(-1)  # [B, Q]; a key counts if any head gives it weight, since a weight may be too small for a number
+    keys = (weights > 0).any(1).sum(-1)  # [B, Q]; a key counts if any head gives it weight, as small weights underflow
     nats = torch.special.entr(weights).sum(-1)  # [B, H, Q]
     counts = real & (keys > 1)
     relative = torch.where(counts[:, None], nats / keys.clamp(min=2).log()[:, None], 0.0)

@@ -1,4 +1,4 @@
-"""Where the first number that is not finite came from: the step is made once more, with hooks in every module."""
+"""Finds the origin of the first non-finite number: repeats the step with hooks in every module."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from attnkit.task import Task
 
 
 class Seen(NamedTuple):
-    """A micro-batch as a step saw it: its number in the epoch, and the states of the generators before it."""
+    """A micro-batch of a step: its number in the epoch, and the states of the generators before it."""
 
     number: int
     batch: Any
@@ -26,48 +26,48 @@ def random_state(device: torch.device) -> tuple[Tensor, ...]:
     return (torch.get_rng_state(), *((torch.cuda.get_rng_state(device),) if device.type == "cuda" else ()))
 
 
-# What is found, from cause to effect: processes have sums of gradients in common, so a parameter's says least about where it began.
+# Kinds of findings, from cause to effect. Gradients are summed over processes, so that of a parameter says least about the origin.
 _OUTPUT, _LOSS, _GRADIENT, _PARAMETER = range(4)
-_Found = tuple[int, int, str]  # the micro-batch, which of these, and in words
+_Found = tuple[int, int, str]  # the micro-batch, the kind, and a description
 
 
 class Origin(NamedTuple):
-    """What was not finite first, and the process where it was."""
+    """The first non-finite value, and the process where it occurred."""
 
     what: str
     process: int
 
 
 def first_not_finite(trainer: Trainer, task: Task, batches: Sequence[Seen]) -> Origin:
-    """Return what was not finite first: a parameter, the output of a module, or the gradient of one.
+    """Return the first non-finite value: a parameter, the output of a module, or the gradient of one.
 
-    The step is computed again from the same parameters, micro-batches and dropout, without torch.compile. Gradients are cleared; parameters
-    and the random states stay as they are. With several processes, all must call it, and all get the same answer; a number that is not
-    finite reaches the gradients of all of them, so the process counts where it was an output.
+    The step is repeated with the same parameters, micro-batches and dropout, without torch.compile. Gradients are cleared; parameters and
+    random states are unchanged. With several processes, all must call it, and all get the same answer. A non-finite number reaches the
+    gradients of all processes, so the one where it was an output counts.
 
     Args:
         trainer: The trainer; its precision is used.
         task: The task.
-        batches: All micro-batches of the step.
+        batches: The micro-batches of the step.
     """
     bad = ((name, count(parameter)) for name, parameter in task.named_parameters())
-    found = next(((0, _PARAMETER, f"the parameter {name}: {what}; an earlier step made it so") for name, what in bad if what), None)
+    found = next(((0, _PARAMETER, f"the parameter {name}: {what}; an earlier step caused it") for name, what in bad if what), None)
     if (origin := _earliest(trainer, found)) is not None:
         return origin
     before, tally = random_state(task.device), task._tally.clone()
     task.zero_grad()
     with torch.compiler.set_stance("force_eager"):
-        # all of them, whatever the first shows: processes compute together, and would wait for each other
+        # all of them, whatever the first shows: processes that compute together would otherwise wait for each other
         seconds = [(i, *answer) for i, seen in enumerate(batches) if (answer := _repeat(trainer, task, seen)) is not None]
     _set_random(before, task.device)
     task._tally = tally
     task.zero_grad()
     origin = _earliest(trainer, min(seconds, default=None))
-    return origin or Origin("the step was made again, and all was finite: the sum over steps or processes overflowed", 0)
+    return origin or Origin("the repeated step is finite: the sum over micro-batches or processes overflowed", 0)
 
 
 def _earliest(trainer: Trainer, found: _Found | None) -> Origin | None:
-    """Return what was first of that which any process has found."""
+    """Return the earliest finding of all processes."""
     if trainer.world_size == 1:
         return None if found is None else Origin(found[2], 0)
     everywhere: list[_Found | None] = [None] * trainer.world_size
@@ -80,7 +80,7 @@ def _earliest(trainer: Trainer, found: _Found | None) -> Origin | None:
 
 
 def _repeat(trainer: Trainer, task: Task, seen: Seen) -> tuple[int, str] | None:
-    """Compute a micro-batch again; return what was not finite first, and of which kind that is."""
+    """Repeat a micro-batch; return the kind and a description of its first non-finite value."""
     forward: list[str] = []
     backward: list[str] = []
 
@@ -122,7 +122,7 @@ def _repeat(trainer: Trainer, task: Task, seen: Seen) -> tuple[int, str] | None:
 
 
 def count(tensor: Tensor) -> str | None:
-    """Return how many numbers of a tensor are not finite, in words; None if all are.
+    """Return a description of the non-finite numbers in a tensor; None if all are finite.
 
     Example:
         >>> count(torch.tensor([1.0, float("nan"), float("inf")])), count(torch.ones(2))

@@ -1,4 +1,4 @@
-"""A loss that went up and stays there."""
+"""Stops a run whose loss has risen and stays high."""
 
 from typing import Any
 
@@ -10,15 +10,15 @@ from attnkit.registry import ConfigurationError, nearest
 
 
 class Divergence(Callback):
-    r"""Stops a run whose loss is far above its best for long.
+    r"""Stops a run whose loss stays far above its best.
 
-    It looks at the metric every `trainer.log_every_n_steps` steps. A look is bad if the metric is above `factor` times the lowest one so
-    far; `patience` bad looks in a row stop the run. A loss that comes down again sets the count back.
+    It checks the metric every `trainer.log_every_n_steps` steps. A check fails if the metric exceeds `factor` times its lowest value so
+    far; `patience` failed checks in a row stop the run. A loss that falls again resets the count.
 
     Args:
-        monitor: The metric, one that is logged in training, and positive.
-        factor: How far above its best is too far.
-        patience: Bad looks in a row.
+        monitor: The metric, which is logged in training and positive.
+        factor: The multiple of the best value that counts as diverging.
+        patience: Failed checks in a row.
 
     Raises:
         ConfigurationError: A wrong argument; in use, there is no such metric.
@@ -40,7 +40,7 @@ class Divergence(Callback):
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        step = trainer.global_step  # when all of it is logged
+        step = trainer.global_step  # all of the previous step is logged now
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         if step == self._last or step % every:
             return
@@ -54,9 +54,9 @@ class Divergence(Callback):
         self.bad = self.bad + 1 if not value <= self.factor * self.best else 0
         if self.bad >= self.patience:
             raise UnhealthyError(
-                f"after {step} steps {self.monitor} is {value:.4g}, and was above {self.factor:g} times its best ({self.best:.4g}) in the "
-                f"last {self.bad} looks, {every} steps apart. Go on from an earlier checkpoint with a lower learning rate, more warmup, or "
-                f"--trainer.gradient_clip_val 1.0."
+                f"after {step} steps {self.monitor} is {value:.4g}; it was above {self.factor:g} times its best ({self.best:.4g}) in the "
+                f"last {self.bad} checks, {every} steps apart. Continue from an earlier checkpoint with a lower learning rate, more "
+                f"warmup, or --trainer.gradient_clip_val 1.0."
             )
 
     @override

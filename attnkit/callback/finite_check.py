@@ -1,4 +1,4 @@
-"""A step with a loss or a gradient that is not a number: it stops the run, or is skipped."""
+"""Stops a run at a non-finite loss or gradient, or skips the step."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -24,23 +24,23 @@ ADVICE = "Try a lower learning rate or more warmup, --trainer.gradient_clip_val 
 
 
 class FiniteCheck(Callback):
-    r"""Looks at the loss and the gradient of every optimizer step before it is made, and lets none through that is nan or inf.
+    r"""Checks the loss and the gradient of every optimizer step before it is made, and prevents the step if either is nan or inf.
 
-    Only then the step is computed once more, with hooks, to name the first module whose output or gradient was not finite. Checkpoints with
-    parameters that are not finite are not written.
+    Only in that case the step is repeated with hooks, to name the first module whose output or gradient was not finite. Checkpoints with
+    non-finite parameters are not written.
 
-    Logs `train/gradient_norm`, the L2 norm over all parameters before clipping, and `train/skipped_steps` once there are some.
+    Logs `train/gradient_norm`, the L2 norm over all parameters before clipping, and `train/skipped_steps` after the first one.
 
-    One answer is read from the device for each step; all else is done there. With a loss scaler (`16-mixed`) an overflow of the gradient
-    is no fault: the scaler skips the step itself, and more than `most_skips` in a row stop the run.
+    Each step reads one answer from the device; the rest is computed there. With a loss scaler (`16-mixed`) an overflow of the gradient is
+    normal: the scaler skips the step itself, and only more than `most_skips` in a row stop the run.
 
     Args:
-        policy: `stop` ends the run; `skip` leaves parameters and the optimizer's state as they are, counts the step, and goes on. The
-            schedule and the step counter move on too.
-        most_skips: Skipped steps in a row that do not stop the run.
+        policy: `stop` ends the run; `skip` leaves parameters and the optimizer's state unchanged, counts the step, and continues. The
+            schedule and the step counter advance.
+        most_skips: The most skipped steps in a row that do not stop the run.
 
     Raises:
-        ConfigurationError: A wrong argument; in use, the task is none of attnkit's.
+        ConfigurationError: A wrong argument; in use, the task is not one of attnkit.
         UnhealthyError: In use: a step is not finite, or too many in a row are not.
 
     Example:
@@ -84,16 +84,16 @@ class FiniteCheck(Callback):
 
     def _handle(self, trainer: Trainer, task: LightningModule, optimizer: Optimizer, what: str, loss_is_finite: bool) -> None:
         if not isinstance(task, Task):
-            raise ConfigurationError(f"FiniteCheck needs a task of attnkit, but this is {type(task).__name__}")
+            raise ConfigurationError(f"FiniteCheck needs an attnkit task, but this is {type(task).__name__}")
         is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         self.skipped += 1
         self._in_a_row += 1
         has_scaler_s_reason = is_scaled and loss_is_finite
         skips = has_scaler_s_reason or self.policy == "skip"
         if has_scaler_s_reason and self._in_a_row <= self.most_skips:
-            return  # the scaler skips it, and takes a smaller scale
+            return  # the scaler skips it and lowers its scale
         where = f"step {trainer.global_step} is not finite ({what}; epoch {trainer.current_epoch}, batch {self._seen[-1].number})"
-        first = first_not_finite(trainer, task, self._seen)  # clears the gradients: without them, optimizers leave everything as it is
+        first = first_not_finite(trainer, task, self._seen)  # clears the gradients, without which optimizers change nothing
         if skips and self._in_a_row <= self.most_skips:
             rank_zero_warn(f"{where} and is skipped, the {_ordinal(self.skipped)} of this run. First: {first.what}.")
             return
@@ -101,8 +101,8 @@ class FiniteCheck(Callback):
         raise UnhealthyError(f"{where}{reason}. First: {first.what}.{self._keep(trainer, first.process)} {ADVICE}")
 
     def _keep(self, trainer: Trainer, process: int) -> str:
-        """Write the batches that a process had in the step beside the run's logs, and say where."""
-        if (folder := trainer.log_dir) is None:  # asked by all processes, for it is broadcast
+        """Write the batches of a process in the step beside the run's logs, and return a sentence that says where."""
+        if (folder := trainer.log_dir) is None:  # all processes ask, since it is broadcast
             return ""
         path = Path(folder) / "not_finite.pt"
         if trainer.global_rank == process:
@@ -117,8 +117,8 @@ class FiniteCheck(Callback):
         if trainer.training and not bool(norm_of(parameters).isfinite()):
             name, bad = next(((n, bad) for n, p in pl_module.named_parameters() if (bad := count(p)) is not None), ("elsewhere", "inf"))
             raise UnhealthyError(
-                f"after {trainer.global_step} steps the parameter {name} is not finite: {bad}. No checkpoint is written; those that are "
-                f"there already are whole. {ADVICE}"
+                f"after {trainer.global_step} steps the parameter {name} is not finite: {bad}. No checkpoint is written; earlier "
+                f"ones are whole. {ADVICE}"
             )
 
     @override
@@ -131,7 +131,7 @@ class FiniteCheck(Callback):
 
 
 def gradient_norm(module: nn.Module) -> Tensor:
-    """Return the L2 norm of all gradients of a module, a scalar; sharded ones count whole.
+    """Return the L2 norm of all gradients of a module, a scalar; sharded gradients count completely.
 
     Example:
         >>> layer = nn.Linear(2, 1, bias=False)
@@ -143,7 +143,7 @@ def gradient_norm(module: nn.Module) -> Tensor:
 
 
 def norm_of(tensors: list[Tensor]) -> Tensor:
-    """Return the L2 norm of tensors together; they may be sharded over different meshes."""
+    """Return the joint L2 norm of tensors, which may be sharded over different meshes."""
     meshes: dict[Any, list[Tensor]] = {}
     for tensor in tensors:
         meshes.setdefault(getattr(tensor, "device_mesh", None), []).append(tensor)

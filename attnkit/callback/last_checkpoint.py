@@ -1,4 +1,4 @@
-"""The checkpoint from which a run that was killed goes on."""
+"""The checkpoint from which a killed run resumes."""
 
 import shutil
 import signal
@@ -20,14 +20,14 @@ FIRST = "attnkit: the run saves its state and stops after this step, and after a
 
 
 class LastCheckpoint(Checkpoint):
-    """Keeps the newest state of a run as `checkpoints/last.ckpt`, and the one before it as `checkpoints/previous.ckpt`.
+    """Keeps the newest state of a run as `checkpoints/last.ckpt`, and the previous one as `checkpoints/previous.ckpt`.
 
-    It is written between two optimizer steps, when all that belongs to the first one is done and logged: after each validation and each
-    epoch, every so many steps and minutes, at the end of the run, and when SIGINT or SIGTERM stops it. A second SIGINT ends it at once.
+    It is written between two optimizer steps, after all of the first one is logged: after each validation and each epoch, at intervals of
+    steps and minutes, at the end of the run, and when SIGINT or SIGTERM stops it. A second SIGINT ends the run at once.
 
     Args:
-        every_n_steps: Optimizer steps between two checkpoints (default: steps do not matter).
-        every_n_minutes: Minutes between two checkpoints; None: time does not matter.
+        every_n_steps: Optimizer steps between two checkpoints (default: no such interval).
+        every_n_minutes: Minutes between two checkpoints; None: no such interval.
 
     Raises:
         ConfigurationError: A number is not positive.
@@ -44,7 +44,7 @@ class LastCheckpoint(Checkpoint):
         self.every_n_steps, self.every_n_minutes = every_n_steps, every_n_minutes
         self.path = Path(LAST)
         self._due = False
-        self._step = 0  # of the newest checkpoint, and its time
+        self._step = 0  # of the newest checkpoint, like the time
         self._time = time.monotonic()
 
     @override
@@ -53,14 +53,14 @@ class LastCheckpoint(Checkpoint):
 
     @override
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        stop_signals.take()  # back from Lightning, whose handler breaks validations off and talks to other processes in the midst of others
+        stop_signals.take()  # Lightning's handler interrupts validations, and starts communication inside other communication
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._due = False
         self._step, self._time = trainer.global_step, time.monotonic()
         stop_signals.take()
-        if trainer.received_sigterm:  # by Lightning's handler
+        if trainer.received_sigterm:  # Lightning's handler got it
             raise Stopped(signal.SIGTERM)
         stop_signals.defer(FIRST if trainer.is_global_zero else "")
 
@@ -78,7 +78,7 @@ class LastCheckpoint(Checkpoint):
 
     @staticmethod
     def _stopping(trainer: Trainer) -> signal.Signals | None:
-        """Return the signal that any of the processes got: all of them stop before the same step."""
+        """Return the signal that any of the processes has received: all of them stop before the same step."""
         if trainer.world_size == 1:
             return stop_signals.received
         received = torch.tensor(stop_signals.received or 0, device=trainer.strategy.root_device)
@@ -87,7 +87,7 @@ class LastCheckpoint(Checkpoint):
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        stop_signals.act()  # a signal that was noted came too late: all steps are made
+        stop_signals.act()  # a deferred signal came too late: all steps are made
 
     @override
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -103,7 +103,7 @@ class LastCheckpoint(Checkpoint):
     def _is_due(self, trainer: Trainer) -> bool:
         step = trainer.global_step
         due = self._due or (self.every_n_steps is not None and step % self.every_n_steps == 0)
-        if self.every_n_minutes is not None and (trainer.world_size == 1 or step % 20 == 0):  # asking all processes takes a while
+        if self.every_n_minutes is not None and (trainer.world_size == 1 or step % 20 == 0):  # asking all processes takes time
             due |= bool(trainer.strategy.broadcast(time.monotonic() - self._time >= 60 * self.every_n_minutes))
         return due
 

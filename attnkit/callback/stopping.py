@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: they end a process at once, or, while a model is trained, between two steps with a checkpoint."""
+"""SIGINT and SIGTERM: they end a process at once or, during training, between two steps with a checkpoint."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(SystemExit):
-    """A signal has stopped this process. If nobody catches it, the exit status is 130 after SIGINT and 143 after SIGTERM.
+    """A signal stopped this process. If it is not caught, the exit status is 130 after SIGINT and 143 after SIGTERM.
 
     Args:
         received: The signal.
@@ -31,13 +31,13 @@ class Stopped(SystemExit):
 
 
 class StopSignals:
-    """Takes SIGINT and SIGTERM for this process.
+    """Handles SIGINT and SIGTERM in this process.
 
-    By default the first one raises `Stopped` where the process is. While they are deferred it is only noted, and whoever defers them
-    raises `Stopped` when there is nothing to lose. After the first one SIGINT has the system's meaning: the second one ends at once.
+    By default the first one raises `Stopped` wherever the process is. While they are deferred it is only recorded, and whoever defers
+    them raises `Stopped` when nothing would be lost. After the first one SIGINT has its default effect: the second one ends at once.
 
     Attributes:
-        received: The first signal; None: there was none.
+        received: The first signal; None: none yet.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class StopSignals:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Take both signals until the end of the `with` block; in threads other than the first one this does nothing."""
+        """Handle both signals until the end of the `with` block; in threads other than the main one this does nothing."""
         before = [signal.getsignal(number) for number in SIGNALS]
         self.take()
         try:
@@ -59,7 +59,7 @@ class StopSignals:
                     signal.signal(number, handler)
 
     def take(self) -> None:
-        """Take both signals, unless SIGINT is to be ignored, as in what a shell began with `&`; from now on they raise `Stopped`."""
+        """Handle both signals, unless SIGINT is ignored, as in what a shell starts with `&`; from now on they raise `Stopped`."""
         self.received, self._deferred, self._process = None, False, os.getpid()
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
@@ -67,15 +67,15 @@ class StopSignals:
                     signal.signal(number, self._handle)
 
     def defer(self, message: str = "") -> None:
-        """From now on only note a signal; `message` is written to stderr when the first one arrives."""
+        """From now on only record a signal; `message` is written to stderr when the first one arrives."""
         self._deferred, self._message = True, message.encode()
 
     def act(self) -> None:
-        """Forget a signal that was noted; from now on they raise `Stopped`."""
+        """Forget a recorded signal; from now on they raise `Stopped`."""
         self.received, self._deferred = None, False
 
     def _handle(self, number: int, frame: FrameType | None) -> Any:
-        if os.getpid() != self._process:  # a fork, such as one that loads data: the signal of a terminal is its parent's business
+        if os.getpid() != self._process:  # a fork, such as one that loads data: its parent handles the signal of a terminal
             if number != signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
@@ -86,8 +86,8 @@ class StopSignals:
         self.received = signal.Signals(number)
         if not self._deferred:
             raise Stopped(self.received)
-        os.write(2, self._message)  # print is not safe here: the signal may have come in the midst of another
+        os.write(2, self._message)  # print is not safe here: the signal may have interrupted another one
 
 
 stop_signals = StopSignals()
-"""Those of this process."""
+"""The handler of this process."""

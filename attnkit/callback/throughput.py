@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/2204.02311
-"""How fast a training is, and how much memory it takes."""
+"""Speed and memory of a training."""
 
 import sys
 import time
@@ -16,23 +16,26 @@ from attnkit.strategy import data_share
 from attnkit.task import Task
 
 PEAK_TFLOPS = {"A100": 312.0, "H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0}
-"""Of dense bf16 products, from NVIDIA's data sheets, by a part of the device's name; the first that fits counts."""
+"""Peaks of dense bf16 matrix products, from NVIDIA's data sheets, by a part of the device's name; the first match counts."""
 
 
 class Throughput(Callback):
-    r"""Logs speed and memory every `trainer.log_every_n_steps` steps, over the steps since the last time.
+    r"""Logs speed and memory every `trainer.log_every_n_steps` steps, over the steps since the previous log.
 
     | name | meaning |
     |---|---|
-    | `speed/tokens_per_second` | real tokens that the model reads (sources and targets), padding excluded; not for images |
+    | `speed/tokens_per_second` | non-padding tokens that the model reads (sources and targets); not for images |
     | `speed/examples_per_second` | rows |
     | `speed/steps_per_second` | optimizer steps |
-    | `speed/model_tflops` | the model's operations in a second, over all devices |
-    | `speed/mfu` | the same over what the devices could do at most: model FLOPs utilisation, from 0 to 1; only with a known peak |
-    | `speed/peak_memory_gib` | most memory at once so far: what torch allocated on the first GPU, or the resident set of the process |
+    | `speed/model_tflops` | floating-point operations of the model per second, in 10^12, over all devices |
+    | `speed/mfu` | model FLOPs utilisation: the same as a fraction of the peak of the devices, from 0 to 1; only if the peak is known |
+    | `speed/peak_memory_gib` | peak memory so far: what torch allocated on the first GPU, or the resident set of the process |
 
-    Validation is not part of the time. The operations are those of `attnkit.profile.flops.forward_flops`, times 3 for the backward pass;
-    what padding and activation checkpointing add is not counted, so they lower the utilisation.
+    The time excludes validation. The operations are those of `attnkit.profile.flops.forward_flops`, times 3 to include the backward pass;
+    those on padding and of activation checkpointing are not counted, so both lower the utilisation.
+
+    (Lightning's `ThroughputMonitor` needs the number of tokens of each batch as a Python integer, which waits for the GPU in every step,
+    multiplies the counts of one rank by the number of ranks, although ranks have different lengths, and knows no peak of an H200.)
 
     Equation:
         $$\mathrm{MFU} = \frac{3 \sum_r F(S_r, T_r)}{\mathrm{seconds} \cdot \mathrm{devices} \cdot \mathrm{peak}}$$
@@ -40,11 +43,11 @@ class Throughput(Callback):
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
 
     Args:
-        peak_tflops: The most that one device can do, in 10^12 operations a second (default: that of dense bf16 products for A100, H100 and
-            H200; else there is no utilisation).
+        peak_tflops: Peak of one device, in 10^12 operations per second (default: that of dense bf16 products for A100, H100 and H200;
+            for others, no utilisation is logged).
 
     Raises:
-        ConfigurationError: The peak is not positive; in use, the task is none of attnkit's.
+        ConfigurationError: The peak is not positive; in use, the task is not one of attnkit.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -76,7 +79,7 @@ class Throughput(Callback):
             return
         self._clock = self._clock or time.perf_counter()
         s, t = row_lengths(pl_module, batch)
-        counts = batch["example"] >= 0 if "example" in batch else torch.ones_like(s)  # not those that fill an empty share of a batch
+        counts = batch["example"] >= 0 if "example" in batch else torch.ones_like(s)  # excludes the fillers of an empty share of a batch
         self._add("rows", counts)
         if "image" not in batch:
             self._add("tokens", counts * (s + t))
@@ -100,7 +103,7 @@ class Throughput(Callback):
         if trainer.world_size > 1:
             whole = trainer.strategy.reduce(sums, reduce_op="sum")
             assert isinstance(whole, Tensor)
-            sums = whole * data_share(trainer).num_replicas / trainer.world_size  # processes that share a batch count it once
+            sums = whole * data_share(trainer).num_replicas / trainer.world_size  # processes that share a batch count it only once
         totals = dict(zip(names, sums.tolist(), strict=True))  # waits for the device
         self._pause()
         tflops = (1 + BACKWARD) * sum(c * totals[term] for term, c in self._flops.items()) / self._seconds / 1e12
@@ -130,13 +133,13 @@ class Throughput(Callback):
 
 
 def known_peak(device: torch.device) -> float | None:
-    """Return the peak of dense bf16 products of a device in TFLOP/s, or None if it is not in the table."""
+    """Return the peak of dense bf16 matrix products of a device in TFLOP/s, or None if it is unknown."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None)
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the most bytes at once so far: allocated by torch on a GPU, else resident of this process (unknown on Windows)."""
+    """Return the peak memory so far in bytes: allocated by torch on a GPU, else resident in this process (unknown on Windows)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from attnkit.checkpoint import load_exported
 from attnkit.drawing import AttentionMap, require_matplotlib, write_figure, write_page
 from attnkit.registry import ConfigurationError
-from attnkit.task import Task, load_exported
+from attnkit.task import Task
 from attnkit.task.attending import read_text
 from attnkit.train.output import notes, say
 

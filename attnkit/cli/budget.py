@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit.ablation.sections import Budget
+from attnkit.lightning_internals import is_accumulating
 from attnkit.profile.flops import BACKWARD, Exponents, batch_flops, forward_flops
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
@@ -43,7 +44,7 @@ class Limit(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._formula and isinstance(pl_module, Task):
             self.flops += (1 + BACKWARD) * batch_flops(self._formula, pl_module, batch)
-        if trainer.fit_loop._should_accumulate():
+        if is_accumulating(trainer):
             return
         used = {"steps": trainer.global_step, "tokens": self.tokens(), "flops": self.flops, "seconds": self.seconds()}[self.budget.on]
         if trainer.world_size > 1 and self.budget.on != "steps":

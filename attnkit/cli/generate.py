@@ -5,9 +5,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from attnkit.checkpoint import load_exported
 from attnkit.decoding import Options
 from attnkit.registry import ConfigurationError
-from attnkit.task import Task, load_exported
+from attnkit.task import Task
 from attnkit.task.generating import TextGenerator
 from attnkit.task.masked_lm import MaskedLM
 from attnkit.train.output import notes, output

@@ -130,7 +130,7 @@ def _export(arguments: Arguments) -> int:
     parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
     parser.add_argument("--out", required=True, metavar="FILE.safetensors", help="where to write the weights and the spec")
     chosen = parser.parse_args(arguments)
-    from attnkit.task.checkpoint import export
+    from attnkit.checkpoint import export
 
     is_average = export(chosen.checkpoint, chosen.out)
     print(f"Wrote {chosen.out}{' (averaged weights)' if is_average else ''}")

@@ -76,7 +76,7 @@ def family_schema(registry: Registry) -> dict[str, Any]:
         components.append(component)
         if component["required"] == ["name"] and "anyOf" not in component:
             bare.append(name)
-    path = {"type": "string", "pattern": r"\."}
+    path = {"type": "string", "pattern": registry.paths}
     paths = [path, {"type": "object", "properties": {"name": path}, "required": ["name"]}, {"type": "object", "required": ["class_path"]}]
     return {"anyOf": [{"enum": bare}, *components, *paths]}
 

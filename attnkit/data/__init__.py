@@ -1,12 +1,12 @@
-"""Data modules. Names: `attnkit.datasets.names()`."""
+"""Data modules: how the rows of a corpus become training examples. Names: `attnkit.datasets.names()`."""
 
 from typing import Any
 
-from attnkit.data.base import Seq2SeqData
+from attnkit.data.base import Framing
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences, TokenBatchSampler
 from attnkit.registry import datasets
 
-__all__ = ["Examples", "Seq2SeqBatch", "Seq2SeqData", "Sequences", "TokenBatchSampler"]
+__all__ = ["Examples", "Framing", "Seq2SeqBatch", "Sequences", "TokenBatchSampler"]
 
 
 def __getattr__(name: str) -> Any:  # TextPairs and the other data modules are imported when they are asked for

@@ -6,14 +6,16 @@ from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 import torch
-from lightning.pytorch import Trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from typing_extensions import override
 
-from attnkit.data.loading import BatchSampler, Integers, Share, process_share, sampler_loader
+from attnkit.data.loading import BatchSampler, Integers, Share
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.base import Tokenizer
+
+Order = Literal["shuffled", "fixed", "given"]
+"""Of the batches of an epoch: for training, for evaluation, and for prediction."""
 
 _BANDS = (1, 2, 3, 4, 6, 8)  # widths of the bands of source lengths that are tried; one is best where every length has many examples
 
@@ -162,7 +164,7 @@ class TokenBatchSampler(BatchSampler):
         examples: BatchedExamples,
         *,
         batch_tokens: int,
-        order: Literal["shuffled", "fixed", "given"],
+        order: Order,
         seed: int = 0,
         num_replicas: int | None = None,
         rank: int | None = None,
@@ -230,17 +232,3 @@ class TokenBatchSampler(BatchSampler):
                 f"example {longest}{'' if text is None else f' ({text[:40]!r})'} has {examples.unit.format(src, tgt)}, more than "
                 f"batch_tokens={self.batch_tokens}: raise batch_tokens, or set max_length for long examples"
             )
-
-
-def batch_loader(
-    examples: BatchedExamples,
-    *,
-    trainer: Trainer | None,
-    batch_tokens: int,
-    order: Literal["shuffled", "fixed", "given"],
-    seed: int,
-    num_workers: int,
-) -> DataLoader[Any]:
-    """Return the loader of the batches that `TokenBatchSampler` makes, each process of the trainer with its share of them."""
-    sampler = TokenBatchSampler(examples, batch_tokens=batch_tokens, order=order, seed=seed, **process_share(trainer))
-    return sampler_loader(examples, sampler, trainer=trainer, num_workers=num_workers)

@@ -1,7 +1,7 @@
 """Batches of images: normalised, augmented, and in which order."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 from typing_extensions import override
 
 from attnkit.data.augmentation import Augmentation
+from attnkit.data.batching import Order
 from attnkit.data.loading import BatchSampler, Integers, Share
 
 
@@ -89,7 +90,7 @@ class ImageBatchSampler(BatchSampler):
         examples: Any,
         *,
         batch_size: int,
-        order: Literal["shuffled", "fixed", "given"],
+        order: Order,
         seed: int = 0,
         num_replicas: int | None = None,
         rank: int | None = None,

@@ -1,72 +1,74 @@
-"""Labelled images from files, or from a hub data set."""
+"""Images with labels, as normalised batches."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.data.image_reading import Location, read_images
-from attnkit.data.images import ImageData, Images, Part
-from attnkit.data.splitting import check_validation, set_aside
-from attnkit.registry import ConfigurationError, datasets
+from attnkit.corpus import ImageCorpus, Images
+from attnkit.corpus.image_reading import read_images
+from attnkit.data.augmentation import Augmentation
+from attnkit.data.base import Framing, require_at_least, require_distinct
+from attnkit.data.batching import Order
+from attnkit.data.image_batches import ImageBatch, ImageBatchSampler, ImageExamples
+from attnkit.data.loading import process_share
+from attnkit.registry import ConfigurationError, CorpusSpec, datasets, nearest
 
 
 @datasets.register("labelled_images")
-class LabelledImages(ImageData):
-    """Images with classes: your own arrays or folders of files, or a hub data set.
-
-    A location is a `.npz` file with the arrays `images` and `labels`, a list `[images.npy, labels.npy]`, a folder with a sub-folder of
-    image files for each class, or `hub:NAME:SPLIT` (`hub:NAME:CONFIG:SPLIT`) for the `datasets` library. Arrays are uint8, [N, H, W] or
-    with 1 or 3 channels before or after height and width; labels are integers from 0.
+class LabelledImages(Framing):
+    """Images with classes, for the task `classification`.
 
     Images are held in memory as bytes. Each channel is normalised by mean and standard deviation of the training images; both are in
     every checkpoint.
 
     Args:
-        train: Where the training images are.
-        validation: Where the validation images are.
-        test: Where the test images are.
-        predict: Where the images to predict for are: a `.npz` or `.npy` file, a folder of image files, an image file, or a hub data set.
-        validation_fraction: In place of `validation`, the part of the training images to validate on, between 0 and 1.
-        image_column: The column of the images on the hub.
-        label_column: The column of the classes on the hub.
+        corpus: The images: a corpus such as `fashion_mnist`, or the path of a `.npz` file or (with a `/` in it) of a folder of yours, or
+            `hub:NAME`.
+        predict: Where the images to predict for are: a `.npz` or `.npy` file, a folder of image files, an image file, or a hub data set
+            (default: the test images).
         image_shape: Channels (1 is grey, 3 colour), height and width that image files are brought to (default: as the first training
             image, and all others must be). Arrays are never resized.
-        classes: The names of the classes, in the order of their ids (default: those of the training images, sorted).
+        classes: The names of the classes, in the order of their ids (default: those of the corpus, or of the training images, sorted).
         mean: Of each channel, from 0 to 1 (default: of the training images).
         std: Standard deviation of each channel, likewise.
-        shift: Training images are moved at random, by up to so many pixels in each direction.
+        shift: Training images are moved at random, by up to this many pixels in each direction.
         flip: Whether every other training image is mirrored, left to right.
         augmentation: Further random changes of training images: names of transforms of `torchvision.transforms.v2`, or mappings with a
             name and arguments.
         batch_size: Images in a batch over all processes.
-        seed: Of the order, the augmentation and `validation_fraction`; global random states play no part.
+        seed: Of the order, the augmentation and of what the corpus draws; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).
 
+    Attributes:
+        tokenizer_spec: None: these are no texts.
+
     Raises:
-        ConfigurationError: A file is missing, damaged or of another form, or a library that it needs is not installed.
+        ConfigurationError: The corpus has no images or cannot be read, a number is out of range, or a class is listed twice.
 
     Example:
         >>> import pathlib, tempfile
         >>> import numpy as np
         >>> path = pathlib.Path(tempfile.mkdtemp(), "digits.npz")
         >>> np.savez(path, images=np.zeros((5, 8, 8), np.uint8), labels=np.arange(5))
-        >>> data = LabelledImages(train=str(path), batch_size=4)
+        >>> data = LabelledImages(corpus=str(path), batch_size=4)
         >>> data.image_shape, data.classes
         ([1, 8, 8], ['0', '1', '2', '3', '4'])
     """
 
+    takes: ClassVar = ImageCorpus
+    corpus: ImageCorpus
+    tokenizer_spec: ClassVar[None] = None
+
     def __init__(
         self,
         *,
-        train: str | list[str] | None = None,
-        validation: str | list[str] | None = None,
-        test: str | list[str] | None = None,
+        corpus: CorpusSpec,
         predict: str | None = None,
-        validation_fraction: float = 0.0,
-        image_column: str = "image",
-        label_column: str = "label",
         image_shape: list[int] | None = None,
         classes: list[str] | None = None,
         mean: list[float] | None = None,
@@ -78,47 +80,113 @@ class LabelledImages(ImageData):
         seed: int = 0,
         num_workers: int = 0,
     ) -> None:
-        super().__init__(
-            image_shape=image_shape,
-            classes=classes,
-            mean=mean,
-            std=std,
-            shift=shift,
-            flip=flip,
-            augmentation=augmentation,
-            batch_size=batch_size,
-            seed=seed,
-            num_workers=num_workers,
-        )
-        check_validation(validation, validation_fraction)
-        self._locations: dict[str, Location | None] = {"train": train, "validation": validation, "test": test, "predict": predict}
-        self.validation_fraction = validation_fraction
-        self.columns = (image_column, label_column)
+        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
+        require_at_least(1, batch_size=batch_size)
+        require_distinct(classes)
+        if image_shape is not None and (len(image_shape) != 3 or image_shape[0] not in (1, 3) or min(image_shape) < 1):
+            raise ConfigurationError(f"image_shape must be [channels, height, width] with 1 or 3 channels, but is {image_shape}")
+        if (mean is None) != (std is None):
+            raise ConfigurationError("mean and std belong together: give both, or none to measure them on the training images")
+        if std is not None and min(std) <= 0:
+            raise ConfigurationError(f"std must be positive, but is {std}")
+        self.given_shape, self._classes = image_shape, classes
+        self._given = None if mean is None or std is None else (mean, std)
+        self.augmentation = Augmentation(shift=shift, flip=flip, transforms=augmentation, seed=seed)
+        self.batch_size = batch_size
 
     @override
-    def images(self, part: Part) -> Images | None:
-        if part == "train":
-            return self._split[0]
-        if part == "validation" and self._locations["validation"] is None:
-            return self._split[1]
-        return self._read(part, shape=self.image_shape)
-
-    @override
-    def prediction_images(self) -> Images:
-        return self._read("predict", shape=self.image_shape)
+    def check_prediction(self) -> None:
+        """Do nothing: without images of their own, the test images are predicted for."""
 
     @cached_property
-    def _split(self) -> tuple[Images, Images | None]:
-        """The training images, and those set aside for validation."""
-        images = self._read("train", shape=self.given_shape)
-        if self.validation_fraction == 0:
-            return images, None
-        kept, aside = set_aside(range(len(images.names)), self.validation_fraction, seed=self.seed, what="images")
-        return images.select(kept), images.select(aside)
+    def image_shape(self) -> list[int]:
+        """Channels, height and width."""
+        return self.given_shape or list(self._training.pixels.shape[1:])
 
-    def _read(self, part: str, *, shape: Sequence[int] | None) -> Images:
-        location = self._locations[part]
-        if location is None:
-            needs = " (image_shape, classes, mean and std are taken from it, unless they are given)" if part == "train" else ""
-            raise ConfigurationError(f"labelled_images has no {part} data: set {part} to a file, a folder or a hub data set{needs}")
-        return read_images(location, labelled=part != "predict", shape=shape, columns=self.columns)
+    @cached_property
+    def classes(self) -> list[str]:
+        """The name of each class, by its id."""
+        if (given := self._classes or self.corpus.classes) is not None:
+            return [*given]
+        labels = self._training.labels or ()
+        numbers = [label for label in labels if isinstance(label, int)]
+        return [str(i) for i in range(max(numbers) + 1)] if numbers else sorted({str(label) for label in labels})
+
+    @cached_property
+    def normalisation(self) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation of each channel of the training images, whose values go from 0 to 1."""
+        if self._given is not None:
+            return self._given
+        mean, std = [], []
+        for channel in self._training.pixels.unbind(1):
+            counts = torch.bincount(channel.reshape(-1), minlength=256).double()  # exact, and no float copy of the data
+            share, values = counts / counts.sum(), torch.arange(256, dtype=torch.float64) / 255
+            mean.append(float((share * values).sum()))
+            std.append(float((share * (values - mean[-1]).square()).sum().sqrt()) or 1.0)  # a constant channel becomes zero
+        return mean, std
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        mean, std = self.normalisation
+        return {"image_shape": self.image_shape, "classes": self.classes, "mean": mean, "std": std}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.image_shape, self.classes = state_dict["image_shape"], state_dict["classes"]
+        self.normalisation = self._given or (state_dict["mean"], state_dict["std"])
+
+    @override
+    def train_dataloader(self) -> DataLoader[ImageBatch]:
+        return self._loader("train", self._training, order="shuffled")
+
+    @override
+    def val_dataloader(self) -> DataLoader[ImageBatch] | list[Any]:
+        if not self.corpus.has("validation"):
+            return []
+        return self._loader("validation", self.corpus.images("validation", shape=self.image_shape), order="fixed")
+
+    @override
+    def test_dataloader(self) -> DataLoader[ImageBatch]:
+        return self._loader("test", self.corpus.images("test", shape=self.image_shape), order="fixed")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[ImageBatch]:
+        if self.predict is None:
+            images = self.corpus.images("test", shape=self.image_shape)
+        else:
+            columns = [str(column) for column in self.corpus.columns_for("image")]
+            images = read_images(self.predict, labelled=False, shape=self.image_shape, columns=columns)
+        return self._loader("predict", images, order="given")
+
+    @cached_property
+    def _training(self) -> Images:
+        return self.corpus.images("train", shape=self.given_shape)
+
+    def _loader(self, part: str, images: Images, *, order: Order) -> DataLoader[ImageBatch]:
+        if list(images.pixels.shape[1:]) != self.image_shape:
+            raise ConfigurationError(f"the {part} images have shape {list(images.pixels.shape[1:])}, not {self.image_shape} as in training")
+        mean, std = self.normalisation
+        if not len(mean) == len(std) == self.image_shape[0]:
+            raise ConfigurationError(f"mean and std need one number for each of {self.image_shape[0]} channels, but are {mean} and {std}")
+        examples = ImageExamples(
+            pixels=images.pixels,
+            labels=None if part == "predict" else self._label_tensor(part, images),
+            names=None if part == "train" else images.names,
+            mean=mean,
+            std=std,
+            augmentation=self.augmentation if part == "train" else None,
+        )
+        sampler = ImageBatchSampler(examples, batch_size=self.batch_size, order=order, seed=self.seed, **process_share(self.trainer))
+        return self.loader(examples, sampler)
+
+    def _label_tensor(self, part: str, images: Images) -> Tensor:
+        if images.labels is None:
+            raise ConfigurationError(f"the {part} images have no labels")
+        ids: dict[str | int, int] = {name: i for i, name in enumerate(self.classes)} | {i: i for i in range(len(self.classes))}
+        for label, name in zip(images.labels, images.names, strict=True):
+            if label not in ids:
+                raise ConfigurationError(
+                    f"the {part} image {name} has the class {label!r}, which is none of the training's.{nearest(str(label), self.classes)} "
+                    f"Classes: {', '.join(self.classes)}"
+                )
+        return torch.tensor([ids[label] for label in images.labels])

@@ -1,69 +1,76 @@
-"""Texts and their labels from files, or from a hub data set."""
+"""Texts with labels, as batches of token ids."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.data.bad_rows import OnBadRows
-from attnkit.data.labelled import Labelled, LabelledTextData, Labels
-from attnkit.data.reading import check, read_columns
-from attnkit.data.splitting import check_validation, set_aside
-from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
+from attnkit.corpus.base import LabelCorpus, Labelled, Labels, Part, TextCorpus
+from attnkit.data.base import Framing, build_corpus, require_at_least, require_distinct
+from attnkit.data.batching import Order, Sequences
+from attnkit.data.cache import trained
+from attnkit.data.labelled_batches import LabelledBatch, LabelledExamples
+from attnkit.data.summary import Summary, counted
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, nearest, tokenizers
+from attnkit.tokenizer import Tokenizer
+
+_ENDS = re.compile(r"(?<=[.!?])\s+")
 
 
 @datasets.register("labelled_text")
-class LabelledText(LabelledTextData):
-    """Texts with a class or a number each, from your own files: TSV, CSV, JSONL, parquet, or a hub data set.
-
-    A location is a path whose suffix tells the format, or `hub:NAME:SPLIT` (`hub:NAME:CONFIG:SPLIT`) for the `datasets` library.
-    Columns are found by name in a header line. A TSV file without one has the text in column 0 and the label in column 1.
+class LabelledText(Framing):
+    """Texts with a class or a number each, for the tasks `classification` and `regression`; for `masked_lm`, labels play no part.
 
     Args:
-        train: Where the training texts are.
-        validation: Where the validation texts are.
-        test: Where the test texts are.
-        predict: Where the texts to predict labels for are: a `.txt` file with one per line, or any of the above. Their order is kept.
-        text_column: The name of the column with the text (`review.text` reaches into objects), or its position from 0 in a file
-            without a header line.
-        label_column: The same for the label.
-        validation_fraction: In place of `validation`, the part of the training texts to validate on, between 0 and 1.
+        corpus: The texts: a corpus such as `movie_snippets`, or the path of a file of yours, or `hub:NAME`.
+        unlabelled: Corpora of text to train on besides, without labels, for the task `masked_lm`, sentence by sentence. A sentence that
+            is a text of the validation or test part is left out. Tokenizers are not trained on them.
+        passage_words: Sentences of `unlabelled` that follow each other are joined to passages of up to this many words (default: each
+            sentence is an example).
+        predict: A file with texts to predict labels for: `.txt` with one per line, or a table with the column of the texts. Their order
+            is kept.
         labels: `class`: the label names a class; `number`: it is a number, for the task `regression`.
         classes: The names of the classes, in the order of their ids (default: those of the training texts, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
         batch_tokens: The budget of positions in a batch over all processes, padding included.
-        max_length: Longer texts are truncated to this many tokens, bos and eos included, in every part; the summary of the part says how
-            many are.
-        seed: Of the order of the data and of `validation_fraction`; global random states play no part.
+        max_length: Texts with more tokens than this, bos and eos included, are truncated in every part; the number is logged.
+        seed: Of the order of the data and of what the corpus draws; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).
-        on_bad_rows: What is done with a row that has other cells than its header, or lacks the text or the label: `error`, or `skip`: it
-            is left out, and the summary of the split says how many are.
+
+    Attributes:
+        image_shape: None: these are no images.
 
     Raises:
-        ConfigurationError: A file is missing, empty, of an unknown format, or has a bad line; or a label is no class, or no number.
+        ConfigurationError: A corpus has no texts with labels or cannot be read, a number is out of range, or a label is no class, or no
+            number.
 
     Example:
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "mine.tsv")
         >>> _ = path.write_text("so good\\tpraise\\nbad\\tblame\\n")
-        >>> data = LabelledText(train=str(path), tokenizer="word")
+        >>> data = LabelledText(corpus=str(path), tokenizer="word")
         >>> data.classes
         ['blame', 'praise']
         >>> next(iter(data.train_dataloader()))["tokens"].shape
         torch.Size([2, 4])
     """
 
+    takes: ClassVar = LabelCorpus
+    corpus: LabelCorpus
+    image_shape: ClassVar[None] = None
+
     def __init__(
         self,
         *,
-        train: str | None = None,
-        validation: str | None = None,
-        test: str | None = None,
+        corpus: CorpusSpec,
+        unlabelled: Sequence[CorpusSpec] = (),
+        passage_words: int | None = None,
         predict: str | None = None,
-        text_column: str | int = "text",
-        label_column: str | int = "label",
-        validation_fraction: float = 0.0,
         labels: Labels = "class",
         classes: list[str] | None = None,
         tokenizer: TokenizerSpec = "bpe",
@@ -71,59 +78,139 @@ class LabelledText(LabelledTextData):
         max_length: int = 256,
         seed: int = 0,
         num_workers: int = 0,
-        on_bad_rows: OnBadRows = "error",
     ) -> None:
-        super().__init__(
-            labels=labels,
-            classes=classes,
-            tokenizer=tokenizer,
-            batch_tokens=batch_tokens,
-            max_length=max_length,
-            seed=seed,
-            num_workers=num_workers,
-            on_bad_rows=on_bad_rows,
-        )
-        self._locations = {"train": train, "validation": validation, "test": test, "predict": predict}
-        check_validation(validation, validation_fraction)
-        self.validation_fraction = validation_fraction
-        self.columns = (text_column, label_column)
+        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers, labels=labels)
+        require_at_least(1, batch_tokens=batch_tokens)
+        require_at_least(3, max_length=max_length)
+        require_distinct(classes)
+        if passage_words is not None:
+            require_at_least(1, passage_words=passage_words)
+        self.unlabelled: list[TextCorpus] = [build_corpus(spec, TextCorpus, seed=seed) for spec in unlabelled]
+        self.passage_words, self.labels, self._classes = passage_words, labels, classes
+        self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
+        self.batch_tokens, self.max_length = batch_tokens, max_length
 
     @override
     def setup(self, stage: str) -> None:
-        needed = {"fit": ("train", "validation"), "validate": ("validation",)}.get(stage, (stage,))
-        for location in filter(None, map(self._locations.get, needed)):  # before the first step, not after the first epoch
-            check(location)
-
-    @override
-    def labelled(self, part: Literal["train", "validation", "test"]) -> Sequence[Labelled]:
-        if part == "train":
-            return self._split[0]
-        if part == "test" or self._locations["validation"] is not None:
-            return self._read(part)
-        return self._split[1] if self.validation_fraction > 0 else []
-
-    @override
-    def prediction_texts(self) -> Sequence[str]:
-        rows = read_columns(self._location("predict"), self.columns[:1], bad_rows=self.summaries.bad_rows("predict"))
-        return [text for (text,) in rows]
+        super().setup(stage)
+        for corpus in self.unlabelled if stage == "fit" else ():
+            corpus.check("train")
 
     @cached_property
-    def _split(self) -> tuple[list[Labelled], list[Labelled]]:
-        """The training texts, and those set aside for validation: no text is in both."""
-        examples = self._read("train")
-        if self.validation_fraction == 0:
-            return examples, []
-        keys = [text for text, _ in examples]
-        kept, aside = set_aside(keys, self.validation_fraction, seed=self.seed, what="distinct texts")
-        return [examples[i] for i in kept], [examples[i] for i in aside]
+    def tokenizer(self) -> Tokenizer:
+        """The trained tokenizer."""
+        return trained(self._tokenizer, lambda: (text for text, _ in self._training))
 
-    def _read(self, part: str) -> list[Labelled]:
-        rows = read_columns(self._location(part), self.columns, numbers=self.columns[1:], bad_rows=self.summaries.bad_rows(part))
-        return [(text, label) for text, label in rows]
+    @property
+    def tokenizer_spec(self) -> dict[str, Any]:
+        """Plain data that rebuilds the trained tokenizer."""
+        return self.tokenizer.spec
 
-    def _location(self, part: str) -> str:
-        location = self._locations[part]
-        if location is None:
-            trains = " (the tokenizer and the classes come from it too, unless both are given)" if part == "train" else ""
-            raise ConfigurationError(f"labelled_text has no {part} data: set {part} to a file or a hub data set{trains}")
-        return location
+    @cached_property
+    def classes(self) -> list[str]:
+        """The name of each class, by its id."""
+        if self.labels == "number":
+            raise ConfigurationError("the labels of these data are numbers; use task regression, or set data.labels to class")
+        return self._classes if self._classes is not None else sorted({label for _, label in self._training})
+
+    def unlabelled_texts(self) -> Iterator[str]:
+        """Yield sentences of the unlabelled corpora, or passages of them, but for those that are held out of the labelled corpus."""
+        parts: tuple[Part, ...] = ("validation", "test") if self.unlabelled else ()
+        held_out = {text for part in parts if self.corpus.has(part) for text, _ in self.corpus.labelled(part)}
+        for corpus in self.unlabelled:
+            for document in corpus.documents("train"):
+                kept = (sentence for sentence in sentences("".join(document)) if sentence not in held_out)
+                yield from kept if self.passage_words is None else passages(kept, words=self.passage_words)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        classes = {"classes": self.classes} if self.labels == "class" else {}
+        return {"tokenizer": self.tokenizer_spec, **classes}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.tokenizer = tokenizers.build(state_dict["tokenizer"])
+        if "classes" in state_dict:
+            self.classes = state_dict["classes"]
+
+    @override
+    def train_dataloader(self) -> DataLoader[LabelledBatch]:
+        return self._loader("train", [*self._training, *((text, None) for text in self.unlabelled_texts())], order="shuffled")
+
+    @override
+    def val_dataloader(self) -> DataLoader[LabelledBatch] | list[Any]:
+        return self._loader("validation", self.corpus.labelled("validation"), order="fixed") if self.corpus.has("validation") else []
+
+    @override
+    def test_dataloader(self) -> DataLoader[LabelledBatch]:
+        return self._loader("test", self.corpus.labelled("test"), order="fixed")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[LabelledBatch]:
+        return self._loader("predict", [(text, None) for text in self.prediction_inputs("text")], order="given")
+
+    @cached_property
+    def _training(self) -> Sequence[Labelled]:
+        return self.corpus.labelled("train")
+
+    def _loader(self, part: str, examples: Sequence[tuple[str, str | None]], *, order: Order) -> DataLoader[LabelledBatch]:
+        encoded = [self.tokenizer.encode(text) for text, _ in examples]
+        labelled = all(label is not None for _, label in examples)
+        room = self.max_length - 2
+        summary = Summary(part, counted(len(encoded), "text"))
+        summary.note(sum(len(ids) > room for ids in encoded), f"truncated (longer than max_length={self.max_length})")
+        for (text, _), ids in zip(examples, encoded, strict=True):
+            summary.add(self.tokenizer, text, ids[:room])
+        self.summaries.say(summary)
+        encoded_examples = LabelledExamples(
+            tokens=Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
+            labels=self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None,
+            texts=None if part == "train" else [text for text, _ in examples],
+        )
+        return self.token_batches(encoded_examples, order=order)
+
+    def _label_tensor(self, part: str, labels: Sequence[str]) -> Tensor:
+        if self.labels == "number":
+            try:
+                return torch.tensor([float(label) for label in labels])
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"a label of the {part} texts is no number: {error}; for classes set data.labels to class"
+                ) from error
+        ids = {name: i for i, name in enumerate(self.classes)}
+        if unknown := [label for label in labels if label not in ids]:
+            raise ConfigurationError(
+                f"the {part} texts have the label {unknown[0]!r}, which is no class.{nearest(unknown[0], ids)} "
+                f"Classes: {', '.join(self.classes)}."
+            )
+        return torch.tensor([ids[label] for label in labels])
+
+
+def sentences(text: str) -> list[str]:
+    r"""Return the sentences of a text: a line break ends one, and so does `.`, `!` or `?` with white space after it.
+
+    Example:
+        >>> sentences("A bore. Never funny!\nIt lasts 2.5 hours")
+        ['A bore.', 'Never funny!', 'It lasts 2.5 hours']
+    """
+    return [sentence for line in text.split("\n") for sentence in _ENDS.split(line.strip()) if sentence]
+
+
+def passages(sentences: Iterable[str], *, words: int) -> Iterator[str]:
+    """Yield sentences in a row, as many together as have at most this many words; a longer sentence is alone.
+
+    Example:
+        >>> list(passages(["A bore.", "Never funny.", "It lasts more than two hours."], words=4))
+        ['A bore. Never funny.', 'It lasts more than two hours.']
+    """
+    passage: list[str] = []
+    length = 0
+    for sentence in sentences:
+        count = len(sentence.split())
+        if passage and length + count > words:
+            yield " ".join(passage)
+            passage, length = [], 0
+        passage.append(sentence)
+        length += count
+    if passage:
+        yield " ".join(passage)

@@ -1,12 +1,12 @@
 """What became of the data of each split: one line."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from attnkit.data.bad_rows import BadRows, OnBadRows
+from attnkit.corpus.bad_rows import BadRows
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
 
@@ -80,26 +80,15 @@ class Summary:
 
 
 class Summaries:
-    """The summaries of a data module's splits, each said once, however often a loader is made; and the bad rows of each.
+    """The summaries of a data module's splits, each said once, however often a loader is made.
 
     Args:
-        on_bad_rows: What is done with bad rows (default: they are errors, and there is no such setting).
-
-    Attributes:
-        rows: How many rows of a split were read, before those with the same source were merged; a data module may leave it out.
-
-    Raises:
-        ConfigurationError: `on_bad_rows` is neither `error` nor `skip`.
+        bad_rows: The bad rows of each split.
     """
 
-    def __init__(self, on_bad_rows: OnBadRows | None = None) -> None:
-        self._bad_rows = {split: BadRows(on_bad_rows) for split in ("train", "validation", "test", "predict")}
-        self.rows: dict[str, int] = {}
+    def __init__(self, bad_rows: Mapping[str, BadRows]) -> None:
+        self._bad_rows = bad_rows
         self._said: dict[str, str] = {}
-
-    def bad_rows(self, split: str) -> BadRows:
-        """Return where the bad rows of the files of a split are counted."""
-        return self._bad_rows[split]
 
     def say(self, summary: Summary) -> None:
         """Say what became of a split, unless the same was said before; by the first process only."""

@@ -1,128 +1,172 @@
-"""Source and target texts from files, or from a hub data set."""
+"""Pairs of texts, as batches of source and target ids."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.data.bad_rows import OnBadRows
-from attnkit.data.base import Pair, Seq2SeqData, references
-from attnkit.data.reading import check, read_columns
-from attnkit.data.splitting import check_validation, set_aside
-from attnkit.registry import ConfigurationError, TokenizerSpec, datasets
+from attnkit.corpus.base import Pair, PairCorpus
+from attnkit.data.base import Framing, require_at_least
+from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
+from attnkit.data.cache import trained
+from attnkit.data.summary import Summary, counted
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, tokenizers
+from attnkit.tokenizer import Tokenizer
 
 
 @datasets.register("text_pairs")
-class TextPairs(Seq2SeqData):
-    """Pairs of texts from your own files: TSV, CSV, JSONL, parquet, or a hub data set.
+class TextPairs(Framing):
+    """Pairs of texts for the task `seq2seq`: the target is to be produced for the source.
 
-    A location is a path whose suffix tells the format, or `hub:NAME:SPLIT` (`hub:NAME:CONFIG:SPLIT`) for the `datasets` library.
-    Columns are found by name in a header line. A TSV file without one has the source in column 0 and the target in column 1.
-    In evaluation, lines with the same source are one example with several references.
+    In evaluation, rows with the same source are one example with several references.
 
     Args:
-        train: Where the training pairs are.
-        validation: Where the validation pairs are.
-        test: Where the test pairs are.
-        predict: Where the sources to predict for are: a `.txt` file with one per line, or any of the above. Their order is kept.
-        source_column: The name of the source column (`translation.de` reaches into objects), or its position from 0 in a file
-            without a header line.
-        target_column: The same for the target.
-        validation_fraction: In place of `validation`, the part of the training sources to validate on, between 0 and 1.
+        corpus: The pairs: a corpus such as `cmudict`, or the path of a file of yours, or `hub:NAME`.
+        predict: A file with sources to predict for: `.txt` with one per line, or a table with the column of the sources. Their order is
+            kept.
+        max_validation_sources: Validate on at most this many sources, a random sample that is always the same (default: all).
         src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training pairs.
         tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both sides, trained on both.
         batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
         max_length: Training pairs are left out where either side has more tokens, special ones included (default: no limit).
-        seed: Of the order of the data and of `validation_fraction`; global random states play no part.
+            Evaluation and prediction leave nothing out.
+        seed: Of the order of the data, of `max_validation_sources` and of what the corpus draws; global random states play no part.
         num_workers: Processes that prepare batches (0: the main process does).
-        on_bad_rows: What is done with a row that has other cells than its header, or lacks one of the two texts: `error`, or `skip`: it is
-            left out, and the summary of the split says how many are.
 
     Raises:
-        ConfigurationError: A file is missing, empty, of an unknown format, or has a bad line (named with its number).
+        ConfigurationError: The corpus has no pairs or cannot be read, or a number is out of range.
 
     Example:
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")
         >>> _ = path.write_text("ab\\tA B\\nabc\\tA B C\\n")
-        >>> data = TextPairs(train=str(path), tgt_tokenizer="word")
+        >>> data = TextPairs(corpus=str(path), tgt_tokenizer="word")
         >>> next(iter(data.train_dataloader()))["src"].shape
         torch.Size([2, 4])
     """
 
+    takes: ClassVar = PairCorpus
+    corpus: PairCorpus
+
     def __init__(
         self,
         *,
-        train: str | None = None,
-        validation: str | None = None,
-        test: str | None = None,
+        corpus: CorpusSpec,
         predict: str | None = None,
-        source_column: str | int = "source",
-        target_column: str | int = "target",
-        validation_fraction: float = 0.0,
+        max_validation_sources: int | None = None,
         src_tokenizer: TokenizerSpec = "character",
         tgt_tokenizer: TokenizerSpec | None = "character",
         batch_tokens: int = 4096,
         max_length: int | None = None,
         seed: int = 0,
         num_workers: int = 0,
-        on_bad_rows: OnBadRows = "error",
     ) -> None:
-        super().__init__(
-            src_tokenizer=src_tokenizer,
-            tgt_tokenizer=tgt_tokenizer,
-            batch_tokens=batch_tokens,
-            max_length=max_length,
-            seed=seed,
-            num_workers=num_workers,
-            on_bad_rows=on_bad_rows,
-        )
-        self._locations = {"train": train, "validation": validation, "test": test, "predict": predict}
-        check_validation(validation, validation_fraction)
-        self.validation_fraction = validation_fraction
-        self.columns = (source_column, target_column)
-
-    @override
-    def setup(self, stage: str) -> None:
-        needed = {"fit": ("train", "validation"), "validate": ("validation",)}.get(stage, (stage,))
-        for location in filter(None, map(self._locations.get, needed)):  # before the first step, not after the first epoch
-            check(location)
-
-    @override
-    def training_pairs(self) -> Sequence[Pair]:
-        return self._split[0]
-
-    @override
-    def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
-        if part == "test" or self._locations["validation"] is not None:
-            pairs = self._read(part)
-            self.summaries.rows[part] = len(pairs)
-            return references(pairs)
-        return references(self._split[1]) if self.validation_fraction > 0 else {}
-
-    @override
-    def prediction_sources(self) -> Sequence[str]:
-        rows = read_columns(self._location("predict"), self.columns[:1], bad_rows=self.summaries.bad_rows("predict"))
-        return [source for (source,) in rows]
+        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
+        require_at_least(1, batch_tokens=batch_tokens)
+        if max_validation_sources is not None:
+            require_at_least(1, max_validation_sources=max_validation_sources)
+        self.batch_tokens, self.max_length, self.max_validation_sources = batch_tokens, max_length, max_validation_sources
+        self._src_tokenizer: Tokenizer = tokenizers.build(src_tokenizer)
+        self._tgt_tokenizer: Tokenizer | None = None if tgt_tokenizer is None else tokenizers.build(tgt_tokenizer)
 
     @cached_property
-    def _split(self) -> tuple[list[Pair], list[Pair]]:
-        """The training pairs, and those set aside for validation: no source is in both."""
-        pairs = self._read("train")
-        if self.validation_fraction == 0:
-            return pairs, []
-        keys = [source for source, _ in pairs]
-        kept, aside = set_aside(keys, self.validation_fraction, seed=self.seed, what="distinct sources")
-        return [pairs[i] for i in kept], [pairs[i] for i in aside]
+    def src_tokenizer(self) -> Tokenizer:
+        """The trained source tokenizer."""
+        sides = (0,) if self._tgt_tokenizer is not None else (0, 1)
+        return trained(self._src_tokenizer, lambda: (pair[side] for pair in self._pairs for side in sides))
 
-    def _read(self, part: str) -> list[Pair]:
-        rows = read_columns(self._location(part), self.columns, bad_rows=self.summaries.bad_rows(part))
-        return [(source, target) for source, target in rows]
+    @cached_property
+    def tgt_tokenizer(self) -> Tokenizer:
+        """The trained target tokenizer."""
+        if self._tgt_tokenizer is None:
+            return self.src_tokenizer
+        return trained(self._tgt_tokenizer, lambda: (target for _, target in self._pairs))
 
-    def _location(self, part: str) -> str:
-        location = self._locations[part]
-        if location is None:
-            trains = " (tokenizers are trained on it too, unless they are given as the specs of trained ones)" if part == "train" else ""
-            raise ConfigurationError(f"text_pairs has no {part} data: set {part} to a file or a hub data set{trains}")
-        return location
+    @property
+    def src_tokenizer_spec(self) -> dict[str, Any]:
+        """Plain data that rebuilds the trained source tokenizer."""
+        return self.src_tokenizer.spec
+
+    @property
+    def tgt_tokenizer_spec(self) -> dict[str, Any]:
+        """Plain data that rebuilds the trained target tokenizer."""
+        return self.tgt_tokenizer.spec
+
+    def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
+        """Return the references of each source of a part, the canonical one first."""
+        examples = self.corpus.references(part)
+        count = self.max_validation_sources
+        if part == "test" or count is None or count >= len(examples):
+            return examples
+        sources = list(examples)
+        chosen = np.random.default_rng(self.seed).choice(len(sources), size=count, replace=False)
+        return {sources[i]: examples[sources[i]] for i in chosen}
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"src_tokenizer": self.src_tokenizer_spec, "tgt_tokenizer": self.tgt_tokenizer_spec}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.src_tokenizer = tokenizers.build(state_dict["src_tokenizer"])
+        self.tgt_tokenizer = tokenizers.build(state_dict["tgt_tokenizer"])
+
+    @override
+    def train_dataloader(self) -> DataLoader[Seq2SeqBatch]:
+        encoded = [(self._source_ids(source), self._target_ids(target)) for source, target in self._pairs]
+        kept = [i for i, pair in enumerate(encoded) if self.max_length is None or max(map(len, pair)) <= self.max_length]
+        if not kept:
+            raise ConfigurationError(f"max_length={self.max_length} leaves none of the {len(encoded)} training pairs; raise it")
+        src, tgt = zip(*(encoded[i] for i in kept), strict=True)
+        summary = Summary("train", counted(len(kept), "pair"))
+        summary.note(len(encoded) - len(kept), f"left out (longer than max_length={self.max_length})")
+        self._say(summary, [self._pairs[i] for i in kept], src, tgt)
+        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
+
+    @override
+    def val_dataloader(self) -> DataLoader[Seq2SeqBatch] | list[Any]:
+        return self._evaluation_loader("validation") if self.corpus.has("validation") else []
+
+    @override
+    def test_dataloader(self) -> DataLoader[Seq2SeqBatch]:
+        return self._evaluation_loader("test")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[Seq2SeqBatch]:
+        texts: list[tuple[str, list[str]]] = [(source, []) for source in self.prediction_inputs("source")]
+        src = [self._source_ids(source) for source, _ in texts]
+        self._say(Summary("predict", counted(len(src), "text")), texts, src, None)
+        return self.token_batches(Examples(src=Sequences(src), tgt=None, texts=texts), order="given")
+
+    @cached_property
+    def _pairs(self) -> Sequence[Pair]:
+        return self.corpus.pairs("train")
+
+    def _source_ids(self, text: str) -> list[int]:
+        return [*self.src_tokenizer.encode(text), Tokenizer.eos_id]
+
+    def _target_ids(self, text: str) -> list[int]:
+        return [Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id]
+
+    def _evaluation_loader(self, part: Literal["validation", "test"]) -> DataLoader[Seq2SeqBatch]:
+        examples = self.evaluation_set(part)
+        src = [self._source_ids(source) for source in examples]
+        tgt = [self._target_ids(targets[0]) for targets in examples.values()]
+        summary = Summary(part, counted(len(src), "example"))
+        rows = sum(source in examples for source, _ in self.corpus.pairs(part))
+        summary.note(rows - len(src), "merged (rows with the same source are one example with several references)")
+        self._say(summary, [(source, targets[0]) for source, targets in examples.items()], src, tgt)
+        written = self.tgt_tokenizer.normalized  # as a model writes: equal texts are then equal strings
+        texts = [(source, [written(target) for target in targets]) for source, targets in examples.items()]
+        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts), order="fixed")
+
+    def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[list[int]], tgt: Sequence[list[int]] | None) -> None:
+        """Say what became of a split: the ids of both sides, and the texts that they are from."""
+        for (source, _), ids in zip(texts, src, strict=True):
+            summary.add(self.src_tokenizer, source, ids)
+        for (_, target), ids in zip(texts if tgt else (), tgt or (), strict=True):
+            summary.add(self.tgt_tokenizer, target, ids)
+        self.summaries.say(summary)

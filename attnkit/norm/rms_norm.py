@@ -1,16 +1,16 @@
 # https://arxiv.org/abs/1910.07467
 """Root-mean-square normalisation."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from attnkit.norm.base import Norm
 from attnkit.registry import norms
 
 
 @norms.register("rms_norm")
-class RMSNorm(Norm):
+class RMSNorm(nn.RMSNorm, Norm):
     r"""Root-mean-square normalisation: unit mean square over the channels, then a learned scale. The mean is not subtracted.
 
     Equation:
@@ -29,19 +29,9 @@ class RMSNorm(Norm):
     """
 
     def __init__(self, *, d_model: int, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.d_model, self.eps = d_model, eps
-        self.weight = nn.Parameter(torch.empty(d_model))
-        self.reset_parameters()
+        super().__init__(d_model, eps=eps)
 
-    def reset_parameters(self) -> None:
-        """Set the scale to one."""
-        nn.init.ones_(self.weight)
-
+    @override
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis of `x` [..., D]."""
-        return F.rms_norm(x, (self.d_model,), self.weight.to(x.dtype), self.eps)  # fused only where both have one precision
-
-    def extra_repr(self) -> str:
-        """Show width and eps."""
-        return f"{self.d_model}, eps={self.eps}"
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)  # fused only if both have the same dtype

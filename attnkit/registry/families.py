@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +38,31 @@ class TorchOptimizers(Registry):
         source = Path(torch.origin).with_name("optim").joinpath("__init__.py").read_text(encoding="utf-8")
         exported = next(n.value for n in ast.parse(source).body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__")
         return {name.lower(): name for name in ast.literal_eval(exported) if name[0].isupper() and name != "Optimizer"}
+
+
+class Corpora(Registry):
+    """Corpora. In place of a name, a path or `hub:NAME` stands for the corpus that reads it."""
+
+    paths = r"\.|/|^hub:"
+
+    def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
+        """Return the name and the arguments of a spec, that of a location too.
+
+        Example:
+            >>> corpora.split("mine/train.tsv"), corpora.split("hub:wmt16:de-en")
+            (('files', {'train': 'mine/train.tsv'}), ('files', {'hub': 'wmt16:de-en'}))
+        """
+        given = {"name": spec} if isinstance(spec, str) else spec
+        if not isinstance(given, Mapping) or not isinstance(name := given.get("name"), str):
+            return super().split(spec)
+        if name.startswith("hub:") and name.count(":") < 3:  # with a third colon, it is a single split
+            return "files", {"hub": name.removeprefix("hub:")} | {key: value for key, value in given.items() if key != "name"}
+        if name.startswith("hub:") or "/" in name or name.endswith(_SUFFIXES):
+            return "files", {"train": name} | {key: value for key, value in given.items() if key != "name"}
+        return super().split(spec)
+
+
+_SUFFIXES = (".csv", ".jsonl", ".npz", ".parquet", ".tsv", ".txt")
 
 
 # A new file needs its name here: a test compares these with the files.
@@ -139,24 +165,20 @@ datasets = Registry(
     package="attnkit.data",
     bases=("lightning.pytorch.LightningDataModule",),
     linked=True,
-    built_in=(
-        "cmudict",
-        "fashion_mnist",
-        "kjv",
-        "labelled_images",
-        "labelled_text",
-        "libreoffice_help",
-        "movie_snippets",
-        "scan",
-        "span_corruption",
-        "text",
-        "text_pairs",
-    ),
+    built_in=("labelled_images", "labelled_text", "span_corruption", "text", "text_pairs"),
+)
+corpora = Corpora(
+    "corpora",
+    family="corpus",
+    package="attnkit.corpus",
+    bases=("attnkit.corpus.Corpus",),
+    given=("seed", "labels"),
+    built_in=("cmudict", "fashion_mnist", "files", "imdb", "kjv", "libreoffice_help", "movie_snippets", "scan"),
 )
 
 FAMILIES: tuple[Registry, ...] = (
     attentions, backends, positions, norms, feed_forwards, residuals, embeddings, tokenizers,
-    stacks, optimizers, schedules, tasks, datasets,
+    stacks, optimizers, schedules, tasks, datasets, corpora,
 )  # fmt: skip
 
 # What a component slot is annotated with: plain data for mypy, and the registry for whoever reads the signature.
@@ -171,3 +193,4 @@ TokenizerSpec = Annotated[Spec, tokenizers]
 StackSpec = Annotated[Spec, stacks]
 OptimizerSpec = Annotated[Spec, optimizers]
 ScheduleSpec = Annotated[Spec, schedules]
+CorpusSpec = Annotated[Spec, corpora]

@@ -1,4 +1,4 @@
-"""Strategies of Lightning's Trainer, and what they do to a model. Importing this registers `fsdp2` and its kin."""
+"""Strategies of Lightning's Trainer, and how they prepare a model. Importing this registers `fsdp2` and its variants."""
 
 from attnkit.strategy.fsdp2 import FSDP2, register
 from attnkit.strategy.preparation import (
@@ -8,7 +8,6 @@ from attnkit.strategy.preparation import (
     parallelize,
     prepare,
 )
-from attnkit.strategy.shards import is_sharded_checkpoint, read_rest, read_sharded, require_whole
 from attnkit.strategy.sharing import data_share
 
 register()
@@ -19,10 +18,6 @@ __all__ = [
     "check_preparation",
     "data_share",
     "gathered",
-    "is_sharded_checkpoint",
     "parallelize",
     "prepare",
-    "read_rest",
-    "read_sharded",
-    "require_whole",
 ]

@@ -1,4 +1,4 @@
-"""The strategy `fsdp2`: parameters, gradients and optimizer states are shared out over processes, layers too if asked to."""
+"""The strategy `fsdp2`: parameters, gradients and optimizer states are sharded over processes; optionally, layers are split too."""
 
 import shutil
 from collections.abc import Mapping
@@ -22,32 +22,34 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 from typing_extensions import override
 
-from attnkit.archive import ArchiveError, read_archive
+from attnkit.checkpoint.archive import read_archive
+from attnkit.checkpoint.errors import ArchiveError
+from attnkit.checkpoint.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
+from attnkit.lightning_internals import set_data_parallel_size
 from attnkit.registry import ConfigurationError
 from attnkit.strategy.preparation import gather, release
-from attnkit.strategy.shards import is_sharded_checkpoint, load_into, name_parameters, number_parameters, read_rest, write_sharded
 
-PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on some ranks and not on others
+PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "16-true", "64-true")  # a loss scaler would skip steps on some ranks only
 
 
 class FSDP2(ModelParallelStrategy):
     """Fully sharded data parallelism, alone or with tensor parallelism, on any number of nodes.
 
-    In a recipe `strategy: fsdp2`; with tensor parallelism over 2, 4 or 8 processes also `fsdp2_tp2`, `fsdp2_tp4`, `fsdp2_tp8`. Processes of
-    one tensor-parallel group are neighbours, and see the same batches. If there is just one such group, nothing is sharded.
+    In a recipe: `strategy: fsdp2`, or with tensor parallelism over 2, 4 or 8 processes `fsdp2_tp2`, `fsdp2_tp4`, `fsdp2_tp8`. Processes of
+    a tensor-parallel group are neighbours and get the same batches. With a single group, nothing is sharded.
 
-    In evaluation every process gathers all parameters once and then works alone, so that texts may have any length.
+    In evaluation every process gathers all parameters once and then works alone, so texts may have any length.
 
     Args:
-        tensor_parallel_size: Over how many processes each layer is split. It divides the numbers of heads and of hidden units.
-        save_distributed_checkpoint: Whether a checkpoint is a folder with a file of each process, for models that do not fit into the
-            memory of one (`attnkit export` makes one file of it), or one file like that of every other strategy.
+        tensor_parallel_size: The number of processes over which each layer is split. It divides the numbers of heads and of hidden units.
+        save_distributed_checkpoint: Whether a checkpoint is a folder with a file from each process, for models that exceed the memory of
+            one (`attnkit export` makes it one file), or a single file like that of every other strategy.
         process_group_backend: Of torch.distributed (default: `nccl` on GPUs, `gloo` on CPUs).
         timeout: How long a process waits for the others.
 
     Raises:
-        ConfigurationError: `tensor_parallel_size` is not positive. At the start of a run: it does not divide the number of processes, the
-            precision is none of FSDP2's, or a callback averages weights.
+        ConfigurationError: `tensor_parallel_size` is not positive. At the start of a run: it does not divide the number of processes,
+            FSDP2 lacks the precision, or a callback averages weights.
 
     Example:
         >>> from lightning.pytorch import Trainer
@@ -71,6 +73,7 @@ class FSDP2(ModelParallelStrategy):
             timeout=timeout,
         )
         self.tensor_parallel_size = tensor_parallel_size
+        self.is_sharded = save_distributed_checkpoint
 
     @override
     def setup_environment(self) -> None:
@@ -83,10 +86,10 @@ class FSDP2(ModelParallelStrategy):
         if (precision := self.precision_plugin.precision) not in PRECISIONS:
             raise ConfigurationError(f"strategy fsdp2 does not work with precision {precision}; choose one of {', '.join(PRECISIONS)}")
         if self.lightning_module is not None and (averaging := _averaging(self.lightning_module.trainer)) is not None:
-            raise ConfigurationError(f"{averaging} cannot average weights that are shared out; leave it out, or use strategy ddp")
-        self._data_parallel_size = processes // self.tensor_parallel_size
+            raise ConfigurationError(f"{averaging} cannot average sharded weights; leave it out, or use strategy ddp")
+        set_data_parallel_size(self, processes // self.tensor_parallel_size)
         super().setup_environment()
-        # each process keeps a part of the model that it builds, and layers that are split need the same dropout everywhere
+        # each process keeps a part of the model that it builds, and split layers need the same dropout everywhere
         torch.set_rng_state(self.broadcast(torch.get_rng_state()))
         if self.root_device.type == "cuda":
             torch.cuda.set_rng_state(self.broadcast(torch.cuda.get_rng_state(self.root_device)), self.root_device)
@@ -117,17 +120,17 @@ class FSDP2(ModelParallelStrategy):
 
     @override
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """Return the whole state as an optimizer of one process has it (on the first process), or the shards."""
-        inner = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+        """Return the full state as the optimizer of a single process has it (on the first process), or the shards."""
+        inner = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         assert self.model is not None
-        options = StateDictOptions(full_state_dict=not self._save_distributed_checkpoint, cpu_offload=True)
+        options = StateDictOptions(full_state_dict=not self.is_sharded, cpu_offload=True)
         state = get_optimizer_state_dict(self.model, inner, options=options)
-        return state if self._save_distributed_checkpoint or not state else number_parameters(state)
+        return state if self.is_sharded or not state else number_parameters(state)
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any | None = None) -> None:
         path = Path(self.broadcast(filepath))
-        if not self._save_distributed_checkpoint:
+        if not self.is_sharded:
             if self.is_global_zero and is_sharded_checkpoint(path):
                 shutil.rmtree(path)
             super().save_checkpoint(checkpoint, path, storage_options)
@@ -140,7 +143,7 @@ class FSDP2(ModelParallelStrategy):
         state |= {f"optimizer_{i}": optimizer for i, optimizer in enumerate(checkpoint.pop("optimizer_states", []))}
         write_sharded(state, checkpoint, draft)
         self.barrier()
-        if self.is_global_zero:  # the folder takes its name when it is whole
+        if self.is_global_zero:  # the folder takes its name when it is complete
             _remove(old)
             with suppress(FileNotFoundError):
                 path.rename(old)
@@ -167,7 +170,7 @@ class FSDP2(ModelParallelStrategy):
         return checkpoint
 
     def _load_sharded(self, path: Path) -> dict[str, Any]:
-        """Read what this process needs, as data only, which Lightning's own method does not."""
+        """Load the part of this process, as data only, unlike Lightning's own method."""
         assert self.model is not None
         assert self.lightning_module is not None
         weights = {"state_dict": get_model_state_dict(self.model)}
@@ -196,7 +199,7 @@ class FSDP2(ModelParallelStrategy):
 
 
 def _averaging(trainer: Trainer) -> str | None:
-    """Return the name of the callback that averages weights, if there is one: it copies the model, of which no process has all."""
+    """Return the name of the callback that averages weights, if any: it copies the model, which no process has completely."""
     return next((type(c).__name__ for c in trainer.callbacks if isinstance(c, WeightAveraging)), None)  # type: ignore[attr-defined]
 
 
@@ -208,7 +211,7 @@ def _remove(path: Path) -> None:
 
 
 def register() -> None:
-    """Give the strategy its names in Lightning's registry."""
+    """Register the strategy's names with Lightning."""
     for size in (1, 2, 4, 8):
         name = "fsdp2" if size == 1 else f"fsdp2_tp{size}"
         how = "FSDP2" if size == 1 else f"FSDP2 x tensor parallelism over {size} processes"

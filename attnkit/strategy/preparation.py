@@ -1,6 +1,6 @@
-"""What is done to a model before it trains, in this order: activation checkpointing, compilation, tensor parallelism, sharding.
+"""Prepares a model for training, in this order: activation checkpointing, compilation, tensor parallelism, sharding.
 
-No step changes the name of a parameter, so checkpoints do not tell how a model was trained.
+No step changes the name of a parameter, so checkpoints do not depend on how a model was trained.
 """
 
 import warnings
@@ -37,7 +37,7 @@ _RECOMPUTED: dict[ActivationCheckpointing, tuple[type[nn.Module], ...]] = {
 
 
 def layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of a model from the input to the output; what is inside of a layer is part of it.
+    """Yield the layers of a model from the input to the output; layers inside a layer are part of it.
 
     Example:
         >>> import attnkit
@@ -53,10 +53,10 @@ def layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def check_preparation(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
-    """Raise unless a model can be prepared so.
+    """Raise unless a model can be prepared in this way.
 
     Raises:
-        ConfigurationError: It has nothing that the policy recomputes, or the policy is for parts of layers that are compiled.
+        ConfigurationError: The policy recomputes nothing in the model, or recomputes parts of layers that are compiled.
     """
     policy = activation_checkpointing
     if policy != "none" and not any(isinstance(module, _RECOMPUTED[policy]) for module in model.modules()):
@@ -66,18 +66,18 @@ def check_preparation(model: nn.Module, *, activation_checkpointing: ActivationC
         )
     if compile and policy not in ("none", "layer"):
         raise ConfigurationError(
-            f"compile does not take activation_checkpointing {policy!r}: each layer would have a graph of its own, and beyond eight torch "
-            f"compiles no more. Choose 'layer' or 'none', or set compile to false."
+            f"compile does not work with activation_checkpointing {policy!r}: each layer would need its own graph, and torch compiles at "
+            f"most eight. Choose 'layer' or 'none', or set compile to false."
         )
 
 
 def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) -> None:
-    """Let modules forget their activations, and compute them again in the backward pass, with the same dropout.
+    """Let modules discard their activations and recompute them in the backward pass, with the same dropout.
 
     Args:
         model: The model; changed in place.
-        policy: `none`; `layer`: only the inputs of layers are kept, a third more computation; `attention`: logits and weights are
-            recomputed, which grow with the square of the length; `feed_forward`: the hidden activations are.
+        policy: `none`; `layer` keeps only the inputs of layers, at a third more computation; `attention` recomputes logits and weights,
+            which grow with the square of the length; `feed_forward` recomputes the hidden activations.
 
     Raises:
         ConfigurationError: There is nothing to recompute.
@@ -85,17 +85,17 @@ def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) ->
     check_preparation(model, activation_checkpointing=policy, compile=False)
     for module in model.modules():
         if isinstance(module, _RECOMPUTED[policy]):
-            module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # hooks and names stay as they are
+            module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # hooks and names are unchanged
 
 
 def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
     """Let torch.compile translate each layer for training: layers of one kind share one graph, for all batch sizes and lengths.
 
-    In evaluation mode they run as they are: generation has steps of one token, with caches that grow, and would wait for other graphs.
+    In evaluation mode they run uncompiled: generation has steps of one token with growing caches, and would wait for other graphs.
 
     Args:
         model: The model; changed in place.
-        recompute: Whether layers are checkpointed, which has to be inside of the graph.
+        recompute: Whether layers are checkpointed, which must happen inside the graph.
     """
     compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
     for layer in layers(model):
@@ -114,7 +114,7 @@ def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def prepare(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
-    """Let modules forget their activations, and compile the layers.
+    """Let modules discard their activations, and compile the layers.
 
     Raises:
         ConfigurationError: `check_preparation` does.
@@ -128,12 +128,12 @@ def prepare(model: nn.Module, *, activation_checkpointing: ActivationCheckpointi
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     """Split the layers of a model over `mesh["tensor_parallel"]`, and shard all parameters over `mesh["data_parallel"]` (FSDP2).
 
-    All processes get the parameters of the first. A layer is gathered while it computes, and all else (embeddings, the head, final norms)
-    for the whole step; so a tied table stays one tensor, which gets both halves of its gradient.
+    All processes get the parameters of the first. A layer is gathered while it computes, and everything else (embeddings, the head, final
+    norms) for the whole step, so a tied table stays one tensor, which gets both halves of its gradient.
 
     Args:
-        model: The model; changed in place, or left alone if that was done before.
-        mesh: Of the two dimensions, as `FSDP2` and Lightning's `ModelParallelStrategy` make it.
+        model: The model; changed in place, unless it is parallel already.
+        mesh: A mesh of these two dimensions, as `FSDP2` and Lightning's `ModelParallelStrategy` make it.
 
     Raises:
         ConfigurationError: A layer cannot be split, or is compiled.
@@ -148,11 +148,11 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     if tensor.size() > 1:
         if any(isinstance(layer.forward, partial) and layer.forward.func is _run for layer in layers(model)):
             raise ConfigurationError(
-                "tensor parallelism does not take compiled layers yet; set model.compile to false, or use strategy fsdp2"
+                "tensor parallelism does not support compiled layers yet; set model.compile to false, or use strategy fsdp2"
             )
         split_layers(model, list(layers(model)), tensor)
     if data.size() > 1 or tensor.size() == 1:
-        # keys and values are views; nobody writes into them
+        # keys and values are views, which are never written to
         warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")
         for layer in layers(model):
             fully_shard(layer, mesh=data, reshard_after_forward=True)
@@ -164,9 +164,9 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Gather all parameters inside the `with` block: what is computed there, on whatever way into the model, needs no other process.
+    """Gather all parameters inside the `with` block: any computation there, through any method of the model, needs no other process.
 
-    (Not so if layers are split: processes of a tensor-parallel group still compute together.)
+    (Except if layers are split: processes of a tensor-parallel group still compute together.)
 
     Example:
         >>> with gathered(nn.Linear(2, 2)):  # not sharded: nothing to do
@@ -182,7 +182,7 @@ def gathered(model: nn.Module) -> Iterator[None]:
 def gather(model: nn.Module) -> None:
     """Gather all parameters until `release`."""
     for i, part in enumerate(_sharded(model)):
-        if i == 0:  # the root: or the first layer that is called would take itself for it
+        if i == 0:  # the root; otherwise the first layer that is called would become the root
             part._get_fsdp_state()._lazy_init()
         part.set_reshard_after_forward(False, recurse=False)
         part.unshard()

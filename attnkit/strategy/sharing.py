@@ -6,7 +6,7 @@ from lightning.pytorch import Trainer
 
 
 class DataShare(NamedTuple):
-    """How many processes have batches of their own, and whose this one has: those of a tensor-parallel group have the same."""
+    """The number of different shares of the data, and the one of this process; a tensor-parallel group has one share."""
 
     num_replicas: int
     rank: int

@@ -1,8 +1,8 @@
 # https://arxiv.org/abs/1909.08053
 """Tensor parallelism: every process has some of the heads, and some of the hidden units, of each Transformer layer.
 
-As in Megatron-LM (Shoeybi et al. 2019), a layer sums over processes twice: after the attention and after the feed-forward part. All else,
-such as norms, embeddings and the head, every process computes for itself, from the same numbers to the same numbers.
+As in Megatron-LM (Shoeybi et al. 2019), a layer sums over processes twice: after the attention and after the feed-forward part. Every
+process computes everything else itself, such as norms, embeddings and the head, with identical results.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ from attnkit.layers import MultiHeadAttention, TransformerLayer
 from attnkit.masks import Mask
 from attnkit.registry import ConfigurationError
 
-# Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds are not split.
+# Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds stay whole.
 SPLIT: dict[type[nn.Module], tuple[str, ...]] = {
     MultiHeadAttention: ("query", "key", "value"),
     MLP: ("input",),
@@ -35,7 +35,7 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
     """Raise unless layers can be split over `size` processes.
 
     Raises:
-        ConfigurationError: A layer is recurrent, a count is no multiple of `size`, or heads share a parameter of their score.
+        ConfigurationError: A layer is recurrent, a count is not a multiple of `size`, or heads share a parameter of their score.
 
     Example:
         >>> from attnkit.layers import TransformerConfig
@@ -62,9 +62,10 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
 
 
 def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:
-    """Split layers of a model over a mesh of one dimension; what is not split is kept whole by every process.
+    """Split layers of a model over a mesh of one dimension; every process keeps the rest whole.
 
-    All parameters become tensors of the mesh, so that one optimizer and one gradient norm take them all. Every process must have the same.
+    All parameters become tensors of the mesh, so that one optimizer and one gradient norm handle all of them. They must be equal in every
+    process.
 
     Raises:
         ConfigurationError: A layer cannot be split.
@@ -85,7 +86,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
 
 
 def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Tell dropout which of the heads or hidden units this process has, so that it drops the same ones as a single process."""
+    """Tell dropout which heads or hidden units this process has, so that it drops the same ones as a single process."""
     if isinstance(module, MultiHeadAttention):
         module.attention.first_head = mesh.get_local_rank() * (module.attention.num_heads // mesh.size())
     else:
@@ -94,7 +95,7 @@ def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 class _OwnHeads:
-    """Leaves a process the rows of its own heads, in what the attention of all heads is given beside queries, keys and values."""
+    """Selects the rows of the own heads of a process from the masks and biases that the attention of all heads gets."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.mesh = mesh
@@ -118,7 +119,7 @@ class _OwnHeads:
 
 
 def _distribute(module: nn.Module, mesh: DeviceMesh, placement: Placement, shared: dict[nn.Parameter, nn.Parameter]) -> None:
-    """Make the module's own parameters tensors of the mesh, and let the module see of them what is here, as plain tensors."""
+    """Make the module's own parameters tensors of the mesh, while the module sees the local parts as plain tensors."""
     plain = {name: p for name, p in module.named_parameters(recurse=False) if not isinstance(p, DTensor)}
     for name, parameter in plain.items():
         if parameter not in shared:
@@ -134,7 +135,7 @@ def _distribute(module: nn.Module, mesh: DeviceMesh, placement: Placement, share
 def _local(name: str) -> property:
     def local(module: nn.Module) -> Tensor | None:
         parameter = module._parameters[name]
-        # what FSDP2 has sharded lies on two axes of the mesh; nobody computes with it, and FSDP2 looks for it here as it is
+        # FSDP2 shards over two axes of the mesh, and needs its tensors here unchanged; nothing computes with them
         return parameter.to_local() if isinstance(parameter, DTensor) and parameter.device_mesh.ndim == 1 else parameter
 
     return property(local)

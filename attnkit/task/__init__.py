@@ -4,10 +4,9 @@ from typing import Any
 
 from attnkit.registry import tasks
 from attnkit.task.base import Task
-from attnkit.task.checkpoint import AtomicCheckpointIO, CheckpointError, export, load_checkpoint, load_exported
 from attnkit.task.loss import Sums, cross_entropy
 
-__all__ = ["AtomicCheckpointIO", "CheckpointError", "Sums", "Task", "cross_entropy", "export", "load_checkpoint", "load_exported"]
+__all__ = ["Sums", "Task", "cross_entropy"]
 
 
 def __getattr__(name: str) -> Any:  # Seq2Seq and the other tasks are imported when they are asked for

@@ -1,4 +1,4 @@
-"""What a task's model attended to, in its own words."""
+"""The attention of a task's model, labelled with tokens."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from attnkit.task.generating import UNFINISHED, TextGenerator
 from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
-UNKNOWN = "†"  # stands before what a tokenizer does not know
-LONGEST = 8  # tokens that make whole characters together
+UNKNOWN = "†"  # marks text that a tokenizer does not know
+LONGEST = 8  # the most tokens that form a character together
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Tokens that a task's model reads, and how they are called.
+    """Tokens that a task's model reads, and their labels.
 
     Attributes:
         task: The task.
@@ -31,8 +31,8 @@ class Reading:
         tokenizer: Its tokenizer.
         target: bos, tokens, eos, padding [B, T] of an encoder-decoder, or None.
         target_tokenizer: Its tokenizer.
-        documents: The document [B, S] of each token of a language model, if attention stays inside.
-        unknown: What the unknown tokens of the inputs hide, in turn, where the text is known.
+        documents: The document [B, S] of each token of a language model, if attention stays inside it.
+        unknown: The texts behind the unknown tokens of the inputs, in order, if known.
         target_unknown: The same for the target.
     """
 
@@ -70,7 +70,7 @@ class Reading:
         return maps
 
     def queries(self, path: str) -> Tensor:
-        """Return the token of each row of the weights of `path` [B, Q]; of cross-attention the one that is written there."""
+        """Return the token of each row of the weights of `path` [B, Q]; for cross-attention, the target token that is generated there."""
         part, kind, _ = place(path)
         if self.target is None or part == "encoder":
             return self.inputs
@@ -122,7 +122,7 @@ def place(path: str) -> tuple[str, Any, int]:
 
 
 def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return a label for each token. Tokens that are bytes of one character together are called by it, with a number.
+    """Return a label for each token. Tokens that together are the bytes of one character are labelled with it and a number.
 
     Example:
         >>> import attnkit
@@ -146,25 +146,25 @@ def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
 
 
 def _labels(tokenizer: Tokenizer, unknown: Sequence[str], ids: Sequence[int]) -> tuple[list[str], bool]:
-    """Return a label for each token, and whether any is marked: one that hides a known text is called by it, with the mark."""
+    """Return a label for each token, and whether any is marked: an unknown token whose text is known is labelled with it."""
     labels = token_labels(tokenizer, ids)
     hiding = [place for place, i in enumerate(ids) if i == Tokenizer.unk_id]
-    marked = dict(zip(hiding, unknown, strict=False))  # of what a model has written, no text is known
+    marked = dict(zip(hiding, unknown, strict=False))  # the text behind generated tokens is not known
     for place, text in marked.items():
         labels[place] = UNKNOWN + text
     return labels, bool(marked)
 
 
 def read_text(task: Task, text: str, target: str | None = None, *, beam_size: int | None = None) -> Reading:
-    """Return how a task's model reads a text, and what it writes: a given target, or what it generates.
+    """Return how a task's model reads a text, with a given target or the one that it generates.
 
-    Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`), and for those with one `tokenizer`. These read the text,
-    with bos and eos around it unless their `input_ids` says otherwise; a language model reads a target after it.
+    Works for tasks with an encoder-decoder (`src_tokenizer`, `output_tokenizer`), and for those with one `tokenizer`. These read the text
+    between bos and eos, unless their `input_ids` differs; a language model reads a target after it.
 
     Args:
         task: The task.
-        text: What is read.
-        target: What the decoder writes (default: what it generates from the text; a language model, nothing).
+        text: The input.
+        target: The target of the decoder (default: what it generates from the text; for a language model, nothing).
         beam_size: Beams of the generation (default: the task's).
 
     Raises:
@@ -201,9 +201,9 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
     else:
         ids = [Tokenizer.bos_id, *tokenizer.encode(text), Tokenizer.eos_id]
         if target is not None:
-            raise ConfigurationError(f"the task {task.registered_name!r} reads a text and writes none: leave --target out")
+            raise ConfigurationError(f"the task {task.registered_name!r} generates no text: leave --target out")
     if beam_size is not None:
-        raise ConfigurationError(f"the task {task.registered_name!r} generates nothing here, it reads: leave --beam_size out")
+        raise ConfigurationError(f"the task {task.registered_name!r} only reads here and generates nothing: leave --beam_size out")
     return Reading(
         task, torch.tensor([ids], device=device), tokenizer, unknown=[*_unknown(tokenizer, text), *_unknown(tokenizer, target or "")]
     )
@@ -227,7 +227,7 @@ def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
 
 
 def _unknown(tokenizer: Tokenizer, text: str) -> list[str]:
-    """Return what a tokenizer does not know in a text, with a warning."""
+    """Return the parts of a text that a tokenizer does not know, with a warning."""
     warn_of_unknown(tokenizer, [text])
     return tokenizer.unknown(text)
 

@@ -1,10 +1,10 @@
-"""What every task does: plain arguments, a model built late, an optimizer by name, and loss sums that are right."""
+"""The base class of tasks: plain arguments, a model built late, an optimizer by name, and exact sums of losses."""
 
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
@@ -21,19 +21,24 @@ from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from attnkit import draws
+from attnkit.checkpoint import CheckpointError, load_checkpoint, rebuild, require_rebuildable
+from attnkit.checkpoint.description import describe, require_readable
 from attnkit.embedding import Embedding
+from attnkit.lightning_internals import trainer_of
 from attnkit.optimizer.muon import Muon
-from attnkit.registry import ConfigurationError, OptimizerSpec, ResolvedSpec, ScheduleSpec, optimizers, plain_data, schedules, tasks
+from attnkit.registry import OptimizerSpec, ScheduleSpec, optimizers, schedules
 from attnkit.strategy import ActivationCheckpointing, check_preparation, data_share, parallelize, prepare
-from attnkit.task.checkpoint import CheckpointError, header, load_checkpoint, rebuild, require_readable
+from attnkit.task.arguments import plain_arguments, registered_name
 from attnkit.task.loss import Sums
 from attnkit.task.parameters import parameter_groups, read_any_names, write_plain_names
-from attnkit.task.resume import DATA_POSITION, DRAW_SEED, RANDOM, WITHIN_STEP, data_position, go_on, is_within_step, random_states, settle
+from attnkit.task.resume import continue_from, position_in, save_position
 from attnkit.task.transfer import take_weights, words_of
 
-# The loss is backpropagated as a sum times this, and divided by the token count after it. The unit only keeps fp16 gradients in range
-# (a mean over 4,096 tokens has the same size); as a power of two it changes no digit.
+# The loss is backpropagated as a sum times this unit; the gradients are divided by the token count afterwards. The unit only keeps fp16
+# gradients in range (a mean over 4,096 tokens has the same size); being a power of two, it changes no digit.
 UNIT = 2.0**-12
+
+DRAW_SEED = "draw_seed"  # in a checkpoint
 
 
 _later: ContextVar[bool] = ContextVar("later", default=False)
@@ -55,53 +60,52 @@ def checked_later() -> Iterator[None]:
 class Task(LightningModule, ABC):
     """A model, its objective and its optimizer.
 
-    A subclass is registered (`@attnkit.tasks.register`), calls `self.store_arguments(locals())` at the start of its constructor and
-    `self.require_buildable()` at the end, builds its model in `build_model`, and returns sums from `objective`.
+    A subclass is registered (`@attnkit.tasks.register`) and takes at least `optimizer` and `schedule`. Its constructor calls
+    `super().__init__(locals())` first and `self.require_buildable()` last; it builds its model in `build_model`, and returns sums from
+    `objective`. These arguments, declared by a subclass, need nothing else in it:
+
+    * `optimizer`: `muon`, or any optimizer of `torch.optim` by its name in lower case. Its weight decay applies to parameters of two or
+      more axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
+    * `schedule`: The factor of the learning rate at each optimizer step.
+    * `init_from`: A checkpoint whose embedding and stack a fit starts from; see `initialise`.
+    * `activation_checkpointing`: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+      with the square of the length), or `feed_forward`. Results are the same.
+    * `compile`: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     The gradient of an optimizer step is the gradient of (sum of the loss over all targets) / (number of targets), where both run over
-    all micro-batches (`trainer.accumulate_grad_batches`) and all ranks, however ragged. Callbacks see it so in
-    `on_before_optimizer_step`, and clipping comes after it.
+    all micro-batches (`trainer.accumulate_grad_batches`) and all ranks, however ragged. Callbacks see it in this form in
+    `on_before_optimizer_step`, and clipping follows.
 
     `train/loss` is the negative log-likelihood per target of the same step, without label smoothing.
 
     Args:
-        optimizer: `muon`, or any optimizer of `torch.optim` by its name in lower case. Its weight decay is for the parameters of two or
-            more axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
-        schedule: The factor of its learning rate at each optimizer step.
-        init_from: A checkpoint whose embedding and stack a fit starts from; see `initialise`.
-        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+        arguments: The subclass's arguments: the `locals()` of its constructor. They are kept as plain data, from which checkpoints are
+            rebuilt.
 
     Attributes:
         from_data: Arguments that come from the data module on the command line, each with the attribute that holds it.
-        model: The model; there after `configure_model`.
-        draw_seed: Seed of dropout and of other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`).
+        model: The model, after `configure_model`.
+        draw_seed: Seed of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`).
+
+    Raises:
+        ConfigurationError: A spec is wrong, an argument is not plain data, or the class is not registered.
     """
 
     from_data: ClassVar[Mapping[str, str]] = {}
     model: nn.Module
 
-    def __init__(
-        self,
-        *,
-        optimizer: OptimizerSpec,
-        schedule: ScheduleSpec,
-        init_from: str | None = None,
-        activation_checkpointing: ActivationCheckpointing = "none",
-        compile: bool = False,
-    ) -> None:
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
         super().__init__()
-        self.registered_name = _registered_name(type(self))
-        self.optimizer = optimizer
-        self.schedule = schedule
-        self.activation_checkpointing = activation_checkpointing
-        self.is_compiled = compile
-        self.init_from = init_from
-        self.is_new = True  # until there are weights to go on with
-        self._states: list[Any] | None = None  # random states to go on with
-        self._position: dict[str, int] | None = None  # of the data, in the checkpoint
+        self.registered_name = registered_name(type(self))
+        self.save_hyperparameters(plain_arguments(self.registered_name, arguments), logger=False)
+        self.optimizer: OptimizerSpec = arguments["optimizer"]
+        self.schedule: ScheduleSpec = arguments["schedule"]
+        self.init_from: str | None = arguments.get("init_from")
+        self.activation_checkpointing: ActivationCheckpointing = arguments.get("activation_checkpointing", "none")
+        self.is_compiled: bool = arguments.get("compile", False)
+        self.is_new = True  # until it has weights that a fit continues with
         self.draw_seed: int | None = None
+        self._resumed: Mapping[str, Any] = {}  # where a checkpoint is, until the training starts
         self.register_state_dict_post_hook(write_plain_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(read_any_names)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_is_new_no_more)  # type: ignore[no-untyped-call]
@@ -116,30 +120,15 @@ class Task(LightningModule, ABC):
 
     @property
     def data_rank(self) -> int:
-        """Which share of the data this process has: its rank, but processes of a tensor-parallel group have the same."""
-        return 0 if self._trainer is None else data_share(self.trainer).rank
+        """The share of the data that this process has: its rank, except that processes of a tensor-parallel group have the same."""
+        return 0 if (trainer := trainer_of(self)) is None else data_share(trainer).rank
 
     def training_log(self, nll: Tensor) -> dict[str, Tensor]:
-        """Return what is logged as `train/...` at each optimizer step, from its negative log-likelihood per target."""
+        """Return the values to log as `train/...` at an optimizer step, from its negative log-likelihood per target."""
         return {"loss": nll}
 
-    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Check the constructor's arguments (its `locals()`), and keep them as plain data: checkpoints are rebuilt from them.
-
-        Defaults are written out, so that a checkpoint does not depend on them.
-
-        Raises:
-            ConfigurationError: A spec is wrong, or an argument is not plain data.
-        """
-        kept = {}
-        for argument in tasks.arguments(self.registered_name):
-            name, value = argument.name, arguments[argument.name]
-            value = value if isinstance(value, ResolvedSpec) else plain_data(value, path=name)
-            kept[name] = plain_data(tasks.checked(argument, value, of=self.registered_name), path=name)
-        self.save_hyperparameters(kept, logger=False)
-
     def require_buildable(self) -> None:
-        """Build the model once without memory, so that a wrong composition is refused now and not at the start of the training.
+        """Build the model once without memory, so that a wrong composition is refused now rather than when the training starts.
 
         Inside `checked_later` it does nothing.
 
@@ -158,19 +147,25 @@ class Task(LightningModule, ABC):
             check_preparation(model, activation_checkpointing=self.activation_checkpointing, compile=self.is_compiled)
         return sum(p.numel() for p in model.parameters())
 
+    def print_validation(self, values: Mapping[str, Tensor], lines: Iterable[str] = ()) -> None:
+        """Print the metrics of a validation, and `lines` with some outputs below."""
+        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
+        self.print("\n".join([f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()), *lines]))
+
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Return the task in a checkpoint, on the CPU, rebuilt from the checkpoint alone.
 
-        It is in training mode, as a new one is; `generate` and the Trainer's evaluation see to themselves.
+        It is in training mode, like a new one; `generate` and the Trainer's evaluation set their own mode.
 
         Raises:
-            CheckpointError: The file is missing, damaged, foreign or too new, needs what is not installed, or holds another task.
+            CheckpointError: The file is missing, damaged, foreign or too new, needs components that are not installed, or holds another
+                task.
         """
-        task = rebuild(load_checkpoint(path), path)
+        task: Task = rebuild(load_checkpoint(path), path)
         if not isinstance(task, cls):
             raise CheckpointError(
-                f"{path} holds the task {task.registered_name!r}, which is no {cls.__name__}; use {type(task).__name__}.load"
+                f"{path} holds the task {task.registered_name!r}: use {type(task).__name__}.load, not {cls.__name__}.load"
             )
         return task
 
@@ -194,17 +189,19 @@ class Task(LightningModule, ABC):
         self.is_new = False
 
     def initialise(self) -> None:
-        """Fill a new model, at the start of its first fit, with what is known before: weights of `init_from`, and vectors of words.
+        """Initialise a new model, at the start of its first fit, with the weights of `init_from` and pretrained word vectors.
 
-        Of the checkpoint, the stack is taken if its spec is the same (dropouts aside), and the embeddings if they and the tokenizers
-        are. What is not taken stays as new; a message says what is what. A resumed or loaded task is not initialised.
+        The stack of the checkpoint is copied if its spec is the same (except dropout rates), and the embeddings if their specs and the
+        tokenizers are. The rest keeps its random initialisation; a message lists both. A resumed or loaded task is not initialised.
 
         Raises:
             CheckpointError: `init_from` cannot be used.
         """
         taken: set[str] = set()
         if self.init_from is not None:
-            taken, message = take_weights(self, load_checkpoint(self.init_from), self.init_from)
+            checkpoint = load_checkpoint(self.init_from)
+            require_rebuildable(checkpoint, self.init_from)
+            taken, message = take_weights(self, checkpoint, self.init_from)
             self.print(message)
         for path, embedding in self.model.named_modules():
             if isinstance(embedding, Embedding) and path not in taken and embedding.reads == "tokens":
@@ -218,9 +215,9 @@ class Task(LightningModule, ABC):
         decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
         groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
         optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
-        if isinstance(optimizer, Muon):  # so that a stack swapped for one with fewer matrices does not change it silently
+        if isinstance(optimizer, Muon):  # a stack with fewer matrices must not change it silently
             sizes = {kind: sum(p.numel() for g in groups if g["matrices"] is kind for p in g["params"]) for kind in (True, False)}
-            self.print(f"muon: {sizes[True]:,} parameters in hidden matrices; by adamw: the other {sizes[False]:,}")
+            self.print(f"muon: {sizes[True]:,} parameters in hidden matrices; adamw: the other {sizes[False]:,}")
         self._settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
         steps = self.trainer.estimated_stepping_batches
         schedule = schedules.build(self.schedule, total_steps=int(steps) if 0 <= steps < math.inf else None)
@@ -233,11 +230,11 @@ class Task(LightningModule, ABC):
         optimizer, scheduler = self.optimizers(use_pl_optimizer=False), self.lr_schedulers()
         assert isinstance(optimizer, Optimizer)
         assert isinstance(scheduler, LambdaLR)
-        go_on(self.trainer, self._states, self._position)
-        self._states = self._position = None
+        continue_from(self._resumed, self.trainer)
+        self._resumed = {}
         if self.draw_seed is None:
             self.draw_seed = int(self.trainer.strategy.broadcast(torch.initial_seed()))
-        # a resumed run takes the optimizer's settings from this task's arguments, and only its state from the checkpoint
+        # a resumed run takes only the optimizer's state from the checkpoint, and its settings from this task's arguments
         scheduler.base_lrs = [settings["lr"] for settings in self._settings]
         for group, settings, factor in zip(optimizer.param_groups, self._settings, scheduler.lr_lambdas, strict=True):
             group.update(settings, initial_lr=settings["lr"], lr=settings["lr"] * factor(scheduler.last_epoch))
@@ -253,13 +250,13 @@ class Task(LightningModule, ABC):
     def row_keys(self, batch: Any, batch_idx: int, *words: int) -> Tensor:
         """Return a key [B] for each row of a batch, from which dropout and masks draw: a function of the words and the example.
 
-        Rows are known as examples by `batch["example"]` [B], which attnkit's data modules give. Without it a row is known by the batch, the
-        process and its place there, so that another number of processes draws otherwise.
+        `batch["example"]` [B], which attnkit's data modules give, identifies the example of each row. Without it a row is identified by
+        the batch, the process and its index there, so another number of processes draws other numbers.
 
         Args:
             batch: The batch.
             batch_idx: Its number in the epoch.
-            words: What the keys depend on besides the example, such as a seed and the epoch.
+            words: Further numbers that the keys depend on, such as a seed and the epoch.
         """
         if isinstance(batch, Mapping) and "example" in batch:
             return draws.make_keys(batch["example"], *words)
@@ -312,31 +309,15 @@ class Task(LightningModule, ABC):
 
     @override
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["attnkit"] = header(self.registered_name, self.hparams)
-        fit_loop = checkpoint["loops"]["fit_loop"]
-        settle(fit_loop, steps=self.trainer.global_step)
-        checkpoint[WITHIN_STEP] = is_within_step(fit_loop, accumulated=self.trainer.accumulate_grad_batches)
-        checkpoint[DATA_POSITION] = data_position(self.trainer, fit_loop)
-        checkpoint[RANDOM] = random_states(self.trainer)
+        checkpoint["attnkit"] = describe(self.registered_name, self.hparams)
         checkpoint[DRAW_SEED] = self.draw_seed
+        save_position(checkpoint, self.trainer)
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         require_readable(checkpoint, "the checkpoint")
-        self._states = checkpoint.get(RANDOM)
-        self._position = checkpoint.get(DATA_POSITION)
         self.draw_seed = checkpoint.get(DRAW_SEED)
-
-
-def _registered_name(cls: type) -> str:
-    for name in tasks:
-        with suppress(ConfigurationError):  # a broken plugin
-            if tasks.get(name) is cls:
-                return name
-    raise ConfigurationError(
-        f"{cls.__qualname__} is not a registered task, so its checkpoints could not be rebuilt: "
-        f"decorate it with @attnkit.tasks.register({cls.__name__.lower()!r})"
-    )
+        self._resumed = position_in(checkpoint)
 
 
 def _is_new_no_more(task: Task, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""The task of continuing a text."""
+"""Language modelling: continuing a text."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,10 @@ from typing_extensions import override
 
 import attnkit
 from attnkit.models import DecoderModel
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
+from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
 from attnkit.stack.recurrent_decoder import RecurrentDecoder
 from attnkit.strategy import ActivationCheckpointing
+from attnkit.task.arguments import require_smoothing, trained_tokenizer
 from attnkit.task.generating import TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity
@@ -20,7 +21,7 @@ from attnkit.tokenizer import Tokenizer
 
 
 class Continuation(NamedTuple):
-    """A prompt and what the model makes of it. As a string: both on one line, with a tab between, and line ends written as `\\n`."""
+    """A prompt and its continuation. As a string: both on one line, separated by a tab, with line ends written as `\\n`."""
 
     prompt: str
     text: str
@@ -31,19 +32,19 @@ class Continuation(NamedTuple):
 
 @tasks.register("causal_lm")
 class CausalLM(TextGenerator):
-    r"""A language model: each token from those before it (GPT, Llama, or an LSTM).
+    r"""A language model: predicts each token from the preceding ones (GPT, Llama, or an LSTM).
 
     A batch is a mapping of `tokens` [B, T], the inputs, and `targets` [B, T], the token after each of them, padding where nothing is
-    scored. Without `targets`, a token's target is the next one of its row. In evaluation there may be `characters`, how many characters
-    the scored targets stand for.
+    scored. Without `targets`, the target of a token is the next one of its row. In evaluation there may be `characters`, the number of
+    characters that the scored targets stand for.
 
-    With `documents` [B, T] in a batch (`data.document_mask`), attention stays inside the document of a token. Positions do not begin
-    anew with a document: this is the same for kinds that see distances only (rotary, alibi, relative), but learned and sinusoidal
-    positions count from the start of the window. A recurrent stack has no attention to restrict, and refuses `documents`.
+    With `documents` [B, T] in a batch (`data.document_mask`), attention stays inside the document of a token. Positions do not restart
+    with a document: this makes no difference for relative kinds (rotary, alibi, relative), but learned and sinusoidal positions count from
+    the start of the window. A recurrent stack has no attention to restrict, and refuses `documents`.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy` and
     `bits_per_character`. Loss is the negative log-likelihood per token in nats, without label smoothing. Bits per character are comparable
-    between tokenizers: all bits, those of the ends of documents included, over the characters of the text.
+    between tokenizers: all bits, including those of the ends of documents, divided by the characters of the text.
 
     Equation:
         $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$
@@ -53,17 +54,16 @@ class CausalLM(TextGenerator):
         tokenizer: Spec of the trained tokenizer (a tokenizer's `.spec`).
         embedding: The embedding.
         tie: `output`: embedding and output share a table; `none`: they do not.
-        label_smoothing: Mass of the target distribution that is spread over all tokens but padding, from 0 to below 1.
+        label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
         beam_size: Beams of generation; 1 is greedy.
-        max_length: Most tokens that are generated, the end included.
-        length_penalty: Exponent of the length that a beam's log-probability is divided by.
-        prompts: Texts of which a continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a
-            document.
-        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+        max_length: The most tokens to generate, including the end.
+        length_penalty: Exponent of the length by which the log-probability of a beam is divided.
+        prompts: Texts whose continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a document.
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+            with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
@@ -96,24 +96,12 @@ class CausalLM(TextGenerator):
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
-        super().__init__(
-            optimizer=optimizer,
-            schedule=schedule,
-            beam_size=beam_size,
-            max_length=max_length,
-            length_penalty=length_penalty,
-            activation_checkpointing=activation_checkpointing,
-            compile=compile,
-        )
-        self.store_arguments(locals())
-        if not 0 <= label_smoothing < 1:
-            raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
+        super().__init__(locals())
+        require_smoothing(label_smoothing)
         if isinstance(prompts, str):
             raise ConfigurationError(f"prompts must be a list of texts, as in [{prompts!r}], but is the string {prompts!r}")
         self.stack, self.embedding, self.tie = stack, embedding, tie
-        self.tokenizer: Tokenizer = tokenizers.build(tokenizer)
-        if not self.tokenizer.trained:
-            raise ConfigurationError("tokenizer is not trained; pass the .spec of a trained one, such as data.tokenizer_spec")
+        self.tokenizer = trained_tokenizer(tokenizer, "tokenizer")
         self.label_smoothing = label_smoothing
         self.prompts = tuple(prompts)
         self.evaluation = nn.ModuleDict({"val": _metrics(), "test": _metrics()})
@@ -140,26 +128,23 @@ class CausalLM(TextGenerator):
             vocab_size=len(self.tokenizer),
             embedding=self.embedding,
             tie=self.tie,
-            pad_id=Tokenizer.pad_id,
-            bos_id=Tokenizer.bos_id,
-            eos_id=Tokenizer.eos_id,
         )
         if not isinstance(model, DecoderModel):
             raise ConfigurationError(
-                f"causal_lm needs a decoder stack, in which no token sees later ones, such as decoder or recurrent_decoder; "
-                f"{model.spec['stack']!r} is none"
+                f"causal_lm needs a decoder stack, in which no token attends to later ones, such as decoder or recurrent_decoder, "
+                f"not {model.spec['stack']!r}"
             )
         return model
 
     @override
     def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Return the logits [B, T, V] of the token after each of `tokens` [B, T], which sees its own document only, if any are given."""
+        """Return the logits [B, T, V] of the token after each of `tokens` [B, T], inside its own document if `documents` are given."""
         if documents is not None and isinstance(cast(DecoderModel, self.model).stack, RecurrentDecoder):
             raise ConfigurationError(
-                "a recurrent stack carries its state from one document into the next, and has no attention that a mask could keep "
-                "apart: set data.document_mask to false, or use a stack that attends"
+                "a recurrent stack carries its state from one document into the next, and has no attention that a mask could "
+                "restrict: set data.document_mask to false, or use a stack with attention"
             )
-        logits: Tensor = self.model(tokens, documents=documents)  # padding is on the right, where no real token sees it
+        logits: Tensor = self.model(tokens, documents=documents)  # padding is on the right, where no other token attends to it
         return logits
 
     @override
@@ -190,11 +175,9 @@ class CausalLM(TextGenerator):
             return
         metrics = {name: cast(Metric, metric) for name, metric in cast(nn.ModuleDict, self.evaluation["val"]).items()}
         values = {name: metric.compute() for name, metric in metrics.items() if metric.update_called}  # on every rank: it is reduced
-        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
-        lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
         continuations = self.generate(self.prompts, temperature=0.8, beam_size=1, seed=0)
-        lines += [f"  {prompt}|{text}".replace("\n", "\n    ") for prompt, text in zip(self.prompts, continuations, strict=True)]
-        self.print("\n".join(lines))
+        pairs = zip(self.prompts, continuations, strict=True)
+        self.print_validation(values, [f"  {prompt}|{text}".replace("\n", "\n    ") for prompt, text in pairs])
 
     def _evaluate(self, batch: dict[str, Any], stage: str) -> None:
         """Update and log the metrics of a stage."""
@@ -217,7 +200,7 @@ def _metrics() -> nn.ModuleDict:
 
 
 def _read(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the inputs, the targets and, if there are some, the documents of a batch."""
+    """Return the inputs, the targets and, if any, the documents of a batch."""
     tokens = batch["tokens"]
     if "targets" in batch:
         return tokens, batch["targets"], batch.get("documents")

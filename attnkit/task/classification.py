@@ -1,4 +1,4 @@
-"""The task of choosing one class for a text or an image."""
+"""Classification: predicting the class of a text or an image."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
 from attnkit.strategy import ActivationCheckpointing
+from attnkit.task.arguments import require_smoothing
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.pooled import PooledTask, one_line, shortened
 
@@ -23,7 +24,7 @@ _METRICS: dict[str, tuple[type[Metric], Literal["micro", "macro", "weighted"]]] 
 
 
 class Prediction(NamedTuple):
-    """The class of a text, or of the image of that name, and its probability. As a string: all three, with tabs between."""
+    """The class of a text, or of the image of that name, and its probability. As a string: all three, separated by tabs."""
 
     text: str
     label: str
@@ -49,18 +50,18 @@ class Classification(PooledTask):
         image_shape: Channels, height and width of images, or None for texts.
         classes: The names of the classes, by their ids.
         embedding: The embedding: one that reads tokens, or `patch` for images.
-        pooling: Which vector speaks for the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
+        pooling: Which vector represents the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
         pooler: Whether BERT's dense layer with tanh comes before the output map.
-        label_smoothing: Mass of the target distribution that is spread over all classes, from 0 to below 1.
+        label_smoothing: Probability mass that is spread over all classes, at least 0 and below 1.
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
         metrics: `accuracy`, `f1` (the mean of the classes' F1: macro), `weighted_f1` (their mean by frequency), `precision`, `recall`
-            (both macro). The first one picks the best checkpoint.
-        init_from: A checkpoint whose embedding and stack are the start, as of a pretrained encoder; what does not fit starts anew.
+            (both macro). The first one selects the best checkpoint.
+        init_from: A checkpoint whose embedding and stack initialise the model, such as a pretrained encoder; what does not fit is new.
         samples: Predictions printed after a validation.
-        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+            with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained, or there are fewer than two classes.
@@ -98,24 +99,8 @@ class Classification(PooledTask):
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
-        super().__init__(
-            stack=stack,
-            tokenizer=tokenizer,
-            image_shape=image_shape,
-            embedding=embedding,
-            pooling=pooling,
-            pooler=pooler,
-            optimizer=optimizer,
-            schedule=schedule,
-            metrics=metrics,
-            init_from=init_from,
-            samples=samples,
-            activation_checkpointing=activation_checkpointing,
-            compile=compile,
-        )
-        self.store_arguments(locals())
-        if not 0 <= label_smoothing < 1:
-            raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
+        super().__init__(locals())
+        require_smoothing(label_smoothing)
         if len(set(classes)) < max(2, len(classes)):
             raise ConfigurationError(f"classes must be at least two, and distinct, but are {list(classes)}")
         self.classes, self.label_smoothing = list(classes), label_smoothing

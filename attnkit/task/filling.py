@@ -1,21 +1,38 @@
-"""What stands in the places of masks: candidates for one, and the best choices for all masks of a text together."""
+"""Fill-mask prediction: candidates for each mask, and the most probable fillings of all masks of a text together."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from heapq import nlargest
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from typing_extensions import Unpack, override
+
+from attnkit.decoding import Options
+from attnkit.models.base import generating
+from attnkit.registry import ConfigurationError
+from attnkit.task.base import Task
+from attnkit.task.generating import Hypothesis
+from attnkit.task.unknown import warn_of_unknown
+from attnkit.tokenizer import Tokenizer
+
+BATCH = 64  # texts
 
 
 class Candidate(NamedTuple):
-    """A token that may stand in the place of a mask, and its probability."""
+    """A token that a mask may hide, and its probability."""
 
     token: str
     probability: float
 
 
 class Filled(NamedTuple):
-    """A text, the same with its masks filled, and the probability of what was filled in. As a string: the latter two, with a tab between.
+    """A text, the text with its masks filled, and the probability of the filling. As a string: the latter two, separated by a tab.
 
-    With several masks the probability is the product of theirs: the model tells each hidden token without knowing the others.
+    The probability is the product of those of the masks: the model predicts each hidden token without knowing the others.
     """
 
     text: str
@@ -26,16 +43,123 @@ class Filled(NamedTuple):
         return f"{self.filled}\t{self.probability:.4f}"
 
 
+class MaskFiller(Task):
+    """A task whose model predicts what masks hide: with `fill`, `generate` and `n_best` for texts.
+
+    A subclass sets `tokenizer`, `mask_id` and `first_id` (the lowest id that a mask can hide), and its `forward` takes tokens [B, T] and
+    the places [B, T] whose logits it returns.
+    """
+
+    tokenizer: Tokenizer
+    mask_id: int
+    first_id: int
+
+    @override
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Filled]:
+        if not batch["text"]:  # this process has no text of the batch
+            return []
+        rows = self._filled(batch["tokens"], n=1)
+        return [Filled(text, filled, math.exp(score)) for text, ((filled, score),) in zip(batch["text"], rows, strict=True)]
+
+    def fill(self, texts: Sequence[str], *, top: int = 5) -> list[list[list[Candidate]]]:
+        """Return, for each text, for each `<mask>` in it, the most probable tokens, best first.
+
+        Tokens are written as the tokenizer decodes them, those of `bpe` with the preceding space. Special and extra tokens are not
+        candidates; the probabilities of all others sum to 1.
+
+        Args:
+            texts: Texts that contain `<mask>`; a text without it has no candidates.
+            top: Candidates for each mask (fewer if the vocabulary has fewer tokens).
+
+        Raises:
+            ConfigurationError: `top` is below 1.
+            TypeError: `texts` is a single string.
+        """
+        if top < 1:
+            raise ConfigurationError(f"top must be at least 1, but is {top}")
+        rows = [row for tokens in self._batches(texts) for row in self._candidates(tokens, top=top)]
+        return [[[Candidate(self.tokenizer.tokens([i])[0], math.exp(p)) for i, p in mask] for mask in row] for row in rows]
+
+    def generate(self, texts: Sequence[str], **options: Unpack[Options]) -> list[str]:
+        """Return each text with its masks filled by the most probable tokens; a text without masks is unchanged.
+
+        Args:
+            texts: Texts that contain `<mask>`.
+            **options: None apply: they are for tasks that generate token by token.
+
+        Raises:
+            ConfigurationError: An option is given.
+            TypeError: `texts` is a single string.
+        """
+        return [hypothesis.text for (hypothesis,) in self.n_best(texts, 1, **options)]
+
+    def n_best(self, texts: Sequence[str], n: int, **options: Unpack[Options]) -> list[list[Hypothesis]]:
+        """Return the `n` most probable ways to fill the masks of each text, best first, with their log-probabilities.
+
+        Args:
+            texts: Texts that contain `<mask>`.
+            n: Fillings for each text; fewer only if no more exist.
+            **options: None apply, as in `generate`.
+
+        Raises:
+            ConfigurationError: An option is given, or `n` is below 1.
+            TypeError: `texts` is a single string.
+        """
+        if options:
+            raise ConfigurationError(
+                f"{self.registered_name} fills all masks at once, so {', '.join(options)} does not apply: leave it out"
+            )
+        if n < 1:
+            raise ConfigurationError(f"n_best must be at least 1, but is {n}")
+        rows = [row for tokens in self._batches(texts) for row in self._filled(tokens, n=n)]
+        return [[Hypothesis(text, score) for text, score in row] for row in rows]
+
+    def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
+        """Raise: the whole output is known at once.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(f"{self.registered_name} fills all masks at once, so there is nothing to stream: leave --stream out")
+
+    def _batches(self, texts: Sequence[str]) -> Iterator[Tensor]:
+        """Yield the ids [B, T] of the texts, batch by batch."""
+        if isinstance(texts, str):
+            raise TypeError(f"texts must be a list, as in [{texts!r}], but is one string")
+        self.configure_model()
+        warn_of_unknown(self.tokenizer, texts)
+        for start in range(0, len(texts), BATCH):
+            chunk = texts[start : start + BATCH]
+            ids = [torch.tensor([Tokenizer.bos_id, *self.tokenizer.encode(text), Tokenizer.eos_id]) for text in chunk]
+            yield pad_sequence(ids, batch_first=True, padding_value=Tokenizer.pad_id).to(self.device)
+
+    def _filled(self, tokens: Tensor, *, n: int) -> list[list[tuple[str, float]]]:
+        """Return the `n` most probable fillings of each row of `tokens` [B, T], with their log-probabilities."""
+        rows = zip(tokens.tolist(), self._candidates(tokens, top=n), strict=True)
+        fillings = [best_fillings(row, masks, n=n, mask_id=self.mask_id) for row, masks in rows]
+        return [[(self.tokenizer.decode(ids), score) for ids, score in best] for best in fillings]
+
+    def _candidates(self, tokens: Tensor, *, top: int) -> list[list[list[tuple[int, float]]]]:
+        """Return, for each row of `tokens` [B, T], for each mask in it, the best ids and their log-probabilities."""
+        masks = tokens == self.mask_id
+        with generating(self.model):
+            logits = self(tokens, masks)[:, self.first_id :].float()  # [N, V - first_id]
+        best = logits.log_softmax(-1).topk(min(top, logits.shape[-1]))
+        ids = (best.indices + self.first_id).tolist()
+        pairs = iter([list(zip(*row, strict=True)) for row in zip(ids, best.values.tolist(), strict=True)])
+        return [list(islice(pairs, count)) for count in masks.sum(1).tolist()]
+
+
 def best_fillings(
     row: Sequence[int], masks: Sequence[Sequence[tuple[int, float]]], *, n: int, mask_id: int
 ) -> list[tuple[list[int], float]]:
-    """Return the `n` most probable ways to fill the masks of a text, best first, with their log-probabilities.
+    """Return the `n` most probable fillings of the masks of a text, best first, with their log-probabilities.
 
     Args:
         row: The ids of the text.
         masks: For each mask in it, the `n` best ids (or all) and their log-probabilities, best first.
-        n: How many ways; fewer only where no more are possible.
-        mask_id: What stands for a mask in `row`.
+        n: Number of fillings; fewer only if no more exist.
+        mask_id: The id of a mask in `row`.
 
     Example:
         >>> best_fillings([1, 4, 7, 4, 2], [[(8, -1.0), (6, -2.0)], [(9, -0.5), (5, -3.0)]], n=2, mask_id=4)
@@ -48,6 +172,6 @@ def best_fillings(
 
 
 def _replaced(row: Sequence[int], mask_id: int, ids: Sequence[int]) -> list[int]:
-    """Return `row` with `ids` in the places of its masks, in turn."""
+    """Return `row` with `ids` in place of its masks, in order."""
     rest = iter(ids)
     return [next(rest) if i == mask_id else i for i in row]

@@ -1,7 +1,7 @@
-"""What tasks that turn text into text share: batches of texts, n-best lists and streams around a model that generates tokens."""
+"""The base class of tasks that generate text from text: batches of texts, n-best lists and streams."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 import torch
@@ -9,20 +9,19 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from attnkit.decoding import Generation, Options
-from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec
-from attnkit.strategy import ActivationCheckpointing
+from attnkit.registry import ConfigurationError
 from attnkit.task.base import Task
 from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
-BATCH = 64  # texts that are generated from at once
-UNFINISHED = "\ufffd"  # what bytes that are not yet a character are decoded to
+BATCH = 64  # texts
+UNFINISHED = "\ufffd"  # stands for bytes that do not yet make a character
 
 
 class Hypothesis(NamedTuple):
-    """One of the outputs for a text, and its score: the log-probability in nats over length ** length_penalty."""
+    """An output for a text, and its score: the log-probability in nats divided by length ** length_penalty."""
 
     text: str
     score: float
@@ -31,55 +30,41 @@ class Hypothesis(NamedTuple):
 class TextGenerator(Task):
     """A task whose model generates text from text: a translator, a language model.
 
-    A subclass calls `super().__init__` with the arguments below (they are its own too, kept by `store_arguments`), and writes
-    `input_ids`, `input_tokenizer` and `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn of what the
-    tokenizer does not know, and `decode` for batches of token ids, as in its validation. The model is one of `attnkit.compose` that
-    generates: an encoder-decoder reads the input as its source, a decoder as its prompt; outputs are what is new.
+    A subclass declares `beam_size`, `max_length` and `length_penalty` among its arguments, and writes `input_ids`, `input_tokenizer` and
+    `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn of unknown characters, and `decode` for batches of
+    token ids, as in its validation. The model is one of `attnkit.compose` that generates: an encoder-decoder reads the input as its
+    source, a decoder as its prompt; outputs exclude the prompt.
 
     Args:
-        optimizer: The optimizer.
-        schedule: The learning rate over the optimizer's steps.
-        beam_size: Beams of generation; 1 is greedy.
-        max_length: Most tokens that are generated, the end included.
-        length_penalty: Exponent of the length that a beam's log-probability is divided by.
-        activation_checkpointing: What the backward pass computes again; see `Task`.
-        compile: Whether layers are compiled for training.
+        arguments: The subclass's arguments, as of `Task`.
 
     Raises:
         ConfigurationError: A number is out of range.
     """
 
-    def __init__(
-        self,
-        *,
-        optimizer: OptimizerSpec,
-        schedule: ScheduleSpec,
-        beam_size: int,
-        max_length: int,
-        length_penalty: float,
-        activation_checkpointing: ActivationCheckpointing = "none",
-        compile: bool = False,
-    ) -> None:
-        super().__init__(optimizer=optimizer, schedule=schedule, activation_checkpointing=activation_checkpointing, compile=compile)
-        Generation(beam_size=beam_size, max_length=max_length, length_penalty=length_penalty)  # checks them
-        self.beam_size, self.max_length, self.length_penalty = beam_size, max_length, length_penalty
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
+        self.beam_size: int = arguments["beam_size"]
+        self.max_length: int = arguments["max_length"]
+        self.length_penalty: float = arguments["length_penalty"]
+        Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks them
 
     @property
     @abstractmethod
     def output_tokenizer(self) -> Tokenizer:
-        """The tokenizer of what is generated."""
+        """The tokenizer of the output."""
 
     @property
     @abstractmethod
     def input_tokenizer(self) -> Tokenizer:
-        """The tokenizer of what is read."""
+        """The tokenizer of the input."""
 
     @abstractmethod
     def input_ids(self, text: str) -> list[int]:
         """Return the ids that the model reads for a text, special tokens included; at least one, none of them padding."""
 
     def generate(self, texts: Sequence[str], **options: Unpack[Options]) -> list[str]:
-        """Return the model's output for each text. Batches change nothing in the outputs.
+        """Return the model's output for each text. Outputs do not depend on how texts are batched.
 
         Args:
             texts: The inputs.
@@ -105,7 +90,7 @@ class TextGenerator(Task):
 
         Args:
             texts: The inputs.
-            n: Outputs for each text; fewer only where no more are possible. They may share their text, if their tokens differ.
+            n: Outputs for each text; fewer only if no more exist. They may have the same text if their tokens differ.
             **options: As in `generate`; `beam_size` is at least `n` (default: the task's, or `n` if that is larger).
 
         Raises:
@@ -130,9 +115,9 @@ class TextGenerator(Task):
         return self._in_batches(texts, search, self._completed(options))
 
     def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
-        """Return the pieces of the output for one text, each as soon as it is known; joined, they are what `generate` returns.
+        """Return the pieces of the output for one text as they are generated; joined, they equal what `generate` returns.
 
-        A character whose bytes are not all known yet is held back. There are no beams: they know their output only at the end.
+        A character appears once all of its bytes are known. Beam search is not possible: it knows its output only at the end.
 
         Args:
             text: The input.
@@ -155,7 +140,7 @@ class TextGenerator(Task):
         return [self.output_tokenizer.decode(row) for row in generated.tolist()]
 
     def _completed(self, options: Options) -> Options:
-        """Return `options` with the task's own where none are given; sampling has no beams."""
+        """Return `options`, completed by the task's own; sampling has no beams."""
         samples = options.get("temperature") is not None
         return {
             "beam_size": 1 if samples else self.beam_size,
@@ -173,8 +158,8 @@ class TextGenerator(Task):
         warn_of_unknown(self.input_tokenizer, texts)
         ids = [torch.tensor(self.input_ids(text)) for text in texts]
         order = list(range(len(ids)))
-        if not generation.samples:  # which draws row i of a batch with seed + i, so that its batches are in the order of the texts
-            order.sort(key=lambda i: len(ids[i]))  # like lengths together: less padding
+        if not generation.samples:  # row i of a batch is drawn with seed + i, so batches keep the order of the texts
+            order.sort(key=lambda i: len(ids[i]))  # similar lengths together: less padding
         outputs: dict[int, T] = {}
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
@@ -185,7 +170,7 @@ class TextGenerator(Task):
 
 
 def text_pieces(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield the text of `tokens` piece by piece, each as soon as later tokens cannot change it.
+    """Yield the text of `tokens` in pieces, each as soon as later tokens cannot change it.
 
     Example:
         >>> import attnkit

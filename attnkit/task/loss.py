@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Sums(NamedTuple):
-    """What a task computes of one batch, not divided by anything.
+    """The sums that a task computes of a batch, not divided by anything.
 
     Attributes:
         loss: Sum of the training objective over the targets, a scalar with a gradient.
@@ -27,15 +27,15 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
 
     $$q(c) = (1 - \epsilon) [c = y] + \frac{\epsilon}{V - 1} [c \neq pad]$$
 
-    so the pad class gets no mass, and padded targets count for nothing. (`torch.nn.functional.cross_entropy` gives the pad
+    so the pad class gets no mass, and padded targets are ignored. (`torch.nn.functional.cross_entropy` gives the pad
     class its share.) Logits are raised to fp32 first.
 
     Args:
         logits: [..., V].
         targets: [...] int64.
         label_smoothing: The mass $\epsilon$ that is spread evenly.
-        pad_id: The class of padding. None: there is no such class, as when whole texts are classified: every target counts, and every
-            class has its share of the V that smoothing spreads over.
+        pad_id: The class of padding. None: there is no such class, as when whole texts are classified: every target counts, and
+            smoothing spreads over all V classes.
 
     Example:
         >>> sums = cross_entropy(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), label_smoothing=0.1)

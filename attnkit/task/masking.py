@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1810.04805
-"""Which tokens of a text are hidden from a masked language model, and behind what."""
+"""Masking: chooses tokens of a text, and hides them from a masked language model."""
 
 from typing import NamedTuple
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 from attnkit import draws
 
-MASKED, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
+MASKED, REPLACED = 0.8, 0.1  # fractions of the chosen tokens; the rest is unchanged
 
 
 class Masked(NamedTuple):
     """A batch with hidden tokens.
 
     Attributes:
-        tokens: [B, T] int64, what the model reads.
-        chosen: [B, T] bool, the tokens that it is asked for; some of them are still in `tokens`.
+        tokens: [B, T] int64, the input of the model.
+        chosen: [B, T] bool, the tokens to predict; some of them are still in `tokens`.
     """
 
     tokens: Tensor
@@ -35,20 +35,20 @@ def mask_tokens(
 ) -> Masked:
     """Choose tokens, and hide most of them: 80 % become `<mask>`, 10 % a random token, 10 % stay as they are.
 
-    Each token is chosen with the same probability, independently of the others; of whole words, each word. (BERT takes a fixed number of
-    each text.) What becomes of a token is drawn for each token, in a whole word too, as in BERT's code.
+    Each token, or whole word, is chosen with the same probability, independently of the others. (BERT chooses a fixed number of each text.)
+    The fate of a token is drawn for each token, also within a whole word, as in BERT's code.
 
     Paper: Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805
 
     Args:
         tokens: [B, T] int64.
-        probability: Of a token, or word, to be chosen.
+        probability: Probability that a token, or a word, is chosen.
         mask_id: The id of `<mask>`.
-        first_id: Ids below this are never chosen, and never stand in for another: special, unknown and extra tokens.
+        first_id: Ids below this are never chosen and never replace another: special, unknown and extra tokens.
         vocab_size: Ids V; random tokens are from `first_id` to V - 1, all equally likely.
-        begins_word: [V] bool, the ids that begin a word, to choose whole words; None: single tokens.
-        keys: [B] int64, a random key for each row (`attnkit.draws`): what happens to a row is a function of its key and its tokens alone,
-            whatever the padding and the other rows are.
+        begins_word: [V] bool, the ids that begin a word, for whole words; None: single tokens.
+        keys: [B] int64, a random key for each row (`attnkit.draws`): the result for a row depends only on its key and its tokens, not
+            on padding or other rows.
 
     Example:
         >>> tokens = torch.tensor([[1, 7, 8, 9, 7, 2, 0]])

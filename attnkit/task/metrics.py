@@ -59,10 +59,10 @@ class Perplexity(Mean):
 
 
 class SequenceErrorRate(Metric):
-    """The part of the sources whose output equals none of their references, white space aside.
+    """The fraction of sources whose output equals none of their references, ignoring white space.
 
-    For pronunciations, where a sequence is the pronunciation of one word, this is what the literature calls word error rate (WER). It
-    is not the WER of speech recognition, which is an edit distance in words (here: `token_error_rate` with a `word` tokenizer).
+    For pronunciations, where a sequence is the pronunciation of one word, the literature calls this word error rate (WER). It is
+    not the WER of speech recognition, which is an edit distance in words (here: `token_error_rate` with a `word` tokenizer).
 
     Example:
         >>> metric = SequenceErrorRate()
@@ -93,7 +93,7 @@ class SequenceErrorRate(Metric):
 
 
 class TokenErrorRate(Metric):
-    """Edit distance in tokens to the closest reference, over that reference's length; distances and lengths are summed first.
+    """Edit distance in tokens to the closest reference, divided by the length of that reference; both are summed first.
 
     For pronunciations this is the phoneme error rate (PER). Among equally close references the first counts.
 

@@ -7,13 +7,13 @@ from torch import nn
 
 from attnkit.models.head import Head
 
-COMPILED = "_orig_mod."  # what torch.compile puts into the names of a module's parameters
+COMPILED = "_orig_mod."  # torch.compile inserts it into the names of parameters
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Return the parameters that are trained, in the groups that optimizers treat differently.
+    """Return the trainable parameters, in the groups that optimizers treat differently.
 
-    These are hidden matrices (weights of linear maps but the output's, marked `"matrices": True` for Muon), other parameters of two or
+    These are hidden matrices (weights of linear maps except the output, marked `"matrices": True` for Muon), other parameters of two or
     more axes, and those without weight decay: biases, norms and other vectors.
 
     Example:
@@ -35,13 +35,13 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
 
 
 def write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:
-    """Write the weights of compiled modules under the names that they have without torch.compile."""
+    """Write the weights of compiled modules under their names without torch.compile."""
     for name in [n for n in state_dict if n.startswith(prefix) and COMPILED in n]:
         state_dict[name.replace(COMPILED, "")] = state_dict.pop(name)
 
 
 def read_any_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Read the weights under the names of this module, whatever was compiled when they were written or is now."""
+    """Read weights under the names of this module, whether it or the one that was saved is compiled or not."""
     write_plain_names(module, state_dict, prefix, {})
     tensors = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
     for name in [n for n, _ in tensors if COMPILED in n]:

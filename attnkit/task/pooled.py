@@ -1,4 +1,4 @@
-"""What tasks with one answer for a whole text or image share: the model, evaluation, predictions and their samples."""
+"""The base class of tasks with one answer for a whole text or image: model, evaluation and predictions."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from typing_extensions import override
 
 import attnkit
 from attnkit.models.base import generating
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, nearest, tokenizers
-from attnkit.strategy import ActivationCheckpointing
+from attnkit.registry import ConfigurationError, nearest
+from attnkit.task.arguments import trained_tokenizer
 from attnkit.task.base import Task
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
@@ -28,27 +28,17 @@ Direction = Literal["min", "max"]
 class PooledTask(Task):
     """A task with one answer for a whole text or image.
 
-    A subclass declares its arguments, and says in `outputs` how many numbers the model gives, in `sums` what the loss is, in `metric`
-    and `metric_directions` which metrics there are, in `answer` what a prediction is, and in `sample_line` how one is shown.
+    A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric` and `metric_directions`), predictions
+    (`answer`), and how to show one (`sample_line`).
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B], and for evaluation and
-    prediction `text`, what the inputs are called. Where there are fewer labels and texts than inputs, the inputs after them count for
-    nothing.
+    prediction `text`, the names of the inputs. If there are fewer labels and texts than inputs, the remaining inputs are ignored.
+
+    It declares `stack`, `tokenizer`, `image_shape`, `embedding`, `pooling`, `pooler`, `metrics` (names of metrics, at least one; the first
+    selects the best checkpoint) and `samples` (predictions printed after a validation) among its arguments.
 
     Args:
-        stack: An encoder or a decoder stack.
-        tokenizer: Spec of the trained tokenizer of texts, or None.
-        image_shape: Shape of images [C, H, W], or None.
-        embedding: The embedding, of texts or of images.
-        pooling: Which vector speaks for the whole; see `attnkit.models.ClassifierModel`.
-        pooler: Whether BERT's dense layer with tanh comes before the output map.
-        optimizer: The optimizer.
-        schedule: The learning rate over the optimizer's steps.
-        metrics: Names of metrics, at least one; the first picks the best checkpoint.
-        init_from: A checkpoint to start from; see `Task.initialise`.
-        samples: Predictions printed after a validation.
-        activation_checkpointing: What the backward pass computes again; see `Task`.
-        compile: Whether layers are compiled for training.
+        arguments: The subclass's arguments, as of `Task`.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
@@ -56,70 +46,50 @@ class PooledTask(Task):
 
     metric_directions: ClassVar[Mapping[str, Direction]]
 
-    def __init__(
-        self,
-        *,
-        stack: StackSpec,
-        tokenizer: TokenizerSpec | None,
-        image_shape: list[int] | None,
-        embedding: EmbeddingSpec,
-        pooling: Literal["class_token", "mean", "last"],
-        pooler: bool,
-        optimizer: OptimizerSpec,
-        schedule: ScheduleSpec,
-        metrics: Sequence[str],
-        init_from: str | None,
-        samples: int,
-        activation_checkpointing: ActivationCheckpointing,
-        compile: bool,
-    ) -> None:
-        super().__init__(
-            optimizer=optimizer,
-            schedule=schedule,
-            init_from=init_from,
-            activation_checkpointing=activation_checkpointing,
-            compile=compile,
-        )
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
+        metrics: Sequence[str] = arguments["metrics"]
+        self.samples: int = arguments["samples"]
         if isinstance(metrics, str) or not metrics:
             raise ConfigurationError(f"metrics must be a list of names, as in [{metrics or next(iter(self.metric_directions))}]")
         for name in metrics:
             if name not in self.metric_directions:
                 known = ", ".join(self.metric_directions)
                 raise ConfigurationError(f"unknown metric {name!r}.{nearest(name, self.metric_directions)} Names: {known}.")
-        if samples < 0:
-            raise ConfigurationError(f"samples must be at least 0, but is {samples}")
-        self.stack, self.embedding, self.pooling, self.pooler = stack, embedding, pooling, pooler
-        self.tokenizer: Tokenizer | None = None if tokenizer is None else tokenizers.build(tokenizer)
-        if self.tokenizer is not None and not self.tokenizer.trained:
-            raise ConfigurationError("tokenizer is not trained; pass the .spec of a trained one, such as data.tokenizer_spec")
-        self.image_shape = image_shape
-        self.metric_names, self.samples = tuple(metrics), samples
+        if self.samples < 0:
+            raise ConfigurationError(f"samples must be at least 0, but is {self.samples}")
+        self.stack, self.embedding = arguments["stack"], arguments["embedding"]
+        self.pooling, self.pooler = arguments["pooling"], arguments["pooler"]
+        tokenizer = arguments["tokenizer"]
+        self.tokenizer = None if tokenizer is None else trained_tokenizer(tokenizer, "tokenizer")
+        self.image_shape = arguments["image_shape"]
+        self.metric_names = tuple(metrics)
         self._shown: list[tuple[Any, Any]] = []
 
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """How many numbers the model gives for an input."""
+        """The number of outputs of the model for an input."""
 
     @abstractmethod
     def sums(self, outputs: Tensor, label: Tensor, *, smooth: bool) -> Sums:
-        """Return the loss sums of what the task gives for a batch, for its labels [B]; `smooth` in training."""
+        """Return the sums of the outputs for a batch with labels [B]; `smooth` in training."""
 
     @abstractmethod
     def metric(self, name: str) -> Metric:
-        """Return the metric of a name; it is updated with what the task gives for a batch, and labels [B]."""
+        """Return the metric of a name; it is updated with the outputs for a batch and labels [B]."""
 
     @abstractmethod
     def answer(self, text: str, outputs: Tensor) -> Any:
-        """Return the prediction for an input of that name from its row of what the task gives for a batch, on the CPU."""
+        """Return the prediction for an input of that name, from its row of the outputs, on the CPU."""
 
     @abstractmethod
     def sample_line(self, prediction: Any, label: Any) -> str:
-        """Return a line that shows a prediction beside the true label."""
+        """Return a line with a prediction and the true label."""
 
     @property
     def monitor(self) -> tuple[str, Direction]:
-        """What tells the best checkpoint, and whether it is the smallest or the largest."""
+        """The metric that selects the best checkpoint, and whether smaller or larger is better."""
         return f"val/{self.metric_names[0]}", self.metric_directions[self.metric_names[0]]
 
     def evaluation_metrics(self) -> nn.ModuleDict:
@@ -138,9 +108,6 @@ class PooledTask(Task):
             pooling=self.pooling,
             pooler=self.pooler,
             embedding=self.embedding,
-            pad_id=Tokenizer.pad_id,
-            bos_id=Tokenizer.bos_id,
-            eos_id=Tokenizer.eos_id,
         )
         assert isinstance(model, nn.Module)
         return model
@@ -184,15 +151,11 @@ class PooledTask(Task):
             return
         metrics = cast(nn.ModuleDict, cast(nn.ModuleDict, self.evaluation)["val"])
         values = {name: cast(Metric, metrics[name]).compute() for name in self.metric_names}  # on every rank: it is reduced over them
-        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
-        lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
-        if self._shown:
-            chosen = self._shown[:: -(-len(self._shown) // self.samples)]
-            lines += [f"  {self.sample_line(prediction, label)}" for prediction, label in chosen]
-        self.print("\n".join(lines))
+        chosen = self._shown[:: max(1, -(-len(self._shown) // max(1, self.samples)))]
+        self.print_validation(values, [f"  {self.sample_line(prediction, label)}" for prediction, label in chosen])
 
     def predict_texts(self, texts: Sequence[str]) -> list[Any]:
-        """Return the prediction for each text. Batches change nothing in them.
+        """Return the prediction for each text; it does not depend on how texts are batched.
 
         Raises:
             TypeError: `texts` is a single string.
@@ -205,7 +168,7 @@ class PooledTask(Task):
         self.configure_model()
         warn_of_unknown(self.tokenizer, texts)
         ids = [torch.tensor([Tokenizer.bos_id, *self.tokenizer.encode(text), Tokenizer.eos_id]) for text in texts]
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # like lengths together: less padding
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # similar lengths together: less padding
         found: dict[int, Any] = {}
         with generating(self):
             for start in range(0, len(order), BATCH):
@@ -233,7 +196,7 @@ class PooledTask(Task):
 
 
 def _keeps_values(metric: Metric) -> bool:
-    """Return whether a metric keeps all values: to gather them, each rank needs some, if only none of the right dtype."""
+    """Return whether a metric keeps all values: gathering needs a tensor of the right dtype on each rank, even an empty one."""
     return any(isinstance(state, list) for state in metric.metric_state.values())
 
 
@@ -248,7 +211,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, *, width: int = 60) -> str:
-    """Return the beginning of a text, as wide as `width` at most.
+    """Return the beginning of a text, at most `width` characters.
 
     Example:
         >>> shortened("a long story", width=8)

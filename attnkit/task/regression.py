@@ -1,4 +1,4 @@
-"""The task of giving a number to a text or an image."""
+"""Regression: predicting a number for a text or an image."""
 
 import warnings
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _METRICS: dict[str, tuple[type[Metric], Direction]] = {
 
 
 class Estimate(NamedTuple):
-    """The number of a text, or of the image of that name. As a string: both, with a tab between."""
+    """The number of a text, or of the image of that name. As a string: both, separated by a tab."""
 
     text: str
     value: float
@@ -48,16 +48,16 @@ class Regression(PooledTask):
         tokenizer: Spec of the trained tokenizer of texts (a tokenizer's `.spec`), or None for images.
         image_shape: Channels, height and width of images, or None for texts.
         embedding: The embedding: one that reads tokens, or `patch` for images.
-        pooling: Which vector speaks for the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
+        pooling: Which vector represents the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
         pooler: Whether BERT's dense layer with tanh comes before the output map.
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
-        metrics: `mse`, `mae`, `pearson` and `spearman` (correlations from -1 to 1). The first one picks the best checkpoint.
-        init_from: A checkpoint whose embedding and stack are the start, as of a pretrained encoder; what does not fit starts anew.
+        metrics: `mse`, `mae`, `pearson` and `spearman` (correlations from -1 to 1). The first one selects the best checkpoint.
+        init_from: A checkpoint whose embedding and stack initialise the model, such as a pretrained encoder; what does not fit is new.
         samples: Predictions printed after a validation.
-        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+            with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
@@ -93,22 +93,7 @@ class Regression(PooledTask):
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
-        super().__init__(
-            stack=stack,
-            tokenizer=tokenizer,
-            image_shape=image_shape,
-            embedding=embedding,
-            pooling=pooling,
-            pooler=pooler,
-            optimizer=optimizer,
-            schedule=schedule,
-            metrics=metrics,
-            init_from=init_from,
-            samples=samples,
-            activation_checkpointing=activation_checkpointing,
-            compile=compile,
-        )
-        self.store_arguments(locals())
+        super().__init__(locals())
         self.evaluation = self.evaluation_metrics()
         self.require_buildable()
 

@@ -1,4 +1,4 @@
-"""The task of turning one text into another."""
+"""Sequence to sequence: mapping one text to another."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -8,8 +8,9 @@ from torchmetrics import Metric
 from typing_extensions import override
 
 import attnkit
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks, tokenizers
+from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
 from attnkit.strategy import ActivationCheckpointing
+from attnkit.task.arguments import require_smoothing, trained_tokenizer
 from attnkit.task.generating import TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
@@ -17,7 +18,7 @@ from attnkit.tokenizer import Tokenizer
 
 
 class Prediction(NamedTuple):
-    """A source and what the model makes of it. As a string: both, with a tab between."""
+    """A source and the model's output. As a string: both, separated by a tab."""
 
     source: str
     hypothesis: str
@@ -28,13 +29,13 @@ class Prediction(NamedTuple):
 
 @tasks.register("seq2seq")
 class Seq2Seq(TextGenerator):
-    """From a source text to a target text: translation, pronunciation, transliteration.
+    """Maps a source text to a target text: translation, pronunciation, transliteration.
 
     A batch is a mapping of `src` [B, S] (tokens, eos, padding) and `tgt` [B, T] (bos, tokens, eos, padding); for evaluation also
     `source`, the texts, and `references`, all acceptable targets of each.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`
-    (with the true prefix given), and by generation the chosen `metrics`. Loss is the negative log-likelihood per token in nats, without
+    (given the true prefix), and the chosen `metrics` of generated texts. Loss is the negative log-likelihood per token in nats, without
     label smoothing. Error rates and accuracy are from 0 to 1, BLEU and chrF from 0 to 100.
 
     Args:
@@ -42,19 +43,19 @@ class Seq2Seq(TextGenerator):
         src_tokenizer: Spec of the trained source tokenizer (a tokenizer's `.spec`).
         tgt_tokenizer: Spec of the trained target tokenizer.
         embedding: Embedding of both sides.
-        tie: Which tables are one: `output` (target embedding and output), `all` (source embedding too; needs one tokenizer), `none`.
-        label_smoothing: Mass of the target distribution that is spread over all tokens but padding, from 0 to below 1.
+        tie: Which tables are shared: `output` (target embedding and output), `all` (the source embedding too; needs one tokenizer), `none`.
+        label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
         beam_size: Beams of generation; 1 is greedy.
-        max_length: Most tokens that are generated, the end included.
-        length_penalty: Exponent of the length that a beam's log-probability is divided by.
-        metrics: What to compute from generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`,
-            `chrf`. The first one picks the best checkpoint. With none, nothing is generated in validation and test.
+        max_length: The most tokens to generate, including the end.
+        length_penalty: Exponent of the length by which the log-probability of a beam is divided.
+        metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`, `chrf`. The
+            first one selects the best checkpoint. If there are none, validation and test generate nothing.
         samples: Outputs printed after a validation.
-        activation_checkpointing: What the backward pass computes again, to save memory: `none`, each `layer`, `attention` (the part that
-            grows with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same but for rounding.
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+            with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
@@ -90,25 +91,15 @@ class Seq2Seq(TextGenerator):
         activation_checkpointing: ActivationCheckpointing = "none",
         compile: bool = False,
     ) -> None:
-        super().__init__(
-            optimizer=optimizer,
-            schedule=schedule,
-            beam_size=beam_size,
-            max_length=max_length,
-            length_penalty=length_penalty,
-            activation_checkpointing=activation_checkpointing,
-            compile=compile,
-        )
-        self.store_arguments(locals())
-        if not 0 <= label_smoothing < 1:
-            raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
+        super().__init__(locals())
+        require_smoothing(label_smoothing)
         if samples < 0:
             raise ConfigurationError(f"samples must be at least 0, but is {samples}")
         if isinstance(metrics, str):
             raise ConfigurationError(f"metrics must be a list of names, as in [{metrics}], but is the string {metrics!r}")
         self.stack, self.embedding, self.tie = stack, embedding, tie
-        self.src_tokenizer = _trained(src_tokenizer, "src_tokenizer")
-        self.tgt_tokenizer = _trained(tgt_tokenizer, "tgt_tokenizer")
+        self.src_tokenizer = trained_tokenizer(src_tokenizer, "src_tokenizer")
+        self.tgt_tokenizer = trained_tokenizer(tgt_tokenizer, "tgt_tokenizer")
         if tie == "all" and self.src_tokenizer.spec != self.tgt_tokenizer.spec:
             raise ConfigurationError("tie 'all' shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
         self.label_smoothing = label_smoothing
@@ -119,7 +110,7 @@ class Seq2Seq(TextGenerator):
 
     @property
     def monitor(self) -> tuple[str, Literal["min", "max"]]:
-        """What tells the best checkpoint, and whether it is the smallest or the largest."""
+        """The metric that selects the best checkpoint, and whether smaller or larger is better."""
         if not self.metric_names:
             return "val/loss", "min"
         metric = cast(Metric, cast(nn.ModuleDict, self.evaluation["val"])[self.metric_names[0]])
@@ -133,9 +124,6 @@ class Seq2Seq(TextGenerator):
             tgt_vocab_size=len(self.tgt_tokenizer),
             embedding=self.embedding,
             tie=self.tie,
-            pad_id=Tokenizer.pad_id,
-            bos_id=Tokenizer.bos_id,
-            eos_id=Tokenizer.eos_id,
         )
         assert isinstance(model, nn.Module)
         return model
@@ -191,18 +179,14 @@ class Seq2Seq(TextGenerator):
 
     @override
     def on_validation_epoch_end(self) -> None:
-        """Print the metrics of generated texts, and a few of these, spread over the validation set."""
+        """Print the metrics of generated texts, and a few of the texts, spread over the validation set."""
         if self.trainer.sanity_checking or not self.metric_names:
             return
         metrics = cast(nn.ModuleDict, self.evaluation["val"])
         values = {name: cast(Metric, metrics[name]).compute() for name in self.metric_names}  # on every rank: it is reduced over them
-        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
-        lines = [f"{title}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items())]
-        if self._shown:
-            chosen = self._shown[:: -(-len(self._shown) // self.samples)]
-            width = min(40, max(len(source) for source, *_ in chosen))  # texts longer than words are not lined up
-            lines += [f"  {sample_line(*sample, width=width)}" for sample in chosen]
-        self.print("\n".join(lines))
+        chosen = self._shown[:: max(1, -(-len(self._shown) // max(1, self.samples)))]
+        width = min(40, max((len(source) for source, *_ in chosen), default=0))  # only short texts are aligned
+        self.print_validation(values, [f"  {sample_line(*sample, width=width)}" for sample in chosen])
 
     def _evaluate(self, batch: dict[str, Any], stage: str) -> list[str]:
         """Update and log the metrics of a stage; return the generated texts, if any metric needs them."""
@@ -221,7 +205,7 @@ class Seq2Seq(TextGenerator):
         return hypotheses
 
     def _answers(self, batch: dict[str, Any], texts: str) -> list[str]:
-        """Return what is generated for the sources of a batch, those without one of its `texts` left out."""
+        """Return the generated texts for the sources of a batch that have one of its `texts`."""
         count = len(batch[texts])
         return self.decode(batch["src"][:count]) if count > 0 else []
 
@@ -230,13 +214,13 @@ class Seq2Seq(TextGenerator):
         return nn.ModuleDict(means | {name: generation_metric(name, tokenize=self.reference_tokens) for name in self.metric_names})
 
     def reference_tokens(self, text: str) -> list[object]:
-        """Return the token ids of a text; what the vocabulary lacks stays text, so that it equals no other unknown token."""
+        """Return the token ids of a text; an unknown token is paired with the text, so that it equals no unknown token of another."""
         ids = self.tgt_tokenizer.encode(text)
         return [(text, i) if token == Tokenizer.unk_id else token for i, token in enumerate(ids)]
 
 
 def sample_line(source: str, hypothesis: str, references: Sequence[str], *, width: int = 0) -> str:
-    """Return a line that shows an output, and the first reference if the output is wrong.
+    """Return a line with an output, and with the first reference if the output is wrong.
 
     Example:
         >>> print(sample_line("tear", "T IH R", ["T EH R", "T IH R"], width=6))
@@ -246,10 +230,3 @@ def sample_line(source: str, hypothesis: str, references: Sequence[str], *, widt
     """
     right = hypothesis.split() in [r.split() for r in references]
     return f"{'ok' if right else 'wrong':<5}  {source:<{width}} -> {hypothesis}" + ("" if right else f"  ({references[0]})")
-
-
-def _trained(spec: TokenizerSpec, argument: str) -> Tokenizer:
-    tokenizer: Tokenizer = tokenizers.build(spec)
-    if not tokenizer.trained:
-        raise ConfigurationError(f"{argument} is not trained; pass the .spec of a trained one, such as data.{argument}_spec")
-    return tokenizer

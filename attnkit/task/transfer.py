@@ -1,32 +1,32 @@
-"""The weights that a new task takes over from the checkpoint of another one."""
+"""Initialises a new task with weights from the checkpoint of another one."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from attnkit.checkpoint.description import ARGUMENTS
 from attnkit.registry import tokenizers
-from attnkit.task.checkpoint import ARGUMENTS
 from attnkit.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from attnkit.task.base import Task
 
-_NO_WEIGHTS = ("dropout", "attention_dropout", "backend")  # arguments of a stack that change no weight
+_NO_WEIGHTS = ("dropout", "attention_dropout", "backend")  # arguments of a stack that do not affect weights
 _PREFIX = "model."
 
 
 def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tuple[set[str], str]:
-    """Copy the stack and the embeddings of a checkpoint into the model of a task, each if it is the same composition.
+    """Copy the stack and the embeddings of a checkpoint into the model of a task, each if its spec is the same.
 
     Args:
         task: A task with its model.
         checkpoint: A loaded checkpoint, of any task.
-        source: What to call the checkpoint in the message.
+        source: The name of the checkpoint in the message.
 
     Returns:
-        The modules that were taken, as paths in the model such as `embedding` and `stack`; and a message that says which these are, and
-        why the others are new.
+        The modules that were copied, as paths in the model such as `embedding` and `stack`; and a message that lists them, and says why
+        the others are new.
     """
     old, new = checkpoint[ARGUMENTS], dict(task.hparams)
     own = task.state_dict()

@@ -1,4 +1,4 @@
-"""Parts of a user's texts that a model does not know."""
+"""Warns of characters in a user's texts that a model does not know."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from lightning.pytorch.utilities import rank_zero_warn
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
 
-WIDTH = 40  # characters of a text that are shown
+WIDTH = 40  # characters of a text in a message
 
 
 def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    """Warn, once for all texts together, of what in them is unknown to the tokenizer.
+    """Warn, once for all texts together, of characters that the tokenizer does not know.
 
     Example:
         >>> import attnkit, warnings

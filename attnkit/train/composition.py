@@ -15,7 +15,7 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
         ConfigurationError: One of them is missing or wrong; the message names the place, as in `model.stack.attention`.
     """
     specs: dict[str, ResolvedSpec] = {}
-    for key, registry, example in (("model", tasks, "seq2seq"), ("data", datasets, "cmudict")):
+    for key, registry, example in (("model", tasks, "seq2seq"), ("data", datasets, "text_pairs")):
         if recipe.get(key) is not None:
             specs[key] = registry.resolve(recipe[key], path=key)
         elif key == "model" or not _has_dataloaders(specs["model"]):

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from attnkit.checkpoint import CheckpointError, load_checkpoint, require_rebuildable
 from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
-from attnkit.task import CheckpointError, load_checkpoint
 
 INHERITED = ("stack", "embedding")
 """The arguments of a task that `init_from` gives, unless the recipe does."""
@@ -55,7 +55,9 @@ def read_init_from(path: object) -> dict[str, Any] | None:
     if path is None or str(path) == "null":
         return None
     try:
-        return load_checkpoint(str(path))
+        checkpoint = load_checkpoint(str(path), parts="description")
+        require_rebuildable(checkpoint, str(path))
+        return checkpoint
     except CheckpointError as error:
         made = re.match(r"(?:.*/)?runs/(.+)/version_\d+/checkpoints/", str(path))
         recipe = made[1] if made and made[1] in recipe_names() else None

@@ -8,12 +8,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import torch.distributed
-from lightning.pytorch.strategies.launchers import subprocess_script
 
 from attnkit.callback.stopping import Stopped
+from attnkit.lightning_internals import observing_processes
 from attnkit.registry import ConfigurationError
 
 LAUNCHER = "ATTNKIT_LAUNCHER"
@@ -143,12 +142,11 @@ def _as_first() -> Iterator[None]:
         watch = Watch(processes)
         watch.start()
 
-    launching: Any = subprocess_script
-    original, launching._launch_process_observer = launching._launch_process_observer, begin
     before = os.environ.get(LAUNCHER)
     os.environ[LAUNCHER] = str(os.getpid())
     try:
-        yield
+        with observing_processes(begin):
+            yield
     except BaseException as error:
         if watch is None:  # another launcher began all processes, or there is but one
             if not is_lost(error):
@@ -173,7 +171,6 @@ def _as_first() -> Iterator[None]:
             watch.over.set()
             watch.wait_for_all()
     finally:
-        launching._launch_process_observer = original
         if before is None:
             del os.environ[LAUNCHER]
         else:

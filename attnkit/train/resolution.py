@@ -9,11 +9,11 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
 
+from attnkit.checkpoint import load_checkpoint, require_rebuildable
+from attnkit.checkpoint.description import is_of_own_class
+from attnkit.checkpoint.outdated import without_outdated_data
 from attnkit.recipe import merge
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, datasets, module_names, tasks
-from attnkit.strategy import is_sharded_checkpoint
-from attnkit.task import load_checkpoint
-from attnkit.task.checkpoint import is_of_own_class, require_rebuildable
 from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from
 from attnkit.train.output import say
@@ -124,15 +124,18 @@ def _recipe_in_checkpoint(
 ) -> dict[str, Any]:
     """Return the recipe in the checkpoint; of its trainer section only what is harmless, unless `--trust` is given."""
     saved = recipe_in(checkpoint, command)
-    if request.trust:
-        return saved
-    asked = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
-    if unasked := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in asked]:
-        needed = " ".join(f"--{IMPORTS} {module}" for module in unasked)
-        trust = ", or --trust" if command == "fit" else ""
-        say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
-    require_imported(saved, path)
-    if "trainer" in saved:
+    if not request.trust:
+        asked = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
+        if unasked := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in asked]:
+            needed = " ".join(f"--{IMPORTS} {module}" for module in unasked)
+            trust = ", or --trust" if command == "fit" else ""
+            say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
+        require_imported(saved, path)
+    data = merge(recipe, request.flags, dropped=[]).get("data")
+    saved, note = without_outdated_data(saved, checkpoint, path, given=data)
+    if note is not None:
+        say(f"note: {note}")
+    if "trainer" in saved and not request.trust:
         flags = (re.match(r"--trainer\.(\w+)", flag) for flag in request.others)
         given = {*(recipe.get("trainer") or {}), *(flag[1] for flag in flags if flag)}
         saved["trainer"], left = trusted_part(saved["trainer"], given=given)
@@ -146,7 +149,7 @@ def _read_checkpoint(command: str, request: Request, path: str | None) -> dict[s
         return None  # Lightning finds it
     if path is not None:
         checkpoint = load_checkpoint(path, parts="description", trust=request.trust)
-        if not is_sharded_checkpoint(Path(path)) and not is_of_own_class(checkpoint):
+        if not is_of_own_class(checkpoint):
             require_rebuildable(checkpoint, path)
         return checkpoint
     if command != "fit":

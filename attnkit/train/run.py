@@ -19,18 +19,20 @@ from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
 from attnkit.callback.stopping import Stopped
+from attnkit.checkpoint import AtomicCheckpointIO
+from attnkit.checkpoint.description import saved_recipe
+from attnkit.lightning_internals import RunLogger
 from attnkit.ownership import owned
 from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
 from attnkit.strategy import FSDP2
-from attnkit.task import AtomicCheckpointIO, Task
+from attnkit.task import Task
 from attnkit.task.base import checked_later
-from attnkit.task.checkpoint import saved_recipe
 from attnkit.train.advice import how_to_continue, what_to_do_with
 from attnkit.train.composition import outline
 from attnkit.train.inheritance import linked_values
 from attnkit.train.links import Link, argument_at, attribute_at
-from attnkit.train.logs import POSITION, LogPosition, RunLogger, cut_back
+from attnkit.train.logs import POSITION, LogPosition, cut_back
 from attnkit.train.output import output, say
 from attnkit.train.parser import Parser
 from attnkit.train.request import Request

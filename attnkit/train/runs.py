@@ -9,13 +9,14 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
+from attnkit.checkpoint import CheckpointError, MissingComponentError, require_undamaged
 from attnkit.files import short_path
+from attnkit.lightning_internals import METRICS
 from attnkit.ownership import disown, owned, owner_of
 from attnkit.recipe import find_recipe, recipe_folder
 from attnkit.registry import ConfigurationError
-from attnkit.task.checkpoint import CheckpointError, MissingComponentError, require_undamaged
 from attnkit.task.resume import WITHIN_STEP
-from attnkit.train.logs import EVENTS, METRICS
+from attnkit.train.logs import EVENTS
 from attnkit.train.output import say
 from attnkit.train.request import Request
 

@@ -10,9 +10,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit import __version__
+from attnkit.checkpoint.description import RECIPE_STATE, arguments_of, describe, saved_recipe
 from attnkit.registry import IMPORTS, import_modules, tasks
 from attnkit.task import Task
-from attnkit.task.checkpoint import RECIPE_STATE, arguments_of, header, saved_recipe
 
 
 class RecipeCallback(Callback):
@@ -51,7 +51,7 @@ class RecipeCallback(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if not isinstance(pl_module, Task):  # one writes more of itself
             model = dict(self.recipe["model"])
-            checkpoint["attnkit"] = header(model.pop("name"), model) | {"arguments": model}
+            checkpoint["attnkit"] = describe(model.pop("name"), model) | {"arguments": model}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Import what the recipe imports: a process that a launcher spawns has no modules but those of the classes that it receives."""

@@ -7,6 +7,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from attnkit.callback import UnhealthyError
 from attnkit.callback.stopping import Stopped, stop_signals
+from attnkit.checkpoint.restoring import restoring
 from attnkit.train.messages import one_message, quiet
 from attnkit.train.output import notes, say
 from attnkit.train.ranks import together
@@ -24,7 +25,7 @@ def supervised(train: Callable[[], Any]) -> None:
         SystemExit: The run was stopped by a signal, or because it was not healthy.
     """
     try:
-        with quiet(), stop_signals.taken(), together(), notes(), one_message():
+        with quiet(), stop_signals.taken(), together(), notes(), restoring(), one_message():
             train()
     except Stopped as stop:  # the first process's status is the command's
         rank_zero_only(say)("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))

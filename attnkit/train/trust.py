@@ -10,9 +10,9 @@ import torch
 from lightning.pytorch import callbacks as lightning_callbacks
 
 from attnkit import callback
+from attnkit.checkpoint.description import components
 from attnkit.registry import ConfigurationError, datasets, importing, tasks
 from attnkit.strategy import FSDP2
-from attnkit.task.checkpoint import components
 
 STEERING = frozenset(
     {

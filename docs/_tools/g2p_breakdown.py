@@ -3,14 +3,14 @@
 import sys
 
 import attnkit
-from attnkit.data.base import references
+from attnkit.corpus.base import references
 from attnkit.task import Task
 
 task = Task.load(sys.argv[1])
-data = attnkit.datasets.build("cmudict")
-listed = data.evaluation_set("test")  # every pronunciation in the dictionary
-in_part = references(data.part("test"))  # only the pronunciations in the test part
-trained = {word for word, _ in data.training_pairs()}
+corpus = attnkit.corpora.build("cmudict")
+listed = corpus.references("test")  # every pronunciation in the dictionary
+in_part = references(corpus.pairs("test"))  # only those in the test part
+trained = {word for word, _ in corpus.pairs("train")}
 words = list(listed)
 outputs = dict(zip(words, task.generate(words, beam_size=int(sys.argv[2])), strict=True))
 

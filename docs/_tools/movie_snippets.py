@@ -5,7 +5,7 @@
 The checkpoint is a masked language model (default: the recipe's `init_from`). Runs are stored under runs/movie_snippets, and
 finished ones are skipped. Prints a Markdown table of means and standard deviations over seeds, and the gain of pretraining with its 95 %
 intervals over seeds (Student's t of the paired differences) and over sentences (a bootstrap of the mean over seeds). Other flags are passed
-to `attnkit fit`, for instance `--data.folder data`.
+to `attnkit fit`, for instance `--data.corpus.folder data`.
 """
 
 import argparse
@@ -55,17 +55,18 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/movie_snippets"), help="folder of the runs")
     parser.add_argument("--folder", default="data", help="folder of the sdist")
     options, flags = parser.parse_known_args()
-    flags += ["--data.folder", options.folder]
+    flags += ["--data.corpus.folder", options.folder]
     seeds = range(1, options.seeds + 1)
     start = {"bert_finetuned": ["--model.init_from", options.start] if options.start else [], "bert_scratch": []}
     best = {(r, s): train(r, s, options.runs / r / f"seed_{s}", flags + start[r]) for r in RECIPES for s in seeds}
 
-    data = attnkit.datasets.build({"name": "movie_snippets", "folder": options.folder})
+    corpus = attnkit.corpora.build({"name": "movie_snippets", "folder": options.folder})
+    classes = ("negative", "neutral", "positive")
     found: dict[tuple[str, str], list[Tensor]] = {}
     truth: dict[str, Tensor] = {}
     for part in ("validation", "test"):
-        texts, labels = map(list, zip(*data.labelled(part), strict=True))
-        truth[part] = torch.tensor([data.classes.index(label) for label in labels])
+        texts, labels = map(list, zip(*corpus.labelled(part), strict=True))
+        truth[part] = torch.tensor([classes.index(label) for label in labels])
         for recipe in RECIPES:
             found[recipe, part] = [predictions(best[recipe, s], texts) for s in seeds]
 

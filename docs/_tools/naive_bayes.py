@@ -38,9 +38,9 @@ def predict(train: list[tuple[str, int]], test: list[str], features: Features, c
     return [row.index(max(row)) for row in scores]
 
 
-data = attnkit.datasets.build({"name": "movie_snippets", "folder": sys.argv[1] if len(sys.argv) > 1 else "data"})
-ids = {name: i for i, name in enumerate(data.classes)}
-train, validation, test = ([(text, ids[label]) for text, label in data.labelled(part)] for part in ("train", "validation", "test"))
+corpus = attnkit.corpora.build({"name": "movie_snippets", "folder": sys.argv[1] if len(sys.argv) > 1 else "data"})
+ids = {name: i for i, name in enumerate(("negative", "neutral", "positive"))}
+train, validation, test = ([(text, ids[label]) for text, label in corpus.labelled(part)] for part in ("train", "validation", "test"))
 print("| naive Bayes over | validation weighted F1 | test weighted F1 | test accuracy | test macro F1 |\n|---|---|---|---|---|")
 for name, features in (("words", words), ("words and pairs", words_and_pairs)):
     figures = []

@@ -24,7 +24,7 @@ Row = tuple[str, int, int, int]
 def train(position: str, split: str, folder: Path, flags: list[str]) -> Path:
     """Train, or resume a killed run; return the last checkpoint, so that validation chooses nothing."""
     found = sorted(folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
-    command = ["attnkit", "fit", "--config", "scan/length", "--model.stack.position", position, "--data.split", split]
+    command = ["attnkit", "fit", "--config", "scan/length", "--model.stack.position", position, "--data.corpus.split", split]
     command += ["--trainer.default_root_dir", str(folder), *flags, *(["--ckpt_path", str(found[-1])] if found else [])]
     print("$", *command, flush=True)
     subprocess.run(command, check=True)
@@ -33,7 +33,7 @@ def train(position: str, split: str, folder: Path, flags: list[str]) -> Path:
 
 def test(position: str, split: str, checkpoint: Path) -> list[Row]:
     """Return the number of test commands by number of actions, and how many have the correct output."""
-    part = attnkit.datasets.build({"name": "scan", "split": split}).evaluation_set("test")
+    part = attnkit.corpora.build({"name": "scan", "split": split}).references("test")
     outputs = Task.load(checkpoint).generate(list(part))
     lengths = [len(actions.split()) for [actions] in part.values()]
     right = Counter(n for n, output, [actions] in zip(lengths, outputs, part.values(), strict=True) if output == actions)

@@ -60,7 +60,14 @@ def main() -> None:
     print("| checkpoint | " + " | ".join(PARTS) + " |\n|---|" + "---|" * len(PARTS))
     for checkpoint in options.checkpoints:
         task = Task.load(checkpoint).eval()
-        data = attnkit.datasets.build({"name": "movie_snippets", "folder": options.folder, "tokenizer": task.hparams["tokenizer"]})
+        data = attnkit.datasets.build(
+            {
+                "name": "labelled_text",
+                "corpus": {"name": "movie_snippets", "folder": options.folder},
+                "tokenizer": task.hparams["tokenizer"],
+                "max_length": 128,
+            }
+        )
         x: dict[tuple[str, str], Tensor] = {}
         y: dict[str, Tensor] = {}
         for part, loader in (("train", data.train_dataloader()), ("validation", data.val_dataloader())):

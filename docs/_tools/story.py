@@ -62,7 +62,7 @@ def train(label: str, folder: Path) -> Path:
 def measure(checkpoint: Path) -> dict[str, float]:
     """Return the size and the error rates of a checkpoint on all test words."""
     task: Any = Task.load(checkpoint)
-    references = attnkit.datasets.build("cmudict").evaluation_set("test")
+    references = attnkit.corpora.build("cmudict").references("test")
     words = list(references)
     outputs = dict(zip(words, task.generate(words), strict=True))
     wrong = {word: outputs[word] not in references[word] for word in words}
@@ -146,7 +146,7 @@ def draw(results: dict[str, dict[str, float]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-DATA = attnkit.datasets.build({"name": "cmudict", "batch_tokens": 2048})
+DATA = attnkit.datasets.build(read_recipe("g2p/transformer")["data"])
 
 if __name__ == "__main__":
     runs, out = Path(sys.argv[1]), Path(sys.argv[2])

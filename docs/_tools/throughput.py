@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import attnkit
+from attnkit.recipe import read_recipe
 
 BATCH, S, T, VOCABULARY, ROUNDS = 240, 9, 8, 44, 15
 SIZES = {"d_model": 256, "num_layers": 3, "num_heads": 4, "dropout": 0.1}
@@ -85,7 +86,7 @@ for name, seconds in times.items():
     ratio = statistics.median(a / b for a, b in zip(times[first][3:], seconds[3:], strict=True))  # the first rounds are warm-up
     print(f"| {name} | {BATCH * (S + T) / statistics.median(seconds[3:]):,.0f} | {ratio:.2f} |")
 
-data = attnkit.datasets.build({"name": "cmudict", "batch_tokens": 4096})
+data = attnkit.datasets.build({**read_recipe("g2p/transformer")["data"], "batch_tokens": 4096})
 sides = [batch[side] for batch in data.train_dataloader() for side in ("src", "tgt")]
 share = sum(int((ids == 0).sum()) for ids in sides) / sum(ids.numel() for ids in sides)
 print(f"\nPadding in the batches of CMUdict's training part: {100 * share:.1f} % of the positions")

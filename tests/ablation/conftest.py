@@ -26,7 +26,11 @@ RECIPE: dict[str, Any] = {
         "schedule": "constant",
         "max_length": 6,
     },
-    "data": {"name": "text_pairs", "train": "words.tsv", "validation": "words.tsv", "test": "words.tsv", "batch_tokens": 64},
+    "data": {
+        "name": "text_pairs",
+        "corpus": {"name": "files", "train": "words.tsv", "validation": "words.tsv", "test": "words.tsv"},
+        "batch_tokens": 64,
+    },
     "trainer": {"max_epochs": 2, "accelerator": "cpu"},
 }
 STUDY: dict[str, Any] = {"recipe": "tiny.yaml", "seeds": 3, "factors": {"model.stack.position": ["none", "learned"]}}

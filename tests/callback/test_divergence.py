@@ -29,7 +29,7 @@ def test_it_stops_after_so_many_bad_looks_in_a_row(make_batch: Any, make_task: A
     if step is None:
         fit(make_task(), batches, callbacks=callbacks, log_every_n_steps=1)
     else:
-        with pytest.raises(UnhealthyError, match=f"after {step} steps scripted is 5, and was above 2 times its best"):
+        with pytest.raises(UnhealthyError, match=f"after {step} steps scripted is 5; it was above 2 times its best"):
             fit(make_task(), batches, callbacks=callbacks, log_every_n_steps=1)
 
 

@@ -10,8 +10,8 @@ import torch
 from lightning.pytorch import Callback
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, UnhealthyError
+from attnkit.checkpoint import load_checkpoint
 from attnkit.registry import ConfigurationError
-from attnkit.task.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
 STACK = {"name": "encoder_decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "dropout": 0.3}

@@ -11,9 +11,9 @@ from lightning.pytorch.loggers import CSVLogger
 
 from attnkit.callback import Throughput
 from attnkit.callback.throughput import known_peak, peak_memory
+from attnkit.lightning_internals import read_rows
 from attnkit.profile.flops import forward_flops
 from attnkit.registry import ConfigurationError
-from attnkit.train.logs import read_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
 

@@ -124,7 +124,11 @@ TINY = {
         },
         "max_length": 6,
     },
-    "data": {"name": "text_pairs", "train": "words.tsv", "validation": "words.tsv", "test": "words.tsv", "predict": "words.tsv"},
+    "data": {
+        "name": "text_pairs",
+        "corpus": {"name": "files", "train": "words.tsv", "validation": "words.tsv", "test": "words.tsv"},
+        "predict": "words.tsv",
+    },
     "trainer": {
         "max_epochs": 1,
         "accelerator": "cpu",

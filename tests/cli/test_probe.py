@@ -60,7 +60,7 @@ def test_what_cannot_be_timed_says_why() -> None:
 
 def test_after_a_job_that_fails_it_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     good = job({"max_epochs": 2})
-    missing = {**good, "recipe": {**good["recipe"], "data": {**good["recipe"]["data"], "train": "missing.tsv"}}}
+    missing = {**good, "recipe": {**good["recipe"], "data": {**good["recipe"]["data"], "corpus": "missing.tsv"}}}
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"began": 0.0, "seconds": 60, "jobs": [missing, good]})))
     assert main() == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())

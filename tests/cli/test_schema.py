@@ -15,7 +15,7 @@ RECIPE = {
         "name": "seq2seq",
         "stack": {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "attention": "additive"},
     },
-    "data": {"name": "text_pairs", "train": "words.tsv"},
+    "data": {"name": "text_pairs", "corpus": {"name": "files", "train": "words.tsv"}},
     "trainer": {"max_epochs": 1, "callbacks": [{"class_path": "EarlyStopping"}]},
 }
 
@@ -78,7 +78,7 @@ def test_a_component_schema_has_the_documentation_and_the_defaults() -> None:
 
 
 def test_a_task_needs_a_stack_or_a_checkpoint_to_take_it_from(validator: jsonschema.Draft202012Validator) -> None:
-    data = {"name": "movie_snippets"}
+    data = {"name": "labelled_text", "corpus": "movie_snippets"}
     assert validator.is_valid({"model": {"name": "classification", "init_from": "best.ckpt"}, "data": data})
     stack = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
     assert validator.is_valid({"model": {"name": "classification", "stack": stack}, "data": data})

@@ -1,7 +1,8 @@
-"""What every data module of source and target texts promises."""
+"""What pairs of texts become, and what every data module promises to Lightning."""
 
 import json
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,30 +12,38 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, SequentialSampler
 
-from attnkit import ConfigurationError, tokenizers
-from attnkit.data import Seq2SeqBatch, Seq2SeqData
-from attnkit.data.base import Pair
+from attnkit import ConfigurationError, corpora, tokenizers
+from attnkit.corpus.base import Pair, PairCorpus, Part
+from attnkit.data import Seq2SeqBatch
+from attnkit.data.text_pairs import TextPairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # lightning 2.6 with torch 2.13
 
 
-class Doubled(Seq2SeqData):
+class DoubledLetters(PairCorpus):
     """Letters, and each of them twice: as characters, and as words."""
 
-    def __init__(self, sources: Sequence[str], **options: Any) -> None:
-        arguments: dict[str, Any] = {"src_tokenizer": "character", "tgt_tokenizer": "word", "batch_tokens": 60}
-        arguments |= {"max_length": None, "seed": 0, "num_workers": 0}
-        super().__init__(**(arguments | options))
+    def __init__(self, *, sources: list[str]) -> None:
+        super().__init__()
         self.sources = sources
 
-    def training_pairs(self) -> Sequence[Pair]:
+    def pairs(self, part: Part) -> list[Pair]:
         return [(source, double(source)) for source in self.sources]
 
-    def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
+    def references(self, part: Part) -> dict[str, list[str]]:
         return {source: [double(source), part] for source in self.sources}
 
-    def prediction_sources(self) -> Sequence[str]:
-        return self.sources
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(corpora._classes, "doubled", DoubledLetters)
+
+
+def doubled(sources: Sequence[str], **options: Any) -> TextPairs:
+    path = Path(tempfile.mkdtemp(), "inputs.txt")
+    path.write_text("\n".join(sources))
+    arguments: dict[str, Any] = {"src_tokenizer": "character", "tgt_tokenizer": "word", "batch_tokens": 60, "predict": str(path)}
+    return TextPairs(corpus={"name": "doubled", "sources": [*sources]}, **(arguments | options))
 
 
 def double(text: str) -> str:
@@ -76,7 +85,7 @@ def trainer(tmp_path: Path, **options: Any) -> Trainer:
 
 
 def test_training_batches_are_source_eos_and_bos_target_eos(sources: list[str]) -> None:
-    data = Doubled(sources)
+    data = doubled(sources)
     pairs = set()
     for batch in data.train_dataloader():
         assert set(batch) == {"example", "src", "tgt"}
@@ -85,12 +94,12 @@ def test_training_batches_are_source_eos_and_bos_target_eos(sources: list[str]) 
             assert src[src != 0][-1] == 2
             assert (tgt[0], tgt[tgt != 0][-1]) == (1, 2)
             pairs.add((data.src_tokenizer.decode(src), data.tgt_tokenizer.decode(tgt)))
-    assert pairs == set(data.training_pairs())
+    assert pairs == set(data.corpus.pairs("train"))
 
 
 @pytest.mark.parametrize("part", ["validation", "test"])
 def test_evaluation_batches_have_texts_and_references(part: Literal["validation", "test"], sources: list[str]) -> None:
-    data = Doubled(sources)
+    data = doubled(sources)
     loader = data.val_dataloader() if part == "validation" else data.test_dataloader()
     seen = {}
     for batch in loader:
@@ -103,14 +112,14 @@ def test_evaluation_batches_have_texts_and_references(part: Literal["validation"
 
 
 def test_prediction_batches_follow_the_order_and_have_no_target(sources: list[str]) -> None:
-    batches = list(Doubled(sources * 2).predict_dataloader())
+    batches = list(doubled(sources * 2).predict_dataloader())
     assert [source for batch in batches for source in batch["source"]] == sources * 2
     assert all(set(batch) == {"example", "src", "source", "references"} for batch in batches)
     assert all(batch["references"] == [[]] * len(batch["source"]) for batch in batches)
 
 
 def test_specs_are_plain_data_and_known_before_setup(sources: list[str]) -> None:
-    data = Doubled(sources)
+    data = doubled(sources)
     for spec, tokenizer in ((data.src_tokenizer_spec, data.src_tokenizer), (data.tgt_tokenizer_spec, data.tgt_tokenizer)):
         assert json.loads(json.dumps(spec)) == spec == tokenizer.spec
         assert tokenizers.build(spec).trained
@@ -118,44 +127,44 @@ def test_specs_are_plain_data_and_known_before_setup(sources: list[str]) -> None
 
 def test_a_trained_tokenizer_is_taken_as_it_is(sources: list[str]) -> None:
     spec = tokenizers.build("character").train(["zyx"]).spec
-    assert Doubled(sources, src_tokenizer=spec).src_tokenizer_spec == spec
+    assert doubled(sources, src_tokenizer=spec).src_tokenizer_spec == spec
 
 
 def test_one_tokenizer_may_serve_both_sides() -> None:
-    data = Doubled(["ab"], tgt_tokenizer=None)
+    data = doubled(["ab"], tgt_tokenizer=None)
     assert data.src_tokenizer is data.tgt_tokenizer
     assert data.src_tokenizer_spec["tokens"] == [" ", "A", "B", "a", "b"]
 
 
 def test_the_tokenizers_of_a_checkpoint_replace_those_of_the_data(sources: list[str]) -> None:
-    data, other = Doubled(sources), Doubled(["xyz"])
+    data, other = doubled(sources), doubled(["xyz"])
     other.load_state_dict(data.state_dict())
     assert (other.src_tokenizer_spec, other.tgt_tokenizer_spec) == (data.src_tokenizer_spec, data.tgt_tokenizer_spec)
 
 
 def test_long_pairs_are_left_out_of_training_only(sources: list[str]) -> None:
-    data = Doubled([*sources, "a" * 20], max_length=8)
+    data = doubled([*sources, "a" * 20], max_length=8)
     assert all(batch["src"].shape[1] <= 8 and batch["tgt"].shape[1] <= 8 for batch in data.train_dataloader())
     assert len(data.train_dataloader().dataset) == sum(len(s) <= 6 for s in sources)  # type: ignore[arg-type]
     assert len(data.test_dataloader().dataset) == len(sources) + 1  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="max_length=1 leaves none of the"):
-        Doubled(sources, max_length=1).train_dataloader()
+        doubled(sources, max_length=1).train_dataloader()
 
 
 @pytest.mark.parametrize(("name", "value"), [("batch_tokens", 0), ("seed", -1), ("num_workers", -2)])
 def test_numbers_out_of_range_are_refused(name: str, value: int) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} must be at least .*, but is {value}"):
-        Doubled(["a"], **{name: value})
+        doubled(["a"], **{name: value})
 
 
 def test_workers_make_the_same_batches_as_the_main_process(sources: list[str]) -> None:
-    here, there = (list(Doubled(sources, num_workers=n).test_dataloader()) for n in (0, 2))
+    here, there = (list(doubled(sources, num_workers=n).test_dataloader()) for n in (0, 2))
     assert [b["source"] for b in here] == [b["source"] for b in there]
     assert all(torch.equal(a["src"], b["src"]) and torch.equal(a["tgt"], b["tgt"]) for a, b in zip(here, there, strict=True))
 
 
 def test_lightning_trains_validates_and_predicts_with_a_new_order_in_each_epoch(sources: list[str], tmp_path: Path) -> None:
-    data, recorder = Doubled(sources), Recorder()
+    data, recorder = doubled(sources), Recorder()
     fitting = trainer(tmp_path, max_epochs=3, enable_checkpointing=False)
     fitting.fit(recorder, datamodule=data)
     orders = []
@@ -171,7 +180,7 @@ def test_lightning_trains_validates_and_predicts_with_a_new_order_in_each_epoch(
 
 
 def test_lightning_overfits_the_same_full_batches_again_and_again(sources: list[str], tmp_path: Path) -> None:
-    data, recorder = Doubled(sources), Recorder()
+    data, recorder = doubled(sources), Recorder()
     trainer(tmp_path, max_epochs=2, overfit_batches=2, enable_checkpointing=False).fit(recorder, datamodule=data)
     first, second = ([batch["src"].tolist() for e, batch in recorder.seen["train"] if e == epoch] for epoch in (0, 1))
     assert first == second
@@ -180,19 +189,19 @@ def test_lightning_overfits_the_same_full_batches_again_and_again(sources: list[
 
 @pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
 def test_a_checkpoint_carries_the_tokenizers(sources: list[str], tmp_path: Path) -> None:
-    data = Doubled(sources)
+    data = doubled(sources)
     fitting = trainer(tmp_path, max_epochs=1)
     fitting.fit(Recorder(), datamodule=data)
     path = tmp_path / "a.ckpt"
     fitting.save_checkpoint(path)
-    other = Doubled(["xyz"])
+    other = doubled(["xyz"])
     trainer(tmp_path).predict(Recorder(), datamodule=other, ckpt_path=str(path), weights_only=True)
     assert other.src_tokenizer_spec == data.src_tokenizer_spec
 
 
 def test_lightning_keeps_the_sampler_in_prediction(sources: list[str], tmp_path: Path) -> None:
     predicting = trainer(tmp_path)
-    predicting.predict(Recorder(), datamodule=Doubled(sources))
+    predicting.predict(Recorder(), datamodule=doubled(sources))
     loader = predicting.predict_dataloaders
     assert isinstance(loader, DataLoader)
     assert not isinstance(loader.sampler, SequentialSampler)

@@ -78,7 +78,7 @@ def test_tokenizers_that_only_count_are_not_cached_and_trained_ones_are_not_trai
 def test_the_tokenizers_of_pairs_are_cached(tmp_path: Path, own_cache: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text("ab\tAB\nabc\tABC\n")
-    specs = [TextPairs(train=str(path), src_tokenizer=BPE, tgt_tokenizer=None).src_tokenizer_spec for _ in range(2)]
+    specs = [TextPairs(corpus=str(path), src_tokenizer=BPE, tgt_tokenizer=None).src_tokenizer_spec for _ in range(2)]
     assert specs[0] == specs[1] == tokenizers.build(BPE).train(["ab", "AB", "abc", "ABC"]).spec
     assert len(entries(own_cache)) == 1
 

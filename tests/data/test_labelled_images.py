@@ -5,12 +5,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from samples.framed import framed
 
 from attnkit import ConfigurationError
+from attnkit.corpus.image_reading import read_images
 from attnkit.data.image_batches import ImageBatchSampler
-from attnkit.data.image_reading import read_images
 from attnkit.data.labelled_images import LabelledImages
 from attnkit.data.loading import Share
+
+
+def make(**arguments: Any) -> LabelledImages:
+    data: LabelledImages = framed("labelled_images", **arguments)
+    return data
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def epoch(data: LabelledImages, number: int = 0) -> dict[str, torch.Tensor]:
 
 
 def test_channels_are_normalised_by_the_training_images(path: str, arrays: tuple[np.ndarray, np.ndarray]) -> None:
-    data = LabelledImages(train=path, test=path, batch_size=5)
+    data = make(train=path, test=path, batch_size=5)
     assert data.image_shape == [3, 6, 5]
     assert data.classes == ["0", "1", "2", "3"]
     training = epoch(data)
@@ -59,15 +65,15 @@ def test_channels_are_normalised_by_the_training_images(path: str, arrays: tuple
 
 
 def test_training_order_is_a_function_of_seed_and_epoch(path: str) -> None:
-    first, again = epoch(LabelledImages(train=path, shift=1, flip=True)), epoch(LabelledImages(train=path, shift=1, flip=True))
+    first, again = epoch(make(train=path, shift=1, flip=True)), epoch(make(train=path, shift=1, flip=True))
     assert torch.equal(first["image"], again["image"])
-    for other in (epoch(LabelledImages(train=path, shift=1, flip=True), 1), epoch(LabelledImages(train=path, seed=1, shift=1, flip=True))):
+    for other in (epoch(make(train=path, shift=1, flip=True), 1), epoch(make(train=path, seed=1, shift=1, flip=True))):
         assert not torch.equal(first["image"], other["image"])
     assert set(first) == {"example", "image", "label"}
 
 
 def test_evaluation_is_not_augmented_and_its_order_is_fixed(path: str) -> None:
-    plain, augmented = LabelledImages(train=path, test=path), LabelledImages(train=path, test=path, shift=2, flip=True)
+    plain, augmented = make(train=path, test=path), make(train=path, test=path, shift=2, flip=True)
     (expected,), (batch,) = plain.test_dataloader(), augmented.test_dataloader()
     assert torch.equal(batch["image"], expected["image"])
     assert batch["text"] == expected["text"] != [str(i) for i in range(23)]
@@ -105,7 +111,7 @@ def test_batches_are_the_same_on_any_number_of_processes(order: Any, ranks: int)
 
 def test_what_becomes_of_an_image_depends_on_seed_epoch_and_image_alone(path: str) -> None:
     options: dict[str, Any] = {"train": path, "batch_size": 6, "shift": 2, "flip": True}
-    loader: Any = LabelledImages(**options).train_dataloader()
+    loader: Any = make(**options).train_dataloader()
     examples = loader.dataset
     whole = examples[Share(batch=[3, 9, 4, 7], epoch=2)]
     parts = [examples[Share(batch=[3, 9, 4, 7], epoch=2, rank=rank, processes=5)] for rank in range(5)]
@@ -117,9 +123,9 @@ def test_what_becomes_of_an_image_depends_on_seed_epoch_and_image_alone(path: st
 
 
 def test_a_checkpoint_restores_classes_shape_and_normalisation(path: str, tmp_path: Path) -> None:
-    state = LabelledImages(train=path, classes=["a", "b", "c", "d"]).state_dict()
+    state = make(train=path, classes=["a", "b", "c", "d"]).state_dict()
     np.save(tmp_path / "new.npy", np.full((2, 3, 6, 5), 7, np.uint8))
-    data = LabelledImages(predict=str(tmp_path / "new.npy"))  # no training data
+    data = make(predict=str(tmp_path / "new.npy"))  # no training data
     data.load_state_dict(state)
     assert (data.classes, data.image_shape) == (["a", "b", "c", "d"], [3, 6, 5])
     (batch,) = data.predict_dataloader()
@@ -130,28 +136,27 @@ def test_a_checkpoint_restores_classes_shape_and_normalisation(path: str, tmp_pa
 
 
 def test_given_mean_and_std_are_used(path: str) -> None:
-    given = LabelledImages(train=path, mean=[0.5, 0.5, 0.5], std=[0.5, 0.25, 0.5])
+    given = make(train=path, mean=[0.5, 0.5, 0.5], std=[0.5, 0.25, 0.5])
     image = epoch(given)["image"]
     assert image.abs().amax((0, 2, 3))[0] <= 1
     assert image.abs().amax((0, 2, 3))[1] > 1
-    given.load_state_dict(LabelledImages(train=path).state_dict())
+    given.load_state_dict(make(train=path).state_dict())
     assert given.normalisation == ([0.5, 0.5, 0.5], [0.5, 0.25, 0.5])
 
 
 def test_a_constant_channel_becomes_zero(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.full((4, 2, 2), 9, np.uint8), labels=np.arange(4))
-    assert epoch(LabelledImages(train=str(tmp_path / "a.npz")))["image"].abs().max() < 1e-6
+    assert epoch(make(train=str(tmp_path / "a.npz")))["image"].abs().max() < 1e-6
 
 
 def test_validation_is_a_part_of_the_training_images_set_aside(path: str) -> None:
-    data = LabelledImages(train=path, validation_fraction=0.2, batch_size=4)
+    data = make(train=path, validation_fraction=0.2, batch_size=4)
     held = [name for batch in data.val_dataloader() for name in batch["text"]]
     assert len(held) == 5
     assert len(epoch(data)["label"]) == 18
-    assert LabelledImages(train=path).val_dataloader() == []
+    assert make(train=path).val_dataloader() == []
     everything = read_images(path, labelled=True)
-    kept = data.images("train")
-    assert kept is not None
+    kept = data.corpus.images("train", shape=None)
     assert sorted([*held, *kept.names]) == sorted(everything.names)
 
 
@@ -170,15 +175,14 @@ def test_folders_name_the_classes_and_files_are_made_to_one_shape(tmp_path: Path
     grey, colour = rng.integers(256, size=(8, 6), dtype=np.uint8), rng.integers(256, size=(8, 6, 3), dtype=np.uint8)
     folder = write_folder(tmp_path / "train", {"dog/1.png": grey, "cat/2.png": grey, "cat/deep/3.PNG": colour})
     (folder / "dog" / "notes.txt").write_text("no image")
-    data = LabelledImages(train=str(folder), test=str(folder), predict=str(folder / "cat"))
+    data = make(train=str(folder), test=str(folder), predict=str(folder / "cat"))
     assert (data.classes, data.image_shape) == (["cat", "dog"], [1, 8, 6])
-    images = data.images("train")
-    assert images is not None
+    images = data.corpus.images("train", shape=None)
     np.testing.assert_array_equal(images.pixels[0, 0], grey)
     assert [Path(name).name for name in images.names] == ["2.png", "3.PNG", "1.png"]
     (batch,) = data.predict_dataloader()
     assert [Path(name).name for name in batch["text"]] == ["2.png", "3.PNG"]
-    resized = LabelledImages(train=str(folder), image_shape=[3, 4, 4])
+    resized = make(train=str(folder), image_shape=[3, 4, 4])
     assert epoch(resized)["image"].shape == (3, 3, 4, 4)
     single = read_images(str(folder / "cat" / "2.png"), labelled=False)
     assert single.pixels.shape == (1, 1, 8, 6)
@@ -201,7 +205,7 @@ def test_a_class_that_training_lacks_is_named(tmp_path: Path) -> None:
     train = write_folder(tmp_path / "train", {"cat/1.png": image, "dog/1.png": image})
     test = write_folder(tmp_path / "test", {"cats/1.png": image})
     with pytest.raises(ConfigurationError, match=r"has the class 'cats', which is none of the training's. Did you mean 'cat'"):
-        LabelledImages(train=str(train), test=str(test)).test_dataloader()
+        make(train=str(train), test=str(test)).test_dataloader()
 
 
 def test_hub_images_have_the_names_of_their_classes(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
@@ -210,14 +214,23 @@ def test_hub_images_have_the_names_of_their_classes(monkeypatch: pytest.MonkeyPa
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})
     stored = datasets.Dataset.from_dict({"image": [pillow.fromarray(p) for p in pixels], "label": [0, 1, 0]}, features=features)
     monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: stored)
-    data = LabelledImages(train="hub:animals:train")
+    data = make(train="hub:animals:train")
     assert (data.classes, data.image_shape) == (["ape", "zebra"], [1, 4, 5])
-    images = data.images("train")
-    assert images is not None
+    images = data.corpus.images("train", shape=None)
     np.testing.assert_array_equal(images.pixels[:, 0], pixels)
     assert images.labels == ["zebra", "ape", "zebra"]
     with pytest.raises(ConfigurationError, match=r"no column 'lable'. Did you mean 'label'"):
-        LabelledImages(train="hub:animals:train", label_column="lable").images("train")
+        make(train="hub:animals:train", columns=["image", "lable"]).corpus.images("train", shape=None)
+
+
+def test_a_hub_image_without_a_label_is_no_image_of_the_last_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets, pillow = pytest.importorskip("datasets"), pytest.importorskip("PIL.Image")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["zebra", "ape"])})
+    image = pillow.fromarray(np.zeros((4, 5), np.uint8))
+    stored = datasets.Dataset.from_dict({"image": [image, image], "label": [0, -1]}, features=features)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: stored)
+    with pytest.raises(ConfigurationError, match="an image has the label -1, which is none of the 2 classes"):
+        read_images("hub:animals:train", labelled=True)
 
 
 def test_without_pillow_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,17 +281,17 @@ def test_files_that_are_missing_damaged_or_of_no_known_form_are_refused(path: st
         ({"mean": [0.5]}, "mean and std belong together"),
         ({"mean": [0.5], "std": [0.0]}, "std must be positive"),
         ({"classes": ["a", "a"]}, "'a' is listed twice"),
-        ({"validation_fraction": 1.0}, "validation_fraction must be at least 0 and below 1"),
+        ({"validation_fraction": 1.0}, "together below 1"),
         ({"validation": "x", "validation_fraction": 0.5}, "exclude each other"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        LabelledImages(train="x", **arguments)
+        make(train="x", **arguments)
 
 
 def test_without_a_location_the_message_says_what_to_set(path: str) -> None:
-    with pytest.raises(ConfigurationError, match="labelled_images has no train data: set train to a file, a folder or a hub data set"):
-        LabelledImages(test=path).image_shape  # noqa: B018
+    with pytest.raises(ConfigurationError, match=r"there is no train data: set data\.corpus.train"):
+        make(test=path).image_shape  # noqa: B018
     with pytest.raises(ConfigurationError, match="mean and std need one number for each of 3 channels"):
-        LabelledImages(train=path, mean=[0.5], std=[0.5]).train_dataloader()
+        make(train=path, mean=[0.5], std=[0.5]).train_dataloader()

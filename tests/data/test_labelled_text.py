@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from samples.framed import framed
 
-import attnkit
 from attnkit import ConfigurationError
-from attnkit.data.labelled_text import LabelledText
 
 ROWS = [("so good", "praise"), ("bad", "blame"), ("not so bad at all", "praise"), ("no", "blame")]
 
@@ -29,7 +28,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def make(**arguments: Any) -> Any:
-    return attnkit.datasets.build({"name": "labelled_text", "tokenizer": "word", **arguments})
+    return framed("labelled_text", **{"tokenizer": "word", **arguments})
 
 
 def test_a_batch_is_bos_tokens_eos_padding_and_classes_by_sorted_name(write: Write) -> None:
@@ -62,7 +61,7 @@ def test_columns_are_found_by_name_and_labels_may_be_numbers(name: str, tmp_path
     }[name]
     (tmp_path / name).write_text(lines)
     for labels, dtype in (("class", torch.int64), ("number", torch.float32)):
-        data = make(train=str(tmp_path / name), text_column="review", label_column="stars", labels=labels)
+        data = make(train=str(tmp_path / name), columns=["review", "stars"], labels=labels)
         (batch,) = list(data.train_dataloader())
         assert sorted(batch["label"].tolist()) == [0, 1]
         assert batch["label"].dtype == dtype
@@ -72,7 +71,7 @@ def test_a_fraction_is_set_aside_the_same_way_every_time(write: Write, rng: np.r
     rows = [(f"w{i // 2}", random.choice("ab")) for i in range(60)]  # every text twice
     path, seed = write(rows), int(rng.integers(100))
     parts = [make(train=path, validation_fraction=0.2, seed=seed) for _ in range(2)]
-    train, validation = ([list(data.labelled(part)) for data in parts] for part in ("train", "validation"))
+    train, validation = ([list(data.corpus.labelled(part)) for data in parts] for part in ("train", "validation"))
     assert train[0] == train[1]
     assert {t for t, _ in validation[0]}.isdisjoint({t for t, _ in train[0]})
     assert sorted(train[0] + validation[0]) == sorted(rows)
@@ -118,7 +117,7 @@ def test_the_state_restores_tokenizer_and_classes_without_the_training_file(writ
     [
         ({"max_length": 2}, "max_length must be at least 3"),
         ({"classes": ["a", "a"]}, "'a' is listed twice"),
-        ({"validation_fraction": 1.0}, "at least 0 and below 1"),
+        ({"validation_fraction": 1.0}, "together below 1"),
         ({"labels": "classes"}, "labels must be"),
     ],
 )
@@ -135,9 +134,9 @@ def test_wrong_labels_and_missing_parts_are_named(write: Write) -> None:
         make(train=write(), labels="number").train_dataloader()
     with pytest.raises(ConfigurationError, match="are numbers; use task regression"):
         _ = make(train=write([("a", "1")]), labels="number").classes
-    with pytest.raises(ConfigurationError, match="labelled_text has no test data: set test to a file"):
+    with pytest.raises(ConfigurationError, match=r"there is no test data: set data\.corpus.test to a file"):
         data.test_dataloader()
-    with pytest.raises(ConfigurationError, match="the tokenizer and the classes come from it too"):
-        _ = LabelledText().tokenizer
+    with pytest.raises(ConfigurationError, match="such as a tokenizer"):
+        _ = make().tokenizer
     with pytest.raises(ConfigurationError, match="has 7 tokens, more than batch_tokens=5: raise batch_tokens, or set max_length"):
         make(test=write(name="t.tsv"), train=write(), batch_tokens=5).test_dataloader()

@@ -26,9 +26,9 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Gen
 
 
 def make(location: Path, **arguments: object) -> SpanCorruption:
-    text = {"name": "text", "train": str(location), "validation": str(location), "test": str(location)}
+    corpus = {"name": "files", "train": str(location), "validation": str(location), "test": str(location)}
     data: SpanCorruption = datasets.build(
-        {"name": "span_corruption", "text": text, "src_tokenizer": "word", "context": 32, "batch_tokens": 400} | arguments
+        {"name": "span_corruption", "corpus": corpus, "src_tokenizer": "word", "context": 32, "batch_tokens": 400} | arguments
     )
     return data
 
@@ -152,7 +152,7 @@ def test_sources_to_predict_for_keep_their_order_and_their_sentinels(location: P
     assert batch["source"] == ["w1 <extra_0> w2", "w3 <extra_0>"]
     assert batch["src"][:, 1].tolist() == [data.tokenizer.id_of("<extra_0>")] * 2
     assert batch["references"] == [[], []]
-    with pytest.raises(ConfigurationError, match=r"set predict to a \.txt file"):
+    with pytest.raises(ConfigurationError, match=r"set data\.predict to a \.txt file"):
         make(location).setup("predict")
 
 
@@ -172,10 +172,7 @@ def test_the_tokenizer_gets_as_many_sentinels_as_a_window_may_need(location: Pat
         ({"density": 0.0}, "density above 0 and below 1"),
         ({"mean_length": 0.5}, "mean_length at least 1"),
         ({"context": 1}, "context must be at least 2"),
-        ({"text": "cmudict"}, "reads running text, such as kjv or text, but 'cmudict' is none"),
-        ({"text": {"name": "text", "context": 7}}, r"context of the text has no effect in span_corruption: set data\.context"),
-        ({"text": {"name": "text", "tokenizer": "word"}}, r"tokenizer of the text has no effect.*set data\.src_tokenizer"),
-        ({"text": {"name": "text", "stride": 7}}, "stride of the text has no effect in span_corruption: leave it out"),
+        ({"corpus": "cmudict"}, "the corpus 'cmudict' holds pairs of texts, not running text"),
     ],
 )
 def test_misuse_is_refused(location: Path, arguments: dict[str, object], message: str) -> None:

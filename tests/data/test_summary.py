@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from lightning.pytorch.utilities import rank_zero_only
+from samples.framed import framed
 
-from attnkit import datasets
+from attnkit.corpus.bad_rows import BadRows
 from attnkit.data.summary import Summaries, Summary
 from attnkit.tokenizer.unknown import UnknownTokens
 
@@ -39,7 +40,7 @@ def said(caplog: pytest.LogCaptureFixture, do: Callable[[], object]) -> list[str
 
 
 def pairs(**arguments: Any) -> Any:
-    return datasets.build({"name": "text_pairs", **arguments})
+    return framed("text_pairs", **arguments)
 
 
 def test_pairs_say_what_is_skipped_left_out_merged_and_unknown(write: Write, caplog: pytest.LogCaptureFixture) -> None:
@@ -62,16 +63,15 @@ def test_bad_rows_of_every_split_stop_the_run_by_default(write: Write) -> None:
     for loader in ("train", "val", "test", "predict"):
         with pytest.raises(ValueError, match=bad):
             getattr(data, f"{loader}_dataloader")()
-    for spec in ({"name": "text", "column": "source"}, {"name": "labelled_text", "text_column": "source", "label_column": "target"}):
+    for name, columns in (("text", ["source"]), ("labelled_text", ["source", "target"])):
         with pytest.raises(ValueError, match=bad):
-            datasets.build({**spec, "train": path}).train_dataloader()
+            framed(name, columns=columns, train=path).train_dataloader()
 
 
 def test_labelled_texts_say_what_is_skipped_and_truncated(write: Write, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"text": "so good", "label": "praise"}, {"text": "not so good at all", "label": "blame"}, {"text": None, "label": "blame"}]
     path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    spec = {"name": "labelled_text", "tokenizer": "word", "max_length": 6, "on_bad_rows": "skip"}
-    data = datasets.build({**spec, "train": path, "predict": path})
+    data = framed("labelled_text", tokenizer="word", max_length=6, on_bad_rows="skip", train=path, predict=path)
     skipped = f"1 bad row skipped, the first one {path}:3: column 'text' must be text, but is None (NoneType)"
     truncated = "1 truncated (longer than max_length=6), no unknown tokens"
     assert said(caplog, data.train_dataloader) == [f"train: 2 texts; {truncated}; {skipped}"]
@@ -83,12 +83,10 @@ def test_running_text_counts_a_bad_row_once_though_it_is_read_several_times(
     wrapped: bool, write: Write, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write("a.csv", "text\n" + "one fish two fish\n" * 9 + "red, fish\n")
-    spec: dict[str, Any] = {"name": "text", "train": path, "validation_fraction": 0.2, "on_bad_rows": "skip"}
+    files: dict[str, Any] = {"train": path, "validation_fraction": 0.2, "on_bad_rows": "skip"}
     for _ in range(2):  # the second time, the text is in the cache
-        if wrapped:
-            data = datasets.build({"name": "span_corruption", "text": spec, "src_tokenizer": "word", "context": 6})
-        else:
-            data = datasets.build({**spec, "tokenizer": "word", "context": 6})
+        name, tokenizer = ("span_corruption", "src_tokenizer") if wrapped else ("text", "tokenizer")
+        data = framed(name, context=6, **{tokenizer: "word"}, **files)
         skipped = f"1 bad row skipped, the first one {path}:11: 2 cells"
         (line,) = said(caplog, data.train_dataloader)
         assert line.startswith(f"train: 29 tokens in 8 documents; no unknown tokens; {skipped}")
@@ -112,14 +110,14 @@ def test_a_rate_up_to_the_bound_is_no_warning() -> None:
     summary.tokens, summary.unknown = 100, 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Summaries().say(summary)
+        Summaries({"test": BadRows()}).say(summary)
     summary.unknown = 2
     with pytest.warns(UnknownTokens, match="^test: 2 % of the tokens"):
-        Summaries().say(summary)
+        Summaries({"test": BadRows()}).say(summary)
 
 
 def test_only_the_first_process_says_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     summary = Summary("test", "1 text")
     summary.tokens = summary.unknown = 1
     monkeypatch.setattr(rank_zero_only, "rank", 1, raising=False)
-    assert said(caplog, lambda: Summaries().say(summary)) == []
+    assert said(caplog, lambda: Summaries({"test": BadRows()}).say(summary)) == []

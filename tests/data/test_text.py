@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from samples.framed import framed
 from torch import Tensor
 
-from attnkit import ConfigurationError, datasets, tokenizers
+from attnkit import ConfigurationError, tokenizers
 from attnkit.data.cache import cache_folder
-from attnkit.data.language_model import LanguageModelData
 from attnkit.data.packing import PIECE, PackedText, WindowSampler, pieces
+from attnkit.data.text import Text
 from attnkit.tokenizer.unknown import UnknownTokens
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # lightning 2.6 with torch 2.13
@@ -24,9 +25,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
 
 
-def build(**arguments: Any) -> LanguageModelData:
+def build(**arguments: Any) -> Text:
     settings = {"tokenizer": "character", "context": 16, "batch_tokens": 64}
-    data: LanguageModelData = datasets.build({"name": "text", **settings, **arguments})
+    data: Text = framed("text", **{**settings, **arguments})
     return data
 
 
@@ -44,7 +45,7 @@ def numbered(tmp_path: Path, words: int) -> str:
     return write(tmp_path / "numbers.txt", " ".join(f"{i:05}" for i in range(words)))
 
 
-def places(batches: list[Any], data: LanguageModelData) -> list[int]:
+def places(batches: list[Any], data: Text) -> list[int]:
     """Return the places that are scored, in the order of the batches; the end is -1."""
     labels = data.tokenizer.tokens(int(i) for batch in batches for i in batch["targets"].flatten() if i != 0)
     return [-1 if label == "<eos>" else int(label) for label in labels]
@@ -89,7 +90,7 @@ def test_an_epoch_of_training_scores_no_token_twice_and_all_but_less_than_a_wind
     assert len(seen) == 3, "epochs are alike"
 
 
-def sampler_of(data: LanguageModelData, processes: int, rank: int, epoch: int) -> WindowSampler:
+def sampler_of(data: Text, processes: int, rank: int, epoch: int) -> WindowSampler:
     windows: Any = data.train_dataloader().dataset
     sampler = WindowSampler(windows, batch_size=4, stride=None, seed=data.seed, num_replicas=processes, rank=rank)
     sampler.set_epoch(epoch)
@@ -222,7 +223,7 @@ def test_locations_are_paths_patterns_and_lists_of_them(tmp_path: Path) -> None:
         ([str(tmp_path / "d.jsonl"), str(tmp_path / "a.txt")], "dea"),
     ):
         assert [piece.text for piece in build(train=locations).pieces("train")] == list(expected)
-    assert [piece.text for piece in build(train=str(tmp_path / "d.jsonl"), column="other").pieces("train")] == ["x", "y"]
+    assert [piece.text for piece in build(train=str(tmp_path / "d.jsonl"), columns=["other"]).pieces("train")] == ["x", "y"]
 
 
 @pytest.mark.parametrize("words", [40, 30_000])
@@ -317,15 +318,15 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     short, empty = write(tmp_path / "short.txt", "abc"), write(tmp_path / "empty.txt", " \n")
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     for part, arguments, message in (
-        ("train", {}, "text has no train data: set train"),
-        ("test", {"train": short}, "text has no test data: set test"),
+        ("train", {}, "there is no train data: set data.corpus.train"),
+        ("test", {"train": short}, "there is no test data: set data.corpus.test"),
         ("train", {"train": str(tmp_path / "shrt.txt")}, "Did you mean 'short.txt'"),
         ("train", {"train": str(tmp_path / "*.text")}, "no file matches"),
         ("train", {"train": empty}, "the train text is empty"),
         ("test", {"train": short, "test": empty}, "the test text is empty"),
         ("train", {"train": str(tmp_path / "latin.txt")}, "latin.txt: not UTF-8 .*iconv"),
         ("train", {"train": short}, "has 4 tokens, which do not fill a window of context=16"),
-        ("predict", {"train": short}, "no prompts to continue"),
+        ("predict", {"train": short}, "there is nothing to predict for"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             getattr(build(**arguments), f"{part}_dataloader")()

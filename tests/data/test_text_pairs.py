@@ -3,9 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples.framed import framed
 
-from attnkit import ConfigurationError, datasets
-from attnkit.data import Seq2SeqData
+from attnkit import ConfigurationError
+from attnkit.data.text_pairs import TextPairs
 
 
 def write(path: Path, pairs: list[tuple[str, str]]) -> str:
@@ -18,15 +19,15 @@ def random_pairs(rng: np.random.Generator, count: int) -> list[tuple[str, str]]:
     return [(source, " ".join(source.upper()) + str(i % 3)) for i, source in enumerate(sources)]
 
 
-def build(**arguments: object) -> Seq2SeqData:
-    data: Seq2SeqData = datasets.build({"name": "text_pairs", **arguments})
+def build(**arguments: object) -> TextPairs:
+    data: TextPairs = framed("text_pairs", **arguments)
     return data
 
 
 def test_each_part_is_read_from_its_own_file(tmp_path: Path, rng: np.random.Generator) -> None:
     parts = {part: random_pairs(rng, 20) for part in ("train", "validation", "test")}
     data = build(**{part: write(tmp_path / f"{part}.tsv", pairs) for part, pairs in parts.items()})
-    assert data.training_pairs() == parts["train"]
+    assert data.corpus.pairs("train") == parts["train"]
     assert set(data.evaluation_set("validation")) == {source for source, _ in parts["validation"]}
     assert set(data.evaluation_set("test")) == {source for source, _ in parts["test"]}
 
@@ -50,15 +51,15 @@ def test_decomposed_references_are_in_the_form_that_a_model_writes(tmp_path: Pat
 
 def test_columns_have_names_or_positions(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", [("word", "sound"), ("a", "A")])
-    assert build(train=path, source_column="sound", target_column="word").training_pairs() == [("A", "a")]
-    assert build(train=path, source_column=1, target_column=0).training_pairs() == [("sound", "word"), ("A", "a")]
+    assert build(train=path, columns=["sound", "word"]).corpus.pairs("train") == [("A", "a")]
+    assert build(train=path, columns=[1, 0]).corpus.pairs("train") == [("sound", "word"), ("A", "a")]
 
 
 def test_sources_to_predict_come_from_text_or_a_table(tmp_path: Path) -> None:
     pairs = write(tmp_path / "a.tsv", [("b", "2"), ("a", "1")])
     (tmp_path / "a.txt").write_text("b\na\nb\n")
-    assert build(train=pairs, predict=str(tmp_path / "a.txt")).prediction_sources() == ["b", "a", "b"]
-    assert build(train=pairs, predict=pairs).prediction_sources() == ["b", "a"]
+    assert build(train=pairs, predict=str(tmp_path / "a.txt")).prediction_inputs("source") == ["b", "a", "b"]
+    assert build(train=pairs, predict=pairs).prediction_inputs("source") == ["b", "a"]
 
 
 def test_a_fraction_of_the_sources_is_set_aside_for_validation(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -67,8 +68,8 @@ def test_a_fraction_of_the_sources_is_set_aside_for_validation(tmp_path: Path, r
     data = build(train=path, validation_fraction=0.25, seed=3)
     aside = data.evaluation_set("validation")
     assert len(aside) == round(0.25 * len({source for source, _ in pairs}))
-    assert not set(aside) & {source for source, _ in data.training_pairs()}
-    assert set(aside) | {source for source, _ in data.training_pairs()} == {source for source, _ in pairs}
+    assert not set(aside) & {source for source, _ in data.corpus.pairs("train")}
+    assert set(aside) | {source for source, _ in data.corpus.pairs("train")} == {source for source, _ in pairs}
     assert build(train=path, validation_fraction=0.25, seed=3).evaluation_set("validation") == aside
     assert build(train=path, validation_fraction=0.25, seed=4).evaluation_set("validation") != aside
 
@@ -84,7 +85,7 @@ def test_a_missing_file_is_found_before_the_first_step(part: str, stage: str, tm
     path = write(tmp_path / "a.tsv", [("a", "A")])
     files = dict.fromkeys(("train", "validation", "test", "predict"), path)
     build(**files).setup(stage)
-    with pytest.raises(ConfigurationError, match="there is no data file"):
+    with pytest.raises(ConfigurationError, match=r"there is no data file"):
         build(**files | {part: str(tmp_path / "b.tsv")}).setup(stage)
 
 
@@ -99,11 +100,11 @@ def test_with_trained_tokenizers_prediction_needs_no_training_file(tmp_path: Pat
 
 
 def test_a_part_that_is_not_set_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"text_pairs has no train data: set train .*tokenizers are trained on it too"):
+    with pytest.raises(ConfigurationError, match=r"there is no train data: set data\.corpus.train .*such as a tokenizer"):
         _ = build().src_tokenizer_spec
-    with pytest.raises(ConfigurationError, match="text_pairs has no test data: set test"):
+    with pytest.raises(ConfigurationError, match=r"there is no test data: set data\.corpus.test"):
         build().test_dataloader()
-    with pytest.raises(ConfigurationError, match="text_pairs has no predict data: set predict"):
+    with pytest.raises(ConfigurationError, match=r"there is nothing to predict for: set data\.predict"):
         build().predict_dataloader()
 
 
@@ -112,7 +113,7 @@ def test_a_fraction_that_leaves_a_part_empty_is_refused(fraction: float, tmp_pat
     with pytest.raises(
         ConfigurationError, match=f"validation_fraction.* {fraction}|validation_fraction={fraction} of 2 distinct sources is 0"
     ):
-        build(train=write(tmp_path / "a.tsv", [("a", "A"), ("b", "B")]), validation_fraction=fraction).training_pairs()
+        build(train=write(tmp_path / "a.tsv", [("a", "A"), ("b", "B")]), validation_fraction=fraction).corpus.pairs("train")
 
 
 def test_a_validation_file_and_a_fraction_exclude_each_other(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Witness(LightningModule):
 
 
 def main(pairs: str, output: Path) -> None:
-    data = TextPairs(train=pairs, validation=pairs, predict=pairs, batch_tokens=BATCH_TOKENS)
+    data = TextPairs(corpus={"name": "files", "train": pairs, "validation": pairs}, predict=pairs, batch_tokens=BATCH_TOKENS)
     witness = Witness(data)
     options: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, default_root_dir=output, **options)

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from attnkit.strategy.shards import write_sharded
+from attnkit.checkpoint.shards import write_sharded
 
 COMMAND = 'touch "$ATTNKIT_CANARY"'
 Attack = Callable[[dict[str, Any], Path], None]
 FILES: dict[str, Attack] = {}
 FOLDERS: dict[str, Attack] = {}
 EXPORTED: dict[str, Attack] = {}
+STATES: dict[str, Attack] = {}
+"""Checkpoints of a good model, which a training cannot continue from."""
 RECIPES: dict[str, Attack] = {}
 """Checkpoints that are good but for what they ask of a trainer: `attnkit fit` may use them, and leaves out what is harmful."""
 
@@ -444,6 +446,63 @@ def calls_a_function_for_a_tensor(good: dict[str, Any], path: Path) -> None:
     first_piece(index).update(start=part.stat().st_size, length=10_000)
     part.write_bytes(part.read_bytes() + stream.getvalue().ljust(10_000, b"\0"))
     reindex(path, index)
+
+
+@attack(FOLDERS)
+def describes_many_layers_beside_its_shards(good: dict[str, Any], path: Path) -> None:
+    """Describes a model of 10^9 layers, whose weights are not read before the model is built."""
+    parameters = good["hyper_parameters"]
+    sharded(good, path, hyper_parameters=parameters | {"stack": parameters["stack"] | {"num_layers": 10**9}})
+
+
+@attack(STATES)
+def has_a_number_for_its_loops(good: dict[str, Any], path: Path) -> None:
+    """Has a number where the state of the loops should be."""
+    changed(good, path, loops=3)
+
+
+@attack(STATES)
+def has_loops_without_counters(good: dict[str, Any], path: Path) -> None:
+    """Has a state of the loops that lacks its counters."""
+    loops = good["loops"]
+    changed(good, path, loops=loops | {"fit_loop": loops["fit_loop"] | {"epoch_progress": {"total": {}}}})
+
+
+@attack(STATES)
+def has_numbers_for_optimizers(good: dict[str, Any], path: Path) -> None:
+    """Has numbers where states of optimizers should be."""
+    changed(good, path, optimizer_states=[3])
+
+
+@attack(STATES)
+def has_texts_for_schedules(good: dict[str, Any], path: Path) -> None:
+    """Has a text where states of schedules should be."""
+    changed(good, path, lr_schedulers=["a"])
+
+
+@attack(STATES)
+def has_lists_for_random_states(good: dict[str, Any], path: Path) -> None:
+    """Has a list where the states of the random generators should be."""
+    changed(good, path, random_states=[[1, 2]])
+
+
+@attack(STATES)
+def has_no_position_in_its_data(good: dict[str, Any], path: Path) -> None:
+    """Has a text where the position in the data should be, and says that an epoch is under way."""
+    loops = good["loops"]
+    fit_loop = dict(loops["fit_loop"])
+    progress = fit_loop["epoch_loop.batch_progress"]
+    counts = {"ready": 1, "started": 1, "processed": 1, "completed": 1}
+    fit_loop["epoch_loop.batch_progress"] = progress | {"current": counts, "total": counts, "is_last_batch": False}
+    zero = dict.fromkeys(counts, 0)
+    fit_loop["epoch_progress"] = {"total": zero | {"ready": 1, "started": 1}, "current": zero | {"ready": 1, "started": 1}}
+    changed(good, path, loops=loops | {"fit_loop": fit_loop}, data_position="checksum")
+
+
+@attack(STATES)
+def has_texts_for_states_of_callbacks(good: dict[str, Any], path: Path) -> None:
+    """Has texts where the states of callbacks should be."""
+    changed(good, path, callbacks=good["callbacks"] | {"FiniteCheck": "a"})
 
 
 def exported(good: dict[str, Any], path: Path, **arguments: Any) -> None:

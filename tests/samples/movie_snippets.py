@@ -21,8 +21,7 @@ def rated() -> list[tuple[float, str]]:
 
 def unrated() -> dict[str, list[str]]:
     """Return the texts of each source without labels, in order."""
-    sentences = {name: [f"{name} {end}." for end in (*PRAISE, *BLAME)] for name in ("imdb", "amazon", "editorials", "tweets")}
-    return sentences | {"imdb_passages": [" ".join(sentences["imdb"])]}
+    return {name: [f"{name} {end}." for end in (*PRAISE, *BLAME)] for name in ("imdb", "amazon", "editorials", "tweets")}
 
 
 def write(folder: Path) -> None:

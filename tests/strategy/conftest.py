@@ -15,7 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 import attnkit
-from attnkit.task import AtomicCheckpointIO, Task
+from attnkit.checkpoint import AtomicCheckpointIO
+from attnkit.task import Task
 
 collect_ignore = ["processes.py"]  # a script, which imports what lies beside it
 

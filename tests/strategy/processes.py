@@ -36,10 +36,10 @@ from torch.utils.data import DataLoader
 
 import attnkit
 from attnkit import callback
+from attnkit.checkpoint import AtomicCheckpointIO
 from attnkit.profile.measurement import measure
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import FSDP2, data_share, gathered, parallelize, prepare
-from attnkit.task import AtomicCheckpointIO
 from attnkit.train.inheritance import values_from_data
 
 RANK, PROCESSES = 0, int(sys.argv[1])

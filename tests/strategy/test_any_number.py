@@ -21,13 +21,13 @@ SIZE = {"d_model": 8, "num_layers": 2, "num_heads": 2, "dropout": 0.2, "attentio
 ENCODER, DECODER, BOTH = ({"name": name, **SIZE} for name in ("encoder", "decoder", "encoder_decoder"))
 COMMON = {"optimizer": {"name": "adamw", "lr": 0.01}, "schedule": {"name": "constant"}}
 SEQ2SEQ = {"name": "seq2seq", "stack": BOTH, "max_length": 4, "metrics": ["sequence_error_rate", "token_error_rate", "bleu", "chrf"]}
-PAIRS = {"name": "text_pairs", "train": "pairs.tsv", "validation": "pairs.tsv", "batch_tokens": 24}
+PAIRS = {"name": "text_pairs", "corpus": {"train": "pairs.tsv", "validation": "pairs.tsv"}, "batch_tokens": 24}
 LABELS = {"name": "labelled_text", "tokenizer": "character", "batch_tokens": 30}
 METRIC_NAMES = {
     "classification": ["accuracy", "f1", "weighted_f1", "precision", "recall"],
     "regression": ["mse", "mae", "pearson", "spearman"],
 }
-TEXT = {"name": "text", "train": "text.tsv", "validation": "valid.tsv", "context": 8, "batch_tokens": 16}
+TEXT = {"name": "text", "corpus": {"train": "text.tsv", "validation": "valid.tsv"}, "context": 8, "batch_tokens": 16}
 MASKS = {"name": "character", "extra_tokens": ["<mask>"]}
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -38,7 +38,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "span_corruption": (
         {**SEQ2SEQ, "metrics": []},
-        {"name": "span_corruption", "text": {k: TEXT[k] for k in ("name", "train", "validation")}, "src_tokenizer": "character",
+        {"name": "span_corruption", "corpus": TEXT["corpus"], "src_tokenizer": "character",
          "context": 8, "batch_tokens": 27},
     ),
     "causal_lm": ({"name": "causal_lm", "stack": DECODER, "prompts": []}, {**TEXT, "tokenizer": "character", "stride": 5}),
@@ -53,15 +53,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "classification": (
         {"name": "classification", "stack": ENCODER, "metrics": METRIC_NAMES["classification"]},
-        {**LABELS, "train": "classes.tsv", "validation": "classes.tsv", "predict": "classes.tsv"},
+        {**LABELS, "corpus": {"train": "classes.tsv", "validation": "classes.tsv"}, "predict": "classes.tsv"},
     ),
     "regression": (
         {"name": "regression", "stack": ENCODER, "metrics": METRIC_NAMES["regression"]},
-        {**LABELS, "labels": "number", "train": "numbers.tsv", "validation": "numbers.tsv", "predict": "numbers.tsv"},
+        {**LABELS, "labels": "number", "corpus": {"train": "numbers.tsv", "validation": "numbers.tsv"}, "predict": "numbers.tsv"},
     ),
     "images": (
         {"name": "classification", "stack": ENCODER, "embedding": {"name": "patch", "patch_size": 4}, "metrics": ["accuracy", "f1"]},
-        {"name": "labelled_images", "train": "images.npz", "validation": "images.npz", "batch_size": 2, "shift": 1, "flip": True},
+        {"name": "labelled_images", "corpus": {"train": "images.npz", "validation": "images.npz"},
+         "batch_size": 2, "shift": 1, "flip": True},
     ),
 }  # fmt: skip
 PREDICTED = [name for name, (_, data) in CASES.items() if "predict" in data]
@@ -97,9 +98,8 @@ def write_data(folder: Path) -> None:
 
 def located(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return a spec with the files where they are."""
-    files = {k: str(folder / v) for k, v in data.items() if k in ("train", "validation", "predict")}
-    text = {"text": located(data["text"], folder)} if "text" in data else {}
-    return {**data, **files, **text}
+    corpus = {"name": "files", **{part: str(folder / file) for part, file in data["corpus"].items()}}
+    return {**data, "corpus": corpus, **({"predict": str(folder / data["predict"])} if "predict" in data else {})}
 
 
 @pytest.fixture(scope="module")

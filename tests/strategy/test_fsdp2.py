@@ -50,5 +50,5 @@ def test_a_loss_scaler_is_refused() -> None:
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
 def test_an_average_of_weights_is_refused() -> None:
     trainer = quiet(strategy="fsdp2", devices=1, max_epochs=1, callbacks=[EMAWeightAveraging(decay=0.9)])
-    with pytest.raises(ConfigurationError, match=r"EMAWeightAveraging cannot average weights that are shared out; .* use strategy ddp"):
+    with pytest.raises(ConfigurationError, match=r"EMAWeightAveraging cannot average sharded weights; .* use strategy ddp"):
         trainer.fit(make_task(), DataLoader([make_batch(make_words(2))], batch_size=None))

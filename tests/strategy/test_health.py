@@ -13,9 +13,9 @@ from lightning.pytorch.plugins import DoublePrecision
 
 import attnkit
 from attnkit.callback import AttentionMaps, FiniteCheck, Throughput
+from attnkit.lightning_internals import read_rows
 from attnkit.profile.memory import step_memory
 from attnkit.profile.partition import Mesh, memory_parts, split
-from attnkit.train.logs import read_rows
 from tests.strategy.breaking import Break
 from tests.strategy.conftest import TASK, TOKENIZER, fit_alone, largest_difference, make_batch, make_task, make_words
 
@@ -72,7 +72,9 @@ def given(run_processes: Callable[..., dict[str, Any]], tmp_path_factory: pytest
     pairs = folder / "pairs.tsv"
     words = make_words(11)
     pairs.write_text("source\ttarget\n" + "".join(f"{w}\t{w[::-1]}\n" for w in words))
-    data = {"name": "text_pairs", "validation": str(pairs), "batch_tokens": 60} | {k: TASK[k] for k in ("src_tokenizer", "tgt_tokenizer")}
+    data = {"name": "text_pairs", "corpus": {"name": "files", "validation": str(pairs)}, "batch_tokens": 60} | {
+        k: TASK[k] for k in ("src_tokenizer", "tgt_tokenizer")
+    }
     validation = {"task": TASK, "weights": start, "data": data}
     for name in EVALUATED:
         payload[f"{name} validation"] = "validate", validation | {"strategy": name}

@@ -91,7 +91,7 @@ def test_what_cannot_be_is_refused_when_a_task_is_made() -> None:
     recurrent = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1}
     with pytest.raises(ConfigurationError, match="'feed_forward' has nothing to recompute"):
         attnkit.tasks.build(TASK | {"stack": recurrent, "activation_checkpointing": "feed_forward"})
-    with pytest.raises(ConfigurationError, match="compile does not take activation_checkpointing 'attention'"):
+    with pytest.raises(ConfigurationError, match="compile does not work with activation_checkpointing 'attention'"):
         attnkit.tasks.build(TASK | {"activation_checkpointing": "attention", "compile": True})
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from attnkit.task import Task, export, load_checkpoint, load_exported
+from attnkit.checkpoint import export, load_checkpoint, load_exported
+from attnkit.task import Task
 from tests.strategy.conftest import TASK, fit_alone, largest_difference, make_batch, make_task, make_words
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 import attnkit
 from attnkit.callback import LastCheckpoint
-from attnkit.task import load_checkpoint
+from attnkit.checkpoint import load_checkpoint
 from attnkit.train.inheritance import values_from_data
 from attnkit.train.runs import newest_checkpoint
 
@@ -27,8 +27,9 @@ pytestmark = [
 ]
 
 SIZE = {"d_model": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.3}
-PAIRS = {"name": "text_pairs", "train": "pairs.tsv", "validation": "pairs.tsv", "batch_tokens": 64}
-TEXT = {"name": "text", "train": "text.txt", "validation": "text.txt", "tokenizer": "character", "context": 8, "batch_tokens": 64}
+PAIRS = {"name": "text_pairs", "corpus": {"name": "pairs.tsv", "validation": "pairs.tsv"}, "batch_tokens": 64}
+TEXTS = {"name": "text.txt", "validation": "text.txt"}
+TEXT = {"name": "text", "corpus": TEXTS, "tokenizer": "character", "context": 8, "batch_tokens": 64}
 SEQ2SEQ = {"name": "seq2seq", "stack": {"name": "encoder_decoder", **SIZE}, "metrics": [], "max_length": 4}
 CAUSAL = {"name": "causal_lm", "stack": {"name": "decoder", **SIZE}}
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # task, data, trainer
@@ -40,7 +41,12 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # t
     ),
     "labelled_text": (
         {"name": "classification", "stack": {"name": "encoder", **SIZE}},
-        {"name": "labelled_text", "train": "labels.tsv", "validation": "labels.tsv", "tokenizer": "character", "batch_tokens": 64},
+        {
+            "name": "labelled_text",
+            "corpus": {"name": "labels.tsv", "validation": "labels.tsv"},
+            "tokenizer": "character",
+            "batch_tokens": 64,
+        },
         {"accumulate_grad_batches": 3},
     ),
     "text": (CAUSAL, TEXT, {"max_epochs": -1, "max_steps": 25, "val_check_interval": 4}),
@@ -53,7 +59,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # t
         SEQ2SEQ,
         {
             "name": "span_corruption",
-            "text": {k: TEXT[k] for k in ("name", "train", "validation")},
+            "corpus": TEXTS,
             "src_tokenizer": "character",
             "context": 8,
             "batch_tokens": 64,
@@ -62,7 +68,13 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {  # t
     ),
     "images": (
         {"name": "classification", "stack": {"name": "encoder", **SIZE}, "embedding": {"name": "patch", "patch_size": 4}},
-        {"name": "labelled_images", "train": "images.npz", "validation": "images.npz", "batch_size": 6, "shift": 1, "flip": True},
+        {
+            "name": "labelled_images",
+            "corpus": {"name": "images.npz", "validation": "images.npz"},
+            "batch_size": 6,
+            "shift": 1,
+            "flip": True,
+        },
         {"precision": "bf16-mixed"},
     ),
 }

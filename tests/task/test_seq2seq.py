@@ -113,7 +113,7 @@ def test_pieces_that_do_not_go_together_are_refused_when_the_task_is_made_and_co
 def test_an_unregistered_task_is_refused(make_task):
     class Mine(Task):
         def __init__(self):
-            super().__init__(optimizer="sgd", schedule="constant")
+            super().__init__({"optimizer": "sgd", "schedule": "constant"})
 
         build_model = objective = lambda self, *_: None
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import attnkit
-from attnkit.task import CheckpointError, Task
+from attnkit.checkpoint import CheckpointError
+from attnkit.task import Task
 
 TOKENIZER = attnkit.tokenizers.build("word").train(["a b c d e f"])
 STACK = {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "dropout": 0.1}

@@ -20,7 +20,7 @@ def recipes(attnkit: Command, tmp_path: Path) -> None:
     """Two recipes, `start` and `next`, of which the first was run."""
     (tmp_path / "mine.tsv").write_text("so good\tpraise\nso bad\tblame\nno\tblame\nyes\tpraise\n")
     (tmp_path / "mine.txt").write_text("so\nno\n")
-    data = {"name": "labelled_text", "train": "mine.tsv", "validation": "mine.tsv", "test": "mine.tsv"}
+    data = {"name": "labelled_text", "corpus": {"name": "mine.tsv", "validation": "mine.tsv", "test": "mine.tsv"}}
     model = {"name": "classification", "stack": STACK, "embedding": {"name": "token", "scale": False}}
     start = {"model": model, "data": {**data, "tokenizer": "word"}, "trainer": TRAINER}
     follower = {"model": {"name": "classification", "init_from": START, "pooler": True}, "data": data, "trainer": TRAINER}
@@ -83,11 +83,14 @@ def test_after_a_fit_the_next_command_suits_the_task(attnkit: Command, recipes: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data=cmudict"], "the task 'classification' needs data with tokenizer_spec and image_shape and classes, which 'cmudict' does"),
-        (["--data=cmudict"], "labelled_text, movie_snippets"),
+        (
+            ["--data=text_pairs", "--data.corpus=mine.tsv"],
+            "the task 'classification' needs data with tokenizer_spec and image_shape and classes, which 'text_pairs'",
+        ),
+        (["--data=text_pairs", "--data.corpus=mine.tsv"], "does not have. Data sets that suit it: labelled_images, labelled_text."),
         (
             ["--model=seq2seq", "--model.stack={name: encoder_decoder, d_model: 8, num_layers: 1, num_heads: 2}"],
-            "'labelled_text' does not have. Data sets that suit it: cmudict",
+            "'labelled_text' does not have. Data sets that suit it: span_corruption, text_pairs.",
         ),
     ],
 )

@@ -17,9 +17,10 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from attnkit.lightning_internals import read_rows
 from attnkit.ownership import owned, owner_of
 from attnkit.task.seq2seq import Seq2Seq
-from attnkit.train.logs import cut_back, read_rows
+from attnkit.train.logs import cut_back
 from tests.cli.conftest import TINY
 
 Command = Callable[..., Any]
@@ -186,7 +187,7 @@ def test_a_folder_without_versions_has_one_owner_too(attnkit: Command, tmp_path:
 def test_failed_starts_leave_nothing_that_resume_would_meet(attnkit: Command, tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
     assert attnkit("fit", "--config", "tiny.yaml", "--trainer.max_epochs", 1).status == 0
-    assert attnkit("fit", "--config", "tiny.yaml", "--data.train", "missing.tsv").status != 0
+    assert attnkit("fit", "--config", "tiny.yaml", "--data.corpus", "missing.tsv").status != 0
     assert attnkit("fit", "--config", "tiny.yaml", "--trainer.accelerator", "abacus").status == 2
     assert [path.name for path in (tmp_path / "runs/tiny").iterdir()] == ["version_0"]
     (tmp_path / "runs/tiny/version_1").mkdir()  # left by an older version, or by a kill
@@ -276,7 +277,7 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(attnkit
     outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 2)
     assert outcome.status == 0
     assert outcome.err.count("warning: ") == 2
-    assert "is cut short or damaged" in outcome.err
+    assert "is truncated or damaged" in outcome.err
     assert "going on from runs/tiny/version_0/checkpoints/previous.ckpt" in outcome.err
     assert not list(SAVED.glob(".*"))
     assert {path.name for path in SAVED.glob("*.damaged")} == {"last.ckpt.damaged", "best.ckpt.damaged"}

@@ -11,9 +11,10 @@ import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningCLI
 
+from attnkit.checkpoint import load_checkpoint
 from attnkit.data.text_pairs import TextPairs
 from attnkit.recipe import read_yaml
-from attnkit.task import Task, load_checkpoint
+from attnkit.task import Task
 from attnkit.train.saved_recipe import RecipeCallback
 from tests.cli.conftest import write_tiny_recipe
 
@@ -126,7 +127,9 @@ def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
         (["--config", "tiny.yaml", "--config", "typo.yaml"], "unknown argument 'modle.name'. Did you mean 'model'?"),
         (["--config", "tiny.yaml", "--modle.stack", "x"], "unknown argument 'modle.stack'. Did you mean 'model'?"),
         (["--config", "tiny.yaml", "--model", "seqseq"], "model: unknown task 'seqseq'. Did you mean 'seq2seq'?"),
-        (["--config", "tiny.yaml", "--data", "cmu"], "data: unknown dataset 'cmu'. Did you mean 'cmudict'?"),
+        (["--config", "tiny.yaml", "--data", "text_pair"], "data: unknown dataset 'text_pair'. Did you mean 'text_pairs'?"),
+        (["--config", "tiny.yaml", "--data", "cmudict"], "data: unknown dataset 'cmudict'. 'cmudict' is a corpus."),
+        (["--config", "tiny.yaml", "--data.corpus", "kjv"], "the corpus 'kjv' holds running text, not pairs of texts. Corpora of pairs of"),
         (["--config", "tiny.yaml", "--trainer.max_epoch", "3"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         (["--config", "tiny.yaml", "--config", "trainer.yaml"], "unknown argument 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         (["--config", "tiny.yaml", "--trainer.max_epochs", "x"], "trainer.max_epochs must be int or null, but is x"),
@@ -147,7 +150,7 @@ def test_help_of_a_slot_that_is_not_there(attnkit: Command) -> None:
             ["--config", "tiny.yaml", "--model.stack.position", "rotary", "--model.stack.attention", "additive"],
             "position 'rotary' is not legal with attention 'additive'",
         ),
-        (["--config", "tiny.yaml", "--data.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
+        (["--config", "tiny.yaml", "--data.corpus.train", "nowhere.tsv"], "there is no data file 'nowhere.tsv'"),
         (["--ckpt_path", "nowhere.ckpt"], "no checkpoint at nowhere.ckpt"),
     ],
 )
@@ -188,9 +191,9 @@ def test_flags_beat_what_the_checkpoint_says(attnkit: Command, trained: Path, ti
     own = printed_recipe(attnkit, "fit", "--ckpt_path", trained)
     assert own["model"]["stack"]["attention"] == {"name": "additive", "hidden_dim": 4}
     assert own["trainer"]["max_epochs"] == 1
-    changed = printed_recipe(attnkit, "fit", "--ckpt_path", trained, "--model.optimizer.lr", "0.5", "--data.train", "other.tsv")
+    changed = printed_recipe(attnkit, "fit", "--ckpt_path", trained, "--model.optimizer.lr", "0.5", "--data.corpus", "other.tsv")
     assert changed["model"]["optimizer"]["lr"] == 0.5
-    assert changed["data"]["train"] == "other.tsv"
+    assert changed["data"]["corpus"]["train"] == "other.tsv"
     Path("more.yaml").write_text("model: {beam_size: 3}\ntrainer: {max_epochs: 4}")
     layered = printed_recipe(attnkit, "fit", "--ckpt_path", trained, "--config", "more.yaml")
     assert (layered["model"]["beam_size"], layered["trainer"]["max_epochs"]) == (3, 4)
@@ -246,7 +249,7 @@ def test_half_a_checkpoint_is_refused(attnkit: Command, trained: Path) -> None:
     for arguments in (["test", "--ckpt_path", "half.ckpt"], ["generate", "half.ckpt", "abc"], ["export", "half.ckpt", "--out", "x"]):
         outcome = attnkit(*arguments)
         assert outcome.status == 2
-        assert "half.ckpt is cut short or damaged" in outcome.err
+        assert "half.ckpt is truncated or damaged" in outcome.err
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ def _full(err: Path, status: int | None) -> list[str]:
 
 def _whole(place: Path) -> list[str]:
     """Return the incomplete checkpoints among those under their final names."""
-    from attnkit.task.checkpoint import require_undamaged
+    from attnkit.checkpoint import require_undamaged
 
     problems = []
     for path in place.glob("runs/*/version_*/checkpoints/*.ckpt"):

@@ -40,7 +40,7 @@ def write_recipe(folder: Path, *, strategy: str | None = None, saving: bool = Fa
     stack = {"name": "encoder_decoder", "d_model": 96 if saving else 16, "num_layers": 1, "num_heads": 2, "dropout": 0.2}
     recipe = {
         "model": {"name": "seq2seq", "stack": stack, "metrics": [], "max_length": 6, "optimizer": {"name": "adamw", "lr": 0.005}},
-        "data": {"name": "text_pairs", "train": "words.tsv", "validation": "words.tsv", "batch_tokens": 64},
+        "data": {"name": "text_pairs", "corpus": {"name": "words.tsv", "validation": "words.tsv"}, "batch_tokens": 64},
         "trainer": trainer,
     }
     (folder / "tiny.yaml").write_text(json.dumps(recipe, indent=1), encoding="utf-8")  # JSON is YAML
@@ -62,7 +62,7 @@ def write_study(folder: Path, *, epochs: int) -> None:
             "optimizer": {"name": "adamw", "lr": 0.005},
             "schedule": "constant",
         },
-        "data": {"name": "text_pairs", "train": "words.tsv", "validation": "words.tsv", "batch_tokens": 64},
+        "data": {"name": "text_pairs", "corpus": {"name": "words.tsv", "validation": "words.tsv"}, "batch_tokens": 64},
         "trainer": {"max_epochs": epochs, "accelerator": "cpu", "num_sanity_val_steps": 0, "callbacks": [best, save]},
     }
     study = {"recipe": "tiny.yaml", "seeds": 2, "factors": {"model.stack.position": ["none"]}, "retries": {"killed": 1000}}

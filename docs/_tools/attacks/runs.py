@@ -66,7 +66,7 @@ def compare_rows(expected: list[dict[str, str]], found: list[dict[str, str]]) ->
 
 def compare_checkpoints(expected: Path, found: Path) -> list[str]:
     """Return how two checkpoints differ, files or sharded folders. An unreadable one differs."""
-    from attnkit.task import load_checkpoint
+    from attnkit.checkpoint import load_checkpoint
 
     if not found.exists():
         return [f"{found.name} is missing"]

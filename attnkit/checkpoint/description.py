@@ -1,0 +1,118 @@
+"""The description in a checkpoint: which task it holds, which attnkit wrote it, and who provides its components."""
+
+import os
+from collections.abc import Iterator, Mapping
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import Any
+
+from attnkit import __version__
+from attnkit.checkpoint.errors import CheckpointError, MissingComponentError
+from attnkit.registry import IMPORTS, ConfigurationError, Registry, Spec, import_modules, importing, module_names, tasks
+
+FORMAT = 1
+ARGUMENTS = "hyper_parameters"  # Lightning's key
+RECIPE_STATE = "attnkit_recipe"
+"""Key of the recipe among the states of callbacks."""
+
+
+def describe(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of a task, from its registry name and its arguments."""
+    return {"format": FORMAT, "version": __version__, "task": task, "packages": _packages({"name": task, **arguments})}
+
+
+def require_readable(checkpoint: Any, source: str | Path, *, trust: bool = False) -> None:
+    """Raise unless `checkpoint` is attnkit's, has a known format, and needs only components that are installed.
+
+    A component may be a class path. Its module must be imported already, unless `trust` allows the checkpoint to have it imported,
+    together with the modules that its recipe imports.
+
+    Raises:
+        CheckpointError: It is not attnkit's, is of a newer format, or claims files outside its folder.
+        MissingComponentError: A component is not installed, or is a class of a module that is not imported.
+    """
+    content: Mapping[str, Any] = checkpoint if isinstance(checkpoint, Mapping) else {}
+    written: Any = content.get("attnkit")
+    if not _is_description(written) or not isinstance(arguments_of(content), Mapping):
+        is_lightning = "pytorch-lightning_version" in content
+        kind = "a Lightning checkpoint of another project" if is_lightning else "a file of another project"
+        raise CheckpointError(f"{source} is not an attnkit checkpoint, but {kind}")
+    if written["format"] > FORMAT:
+        raise CheckpointError(
+            f"{source} was written by attnkit {written['version']} in format {written['format']}, but attnkit {__version__} reads formats "
+            f"up to {FORMAT}: pip install --upgrade attnkit"
+        )
+    imports = module_names(saved_recipe(content).get(IMPORTS))
+    try:
+        if trust:
+            import_modules(imports)
+        with importing(trust):
+            found = list(components(tasks, {"name": written["task"], **arguments_of(content)}))
+    except ConfigurationError as error:
+        raise MissingComponentError(f"{source} cannot be used: {error}") from error
+    for registry, name in found:
+        if name not in registry and "." not in name:
+            package = written["packages"].get(f"{registry.attribute}.{name}")
+            flags = " ".join(f"--{IMPORTS} {module}" for module in imports) or f"--{IMPORTS} MODULE"
+            hint = f": pip install {package}" if package else f"; import the module that registers it first (on the command line: {flags})"
+            raise MissingComponentError(f"{source} needs the {registry.family} {name!r}, which is not installed here{hint}")
+    _require_own_files(content.get("callbacks"), source)
+
+
+def arguments_of(checkpoint: Mapping[str, Any]) -> Any:
+    """Return the arguments of the task in a checkpoint."""
+    return checkpoint["attnkit"]["arguments"] if is_of_own_class(checkpoint) else checkpoint.get(ARGUMENTS)
+
+
+def is_of_own_class(checkpoint: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint is of a user's own LightningModule, which may not save its arguments: the description has them."""
+    return "arguments" in checkpoint["attnkit"] and "." in tasks.canonical(checkpoint["attnkit"]["task"])
+
+
+def saved_recipe(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the name, `imports`, `data` and `trainer` of the recipe in a checkpoint; a run from Python has none."""
+    callbacks = checkpoint.get("callbacks")
+    state = callbacks.get(RECIPE_STATE) if isinstance(callbacks, Mapping) else None
+    return state if isinstance(state, Mapping) else {}
+
+
+def components(registry: Registry, spec: Spec) -> Iterator[tuple[Registry, str]]:
+    """Yield each component in a spec, installed or not; nothing below one that is not installed.
+
+    Raises:
+        ConfigurationError: A class path cannot be found, or may not be imported.
+    """
+    name, arguments = registry.split(spec)
+    yield registry, name
+    if name not in registry and "." not in name:
+        return
+    nested: list[tuple[Registry, Spec]] = []
+    for argument in registry.arguments(name):
+        if argument.name in arguments:
+            argument.visit(arguments[argument.name], lambda slot, inner, _: nested.append((slot, inner)))
+    for slot, inner in nested:
+        yield from components(slot, inner)
+
+
+def _is_description(written: Any) -> bool:
+    kinds = {"format": int, "version": str, "task": str, "packages": Mapping}
+    return isinstance(written, Mapping) and all(isinstance(written.get(key), kind) for key, kind in kinds.items())
+
+
+def _require_own_files(callbacks: Any, source: str | Path) -> None:
+    """Raise if a `ModelCheckpoint` would delete files outside its folder: it deletes the files named in its saved state."""
+    for state in callbacks.values() if isinstance(callbacks, Mapping) else ():
+        if isinstance(state, Mapping) and "dirpath" in state:
+            named = [*(state.get("best_k_models") or ()), state.get("kth_best_model_path"), state.get("last_model_path")]
+            folder = os.path.normpath(str(state["dirpath"]))
+            if foreign := [str(path) for path in named if path and folder not in map(str, Path(os.path.normpath(str(path))).parents)]:
+                raise CheckpointError(f"{source} cannot be used: it claims {foreign[0]}, outside {folder}, as a checkpoint of its own")
+
+
+def _packages(spec: Spec) -> dict[str, str]:
+    """Return who provides the components that are neither attnkit's nor torch's: `{"attentions.gaussian": "my-package==1.0"}`."""
+    modules = {f"{r.attribute}.{name}": r.get(name).__module__.partition(".")[0] for r, name in components(tasks, spec)}
+    foreign = {component: module for component, module in modules.items() if module not in ("attnkit", "torch")}
+    distributions = packages_distributions() if foreign else {}
+    found = {component: distributions[module][0] for component, module in foreign.items() if module in distributions}
+    return {component: f"{name}=={version(name)}" for component, name in found.items()}

@@ -1,0 +1,86 @@
+"""Exported models: a safetensors file whose metadata describes the task, so that the file alone rebuilds it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, load_model, save_model
+
+from attnkit.checkpoint.description import ARGUMENTS, require_readable
+from attnkit.checkpoint.errors import CheckpointError
+from attnkit.checkpoint.limits import MAX_CONTAINERS, MAX_JSON, MAX_TENSORS
+from attnkit.checkpoint.loading import load_checkpoint, require_file
+from attnkit.checkpoint.rebuilding import build, dtype_of, rebuild, size_of
+from attnkit.files import atomic, parse_json
+
+
+def export(path: str | Path, out: str | Path) -> bool:
+    """Write the task of a checkpoint as a safetensors file: its weights, and in the metadata all that rebuilds it, tokenizers included.
+
+    If the run averages weights, the file holds the averages, which every command but `attnkit fit` uses.
+
+    Args:
+        path: The checkpoint, sharded or not.
+        out: The file to write. It appears whole or not at all.
+
+    Returns:
+        Whether the weights are averages.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be used.
+    """
+    checkpoint = load_checkpoint(path)
+    metadata = {"attnkit": json.dumps({"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS]})}
+    with atomic(out) as file:
+        save_model(rebuild(checkpoint, path), str(file), metadata=metadata)
+    return "averaging_state" in checkpoint
+
+
+def load_exported(path: str | Path) -> Any:
+    """Return the task in a file that `export` wrote.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, not attnkit's or too new, or needs components that are not installed.
+    """
+    path = Path(path)
+    require_file(path)
+    _require_modest_header(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is truncated or damaged, or not a safetensors file ({error})") from error
+    if "attnkit" not in metadata:
+        raise CheckpointError(f"{path} is a safetensors file, but `attnkit export` did not write it: it does not describe its model")
+    try:
+        described = parse_json(metadata["attnkit"], containers=MAX_CONTAINERS)
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be used: its metadata cannot be read: {error}") from error
+    require_readable(described, path)
+    task = build(described, path, size_of(weights)).to(dtype_of(weights))
+    try:
+        load_model(task, path)  # knows that tied weights are written once
+    except RuntimeError as error:
+        raise CheckpointError(f"the weights in {path} do not fit the model that it describes: {error}") from error
+    return task
+
+
+def _require_modest_header(path: Path) -> None:
+    """Raise unless the header of a safetensors file, which is JSON after its length in 8 bytes, is within the limits."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size - 8:
+            raise CheckpointError(f"{path} is truncated or damaged, or not a safetensors file")
+        try:
+            if length > MAX_JSON:
+                raise ValueError(f"it has more than {MAX_JSON >> 20} MiB")
+            text = file.read(length)
+            if text.count(b"data_offsets") > MAX_TENSORS:
+                raise ValueError(f"it has more than {MAX_TENSORS:,} tensors")
+            header = parse_json(text, containers=MAX_CONTAINERS)
+            if not isinstance(header, dict):
+                raise ValueError(f"it is a {type(header).__name__}")
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged, or not a safetensors file: its header cannot be read: {error}") from error

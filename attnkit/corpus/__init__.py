@@ -1,0 +1,6 @@
+"""Corpora: the rows of a source, in parts, and nothing of how they are framed. Names: `attnkit.corpora.names()`."""
+
+from attnkit.corpus.base import Corpus, ImageCorpus, LabelCorpus, PairCorpus, TextCorpus
+from attnkit.corpus.images import Images
+
+__all__ = ["Corpus", "ImageCorpus", "Images", "LabelCorpus", "PairCorpus", "TextCorpus"]

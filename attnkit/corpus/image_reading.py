@@ -1,0 +1,248 @@
+"""Images from arrays, from folders of files, and from the hub."""
+
+import io
+import math
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnkit.corpus.images import Images
+from attnkit.corpus.reading import HUB, load_hub
+from attnkit.files import read_member, regular
+from attnkit.registry import ConfigurationError, nearest
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
+"""What a file may contain, whatever its suffix. For EPS, for one, pillow would run another program."""
+
+ARRAYS = (".npy", ".npz")
+
+CHANNELS = (1, 3)
+
+MAX_PIXELS = 1 << 25
+"""In an image file."""
+
+MAX_CLASSES = 1 << 20
+"""That labels in arrays may number."""
+
+Location = str | list[str]
+
+
+def read_images(
+    location: Location,
+    *,
+    labelled: bool,
+    shape: Sequence[int] | None = None,
+    columns: Sequence[str] = ("image", "label"),
+    class_names: bool = True,
+) -> Images:
+    """Read images.
+
+    - `.npz`: the array `images`, and with labels the array `labels`.
+    - `[images.npy, labels.npy]`, or without labels `images.npy`.
+    - A folder: with labels a sub-folder for each class, which holds image files; without, the image files in it. In alphabetical order.
+    - An image file (without labels).
+    - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: by the `datasets` library.
+
+    Arrays are uint8: [N, H, W] (grey), [N, H, W, C] or [N, C, H, W] with 1 or 3 channels. Labels are integers from 0. Image files and
+    the hub's images are read by pillow.
+
+    Args:
+        location: Where they are.
+        labelled: Whether there are labels.
+        shape: What image files are made to: 1 (grey) or 3 (colour) channels, and resized to height and width (default: as the first
+            one is, and all others must be). Arrays are never changed.
+        columns: Of image and label on the hub.
+        class_names: Whether classes of the hub come by their names, where they have names, and not by number.
+
+    Raises:
+        ConfigurationError: Something is missing, damaged or of another form, or a library is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "digits.npz")
+        >>> np.savez(path, images=np.zeros((5, 8, 8), np.uint8), labels=np.arange(5))
+        >>> read_images(str(path), labelled=True).pixels.shape
+        torch.Size([5, 1, 8, 8])
+    """
+    if isinstance(location, str) and location.startswith(HUB):
+        return _from_hub(location, labelled, shape, columns, class_names)
+    paths = [Path(part) for part in ([location] if isinstance(location, str) else location)]
+    if not paths:
+        raise ConfigurationError("the list of image files is empty")
+    for path in paths:
+        if not path.exists():
+            beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise ConfigurationError(f"there are no images {str(path)!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
+    path, suffixes = paths[0], [path.suffix.lower() for path in paths]
+    if len(paths) == 1 and path.is_dir():
+        return _from_folder(path, labelled, shape)
+    if suffixes == [".npz"]:
+        return _from_arrays(str(path), *_from_archive(path, labelled))
+    if suffixes == [".npy", ".npy"] and labelled:
+        return _from_arrays(str(path), _load(path), _load(paths[1]))
+    if suffixes == [".npy"] and not labelled:
+        return _from_arrays(str(path), _load(path), None)
+    if len(paths) == 1 and suffixes[0] in SUFFIXES and not labelled:
+        return _from_files(paths, None, shape)
+    forms = "a folder with a sub-folder for each class, a .npz file, or [images.npy, labels.npy]" if labelled else "a folder, file or array"
+    raise ConfigurationError(f"{location!r} are no {'labelled ' if labelled else ''}images: give {forms}")
+
+
+def _from_arrays(where: str, images: Any, labels: Any) -> Images:
+    if images.dtype != np.uint8:
+        raise ConfigurationError(f"{where}: images must be uint8 (from 0 to 255), but are {images.dtype}; convert them before saving")
+    pixels = torch.from_numpy(np.ascontiguousarray(images))
+    if pixels.ndim == 3:
+        pixels = pixels[:, None]
+    elif pixels.ndim == 4 and pixels.shape[1] not in CHANNELS:
+        pixels = pixels.permute(0, 3, 1, 2).contiguous()
+    if pixels.ndim != 4 or pixels.shape[1] not in CHANNELS or pixels.numel() == 0:
+        raise ConfigurationError(f"{where}: images must have shape [N, H, W], [N, H, W, C] or [N, C, H, W], but have {list(images.shape)}")
+    if labels is None:
+        return Images(pixels, None, [str(i) for i in range(len(pixels))])
+    if labels.shape != (len(pixels),) or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+        raise ConfigurationError(
+            f"{where}: labels must be {len(pixels)} integers from 0, one for each image, "
+            f"but are {labels.dtype} of shape {list(labels.shape)}"
+        )
+    if labels.max() >= MAX_CLASSES:
+        raise ConfigurationError(f"{where}: labels number the classes from 0, but one is {labels.max()}; at most {MAX_CLASSES:,} are read")
+    return Images(pixels, labels.tolist(), [str(i) for i in range(len(pixels))])
+
+
+def _from_archive(path: Path, labelled: bool) -> tuple[Any, Any]:
+    try:
+        with zipfile.ZipFile(regular(path)) as archive:
+            found = [name.removesuffix(".npy") for name in archive.namelist()]
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise ConfigurationError(f"{path} is truncated, damaged or no .npz file ({error})") from error
+    names = ("images", "labels") if labelled else ("images",)
+    if missing := [name for name in names if name not in found]:
+        raise ConfigurationError(f"{path} has no array {missing[0]!r}; it has {', '.join(found[:20]) or 'none'}")
+    arrays = [_array(f"{path}: {name}", read_member(path, f"{name}.npy")) for name in names]
+    return arrays[0], arrays[1] if labelled else None
+
+
+def _array(where: str, content: bytes) -> Any:
+    """Return the array of a .npy file's content. NumPy would make room for what the header says before it reads."""
+    stream = io.BytesIO(content)
+    try:
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, is_fortran, dtype = readers[np.lib.format.read_magic(stream)](stream)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        flat = np.frombuffer(bytearray(content), dtype, math.prod(shape), stream.tell())
+        return flat.reshape(shape, order="F" if is_fortran else "C")
+    except Exception as error:  # the header is text that Python parses, so there is an error for every way to be wrong
+        raise ConfigurationError(f"{where} is truncated, damaged or no .npy file ({error})") from error
+
+
+def _load(path: Path) -> Any:
+    """Return the array of a .npy file."""
+    try:
+        return np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False))  # mapped: no room is made for what is not there
+    except Exception as error:  # as above
+        raise ConfigurationError(f"{path} is truncated, damaged or no .npy file ({error})") from error
+
+
+def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> Images:
+    if not labelled:
+        files = _image_files(folder)
+        if not files:
+            raise ConfigurationError(f"{folder} has no image files ({', '.join(SUFFIXES)})")
+        return _from_files(files, None, shape)
+    classes = [f for f in sorted(folder.iterdir()) if f.is_dir()]
+    pairs = [(f, c.name) for c in classes for f in _image_files(c)]
+    if empty := [c.name for c in classes if c.name not in {label for _, label in pairs}]:
+        raise ConfigurationError(f"{folder}: the folder of the class {empty[0]!r} has no image files ({', '.join(SUFFIXES)})")
+    if not pairs:
+        raise ConfigurationError(f"{folder} has no sub-folders: it needs one for each class, with its images in it")
+    return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape)
+
+
+def _image_files(folder: Path) -> list[Path]:
+    if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
+        raise ConfigurationError(f"{folder} is a link to a folder that it is in; give images of their own to each class")
+    try:
+        return [f for f in sorted(folder.rglob("*")) if f.suffix.lower() in SUFFIXES]
+    except (OSError, RecursionError) as error:
+        raise ConfigurationError(f"{folder} cannot be searched for image files ({error})") from error
+
+
+def _from_files(files: Sequence[Path], labels: Sequence[str] | None, shape: Sequence[int] | None) -> Images:
+    pillow = _pillow(str(files[0]))
+
+    def read(file: Path) -> Callable[[], Any]:
+        return lambda: pillow.open(regular(file), formats=FORMATS)
+
+    return Images(_pixels([(str(file), read(file)) for file in files], shape), labels, [str(file) for file in files])
+
+
+def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, columns: Sequence[str], class_names: bool) -> Images:
+    data = load_hub(location)
+    pillow = _pillow(location)
+    for column in columns if labelled else columns[:1]:
+        if column not in data.column_names:
+            raise ConfigurationError(
+                f"{location}: no column {column!r}.{nearest(column, data.column_names)} Columns found: {', '.join(data.column_names)}"
+            )
+    names = [f"{location}, row {i}" for i in range(len(data))]
+    if type(data.features[columns[0]]).__name__ == "Image":  # read as other image files are, with the same limits
+        data = data.cast_column(columns[0], type(data.features[columns[0]])(decode=False))
+
+    def read(index: int) -> Callable[[], Any]:
+        def image() -> Any:
+            value = data[index][columns[0]]
+            if not isinstance(value, dict):
+                return value
+            return pillow.open(io.BytesIO(value["bytes"]) if value["bytes"] is not None else regular(value["path"]), formats=FORMATS)
+
+        return image
+
+    pixels = _pixels([(name, read(i)) for i, name in enumerate(names)], shape)
+    if not labelled:
+        return Images(pixels, None, names)
+    labels = list(data[columns[1]])
+    known = getattr(data.features[columns[1]], "names", None)
+    if known and (wrong := [label for label in labels if label not in range(len(known))]):
+        raise ConfigurationError(f"{location}: an image has the label {wrong[0]!r}, which is none of the {len(known)} classes")
+    return Images(pixels, [known[i] for i in labels] if known and class_names else labels, names)
+
+
+def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int] | None) -> Tensor:
+    """Read pillow's images into one tensor [N, C, H, W] uint8."""
+    found = []
+    resizes = shape is not None
+    for name, read in images:
+        try:
+            image = read()
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width} x {image.height} pixels are more than {MAX_PIXELS:,}")
+            if shape is None:
+                shape = [1 if image.mode in ("1", "L", "LA", "I", "I;16", "F") else 3, image.height, image.width]
+            image = image.convert("L" if shape[0] == 1 else "RGB")
+        except Exception as error:  # every format that pillow reads has errors of its own, SyntaxError among them
+            raise ConfigurationError(f"{name} is no image, or damaged ({error})") from error
+        if (image.height, image.width) != tuple(shape[1:]):
+            if not resizes:
+                raise ConfigurationError(
+                    f"{name} has {image.height} x {image.width} pixels, the first image {shape[1]} x {shape[2]}; "
+                    f"to resize all, set image_shape: [{shape[0]}, HEIGHT, WIDTH]"
+                )
+            image = image.resize((shape[2], shape[1]), resample=2)  # bilinear
+        found.append(torch.from_numpy(np.array(image, np.uint8)).view(shape[1], shape[2], shape[0]).permute(2, 0, 1))
+    return torch.stack(found)
+
+
+def _pillow(where: str) -> Any:
+    try:
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise ConfigurationError(f"{where}: image files need the library pillow: pip install pillow. Arrays (.npz) need nothing") from error

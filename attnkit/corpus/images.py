@@ -1,0 +1,28 @@
+"""Images as they are stored."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images as they are stored.
+
+    Attributes:
+        pixels: [N, C, H, W] uint8.
+        labels: The class of each, by name or by number; None without labels.
+        names: What each is called: a path, or an index.
+    """
+
+    pixels: Tensor
+    labels: Sequence[str] | Sequence[int] | None
+    names: Sequence[str]
+
+    def select(self, indices: Sequence[int]) -> "Images":
+        """Return some of the images."""
+        labels: Any = None if self.labels is None else [self.labels[i] for i in indices]
+        return Images(self.pixels[torch.as_tensor(indices)], labels, [self.names[i] for i in indices])

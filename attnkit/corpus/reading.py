@@ -1,0 +1,208 @@
+"""Columns of text out of data files and hub data sets; what is wrong with a file is said with its line number."""
+
+import json
+import math
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from attnkit.corpus.bad_rows import BadRows
+from attnkit.corpus.tables import Column, Row, csv_rows, lines, no_column, tsv_rows
+from attnkit.files import parse_json, read_parquet
+from attnkit.registry import ConfigurationError, nearest
+
+HUB = "hub:"
+
+
+def check(location: str) -> None:
+    """Check that a location can be read, as far as that shows without reading it.
+
+    Raises:
+        ConfigurationError: There is no such file, its suffix is unknown, or a hub location is not `hub:NAME[:CONFIG]:SPLIT`.
+    """
+    if location.startswith(HUB):
+        _hub_parts(location)
+        return
+    path = Path(location)
+    if not path.is_file():
+        beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise ConfigurationError(
+            f"there is no data file {location!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)} "
+            f"For a data set of the hub write 'hub:NAME:SPLIT'"
+        )
+    if path.suffix not in _READERS:
+        raise ConfigurationError(
+            f"{location}: unknown suffix {path.suffix!r}.{nearest(path.suffix, _READERS)} Known: {', '.join(_READERS)}; rename the file"
+        )
+
+
+def read_columns(
+    location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None
+) -> list[tuple[str, ...]]:
+    """Read some columns of a data file, or of a hub data set.
+
+    Args:
+        location: A path, or a hub location.
+        columns: Names, or positions from 0 in a file without a header line.
+        numbers: Those of the columns that may hold numbers too; they come as texts.
+        bad_rows: What is done with rows that cannot be used (default: they are errors).
+
+    Raises:
+        ConfigurationError: As `iterate_columns`; or there are no rows.
+    """
+    texts = list(iterate_columns(location, columns, numbers=numbers, bad_rows=bad_rows))
+    if not texts and bad_rows:
+        raise ConfigurationError(f"{location} has no row that can be used. The first one that was skipped: {bad_rows.first}")
+    if not texts:
+        raise ConfigurationError(f"{location} is empty: it has no examples")
+    return texts
+
+
+def iterate_columns(
+    location: str,
+    columns: Sequence[Column],
+    *,
+    numbers: Collection[Column] = (),
+    bad_rows: BadRows | None = None,
+    streaming: bool = False,
+) -> Iterator[tuple[str, ...]]:
+    """Read some columns of a data file, or of a hub data set, row by row.
+
+    - `.tsv`: cells between tabs, nothing quoted. With a header line that has the names in `columns`; without one the columns are
+      positions, and the names `source` and `target`, or `text` and `label`, stand for 0 and 1.
+    - `.csv`: quoting as in RFC 4180, with cells of at most 16 Mi characters; a header line, or positions.
+    - `.jsonl`: one object per line.
+    - `.parquet`: by pyarrow.
+    - `.txt`: one text per line, so it has one column, whatever its name; blank lines are texts too.
+    - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: by the `datasets` library; NAME may be a folder too.
+
+    Text is UTF-8. Otherwise, blank lines are skipped, and rows of empty cells. A name such as `translation.de` reaches into nested
+    objects.
+
+    A row is bad if it has more or fewer cells than the header (or, without one, than the first row), lacks a column, has null or something
+    other than text there, or is no JSON object, not CSV or not UTF-8.
+
+    Args:
+        location: A path, or a hub location.
+        columns: Names, or positions from 0 in a file without a header line.
+        numbers: Those of the columns that may hold numbers too; they come as texts.
+        bad_rows: What is done with bad rows (default: they are errors).
+        streaming: Whether rows of the hub are read as they come, without a copy of the data set on disk.
+
+    Raises:
+        ConfigurationError: As `check`; or a row is bad, and that is an error; or the header has the name of a column twice; or a quote in
+            a CSV file is not closed, so that the rest of the file would be one cell; or a library is not installed.
+    """
+    check(location)
+    bad = BadRows() if bad_rows is None else bad_rows
+    if location.startswith(HUB):
+        rows = _hub(location, streaming)
+    else:
+        rows = _READERS[Path(location).suffix](location, columns, bad)
+    for where, row in rows:
+        try:
+            texts = tuple(_text(row, column, number=column in numbers) for column in columns)
+        except _Unusable as error:
+            bad.add(where, str(error))
+        else:
+            yield texts
+
+
+class _Unusable(ValueError):
+    """A cell cannot be used."""
+
+
+def _text(row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
+    value: Any = row
+    for key in [column] if column in row or isinstance(column, int) else column.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            raise _Unusable(no_column(column, row))
+        value = value[key]
+    if number and isinstance(value, int | float) and not math.isnan(value):  # NaN is the null of tables of numbers
+        return str(value)
+    if not isinstance(value, str):
+        raise _Unusable(f"column {column!r} must be text, but is {reprlib.repr(value)} ({type(value).__name__})")
+    return value
+
+
+def _jsonl(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
+    for number, line in lines(path, bad):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+        except json.JSONDecodeError as error:
+            bad.add(f"{path}:{number}", f"not JSON ({error.msg} at column {error.colno})")
+            continue
+        except ValueError as error:
+            bad.add(f"{path}:{number}", str(error))
+            continue
+        if isinstance(row, dict):
+            yield f"{path}:{number}", row
+        else:
+            bad.add(f"{path}:{number}", f'must be a JSON object such as {{"source": ...}}, but is {line[:40]!r}')
+
+
+def _txt(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
+    if len(columns) > 1:
+        raise ConfigurationError(f"{path}: a .txt file has one text per line, but columns {list(columns)} are needed; use a .tsv file")
+    return ((f"{path}:{number}", {columns[0]: line}) for number, line in lines(path, bad))
+
+
+def _parquet(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
+    return _numbered(path, read_parquet(path))
+
+
+def _hub(location: str, streaming: bool) -> Iterator[Row]:
+    try:
+        yield from _numbered(location, load_hub(location, streaming=streaming))
+    except ConfigurationError:
+        raise
+    except Exception as error:  # as in load_hub
+        raise ConfigurationError(f"{location}: a row cannot be read: {type(error).__name__}: {error}") from error
+
+
+def load_hub(location: str, *, streaming: bool = False) -> Any:
+    """Return the data set of the `datasets` library at a hub location.
+
+    Raises:
+        ConfigurationError: The library is not installed, or cannot load it.
+    """
+    name, config, split = _hub_parts(location)
+    return ask_hub("load_dataset", location, name, config, split=split, **({"streaming": True} if streaming else {}))
+
+
+def ask_hub(function: str, location: str, *arguments: Any, **options: Any) -> Any:
+    """Return what a function of the `datasets` library says of a location.
+
+    Raises:
+        ConfigurationError: The library is not installed, or fails.
+    """
+    try:
+        library = import_module("datasets")
+    except ImportError as error:
+        raise ConfigurationError(f"{location} needs the library 'datasets': pip install 'attnkit[data]'") from error
+    try:
+        return getattr(library, function)(*arguments, **options)
+    except Exception as error:  # not found, no network, no such split, damaged: the library's errors have no base class in common
+        raise ConfigurationError(f"{location}: cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _hub_parts(location: str) -> tuple[str, str | None, str]:
+    match location.removeprefix(HUB).split(":"):
+        case [name, split] if name and split:
+            return name, None, split
+        case [name, config, split] if name and config and split:
+            return name, config, split
+    raise ConfigurationError(f"{location!r} must be 'hub:NAME:SPLIT' or 'hub:NAME:CONFIG:SPLIT', as in 'hub:wmt16:de-en:train'")
+
+
+def _numbered(location: str, rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    return ((f"{location}, row {number}", row) for number, row in enumerate(rows))
+
+
+_READERS: dict[str, Callable[[str, Sequence[Column], BadRows], Iterator[Row]]] = {
+    ".tsv": tsv_rows, ".csv": csv_rows, ".jsonl": _jsonl, ".parquet": _parquet, ".txt": _txt,
+}  # fmt: skip

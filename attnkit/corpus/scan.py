@@ -1,0 +1,109 @@
+"""SCAN: commands in a small language, and the actions that they stand for."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from typing_extensions import override
+
+from attnkit.corpus.base import Pair, PairCorpus, Part
+from attnkit.registry import ConfigurationError, corpora
+
+Split = Literal["simple", "length", "addprim_jump", "addprim_turn_left"]
+
+_PRIMITIVES: Mapping[str, str] = {"addprim_jump": "jump", "addprim_turn_left": "turn left"}
+
+
+@corpora.register("scan")
+class Scan(PairCorpus):
+    """All 20,910 commands of SCAN and their actions, made from its grammar: a test of generalisation by rules.
+
+    | split | training commands | test commands |
+    |---|---|---|
+    | `simple` | 16,728, at random | 4,182, the others |
+    | `length` | 16,990 with at most 22 actions | 3,920 with 24 to 48 |
+    | `addprim_jump` | 13,203 without `jump`, and `jump` alone 1,467 times (a tenth of all) | 7,706, the others with `jump` |
+    | `addprim_turn_left` | 19,701 without `turn left`, and it alone 2,189 times | 1,208, the others with `turn left` |
+
+    All but `simple` are exactly the published splits. The published random split is a file; ours is a draw of the same sizes, always the
+    same. Validation commands come from the training part (never the repeated one), so they show nothing of what the test asks for.
+
+    Paper: Lake and Baroni 2018, https://arxiv.org/abs/1711.00350
+
+    Args:
+        split: Which commands are for training, and which for testing.
+        validation_commands: This many training commands, drawn at random, are set aside for validation; 0 for none.
+        seed: Of `validation_commands`; the splits do not depend on it.
+
+    Raises:
+        ConfigurationError: `validation_commands` is out of range.
+
+    Example:
+        >>> scan = Scan(split="length")
+        >>> dict(scan.pairs("train"))["jump opposite left and walk thrice"]
+        'I_TURN_LEFT I_TURN_LEFT I_JUMP I_WALK I_WALK I_WALK'
+        >>> len(scan.pairs("test"))
+        3920
+    """
+
+    def __init__(self, *, split: Split = "simple", validation_commands: int = 500, seed: int = 0) -> None:
+        super().__init__()
+        if not 0 <= validation_commands <= 10_000:
+            raise ConfigurationError(f"validation_commands must be from 0 to 10000, but is {validation_commands}")
+        self.split, self.validation_commands, self.seed = split, validation_commands, seed
+
+    @override
+    def has(self, part: Part) -> bool:
+        return part != "validation" or self.validation_commands > 0
+
+    @override
+    def pairs(self, part: Part) -> list[Pair]:
+        train, test = self._split
+        return test if part == "test" else [pair for pair in train if (pair[0] in self._set_aside) == (part == "validation")]
+
+    @cached_property
+    def _split(self) -> tuple[list[Pair], list[Pair]]:
+        """The training pairs, validation included, and the test pairs."""
+        pairs = list(commands().items())
+        primitive = _PRIMITIVES.get(self.split)
+        if primitive is not None:
+            rest = [pair for pair in pairs if f" {primitive} " not in f" {pair[0]} "]
+            composed = [pair for pair in pairs if f" {primitive} " in f" {pair[0]} " and pair[0] != primitive]
+            return rest + [pair for pair in pairs if pair[0] == primitive] * round(len(rest) / 9), composed
+        if self.split == "length":
+            return [pair for pair in pairs if len(pair[1].split()) <= 22], [pair for pair in pairs if len(pair[1].split()) > 22]
+        shuffled = [pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))]
+        return shuffled[:16_728], shuffled[16_728:]
+
+    @cached_property
+    def _set_aside(self) -> frozenset[str]:
+        """The commands of the training part that are for validation."""
+        candidates = [command for command, _ in self._split[0] if command != _PRIMITIVES.get(self.split)]
+        chosen = np.random.default_rng(self.seed).choice(len(candidates), size=self.validation_commands, replace=False)
+        return frozenset(candidates[i] for i in chosen)
+
+
+def commands() -> dict[str, str]:
+    """Return the actions of each command of SCAN's grammar (figures 6 and 7 of the paper).
+
+    Example:
+        >>> commands()["walk left twice after turn opposite right"]
+        'I_TURN_RIGHT I_TURN_RIGHT I_TURN_LEFT I_WALK I_TURN_LEFT I_WALK'
+    """
+    phrases: dict[str, list[str]] = {}
+    for verb in ("walk", "look", "run", "jump", "turn"):
+        actions = [] if verb == "turn" else [f"I_{verb.upper()}"]
+        if actions:
+            phrases[verb] = actions
+        for direction in ("left", "right"):
+            turn = [f"I_TURN_{direction.upper()}"]
+            phrases[f"{verb} {direction}"] = turn + actions
+            phrases[f"{verb} opposite {direction}"] = turn * 2 + actions
+            phrases[f"{verb} around {direction}"] = (turn + actions) * 4
+    twice = {f"{phrase} twice": actions * 2 for phrase, actions in phrases.items()}
+    thrice = {f"{phrase} thrice": actions * 3 for phrase, actions in phrases.items()}
+    sentences = phrases | twice | thrice
+    joined = {f"{x} and {y}": a + b for x, a in sentences.items() for y, b in sentences.items()}
+    swapped = {f"{x} after {y}": b + a for x, a in sentences.items() for y, b in sentences.items()}
+    return {command: " ".join(actions) for command, actions in (sentences | joined | swapped).items()}

@@ -1,0 +1,41 @@
+"""Parts of the training rows set aside for validation and test."""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from attnkit.registry import ConfigurationError
+
+
+def set_aside(keys: Sequence[Hashable], *, validation: float, test: float, seed: int, what: str) -> tuple[list[int], list[int], list[int]]:
+    """Choose which rows are for training, validation and test: all with the same key are in the same part.
+
+    Args:
+        keys: One for each row.
+        validation: The part of the distinct keys that is for validation, from 0 to 1.
+        test: The part that is for test; both together are below 1.
+        seed: Of the choice.
+        what: The keys in words, for the message.
+
+    Returns:
+        The indices of the three parts, in order.
+
+    Raises:
+        ConfigurationError: A part that was asked for would be empty.
+
+    Example:
+        >>> set_aside(["a", "b", "a", "c"], validation=0.4, test=0.0, seed=0, what="distinct words")
+        ([0, 1, 2], [3], [])
+    """
+    distinct = list(dict.fromkeys(keys))
+    counts = {"validation_fraction": (validation, round(validation * len(distinct))), "test_fraction": (test, round(test * len(distinct)))}
+    total = sum(count for _, count in counts.values())
+    for name, (fraction, count) in counts.items():
+        if fraction > 0 and not 0 < count <= total < len(distinct):
+            raise ConfigurationError(f"{name}={fraction} of {len(distinct)} {what} is {count}: every part must have some")
+    chosen = np.random.default_rng(seed).choice(len(distinct), size=total, replace=False)
+    part_of = {distinct[i]: 1 if place < counts["validation_fraction"][1] else 2 for place, i in enumerate(chosen)}
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for i, key in enumerate(keys):
+        parts[part_of.get(key, 0)].append(i)
+    return parts

@@ -1,0 +1,153 @@
+"""Tables in text files, TSV and CSV: lines, their cells, and the column that each cell belongs to."""
+
+import codecs
+import csv
+import reprlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from threading import Lock
+from typing import Any
+
+from attnkit.corpus.bad_rows import BadRows
+from attnkit.registry import ConfigurationError, nearest
+
+LONGEST_CELL = 16 * 2**20  # characters of a cell in CSV
+DEFAULT_COLUMNS = (("source", "target"), ("text", "label"))  # of a TSV file without a header line
+
+Column = str | int
+Row = tuple[str, Mapping[Any, Any]]  # where it is, for messages, and its cells by column
+
+_QUOTES = 'A quote that belongs to the text is written "", and the whole cell is put in quotes'
+_limit = Lock()
+
+
+def lines(path: str, bad: BadRows) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text file with their numbers, without line ends and without a byte order mark; one that is not UTF-8 is bad."""
+    for number, line, fault in _decoded(path):
+        if fault is None:
+            yield number, line
+        else:
+            bad.add(f"{path}:{number}", fault)
+
+
+def tsv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
+    """Yield the rows of a TSV file; see `reading.iterate_columns`."""
+    unnamed = next((names for names in DEFAULT_COLUMNS if set(columns) <= set(names)), None)
+    cells = ((number, line.split("\t")) for number, line in lines(path, bad))
+    return _table(path, columns, cells, bad, unnamed=unnamed, hint="no cell can contain a tab: write such a table as .csv or .jsonl")
+
+
+def csv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
+    """Yield the rows of a CSV file; see `reading.iterate_columns`."""
+    return _table(path, columns, _csv_cells(path, bad), bad, unnamed=None, hint='a cell with a comma in it must be in "quotes"')
+
+
+def no_column(column: Column, found: Iterable[Column], hint: str = "") -> str:
+    """Return the message that a column is missing among those that were found."""
+    found = list(found)
+    near = nearest(str(column), map(str, found))
+    return f"no column {column!r}.{near} Columns found: {', '.join(map(reprlib.repr, found)) or 'none'}.{hint}"
+
+
+def _decoded(path: str) -> Iterator[tuple[int, str, str | None]]:
+    """Yield each line with its number, and what is wrong with its bytes."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            try:
+                yield number, line.decode().rstrip("\r\n"), None
+            except UnicodeDecodeError as error:
+                fault = (
+                    f"not UTF-8 (byte 0x{line[error.start]:02x} at column {error.start + 1}); "
+                    f"convert the file, as with: iconv -f ENCODING -t UTF-8"
+                )
+                yield number, line.decode(errors="surrogateescape").rstrip("\r\n"), fault
+
+
+def _csv_cells(path: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each row, and the number of the line in which it begins."""
+    row: list[tuple[int, str, str | None]] = []  # the lines of the row that is being read
+
+    def fed() -> Iterator[str]:
+        for line in _decoded(path):
+            row.append(line)
+            yield f"{line[1]}\n"
+
+    reader = csv.reader(fed(), strict=True)
+    while True:
+        row.clear()
+        try:
+            with _cells_up_to(LONGEST_CELL):
+                cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if len(row) > 1 or "field limit" in str(error) or "end of data" in str(error):  # how much of it is one row, nobody knows
+                raise ConfigurationError(_endless(path, error, row[0][0], [line for _, line, _ in row])) from error
+            reason = "a carriage return outside of quotes" if "new-line character" in str(error) else str(error)
+            bad.add(f"{path}:{row[0][0]}", f"not CSV ({reason})")
+            continue
+        if faults := [(number, fault) for number, _, fault in row if fault is not None]:
+            bad.add(f"{path}:{faults[0][0]}", faults[0][1])
+        else:
+            yield row[0][0], cells
+
+
+def _endless(path: str, error: csv.Error, first: int, lines: Sequence[str]) -> str:
+    """Return the message about a row from the line `first` on, of which nobody knows where it ends."""
+    last = first + len(lines) - 1
+    with _cells_up_to(sys.maxsize):
+        cells = next(csv.reader(f"{line}\n" for line in lines))
+    ends, is_long = "end of data" in str(error), any(len(cell) > LONGEST_CELL for cell in cells)
+    if is_long and len(lines) == 1:
+        return f"{path}:{first}: a cell of more than {LONGEST_CELL:,} characters, which is the limit"
+    if not ends and not is_long:
+        return f"{path}:{first}: not CSV: a row from this line to line {last} ends in a cell with text after its closing quote. {_QUOTES}"
+    opened = last + 1 - cells[-1].count("\n")  # one line break for each line of the cell
+    where = "" if ends else f" within {LONGEST_CELL:,} characters, which is the limit"
+    return f"{path}:{opened}: a quote opens in this line, and none closes it{where}. {_QUOTES}"
+
+
+@contextmanager
+def _cells_up_to(characters: int) -> Iterator[None]:
+    """Let the csv module read cells of this size. Its limit belongs to the whole process, so it is put back at once."""
+    with _limit:
+        before = csv.field_size_limit(characters)
+        try:
+            yield
+        finally:
+            csv.field_size_limit(before)
+
+
+def _table(
+    path: str, columns: Sequence[Column], rows: Iterator[tuple[int, list[str]]], bad: BadRows, *, unnamed: Sequence[str] | None, hint: str
+) -> Iterator[Row]:
+    """Name the cells of each row: by the header line if there is one, else by `unnamed`, else by position. Blank rows are left out."""
+    rows = ((number, cells) for number, cells in rows if any(map(str.strip, cells)))
+    first = next(rows, None)
+    if first is None:
+        return
+    number, cells = first
+    width = len(cells)
+    header: Sequence[Column]
+    if any(column in cells for column in columns):
+        header, model = cells, "the header"
+        if twice := [column for column in columns if cells.count(str(column)) > 1]:
+            raise ConfigurationError(f"{path}:{number}: several columns are called {twice[0]!r}: rename all but the one to be read")
+    else:
+        header, model = (unnamed or range(width))[:width], f"line {number}"
+        rows = chain([first], rows)
+    if missing := [column for column in columns if column not in header]:
+        raise ConfigurationError(
+            f"{path}:{number}: {no_column(missing[0], cells, hint=' Without a header line, columns are positions from 0.')}"
+        )
+    for number, cells in rows:
+        where = f"{path}:{number}"
+        if len(cells) == width:
+            yield where, dict(zip(header, cells, strict=False))
+        else:
+            counted = f"{len(cells)} cell{'s' * (len(cells) != 1)}, but {model} has {width}: {', '.join(map(reprlib.repr, cells[:8]))}"
+            bad.add(where, f"{counted} ({hint})" if len(cells) > width else counted)

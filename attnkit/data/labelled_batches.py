@@ -1,0 +1,65 @@
+"""Batches of texts with labels."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from attnkit.data.batching import BatchedExamples, Sequences
+from attnkit.data.loading import Share
+
+
+class LabelledBatch(TypedDict, total=False):
+    """A batch of texts, with labels if all texts of the part have one, and with the texts themselves except in training.
+
+    A filler (`attnkit.data.loading.Share`) has tokens, but no label and no text.
+    """
+
+    example: Tensor  # [B] int64: the index of each text; -1 for a filler
+    tokens: Tensor  # [B, T] int64: bos, tokens, eos, padding
+    label: Tensor  # [B]: int64, the class, or float32, a number; [0] for a filler
+    text: list[str]
+
+
+class LabelledExamples(BatchedExamples):
+    """Encoded texts and their labels.
+
+    Args:
+        tokens: The texts.
+        labels: The label of each: int64 classes, or float32 numbers [N]; `None`: there are none.
+        texts: The text of each example; `None` in training, where batches are tensors only.
+
+    Example:
+        >>> examples = LabelledExamples(tokens=Sequences([[1, 5, 2], [1, 2]]), labels=torch.tensor([1, 0]), texts=None)
+        >>> examples[Share(batch=[1, 0])]["label"]
+        tensor([0, 1])
+    """
+
+    unit = "{} tokens"
+
+    def __init__(self, *, tokens: Sequences, labels: Tensor | None, texts: Sequence[str] | None) -> None:
+        self.tokens = tokens
+        self.labels = labels
+        self.texts = texts
+        self.lengths = (tokens.lengths, np.zeros_like(tokens.lengths))
+
+    @override
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @override
+    def text(self, index: int) -> str | None:
+        return self.texts[index] if self.texts else None
+
+    def __getitem__(self, share: Share) -> LabelledBatch:
+        indices, (length, _) = share.rows, self.longest(share)
+        batch: LabelledBatch = {"example": share.example(indices), "tokens": self.tokens.padded(indices, length)}
+        answered = indices[:0] if share.is_filler else indices
+        if self.labels is not None:
+            batch["label"] = self.labels[torch.as_tensor(answered, dtype=torch.int64)]
+        if self.texts is not None:
+            batch["text"] = [self.texts[i] for i in answered]
+        return batch

@@ -1,0 +1,124 @@
+"""What framings of running text have in common."""
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import islice
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from attnkit.corpus.base import Part, TextCorpus
+from attnkit.data.base import PARTS, Framing, require_at_least
+from attnkit.data.cache import cached, fingerprint, trained
+from attnkit.data.packing import PackedText, Piece, pieces
+from attnkit.data.summary import Summary, counted
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, tokenizers
+from attnkit.tokenizer import Tokenizer
+
+SAMPLE = 50_000_000  # characters that a tokenizer is trained on, at the most
+
+
+class RunningText(Framing):
+    """What framings of running text have in common: one tokenizer, and the text as one long row of ids.
+
+    Attributes:
+        image_shape: None: these are no images.
+
+    Raises:
+        ConfigurationError: The corpus has no text, or a number is out of range.
+    """
+
+    takes: ClassVar = TextCorpus
+    corpus: TextCorpus
+    image_shape: ClassVar[None] = None
+    unknown_note: ClassVar[str] = ", which cost no bits: bits per character look better than they are"
+
+    def __init__(
+        self,
+        *,
+        corpus: CorpusSpec,
+        predict: str | None,
+        tokenizer: TokenizerSpec,
+        context: int,
+        batch_tokens: int,
+        seed: int,
+        num_workers: int,
+    ) -> None:
+        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
+        require_at_least(1, context=context)
+        self.context, self.batch_tokens = context, batch_tokens
+        self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
+        self._packed: dict[Part, PackedText] = {}
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The trained tokenizer."""
+        return trained(self._tokenizer, self._sample)
+
+    @property
+    def tokenizer_spec(self) -> dict[str, Any]:
+        """Plain data that rebuilds the trained tokenizer."""
+        return self.tokenizer.spec
+
+    def pieces(self, part: Part) -> Iterator[Piece]:
+        """Yield a part of the text, piece by piece, the same at each call.
+
+        Raises:
+            ConfigurationError: There is no text.
+        """
+        empty = True
+        for document in self.corpus.documents(part):
+            for piece in pieces(document):
+                yield piece
+                empty = False
+        if empty:
+            bad = self.corpus.bad_rows[part]
+            skipped = f". The first row that was skipped: {bad.first}" if bad else ""
+            raise ConfigurationError(f"the {part} text is empty: there is nothing but white space in it{skipped}")
+
+    def packed(self, part: Part) -> PackedText:
+        """Return a part of the text as token ids: encoded once, and found in the cache after that.
+
+        Raises:
+            ConfigurationError: There is no text.
+        """
+        if part not in self._packed:
+            tokenizer = self.tokenizer
+            text = cached(
+                "packed",
+                [tokenizer.spec, fingerprint(f"{piece.ends:d}{piece.text}" for piece in self.pieces(part))],
+                write=lambda folder: PackedText.write(folder, self.pieces(part), tokenizer),
+                read=lambda folder: PackedText(folder, len(tokenizer)).checked(),
+            )
+            self._packed[part] = text
+            self.summaries.say(self._summary(part, text))
+        return self._packed[part]
+
+    def _summary(self, part: Part, text: PackedText) -> Summary:
+        documents = text.count(Tokenizer.eos_id) - 1
+        tokens = len(text) - documents
+        summary = Summary(part, f"{counted(tokens, 'token')} in {counted(documents, 'document')}")
+        summary.tokens, summary.unknown = tokens, text.count(Tokenizer.unk_id)
+        summary.unknown_note = "" if part == "train" else self.unknown_note
+        return summary
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer_spec}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.tokenizer = tokenizers.build(state_dict["tokenizer"])
+        self._packed = {}
+
+    @override
+    def prepare_data(self) -> None:
+        """Encode what is needed, in one process; the others find it in the cache."""
+        for part in PARTS.get(self.trainer.state.fn or "", ()) if self.trainer else ():
+            if self.corpus.has(part):
+                self.packed(part)
+
+    def _sample(self) -> Iterator[str]:
+        step = max(1, math.ceil(sum(len(piece.text) for piece in self.pieces("train")) / SAMPLE))
+        return (piece.text for piece in islice(self.pieces("train"), 0, None, step))

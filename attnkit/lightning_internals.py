@@ -1,0 +1,182 @@
+"""Everything that attnkit needs of Lightning's private state. `tests/test_lightning_internals.py` fails if an upgrade changes any of it.
+
+Lightning saves a checkpoint at several points of a step (before and after validation, before and after the end of an epoch), and guesses
+on resuming, from its counters, which one it was. `settle` makes checkpoints of all these points say the same: so many batches of an epoch
+are done, or none.
+"""
+
+import csv
+import subprocess
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightning.fabric.loggers.logger import rank_zero_experiment
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies.launchers import subprocess_script
+from lightning.pytorch.trainer.connectors import checkpoint_connector
+from typing_extensions import override
+
+from attnkit.files import atomic
+
+METRICS = ExperimentWriter.NAME_METRICS_FILE
+
+
+class Progress(NamedTuple):
+    """Where a saved state of the fit loop is.
+
+    Attributes:
+        epochs: Complete epochs.
+        batches: Complete batches of the epoch that has begun.
+        is_within_step: Whether it is between two micro-batches of an optimizer step.
+    """
+
+    epochs: int
+    batches: int
+    is_within_step: bool
+
+
+def settle(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
+    """Rewrite the fit loop's state in a checkpoint of `trainer` as it is between two batches, or before an epoch; return where that is."""
+    fit_loop = checkpoint["loops"]["fit_loop"]
+    epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
+    done = ("ready", "started", "completed")
+    if epoch["current"]["processed"] == epoch["current"]["started"] or batch["current"]["processed"] == 0:  # no epoch has begun
+        for counts in (epoch["total"], epoch["current"]):
+            counts |= dict.fromkeys(done, counts["processed"])
+        batch["current"] |= dict.fromkeys(batch["current"], 0)
+        batch["is_last_batch"] = False
+    if batch["current"]["ready"] > batch["current"]["processed"]:
+        batch["is_last_batch"] = False  # it has been fetched, but is not done
+    for counts in (batch["total"], batch["current"]):  # the next batch may have been fetched, and the hooks of this one may have begun
+        counts |= dict.fromkeys(done, counts["processed"])
+    fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = trainer.global_step
+    batches = batch["current"]["processed"]
+    is_within_step = batches % trainer.accumulate_grad_batches != 0 and not batch["is_last_batch"]
+    return Progress(epoch["current"]["processed"], batches, is_within_step)
+
+
+def is_restoring(error: BaseException) -> bool:
+    """Return whether an error was raised while Lightning restored the state in a checkpoint."""
+    return any(frame.f_code.co_filename == checkpoint_connector.__file__ for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def is_resuming(trainer: Trainer) -> bool:
+    """Return whether the fit that starts continues from a checkpoint."""
+    return bool(trainer.fit_loop.is_resuming)
+
+
+def batches_done(trainer: Trainer) -> int:
+    """Return how many batches of the epoch that starts the checkpoint has done."""
+    loop = trainer.fit_loop.epoch_loop
+    return int(loop.batch_progress.current.completed) if loop.restarting else 0
+
+
+def restart_epoch(trainer: Trainer) -> None:
+    """Fetch the data of the epoch that starts anew, now that samplers know which batches are done.
+
+    (Lightning fetches before it has read the checkpoint, and workers prefetch at once.)
+    """
+    loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+    assert fetcher is not None
+    iter(fetcher)
+    if not loop.restarting:
+        return
+    done = batches_done(trainer)
+    if done == 0:
+        loop.restarting = False  # given max_steps, Lightning takes every run for one that stopped within an epoch
+        return
+    if done >= trainer.num_training_batches:
+        fetcher.done = True  # only the end of the epoch is left
+    if not loop._should_accumulate() and loop._should_check_val_fx(fetcher):
+        loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation that was before the checkpoint
+
+
+def is_accumulating(trainer: Trainer) -> bool:
+    """Return whether the current batch is not the last micro-batch of its optimizer step."""
+    return bool(trainer.fit_loop.epoch_loop._should_accumulate())
+
+
+def trainer_of(module: LightningModule) -> Trainer | None:
+    """Return the trainer of a module; None if it has none, for which `module.trainer` raises."""
+    return module._trainer
+
+
+def set_data_parallel_size(strategy: ModelParallelStrategy, size: int) -> None:
+    """Set over how many processes a strategy shards the parameters, when their number is known but the strategy is not set up."""
+    strategy._data_parallel_size = size
+
+
+@contextmanager
+def observing_processes(observe: Callable[[Sequence["subprocess.Popen[bytes]"]], None]) -> Iterator[None]:
+    """Let `observe` have the processes that Lightning launches in the `with` block.
+
+    (Lightning's own observer kills this process without a message when one of them dies.)
+    """
+    launcher: Any = subprocess_script
+    before, launcher._launch_process_observer = launcher._launch_process_observer, observe
+    try:
+        yield
+    finally:
+        launcher._launch_process_observer = before
+
+
+class Writer(ExperimentWriter):
+    """Writes `metrics.csv`, and appends to an existing one. A kill at any moment costs at most the row that is being written.
+
+    Attributes:
+        rows: The number of rows in the file.
+    """
+
+    rows = 0
+
+    @override
+    def _check_log_dir_exists(self) -> None:
+        path = Path(self.metrics_file_path)
+        if path.exists():
+            self.metrics_keys, rows = read_rows(path)
+            self.rows = len(rows)
+
+    @override
+    def save(self) -> None:
+        self.rows += len(self.metrics)
+        super().save()
+
+    @override
+    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
+        path = Path(self.metrics_file_path)
+        write_rows(path, fieldnames, read_rows(path)[1])
+
+
+class RunLogger(CSVLogger):
+    """Lightning's CSVLogger, but it continues the file of a resumed run."""
+
+    @property
+    @rank_zero_experiment
+    @override
+    def experiment(self) -> Writer:
+        """The writer of the file."""
+        if self._experiment is None:
+            self._experiment = Writer(log_dir=self.log_dir)
+        assert isinstance(self._experiment, Writer)
+        return self._experiment
+
+
+def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Return the names of the columns and the rows of a CSV file."""
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        return list(reader.fieldnames or ()), list(reader)
+
+
+def write_rows(path: Path, names: list[str], rows: list[dict[str, str]]) -> None:
+    """Write a CSV file, whole or not at all."""
+    with atomic(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=names)
+        writer.writeheader()
+        writer.writerows(rows)

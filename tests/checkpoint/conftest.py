@@ -1,0 +1,5 @@
+"""Checkpoints are tested on the tiny task of the tests of tasks."""
+
+from tests.task.conftest import fit, make_batch, make_task, one_thread, rng, words
+
+__all__ = ["fit", "make_batch", "make_task", "one_thread", "rng", "words"]

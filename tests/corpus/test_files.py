@@ -1,0 +1,83 @@
+"""Your own files, and the hub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit import ConfigurationError
+from attnkit.corpus.files import Files
+
+
+def table(path: Path, rows: list[tuple[str, str]]) -> str:
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in rows))
+    return str(path)
+
+
+def test_rows_of_several_files_are_in_their_order(tmp_path: Path) -> None:
+    for name in "ba":
+        table(tmp_path / f"{name}.tsv", [(name, "1"), (name, "2")])
+    assert Files(train=str(tmp_path / "*.tsv")).pairs("train") == [("a", "1"), ("a", "2"), ("b", "1"), ("b", "2")]
+    assert Files(train=[str(tmp_path / f"{name}.tsv") for name in "ba"], max_rows=1).pairs("train") == [("b", "1"), ("a", "1")]
+
+
+def test_a_target_that_is_a_number_is_no_text_but_a_label_may_be_one(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": "x", "b": 1}\n')
+    files = Files(train=str(tmp_path / "a.jsonl"), columns=["a", "b"])
+    assert files.labelled("train") == [("x", "1")]
+    with pytest.raises(ConfigurationError, match="column 'b' must be text, but is 1"):
+        files.pairs("train")
+    with pytest.raises(ConfigurationError, match=r"columns must name the text and the label, but is \['a'\]"):
+        Files(train=str(tmp_path / "a.jsonl"), columns=["a"]).labelled("train")
+
+
+def test_training_rows_are_cut_into_three_parts_without_a_common_source(tmp_path: Path) -> None:
+    rows = [(f"s{i // 2}", f"t{i}") for i in range(80)]
+    files = Files(train=table(tmp_path / "a.tsv", rows), validation_fraction=0.25, test_fraction=0.1, seed=4)
+    parts = [files.pairs(part) for part in ("train", "validation", "test")]
+    assert [len(part) for part in parts] == [52, 20, 8]
+    assert sorted(row for part in parts for row in part) == sorted(rows)
+    assert len({source for part in parts for source in {s for s, _ in part}}) == sum(len({s for s, _ in part}) for part in parts)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that the library takes for a data set with two splits."""
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for split, count in (("train", 9), ("test", 3)):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps({"text": f"{split} {i}", "label": "x"}) + "\n" for i in range(count)))
+    return folder
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_splits_of_the_hub_are_the_parts(folder: Path, streaming: bool) -> None:
+    hub = Files(hub=str(folder), streaming=streaming)
+    assert [hub.has("train"), hub.has("validation"), hub.has("test")] == [True, False, True]
+    assert hub.labelled("test") == [(f"test {i}", "x") for i in range(3)]
+    assert ["".join(document) for document in hub.documents("train")] == [f"train {i}" for i in range(9)]
+    assert len(Files(hub=str(folder), max_rows=4, streaming=streaming).labelled("train")) == 4
+    own = table(folder / "own.tsv", [("a", "x")])
+    assert Files(hub=str(folder), validation=own).labelled("validation") == [("a", "x")]
+    assert len(Files(hub=str(folder), validation_fraction=1 / 3, streaming=streaming).labelled("validation")) == 3
+
+
+def test_streaming_is_asked_of_the_library(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    asked: list[dict[str, Any]] = []
+    load = datasets.load_dataset
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **options: asked.append(options) or load(*a, **options))
+    Files(hub=str(folder), streaming=True).labelled("test")
+    Files(hub=str(folder)).labelled("test")
+    assert asked == [{"split": "test", "streaming": True}, {"split": "test"}]
+
+
+def test_a_row_of_the_hub_that_cannot_be_used_is_named(folder: Path) -> None:
+    (folder / "test.jsonl").write_text('{"text": null, "label": "x"}\n{"text": "a", "label": "y"}\n')
+    with pytest.raises(ConfigurationError, match=r"mine:test, row 0: column 'text' must be text, but is None .*on_bad_rows: skip"):
+        Files(hub=str(folder)).labelled("test")
+    assert Files(hub=str(folder), on_bad_rows="skip").labelled("test") == [("a", "y")]

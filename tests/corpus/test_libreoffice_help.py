@@ -1,0 +1,91 @@
+import unicodedata
+from pathlib import Path
+
+import pytest
+from samples import libreoffice_help
+
+from attnkit import ConfigurationError
+from attnkit.corpus.libreoffice_help import Language, LibreOfficeHelp, paragraphs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("packages")
+    libreoffice_help.write(root)
+    return str(root)
+
+
+def all_pairs(data: LibreOfficeHelp) -> list[tuple[str, str]]:
+    return [*data.pairs("train"), *data.pairs("validation"), *data.pairs("test")]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("en", "ko", ("The table beside the chart", "차트 옆에 있는 표")),
+        ("ko", "en", ("표 앞에 차트 넣기.", "Puts the table in front of the chart.")),
+        ("de", "en", ("Stellt die Tabelle vor die Grafik.", "Puts the table in front of the chart.")),
+    ],
+)
+def test_paragraphs_with_the_same_id_are_pairs_in_either_direction(
+    folder: str, source: Language, target: Language, expected: tuple[str, str]
+) -> None:
+    assert expected in all_pairs(LibreOfficeHelp(source=source, target=target, folder=folder))
+
+
+def test_of_several_variants_the_last_one_is_read_and_a_line_break_is_a_space(folder: str) -> None:
+    pairs = dict(all_pairs(LibreOfficeHelp(folder=folder)))
+    assert pairs["Hold Control and drag the table over the chart. Then let go."] == (
+        "컨트롤 키를 누르고 표 끌어서 차트 위에 놓습니다. 그리고 놓습니다."
+    )
+    assert not [text for text in pairs if "Command" in text]
+
+
+def test_untranslated_paragraphs_code_numbers_and_those_without_an_id_are_left_out(folder: str) -> None:
+    for target in ("ko", "de"):
+        texts = [text for pair in all_pairs(LibreOfficeHelp(target=target, folder=folder)) for text in pair]
+        for start in ("Nobody", "Print", "1", "No id", "Help"):
+            assert not [text for text in texts if text.startswith(start)]
+
+
+def test_no_text_of_validation_or_test_is_in_another_part(folder: str) -> None:
+    data = LibreOfficeHelp(folder=folder)
+    parts = [{text for pair in data.pairs(part) for text in pair} for part in ("train", "validation", "test")]
+    assert all(parts)
+    assert not parts[0] & parts[1]
+    assert not parts[0] & parts[2]
+    assert not parts[1] & parts[2]
+    everything = all_pairs(data)
+    assert len(set(everything)) == len(everything)
+    assert [en for en, _ in data.pairs("train")].count("This one is the same on each page.") == 1
+
+
+def test_no_page_is_in_two_parts(folder: str) -> None:
+    """Three paragraphs of each page are its own, and stay together; no other page has the same two things in this order."""
+    data = LibreOfficeHelp(folder=folder)
+    for part in ("train", "validation", "test"):
+        own = [en for en, _ in data.pairs(part) if not en.startswith("This")]
+        headings = [en for en in own if en.startswith("The ")]
+        assert len(own) == 3 * len(headings)
+
+
+def test_korean_is_composed_whatever_the_page_has() -> None:
+    decomposed = unicodedata.normalize("NFD", "표 앞에 차트 넣기")
+    assert len(decomposed) > 10
+    assert paragraphs(f'<p id="a">{decomposed}</p>') == {"a": "표 앞에 차트 넣기"}
+
+
+def test_a_variant_without_alternatives_stays_in_its_text() -> None:
+    switch = '<span class="switchinline"><span hidden="true">only <span>one</span></span></span>'
+    assert paragraphs(f'<p id="a">x &amp; y {switch} end</p><span hidden="true">z</span>') == {"a": "x & y only one end"}
+
+
+@pytest.mark.parametrize(("source", "target"), [("en", "en"), ("ko", "de")])
+def test_one_of_the_languages_has_to_be_english(source: Language, target: Language) -> None:
+    with pytest.raises(ConfigurationError, match="set one of them to en, and the other to ko or de"):
+        LibreOfficeHelp(source=source, target=target)
+
+
+def test_without_the_packages_the_error_says_how_to_get_them(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="apt-get download libreoffice-help-en-us && dpkg-deb -x libreoffice-help-en-us_"):
+        LibreOfficeHelp(folder=str(tmp_path)).check("train")

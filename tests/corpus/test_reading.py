@@ -1,0 +1,256 @@
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnkit import ConfigurationError
+from attnkit.corpus import tables
+from attnkit.corpus.bad_rows import BadRows
+from attnkit.corpus.reading import read_columns
+
+PAIRS = [("a b", "A"), ('c, "d"', "å 한"), ("", "E")]
+COLUMNS = ("source", "target")
+
+
+def write(path: Path, text: str | bytes) -> str:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def refusal(location: str, *columns: str | int) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        read_columns(location, columns or COLUMNS)
+    return str(refused.value)
+
+
+def test_tsv_with_a_header_finds_columns_by_name(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "id\ttarget\tsource\n" + "".join(f"7\t{t}\t{s}\n" for s, t in PAIRS))
+    assert read_columns(path, COLUMNS) == PAIRS
+
+
+def test_tsv_without_a_header_has_the_source_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "".join(f"{s}\t{t}\tmore\n" for s, t in PAIRS))
+    assert read_columns(path, COLUMNS) == PAIRS
+    assert read_columns(path, ["source"]) == [(s,) for s, _ in PAIRS]
+    assert read_columns(path, [1, 0]) == [(t, s) for s, t in PAIRS]
+
+
+def test_tsv_takes_windows_line_ends_a_byte_order_mark_and_blank_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "\ufeffsource\ttarget\r\n\r\na\tA\r\n\r\n")
+    assert read_columns(path, COLUMNS) == [("a", "A")]
+
+
+def test_csv_is_quoted_and_may_span_lines(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'source,target\n"a, b","say ""A""\nagain"\nc,C\n')
+    assert read_columns(path, COLUMNS) == [("a, b", 'say "A"\nagain'), ("c", "C")]
+    assert read_columns(path, [1])[0] == ("target",)
+
+
+def test_jsonl_and_parquet_reach_into_objects(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    rows = [{"translation": {"en": s, "ko": t}} for s, t in PAIRS]
+    jsonl = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for location in (jsonl, str(tmp_path / "a.parquet")):
+        assert read_columns(location, ["translation.en", "translation.ko"]) == PAIRS
+    assert "row 0: no column 'translation.de'" in refusal(str(tmp_path / "a.parquet"), "translation.de")
+
+
+def test_txt_has_one_text_per_line_blank_ones_too(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "a b\n\nc\td")
+    assert read_columns(path, ["source"]) == [("a b",), ("",), ("c\td",)]
+    assert "one text per line" in refusal(path)
+
+
+def test_a_hub_name_goes_to_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine" / "train.jsonl", "".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in PAIRS))
+    location = f"hub:{tmp_path / 'mine'}:train"
+    assert read_columns(location, COLUMNS) == PAIRS
+    assert "no column 'sauce'. Did you mean 'source'?" in refusal(location, "sauce")
+    assert "cannot be loaded" in refusal(f"hub:{tmp_path / 'mine'}:absent")
+
+
+@pytest.mark.parametrize("location", ["hub:", "hub:name", "hub:a:b:c:d", "hub::train"])
+def test_a_hub_location_needs_a_name_and_a_split(location: str) -> None:
+    assert "must be 'hub:NAME:SPLIT'" in refusal(location)
+
+
+@pytest.mark.parametrize(("location", "library"), [("hub:wmt16:de-en:train", "datasets"), ("a.parquet", "pyarrow")])
+def test_a_library_that_is_not_installed_is_named(location: str, library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (library, "pyarrow.parquet"):
+        monkeypatch.setitem(sys.modules, module, None)  # as Python marks what cannot be imported
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.parquet", "")
+    assert f"{location} needs the library '{library}': pip install 'attnkit[data]'" in refusal(location)
+
+
+def test_a_missing_file_is_named_with_its_nearest_neighbour(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", "a\tA")
+    message = refusal(str(tmp_path / "trian.tsv"))
+    assert "there is no data file" in message
+    assert f"(looked in {tmp_path}). Did you mean 'train.tsv'?" in message
+
+
+def test_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
+    message = refusal(write(tmp_path / "a.tsvv", "a\tA"))
+    assert "unknown suffix '.tsvv'. Did you mean '.tsv'? Known: .tsv, .csv, .jsonl, .parquet, .txt" in message
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_an_empty_file_is_named(name: str, content: str, tmp_path: Path) -> None:
+    assert f"{name} is empty: it has no examples" in refusal(write(tmp_path / name, content))
+
+
+def test_a_header_alone_is_empty(tmp_path: Path) -> None:
+    assert "is empty" in refusal(write(tmp_path / "a.tsv", "source\ttarget\n"))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.txt"])
+def test_a_line_that_is_not_utf8_is_named_with_its_number(name: str, tmp_path: Path) -> None:
+    good = {"a.tsv": "a\tA", "a.csv": "source,target", "a.jsonl": '{"source": "", "target": ""}', "a.txt": "a"}[name]
+    path = write(tmp_path / name, f"{good}\n{good}\n".encode() + b"caf\xe9\n")
+    message = refusal(path, *COLUMNS[: 1 if name == "a.txt" else 2])
+    assert f"{path}:3: not UTF-8 (byte 0xe9 at column 4)" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "reason"),
+    [
+        ("a.tsv", "a\tA\nb\n", 2, "1 cell, but line 1 has 2: 'b'"),
+        ("a.tsv", "source\tid\ttarget\n\na\t1\tA\nb\t2\n", 4, "2 cells, but the header has 3: 'b', '2'"),
+        ("a.tsv", "a\tA\nb\tB\tC\n", 2, "3 cells, but line 1 has 2: 'b', 'B', 'C' (no cell can contain a tab"),
+        ("a.csv", "source,target\na,A\nb\n", 3, "1 cell, but the header has 2: 'b'"),
+        ("a.csv", "source,target\nHello, world,Bonjour\n", 2, "3 cells, but the header has 2: 'Hello', ' world', 'Bonjour' (a cell with a"),
+        ("a.csv", 'source,target\n"a\nb",A\nc\n', 4, "1 cell, but the header has 2: 'c'"),
+        ("a.csv", 'source,target\na,A\nb,"B"B\n', 3, "not CSV (',' expected after"),
+        ("a.csv", "source,target\na,A\rb,B\n", 2, "not CSV (a carriage return outside of quotes)"),
+        ("a.jsonl", '{"source": "a", "target": "A"}\n{"source": "b"}\n', 2, "no column 'target'. Columns found: 'source'."),
+        ("a.jsonl", '{"source": "a", "target": null}\n', 1, "column 'target' must be text, but is None (NoneType)"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_an_error_with_file_and_line(name: str, content: str, line: int, reason: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name, content)
+    assert refusal(path).startswith(f"{path}:{line}: {reason}")
+    with pytest.raises(ConfigurationError, match="Correct the row, or leave such rows out with on_bad_rows: skip"):
+        read_columns(path, COLUMNS, bad_rows=BadRows("error"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "used", "skipped", "first"),
+    [
+        ("a.csv", b"source,target\nHello, world,Bonjour\na,A\nb\n,,,\n\xff,X\n", [("a", "A")], 3, "a.csv:2: 3 cells"),
+        ("a.csv", b'source,target\n"a\n\xff",A\nb,B\n', [("b", "B")], 1, "a.csv:3: not UTF-8"),
+        ("a.tsv", b"source\ttarget\na\tA\nb\nc\tC\tD\n\t\n\xff\tX\n", [("a", "A")], 3, "a.tsv:3: 1 cell"),
+        ("a.jsonl", b'{}\n{"source": "a", "target": "A"}\n[]\n{\n{"source": 1, "target": "A"}\n', [("a", "A")], 4, "a.jsonl:1: no column"),
+    ],
+)
+def test_bad_rows_can_be_skipped_and_are_counted_once(
+    name: str, content: bytes, used: list[tuple[str, str]], skipped: int, first: str, tmp_path: Path
+) -> None:
+    path, bad = write(tmp_path / name, content), BadRows("skip")
+    for _ in range(2):
+        assert read_columns(path, COLUMNS, bad_rows=bad) == used
+    assert len(bad) == skipped
+    assert str(bad.first).startswith(f"{tmp_path}/{first}")
+
+
+def test_a_null_in_a_table_of_columns_is_a_bad_row(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").table({"text": ["a", None, "c"], "label": [1.0, 0.0, float("nan")]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    path, bad = str(tmp_path / "a.parquet"), BadRows("skip")
+    assert read_columns(path, ["text", "label"], numbers=["label"], bad_rows=bad) == [("a", "1.0")]
+    assert len(bad) == 2
+    assert refusal(path, "text").startswith(f"{path}, row 1: column 'text' must be text, but is None")
+
+
+def test_rows_that_are_all_skipped_are_an_error_that_shows_the_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "source,target\na\nb\n")
+    with pytest.raises(ConfigurationError, match=r"a.csv has no row that can be used. The first one that was skipped: .*a.csv:2: 1 cell"):
+        read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
+
+
+def test_a_policy_for_bad_rows_is_error_or_skip() -> None:
+    with pytest.raises(ConfigurationError, match="on_bad_rows must be error or skip, but is 'ignore'"):
+        BadRows("ignore")  # type: ignore[arg-type]
+
+
+def test_a_column_whose_name_is_in_the_header_twice_is_refused_if_it_is_needed(tmp_path: Path) -> None:
+    for name, line in (("a.csv", "source,target,target"), ("a.tsv", "source\ttarget\ttarget")):
+        path = write(tmp_path / name, f"{line}\n")
+        assert refusal(path) == f"{path}:1: several columns are called 'target': rename all but the one to be read"
+        assert "is empty" in refusal(path, "source")
+
+
+def test_missing_names_in_a_header_are_told_with_the_nearest(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sources\ttarget\na\tA\n")
+    assert refusal(path).startswith(f"{path}:1: no column 'source'. Did you mean 'sources'? Columns found: 'sources', 'target'.")
+    assert "no column 'word'" in refusal(path, "word", "pronunciation")
+    assert "no column 2. " in refusal(path, 0, 2)
+    headless = write(tmp_path / "a.csv", "a,A\n")
+    assert "Without a header line, columns are positions from 0" in refusal(headless)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not JSON"),
+        ('["a"]', "must be a JSON object"),
+        ('{"source": 1, "target": "A"}', "column 'source' must be text, but is 1 (int)"),
+    ],
+)
+def test_a_json_line_of_another_kind_is_named_with_its_number(line: str, reason: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"source": "a", "target": "A"}\n' + line)
+    assert re.match(re.escape(f"{path}:2: {reason}"), refusal(path))
+
+
+def test_a_file_that_is_not_parquet_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    assert "a.parquet is damaged, or not a parquet file" in refusal(write(tmp_path / "a.parquet", "a\tA"))
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('source,target\na,A\n"b\nb","open\nc,C\n', 4),
+        ('source,target\n"a,A\n' + "b,B\n" * 50_000, 2),
+        ('source,target\na,"', 2),
+    ],
+)
+def test_a_quote_that_swallows_the_rest_of_a_file_is_an_error_that_names_its_line(content: str, line: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", content)
+    for policy in (None, "error", "skip"):
+        with pytest.raises(ConfigurationError) as refused:
+            read_columns(path, COLUMNS, bad_rows=BadRows(policy))
+        assert str(refused.value).startswith(f"{path}:{line}: a quote opens in this line, and none closes it. ")
+
+
+def test_a_row_of_several_lines_that_ends_wrongly_is_no_row_to_skip(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'source,target\n"a,A\nb,B\n"c",C\n')
+    with pytest.raises(ConfigurationError, match=r"a.csv:2: not CSV: a row from this line to line 4 ends in a cell with text after"):
+        read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
+
+
+def test_cells_may_be_long_up_to_a_limit_that_is_not_the_process_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = csv.field_size_limit()
+    long = "x, " * 100_000
+    path = write(tmp_path / "a.csv", f'source,target\n"{long}",{"y" * 200_000}\n')
+    assert read_columns(path, COLUMNS) == [(long, "y" * 200_000)]
+    monkeypatch.setattr(tables, "LONGEST_CELL", 1000)
+    assert refusal(path) == f"{path}:2: a cell of more than 1,000 characters, which is the limit"
+    path = write(tmp_path / "b.csv", 'source,target\na,"' + "x\n" * 1000)
+    assert refusal(path).startswith(f"{path}:2: a quote opens in this line, and none closes it within 1,000 characters")
+    assert csv.field_size_limit() == before
+
+
+def test_line_breaks_in_cells_are_the_same_however_lines_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", '\ufeffsource,target\r\n"a\r\nb",A\r\n')
+    assert read_columns(path, COLUMNS) == [("a\nb", "A")]

@@ -1,0 +1,68 @@
+"""A task of one's own: its arguments are declared once, and are all that its checkpoint needs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import attnkit
+from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec
+from attnkit.task import Sums, Task
+
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+]
+
+
+class Line(Task):
+    """Fits a line."""
+
+    def __init__(
+        self, *, width: int = 2, optimizer: OptimizerSpec = "sgd", schedule: ScheduleSpec = "constant", init_from: str | None = None
+    ) -> None:
+        super().__init__(locals())
+        self.width = width
+        self.require_buildable()
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(self.width, 1, bias=False)
+
+    def objective(self, batch: Any) -> Sums:
+        error = (self.model(batch["x"]) - batch["y"]).square().sum()
+        return Sums(loss=error, nll=error.detach(), targets=torch.tensor(len(batch["y"])))
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attnkit.tasks, "_classes", {**attnkit.tasks._classes, "line": Line})
+
+
+def test_arguments_are_kept_as_plain_data() -> None:
+    task = Line(width=3, optimizer={"name": "sgd", "lr": 0.1})
+    assert dict(task.hparams) == {
+        "width": 3,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "schedule": {"name": "constant", "warmup_steps": 0},
+        "init_from": None,
+    }
+    assert (task.registered_name, task.parameter_count) == ("line", 3)
+    assert (task.activation_checkpointing, task.is_compiled, task.init_from) == ("none", False, None)
+
+
+def test_arguments_that_are_not_plain_data_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"optimizer.lr must be plain data"):
+        Line(optimizer={"name": "sgd", "lr": object()})
+
+
+def test_it_is_rebuilt_from_its_checkpoint(fit: Callable[..., Any], tmp_path: Path) -> None:
+    task = Line(width=1, optimizer={"name": "sgd", "lr": 0.2})
+    x = torch.tensor([[1.0], [2.0]])
+    fit(task, [{"x": x, "y": 3 * x}] * 20).save_checkpoint(tmp_path / "line.ckpt")
+    found = Line.load(tmp_path / "line.ckpt")
+    assert found.width == 1
+    assert torch.equal(found.model.weight, task.model.weight)  # type: ignore[arg-type]
+    assert found.model.weight.item() == pytest.approx(3.0, abs=1e-3)  # type: ignore[operator]

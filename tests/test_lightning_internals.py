@@ -1,0 +1,210 @@
+"""Each private part of Lightning that attnkit needs is as attnkit expects. A failure here means that an upgrade has changed it."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies.launchers import subprocess_script
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from attnkit.lightning_internals import (
+    METRICS,
+    RunLogger,
+    batches_done,
+    is_accumulating,
+    is_resuming,
+    observing_processes,
+    read_rows,
+    restart_epoch,
+    set_data_parallel_size,
+    settle,
+    trainer_of,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
+]
+BATCHES = 4
+
+
+class Line(LightningModule):
+    """A linear map that notes which batches it is trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        self.seen: list[float] = []
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        self.seen.append(float(batch))
+        return self.layer(batch).sum()
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        pass
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.fixture
+def fit(tmp_path: Path) -> Callable[..., tuple[Trainer, Line]]:
+    def run(*callbacks: Callback, ckpt_path: Path | None = None, val: bool = False, **settings: Any) -> tuple[Trainer, Line]:
+        options: dict[str, Any] = {"max_epochs": 2, "logger": False, "enable_checkpointing": False, **settings}
+        module = Line()
+        trainer = Trainer(
+            accelerator="cpu", callbacks=list(callbacks), enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+            num_sanity_val_steps=0, **options,
+        )  # fmt: skip
+        batches = DataLoader(torch.arange(float(BATCHES)).view(-1, 1))
+        trainer.fit(module, batches, batches if val else None, ckpt_path=ckpt_path, weights_only=True)
+        return trainer, module
+
+    return run
+
+
+class Save(Callback):
+    """Saves a checkpoint in a hook, after `steps` steps."""
+
+    def __init__(self, hook: str, steps: int, path: Path) -> None:
+        self.steps, self.path = steps, path
+        self.found: list[Any] = []
+        setattr(self, hook, self.save)
+
+    def save(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.global_step == self.steps and not self.path.exists():
+            trainer.save_checkpoint(self.path)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.found.append(settle(checkpoint, trainer))
+
+
+@pytest.mark.parametrize(
+    ("hook", "steps", "progress"),
+    [
+        ("on_train_batch_start", 2, (0, 2, False)),
+        ("on_train_batch_end", 2, (0, 2, False)),
+        ("on_validation_end", 2, (0, 2, False)),
+        ("on_train_epoch_end", 4, (1, 0, False)),
+        ("on_train_epoch_start", 4, (1, 0, False)),
+    ],
+)
+def test_a_settled_checkpoint_says_where_it_is_and_resumes_there(
+    fit: Any, tmp_path: Path, hook: str, steps: int, progress: tuple[int, int, bool]
+) -> None:
+    save = Save(hook, steps, tmp_path / "x.ckpt")
+    fit(save, val=True, val_check_interval=2)
+    assert save.found[0] == progress
+
+
+def test_the_saved_loop_has_the_counters_that_are_settled(fit: Any, tmp_path: Path) -> None:
+    counts = {"ready", "started", "processed", "completed"}
+    found: dict[str, Any] = {}
+
+    class Look(Callback):
+        def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+            found.update(checkpoint["loops"]["fit_loop"])
+
+    fit(Look(), Save("on_train_batch_start", 1, tmp_path / "x.ckpt"))
+    for name in ("epoch_progress", "epoch_loop.batch_progress"):
+        assert counts <= set(found[name]["total"])
+        assert counts <= set(found[name]["current"])
+    assert "is_last_batch" in found["epoch_loop.batch_progress"]
+    assert "_batches_that_stepped" in found["epoch_loop.state_dict"]
+
+
+def test_a_run_restarts_its_epoch_after_the_batches_that_are_done(fit: Any, tmp_path: Path) -> None:
+    class Restart(Callback):
+        said: tuple[bool, int] | None = None
+        fetched = 0
+
+        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            self.said = is_resuming(trainer), batches_done(trainer)
+            fetcher = trainer.fit_loop._data_fetcher
+            restart_epoch(trainer)
+            assert fetcher is trainer.fit_loop._data_fetcher
+            assert fetcher is not None
+            self.fetched = fetcher.fetched
+
+    restart = Restart()
+    _, whole = fit(restart)
+    assert restart.said == (False, 0)
+    assert whole.seen == [0, 1, 2, 3] * 2
+    save = Save("on_train_batch_start", 3, tmp_path / "x.ckpt")
+    fit(save)
+    trainer, rest = fit(restart, ckpt_path=tmp_path / "x.ckpt")
+    assert restart.said == (True, 3)
+    assert trainer.global_step == 2 * BATCHES
+    assert len(rest.seen) == 2 * BATCHES - 3
+
+
+def test_a_run_knows_that_it_accumulates(fit: Any) -> None:
+    class Ask(Callback):
+        answers: list[bool]
+
+        def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+            self.answers.append(is_accumulating(trainer))
+
+    ask = Ask()
+    ask.answers = []
+    fit(ask, accumulate_grad_batches=3, max_epochs=1)
+    assert ask.answers == [True, True, False, False]  # the last batch ends a step
+
+
+def test_a_module_knows_whether_it_has_a_trainer(fit: Any) -> None:
+    assert trainer_of(Line()) is None
+    trainer, module = fit(max_epochs=1)
+    assert trainer_of(module) is trainer
+
+
+def test_the_data_parallel_size_of_a_strategy_is_set_before_it_makes_its_mesh() -> None:
+    strategy = ModelParallelStrategy(tensor_parallel_size=2)
+    assert strategy._data_parallel_size == "auto"
+    set_data_parallel_size(strategy, 3)
+    source = inspect.getsource(ModelParallelStrategy.setup_environment)
+    assert 'self._data_parallel_size == "auto"' in source
+    assert "_setup_device_mesh(\n            self._data_parallel_size," in source
+
+
+def test_the_launcher_hands_its_processes_to_the_observer() -> None:
+    before = subprocess_script._launch_process_observer
+    with observing_processes(lambda processes: None):
+        assert subprocess_script._launch_process_observer is not before
+    assert subprocess_script._launch_process_observer is before
+    source = inspect.getsource(subprocess_script._SubprocessScriptLauncher.launch)
+    assert "_launch_process_observer(self.procs)" in source
+
+
+def test_metrics_are_written_after_those_of_an_existing_file(tmp_path: Path) -> None:
+    for step, metrics in enumerate(({"a": 1.0}, {"a": 2.0, "b": 3.0}, {"b": 4.0})):
+        logger = RunLogger(tmp_path, "run", 0)
+        logger.log_metrics(metrics, step=step)
+        logger.save()
+        assert logger.experiment.rows == step + 1
+    names, rows = read_rows(tmp_path / "run" / "version_0" / METRICS)
+    assert set(names) == {"a", "b", "step"}
+    assert [(row["step"], row["a"], row["b"]) for row in rows] == [("0", "1.0", ""), ("1", "2.0", "3.0"), ("2", "", "4.0")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (ExperimentWriter, ("_check_log_dir_exists", "_rewrite_with_new_header")),
+        (CSVLogger, ("experiment", "_experiment")),
+        (LightningCLI, ("_parse_ckpt_path", "_run_subcommand")),
+    ],
+)
+def test_what_is_overridden_is_called(kind: type, names: tuple[str, ...]) -> None:
+    source = "".join(inspect.getsource(base) for base in kind.__mro__[:-1])
+    for name in names:
+        assert name == "_experiment" or hasattr(kind, name)
+        assert f".{name}" in source
