@@ -58,6 +58,8 @@ def build(checkpoint: Mapping[str, Any], source: str | Path, size: StoredSize) -
         CheckpointError: The task cannot be built, or is far larger than `size`, that of the weights.
     """
     written = checkpoint["attnkit"]
+    if is_of_own_class(checkpoint):
+        raise CheckpointError(f"{source} holds {written['task']}, a LightningModule of a user's own: use its load_from_checkpoint")
     try:
         with importing(False), _no_larger_than(size):
             task: Any = tasks.build({"name": written["task"], **checkpoint[ARGUMENTS]})

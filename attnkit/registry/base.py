@@ -34,9 +34,6 @@ class Registry(Names):
         RMSNorm(8, eps=1e-05)
     """
 
-    paths: ClassVar[str] = r"\."
-    """Pattern of the strings that mean a component though they are no name, such as import paths."""
-
     def __init__(
         self,
         attribute: str,

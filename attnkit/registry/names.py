@@ -29,6 +29,8 @@ class Names(Family):
     """
 
     _all: ClassVar[dict[str, "Names"]] = {}  # by attribute: what an entry point may begin with
+    paths: ClassVar[str] = r"\."
+    """Pattern of the strings that mean a component though they are no name, such as import paths."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Packages of others whose classes have names in this registry."""
 

@@ -111,7 +111,7 @@ def plain_data(value: Any, *, path: str) -> Any:
             return kind(value)  # numpy's floats and enums with string values lose their type here
     if isinstance(value, Mapping):
         if odd := [key for key in value if not isinstance(key, str)]:
-            raise ConfigurationError(f"{path} must be plain data, but has the key {odd[0]!r} ({type(odd[0]).__name__}), which is no string")
+            raise ConfigurationError(f"{path} must be plain data, but has the key {odd[0]!r} ({type(odd[0]).__name__}), not a string")
         return {str(key): plain_data(item, path=f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_data(item, path=f"{path}[{i}]") for i, item in enumerate(value)]

@@ -11,7 +11,7 @@ from attnkit.tokenizer import Tokenizer
 def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of the task of a registry name, checked and as plain data.
 
-    Defaults are written out, so that a checkpoint does not depend on them; those of torch's optimizers are left to torch.
+    Defaults are written out, so that a checkpoint does not depend on them.
 
     Raises:
         ConfigurationError: A spec is wrong, or an argument is not plain data.

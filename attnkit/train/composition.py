@@ -14,23 +14,23 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
     Raises:
         ConfigurationError: One of them is missing or wrong; the message names the place, as in `model.stack.attention`.
     """
-    specs: dict[str, ResolvedSpec] = {}
     for key, registry, example in (("model", tasks, "seq2seq"), ("data", datasets, "text_pairs")):
-        if recipe.get(key) is not None:
-            specs[key] = registry.resolve(recipe[key], path=key)
-        elif key == "model" or not _has_dataloaders(specs["model"]):
+        if recipe.get(key) is None and (key == "model" or not _has_dataloaders(tasks.split(recipe["model"])[0])):
             raise ConfigurationError(
                 f"no {key} is given; add --config RECIPE (as in --config g2p/transformer) or --{key} {example}. "
                 f"Names: {', '.join(registry.names()) or 'none'}."
             )
+    families = {"model": tasks, "data": datasets}
+    specs = {key: family.resolve(recipe[key], path=key) for key, family in families.items() if recipe.get(key) is not None}
     if taken := [key for key in tasks.from_data(specs["model"].name) if key in specs["model"]]:
         name = specs["model"].name
         raise ConfigurationError(f"model: task {name!r} takes {taken[0]!r} from the data module; leave it out")
     return specs
 
 
-def _has_dataloaders(model: ResolvedSpec) -> bool:
-    return "." in model.name and tasks.get(model.name).train_dataloader is not DataHooks.train_dataloader
+def _has_dataloaders(name: str) -> bool:
+    """Return whether a task is a user's own class with dataloaders of its own."""
+    return "." in name and tasks.get(name).train_dataloader is not DataHooks.train_dataloader
 
 
 def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:

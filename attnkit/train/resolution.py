@@ -124,18 +124,18 @@ def _recipe_in_checkpoint(
 ) -> dict[str, Any]:
     """Return the recipe in the checkpoint; of its trainer section only what is harmless, unless `--trust` is given."""
     saved = recipe_in(checkpoint, command)
-    if request.trust:
-        return saved
-    asked = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
-    if unasked := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in asked]:
-        needed = " ".join(f"--{IMPORTS} {module}" for module in unasked)
-        trust = ", or --trust" if command == "fit" else ""
-        say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
-    require_imported(saved, path)
-    saved, note = without_outdated_data(saved, checkpoint, path, given=merge(recipe, request.flags, dropped=[]).get("data"))
+    if not request.trust:
+        asked = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
+        if unasked := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in asked]:
+            needed = " ".join(f"--{IMPORTS} {module}" for module in unasked)
+            trust = ", or --trust" if command == "fit" else ""
+            say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
+        require_imported(saved, path)
+    data = merge(recipe, request.flags, dropped=[]).get("data")
+    saved, note = without_outdated_data(saved, checkpoint, path, given=data)
     if note is not None:
         say(f"note: {note}")
-    if "trainer" in saved:
+    if "trainer" in saved and not request.trust:
         flags = (re.match(r"--trainer\.(\w+)", flag) for flag in request.others)
         given = {*(recipe.get("trainer") or {}), *(flag[1] for flag in flags if flag)}
         saved["trainer"], left = trusted_part(saved["trainer"], given=given)
