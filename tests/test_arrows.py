@@ -19,7 +19,7 @@ LAZY = {
 
 DYNAMIC = {
     "attnkit": LAZY["attnkit"],
-    "attnkit.registry.base": LAZY["attnkit.registry.families"],
+    "attnkit.registry.names": LAZY["attnkit.registry.families"],
     "attnkit.registry.class_path": "a class path of the user's",
     "attnkit.worker.job": "one of the worker modules that it names",
 }
@@ -30,7 +30,7 @@ KNOWN = {
     ("attnkit.attention.backend.base", "attnkit.attention.base"): TYPES,
     ("attnkit.cli.completion", "attnkit.cli.main"): "completion asks the command line for its own help",
     ("attnkit.registry.arguments", "attnkit.registry.base"): TYPES,
-    ("attnkit.task.checkpoint", "attnkit.task.base"): TYPES,
+    ("attnkit.registry.resolved", "attnkit.registry.base"): TYPES,
     ("attnkit.task.transfer", "attnkit.task.base"): TYPES,
 }
 """The arrows that close a circle, with the reason. No other one may come."""
@@ -102,7 +102,7 @@ def upward(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_arrow_goes_up(graph: dict[str, set[str]]) -> None:
-    assert [arrow for arrow in upward(graph) if not re.match(r"attnkit\.worker\.\w+ -> attnkit\.cli\.", arrow)] == []
+    assert upward(graph) == []
 
 
 def test_no_modules_stand_in_a_circle(graph: dict[str, set[str]]) -> None:

@@ -22,10 +22,6 @@ def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> Any:
     Raises:
         CheckpointError: Its arguments or weights do not fit this version of attnkit, or describe a larger model than the weights.
     """
-    if is_of_own_class(checkpoint):
-        raise CheckpointError(
-            f"{source} holds {checkpoint['attnkit']['task']}, a LightningModule of its author's: use that class's load_from_checkpoint"
-        )
     weights = _weights(checkpoint, source)
     task = build(checkpoint, source, size_of(weights)).to(dtype_of(weights))
     try:

@@ -1,7 +1,7 @@
 """The registry of one family: from specs to components."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from attnkit.registry.arguments import Argument, WrongType, parameters
 from attnkit.registry.description import Description
