@@ -1,4 +1,4 @@
-"""Ablation studies: a file says what is varied, and the answer says what is better, worse, equivalent or not known yet.
+"""Ablation studies: a file says what is varied; the report says what is better, worse, equivalent or inconclusive.
 
 Example:
     >>> from attnkit.ablation import Study

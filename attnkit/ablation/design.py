@@ -1,4 +1,4 @@
-"""Designs: from factors and their levels to the variants of a study, and to what each is compared with. Plain data, no torch."""
+"""Designs: from factors and their levels to the variants of a study and their references. Plain data, no torch."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from attnkit.registry import ConfigurationError, nearest
 
-Design = Literal["one_factor", "full", "minus_one", "cumulative", "list"]
+Design = Literal["one_factor", "full_factorial", "leave_one_out", "cumulative", "list"]
 DESIGNS: tuple[str, ...] = get_args(Design)
 Choices = tuple[tuple[str, str], ...]
 """The level of each factor, in the order of the factors."""
@@ -17,12 +17,12 @@ Choices = tuple[tuple[str, str], ...]
 MAX_VARIANTS = 10_000
 
 ROOTS = ("model", "data", "trainer")
-"""What the dotted keys of overrides begin with."""
+"""The first words of the dotted keys of overrides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """One setting of a factor: overrides by dotted key, in order; none: as in the recipe."""
+    """One setting of a factor: overrides by dotted key, in order; without any, the recipe's own setting."""
 
     label: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
-    """Something that a study varies."""
+    """A setting that a study varies."""
 
     name: str
     baseline: Level
@@ -44,9 +44,9 @@ class Variant:
     Attributes:
         name: Unique in the study.
         choices: The level of each factor.
-        overrides: What it changes in the recipe, by dotted key, in order.
+        overrides: Its changes to the recipe, by dotted key, in order.
         reference: The name of the variant that it is compared with.
-        excluded: Why the study file leaves it out.
+        excluded: The reason of the study file for leaving it out.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Variant:
 
 
 def label(value: Any) -> str:
-    """Return what a value is called in tables.
+    """Return the name of a value in tables.
 
     Example:
         >>> label({"name": "additive", "hidden_dim": 32}), label("cosine"), label(4), label(None)
@@ -71,32 +71,17 @@ def label(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def layer(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return overrides as layers of a recipe, one for each key.
-
-    Example:
-        >>> layer({"model.stack.attention": "additive"})
-        [{'model': {'stack': {'attention': 'additive'}}}]
-    """
-    layers = []
-    for key, value in overrides.items():
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        layers.append(value)
-    return layers
-
-
 def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] = ()) -> list[Variant]:
     """Return the variants of a design; the first is the baseline.
 
     - `one_factor`: the baseline, and each level of each factor alone.
-    - `full`: every combination of levels, each against the baseline.
-    - `minus_one`: all factors at their level, and all but one, against all.
+    - `full_factorial`: every combination of levels, each against the baseline.
+    - `leave_one_out`: all factors at their level, and all but one, against all.
     - `cumulative`: one factor after another is set to its level and stays; each step against the one before.
     - `list`: the baseline and the variants that the file lists.
 
     Raises:
-        ConfigurationError: `minus_one` and `cumulative` take one level for each factor.
+        ConfigurationError: `leave_one_out` and `cumulative` take one level for each factor.
 
     Example:
         >>> heads = Factor(name="heads", baseline=Level(label="2"), levels=(Level(label="4", overrides={"model.stack.num_heads": 4}),))
@@ -106,19 +91,21 @@ def expand(design: Design, factors: Sequence[Factor], listed: Sequence[Variant] 
     base = {f.name: f.baseline for f in factors}
     if design == "list":
         return [Variant(name="baseline"), *listed]
-    if design in ("minus_one", "cumulative") and (many := [f.name for f in factors if len(f.levels) != 1]):
+    if design in ("leave_one_out", "cumulative") and (many := [f.name for f in factors if len(f.levels) != 1]):
         raise ConfigurationError(
-            f"the design {design} takes one level for each factor, but {many[0]!r} has several; use one_factor or full"
+            f"the design {design} takes one level for each factor, but {many[0]!r} has several; use one_factor or full_factorial"
         )
     if design == "one_factor":
         return [_variant(base, base), *(_variant(base | {f.name: v}, base) for f in factors for v in f.levels)]
-    if design == "full":
+    if design == "full_factorial":
         if (count := math.prod(1 + len(f.levels) for f in factors)) > MAX_VARIANTS:
-            raise ConfigurationError(f"the design full has {count:,} variants of these factors; at most {MAX_VARIANTS:,} are possible")
+            raise ConfigurationError(
+                f"the design full_factorial has {count:,} variants of these factors; at most {MAX_VARIANTS:,} are possible"
+            )
         grid = product(*([f.baseline, *f.levels] for f in factors))
         return [_variant(dict(zip(base, levels, strict=True)), base) for levels in grid]
     on = {f.name: f.levels[0] for f in factors}
-    if design == "minus_one":
+    if design == "leave_one_out":
         full = _variant(on, base, name="all")
         return [full, *(_variant(on | {f: base[f]}, base, name=f"all - {f}", reference="all") for f in base)]
     variants = [_variant(base, base)]
@@ -143,7 +130,7 @@ def read_factor(name: str, given: Any) -> Factor:
     mapping. Levels are a list, or a mapping from labels.
 
     Raises:
-        ConfigurationError: It is not like that.
+        ConfigurationError: It has another form.
 
     Example:
         >>> read_factor("model.stack.attention", ["additive", {"name": "additive", "hidden_dim": 8}]).levels[1].label
@@ -162,7 +149,7 @@ def read_factor(name: str, given: Any) -> Factor:
         raise ConfigurationError(f"factor {name!r} has the level {twice[0]!r} twice")
     short = name.rpartition(".")[2]
     if not re.fullmatch(r"[\w-]{1,100}", short):
-        raise ConfigurationError(f"factor {name!r} needs a name of letters, digits, '-' and '_', up to 100: figures are called after it")
+        raise ConfigurationError(f"factor {name!r} needs a name of at most 100 letters, digits, '-' and '_': figures have its name")
     baseline = _level(name, given["baseline"]) if "baseline" in given else Level(label="baseline")
     return Factor(name=short, baseline=baseline, levels=read)
 
@@ -175,7 +162,7 @@ def _level(name: str, value: Any, title: str | None = None) -> Level:
         overrides = {name: value}
     else:
         raise ConfigurationError(
-            f"factor {name!r} is no dotted key, so each of its levels must be a mapping of dotted keys, as in "
+            f"factor {name!r} is not a dotted key, so each of its levels must be a mapping of dotted keys, as in "
             f"{{model.stack.norm: rms_norm}}, but one is {value!r}"
         )
     for key in overrides:
@@ -184,7 +171,7 @@ def _level(name: str, value: Any, title: str | None = None) -> Level:
 
 
 def check_key(key: str) -> None:
-    """Raise if a dotted key begins with nothing that a recipe has. What follows is checked against the signatures, later.
+    """Raise if the first word of a dotted key is not a section of a recipe. The rest is checked against the signatures later.
 
     Example:
         >>> check_key("modle.stack.norm")

@@ -1,8 +1,8 @@
-"""Runs the trainings of a plan, each in a process of its own, so many at once. No torch here.
+"""Runs the trainings of a plan, several at a time, each in a process of its own. No torch.
 
-Nothing but the files of the runs says what is done: this process may be killed at any point, alone or with its children, and
-another one goes on from there. The processes of its runs save and end when it does. A run that a process of another study or machine is
-at is waited for.
+The files of the runs are the only record of what is done: this process may be killed at any point, alone or with its children, and another
+one continues from there. The processes of its runs save and end when it does. A run that a process of another study or machine works on is
+waited for.
 """
 
 import errno
@@ -10,40 +10,53 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.launch import POLL, WORKER, Handle, Job, Launcher, launcher, note
-from attnkit.ablation.plan import Plan, Run, make_plan
-from attnkit.ablation.probe import estimate
+from attnkit.ablation.estimate import estimate
+from attnkit.ablation.plan import Plan, Run
+from attnkit.ablation.planning import make_plan
 from attnkit.ablation.progress import Progress, Say, clock
-from attnkit.ablation.store import FINAL, remove, result_of, status_of, told_when_full, write_json
 from attnkit.ownership import Owner
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.worker.folder import BUSY, FINAL, FULL, note, result_of, status_of, write_json
+from attnkit.worker.job import POLL, RUN, Job
+from attnkit.worker.launch import Submit, launching
 
 ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
-"""Exit statuses of a run that saved and ended because it was asked to."""
+"""Exit statuses of a run that was asked to end, and saved first."""
 
 SAID_AGAIN = 60.0
-"""Seconds after which it is said again what is waited for."""
+"""Seconds between two lines about runs that are waited for."""
 
 LOOKED_AGAIN = 1.0
-"""Seconds after which runs that others are at are looked at again."""
-
-BUSY = 75
-"""Exit status of a run that another process is at (EX_TEMPFAIL of sysexits.h)."""
+"""Seconds between two looks at runs that others work on."""
 
 CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
-"""Kinds of failure after which a run goes on from its checkpoint. After others, such as an error of the code, it begins anew."""
+"""Kinds of failure after which a run continues from its checkpoint. After others, such as an error in the code, it starts anew."""
+
+
+@contextmanager
+def told_when_full(folder: str | Path) -> Iterator[None]:
+    """Raise a `ConfigurationError` that says what to do when the disk of a folder of results is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise ConfigurationError(
+            f"the disk of {folder} is full; make room, and run it again: finished runs are kept, and the others continue"
+        ) from error
 
 
 @dataclass
 class _Active:
     run: Run
     job: Job
-    handle: Handle
+    handle: Any  # a future
     began: float
     slot: int
 
@@ -58,20 +71,20 @@ def run_plan(
     say: Say = print,
     progress: Progress | None = None,
 ) -> Plan:
-    """Run what is not finished; if the study tunes, the trials first. Returns the plan of the result, with what was tuned.
+    """Carry out the runs that are not finished; if the study tunes, the trials first. Returns the plan of the results, with tuned values.
 
     Args:
         plan: The plan.
-        jobs: How many at once (default: one by local processes; by other engines, as many as they have room for).
+        jobs: The number of concurrent runs (default: 1 with local processes; with other engines, as many as have room).
         fail_fast: Stop at the first failure.
-        gpus: Numbers of the GPUs that are dealt out to local processes (default: every process sees all).
-        engine: Where runs are carried out (default: as the study says); see `attnkit.ablation.launch`.
-        say: Is told each line of progress.
+        gpus: Numbers of the GPUs that local processes get one of each (default: every process sees all).
+        engine: Where runs are carried out (default: as the study says); see `attnkit.worker.launch`.
+        say: Is called with each line of progress.
         progress: Is kept up to date.
 
     Raises:
         ConfigurationError: The study of this name was another one, the metric is never logged, the disk is full, the engine's package is
-            missing, or with `fail_fast` a run failed.
+            missing, or a run failed and `fail_fast` is set.
     """
     if jobs is not None and jobs < 1:
         raise ConfigurationError(f"jobs must be at least 1, but is {jobs}")
@@ -82,12 +95,12 @@ def run_plan(
         run_plan(plan.trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
         plan = make_plan(plan.study, plan.folder)
         if not plan.tuned:
-            raise ConfigurationError("a trial of the tuning failed: attnkit ablate status says which, and retry runs it again")
+            raise ConfigurationError("a trial of the tuning failed: attnkit ablate status says which, attnkit ablate retry runs it again")
         progress.ended.clear()
     for line in edges(plan):
         say(line)
     if gpus and spec["name"] != "local":
-        raise ConfigurationError(f"--gpus deals out GPUs of this machine; with the engine {spec['name']} say how many: its argument gpus")
+        raise ConfigurationError(f"--gpus assigns GPUs of this machine; the engine {spec['name']} takes their number as its argument gpus")
     with told_when_full(plan.folder):
         plan.lock()
         Engine(plan, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
@@ -96,11 +109,11 @@ def run_plan(
 
 def edges(plan: Plan) -> list[str]:
     """Return a warning for each variant whose best value is the first or the last of the tuning's."""
-    return [f"warning: {name}: the best of tuning, {t.value}, is at the edge of the values" for name, t in plan.tuned.items() if t.edge]
+    return [f"warning: {name}: the best of tuning, {t.value}, is at the edge of the grid" for name, t in plan.tuned.items() if t.edge]
 
 
 class Engine:
-    """The scheduling of one `attnkit ablate run`.
+    """Schedules the runs of one `attnkit ablate run`.
 
     Args:
         plan: The plan.
@@ -123,37 +136,34 @@ class Engine:
                 progress.ended[state["status"]] += 1
                 continue
             if state["status"] == "damaged":
-                say(f"{_name(run)}: {state['message']}; it is run again")
+                say(f"{_name(run)}: {state['message']}; running it again")
                 forget(folder)
             self.queue.append(run)
 
     def work(self, spec: Mapping[str, Any], jobs: int | None) -> None:
-        """Run all; at an error or Ctrl-C, end the processes first."""
+        """Carry out all runs; at an error or Ctrl-C, end the processes first."""
         if done := self.progress.ended.total():
-            self.say(f"{done} of {self.progress.total} runs are finished already")
+            self.say(f"{done} of {self.progress.total} runs are already finished")
         if not self.queue:
             return
         self.progress.expected = estimate(self.plan, probe=False).mean
         self.progress.jobs = jobs or (1 if spec["name"] == "local" else len(self.queue))
         if to_go := self.progress.to_go():
             self.say(f"{self.progress.left} runs, about {to_go}")
-        where = launcher(spec)
-        try:
+        with launching(spec) as submit:
             while self.queue or self.active:
                 while len(self.active) < self.progress.jobs and self.others.is_time() and (run := self._next()) is not None:
                     slot = min(set(range(self.progress.jobs)) - {a.slot for a in self.active})
-                    self.active.append(self._start(where, run, slot))
+                    self.active.append(self._start(submit, run, slot))
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                 time.sleep(POLL)
                 for active in [a for a in self.active if a.handle.done()]:
                     self.active.remove(active)
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                     self._look_at(active)
-        finally:
-            where.close()
 
     def _next(self) -> Run | None:
-        """Return a run that no process is at: one of another engine may be, and may have finished since."""
+        """Return a run that no process works on: one of another engine may, or may have finished it."""
         held: dict[str, Owner] = {}
         for run in list(self.queue):
             state = status_of(self.plan.run_folder(run.key))
@@ -167,12 +177,12 @@ class Engine:
         self.others.wait_for(held)
         return None
 
-    def _start(self, where: Launcher, run: Run, slot: int) -> _Active:
+    def _start(self, submit: Submit, run: Run, slot: int) -> _Active:
         folder = self.plan.run_folder(run.key)
-        write_json(folder / "job.json", run.job)  # again if it is there: it may have been damaged
+        write_json(folder / "job.json", run.job)  # anew, for it may have been damaged
         gpu = self.gpus[slot % len(self.gpus)] if self.gpus else None
-        job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=self.plan.study.timeout, worker=WORKER)
-        return _Active(run, job, where.submit(job), time.monotonic(), slot)
+        job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=self.plan.study.timeout, worker=RUN)
+        return _Active(run, job, submit(job), time.monotonic(), slot)
 
     def _look_at(self, active: _Active) -> None:
         try:
@@ -199,7 +209,7 @@ class Engine:
         if status["status"] == "failed" and self.tries.get(run.key, 0) < self.plan.study.retries.get(kind, 0):
             self.tries[run.key] = self.tries.get(run.key, 0) + 1
             forget(folder)
-            self.say(f"{name}: {kind} ({status['message']}); tried again, the {self.tries[run.key]}. time")
+            self.say(f"{name}: {kind} ({status['message']}); retry {self.tries[run.key]}")
             self.queue.append(run)
             return
         progress.ended[status["status"]] += 1
@@ -220,10 +230,10 @@ class Engine:
 
 
 class Others:
-    """Says which runs are waited for because other processes are at them.
+    """Says which runs are waited for because other processes work on them.
 
     Args:
-        say: Is told.
+        say: Is called with each line.
     """
 
     def __init__(self, say: Say) -> None:
@@ -232,11 +242,11 @@ class Others:
         self._said = self._looked = -math.inf
 
     def is_time(self) -> bool:
-        """Return whether to look for a run again: at once, unless others were at all of them."""
+        """Return whether to look for a run again: immediately, unless others work on all of them."""
         return not self._since or time.monotonic() - self._looked > LOOKED_AGAIN
 
     def wait_for(self, held: Mapping[str, Owner]) -> None:
-        """Say what is waited for, and for how long it has been: at first, when there is more, and then each minute.
+        """Say which runs are waited for, and since when: at first, when there are more, and then each minute.
 
         Args:
             held: The processes, by the names of their runs.
@@ -262,7 +272,7 @@ def check_metric(plan: Plan, folder: Path) -> None:
 
 
 def retry(plan: Plan) -> int:
-    """Forget how failed runs ended, so that they are run again. Returns how many; a diverged run is no failure."""
+    """Forget how failed runs ended, so that they are run again. Returns their number; a diverged run has not failed."""
     failed = [f for run in plan.all_runs if status_of(f := plan.run_folder(run.key))["status"] in ("failed", "damaged")]
     for folder in failed:
         forget(folder)
@@ -270,11 +280,19 @@ def retry(plan: Plan) -> int:
 
 
 def forget(folder: Path) -> None:
-    """Forget how a run ended: it goes on from its checkpoint, or begins anew, by the kind of its failure."""
+    """Forget how a run ended: it continues from its checkpoint or starts anew, depending on the kind of its failure."""
     if status_of(folder).get("kind") not in CONTINUED:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        remove(folder / "result.json")
-    remove(folder / "status.json")
+        _remove(folder / "result.json")
+    _remove(folder / "status.json")
+
+
+def _remove(path: Path) -> None:
+    """Remove a file; also a folder in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _name(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""Text in the formats of a report: what it holds is shown, and means nothing. Names come from study files, messages from runs."""
+"""Escapes text for the formats of a report. Names come from study files, messages from runs: neither is markup."""
 
 import re
 from typing import Any
@@ -7,7 +7,7 @@ import pandas as pd
 
 
 def markdown(text: str) -> str:
-    r"""Escape text for a line of Markdown: no HTML, code, emphasis or link comes of it.
+    r"""Escape text for a line of Markdown: HTML, code, emphasis and links become plain text.
 
     Example:
         >>> print(markdown("`a` <script> [x](y)"), markdown("p < 0.001 [1, 2]"))
@@ -19,7 +19,7 @@ def markdown(text: str) -> str:
 
 
 def markdown_item(text: str) -> str:
-    r"""Escape text that begins an item of a list; the + of a step's name would begin a list in it.
+    r"""Return text as an item of a list; a leading + or -, as in the name of a step, would start another list.
 
     Example:
         >>> print(markdown_item("+ attention=additive is better"), markdown_item("baseline: 1 failed"), sep="\n")
@@ -53,7 +53,7 @@ def markdown_code(text: str) -> str:
 
 
 def latex(text: str) -> str:
-    r"""Escape what LaTeX gives a meaning.
+    r"""Escape the special characters of LaTeX.
 
     Example:
         >>> latex("a_b 5% < 1"), latex("[a]")
@@ -65,7 +65,7 @@ def latex(text: str) -> str:
 
 
 def csv(table: pd.DataFrame) -> str:
-    """Return a table as CSV. Spreadsheets take text that begins with =, +, - or @ for a formula, so an apostrophe goes before it.
+    """Return a table as CSV. Text that starts with =, +, - or @ gets an apostrophe, or spreadsheets read it as a formula.
 
     Example:
         >>> csv(pd.DataFrame({"variant": ["=cmd()"], "mean": [-1.5]}))

@@ -1,13 +1,13 @@
-"""What a careful reader would ask of a study, each with whether it holds; read from what is stored."""
+"""The questions of a careful reader, each with whether it holds, from stored results."""
 
+from attnkit.ablation.plan import read_question
 from attnkit.ablation.results import Results
-from attnkit.ablation.study import read_question
 
 Check = tuple[bool, str]
 
 
 def checklist(results: Results) -> list[Check]:
-    """Return every question as a sentence, and whether it holds."""
+    """Return each question as a sentence, with whether it holds."""
     study, plan = results.study, results.plan
     unpaired, failures, environments = results.unpaired(), results.failures(), results.environments()
     effects = sum(len(e) for e in plan.side_effects.values())
@@ -25,7 +25,7 @@ def checklist(results: Results) -> list[Check]:
         _optional_stopping(results),
         (
             effects == 0,
-            "variants differ only in what the study says" + (f", but for {effects} arguments, listed below" if effects else ""),
+            "variants differ only as the study asks" + (f", except for {effects} arguments, listed below" if effects else ""),
         ),
         (study.min_effect is not None, "the smallest difference that matters was declared"),
         *_tuning(results),
@@ -45,20 +45,20 @@ def _sizes(results: Results) -> Check:
 def _optional_stopping(results: Results) -> Check:
     asked = read_question(results.plan.study_folder) or {}
     added = [seed for seed in asked.get("seeds_added", ()) if seed in results.study.seeds]
-    text = "the number of seeds was decided before the results"
-    return not added, text + (f", but {added} were added: p-values are too small" if added else "")
+    text = "the number of seeds was set before the results"
+    return not added, text + (f", but {added} were added later: p-values are too small" if added else "")
 
 
 def _tuning(results: Results) -> list[Check]:
     tune, tuned = results.study.tune, results.plan.tuned
-    asked = "every variant was tuned by as many trials"
+    asked = "every variant was tuned with equally many trials"
     if tune is None:
-        return [(False, f"{asked}: nothing was tuned, the recipe's settings may suit its own pieces best")]
+        return [(False, f"{asked}: nothing was tuned, and the settings of the recipe may favour its own components")]
     if not tuned:
         return [(False, f"{asked}: the trials are not finished")]
     edges = [name for name, found in tuned.items() if found.edge]
-    inside = "the best of tuning lies inside of its values"
+    inside = "the best value of tuning is inside its grid"
     return [
-        (True, f"{asked}: {tune.key}, {len(tune.values)} values with {tune.seeds} seeds each, which no result uses"),
+        (True, f"{asked}: {tune.key}, {len(tune.values)} values with {tune.seeds} seeds each, separate from those of the results"),
         (not edges, inside + (f", but not for {', '.join(edges)}: a better one may lie beyond" if edges else "")),
     ]

@@ -1,50 +1,50 @@
-"""The figures of a report, as SVG text. Colours are Okabe and Ito's, which the colour-blind can tell apart; shapes differ too."""
+"""The figures of a report, as SVG text. Colours are those of Okabe and Ito, safe for colour-blind readers; shapes differ too."""
 
 import io
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 from attnkit.ablation.interaction import balanced
-from attnkit.ablation.study import SPECIAL
-
-if TYPE_CHECKING:
-    from attnkit.ablation.results import Results
+from attnkit.ablation.results import Results
+from attnkit.worker.folder import SPECIAL
 
 VERDICT_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equivalent": "#009E73", "inconclusive": "#777777"}
 VERDICT_MARKERS = {"better": "^", "worse": "v", "equivalent": "s", "inconclusive": "o"}
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 WIDTH = 4.8
-"""Inches: narrow, so that its 8 and 10 points are still read on a phone, where a figure is as wide as the screen."""
+"""Inches: narrow, so that 8 and 10 points are legible on a phone, where a figure is as wide as the screen."""
 LONG = 26
-"""Characters of a name beyond which a legend has one column."""
+"""A legend with names longer than this many characters has one column."""
 STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 class Figure(NamedTuple):
-    """A figure: what its file is called, its title, and its SVG; None if there is nothing to draw."""
+    """A figure: the name of its file, its title, and its SVG; None if there is nothing to draw."""
 
     name: str
     title: str
     svg: str | None
 
 
-def figures(results: "Results") -> list[Figure]:
-    """Return all figures of a report that have something to show, in its order."""
+@lru_cache(maxsize=1)  # all forms of a report show the same figures
+def figures(results: Results) -> list[Figure]:
+    """Return the figures of a report that have data, in its order."""
     found = [forest(results), paired(results), *curves(results), cost_quality(results), lengths(results), *interaction_plots(results)]
     return [figure for figure in found if figure.svg is not None]
 
 
-def forest(results: "Results") -> Figure:
-    """Return the differences with their intervals; beyond 0 or within the margin of equivalence."""
+def forest(results: Results) -> Figure:
+    """Return the differences with their intervals, around 0 and the margin of equivalence."""
     shown = [c for c in results.comparisons if c.mean is not None and not any(c.diverged)]
     if not shown:
         return Figure("forest", "Differences", None)
@@ -65,8 +65,8 @@ def forest(results: "Results") -> Figure:
     return Figure("forest", title, svg.getvalue())
 
 
-def paired(results: "Results") -> Figure:
-    """Return every run as a dot; runs of one seed are joined."""
+def paired(results: Results) -> Figure:
+    """Return every run as a dot, with runs of the same seed joined."""
     names = [v.name for v in results.plan.variants]
     values = {name: results.values(name) for name in names}
     if not any(_is_number(v) for runs in values.values() for v in runs.values()):
@@ -85,14 +85,14 @@ def paired(results: "Results") -> Figure:
         axes.set_yticks(range(len(names)), labels, fontsize=8)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_xlabel(results.study.metric)
-    return Figure("paired", "Every run; lines join those of one seed", svg.getvalue())
+    return Figure("paired", "Every run; lines join runs of the same seed", svg.getvalue())
 
 
-def curves(results: "Results") -> Iterator[Figure]:
-    """Yield the learning curves by tokens and by time: a line for each variant, its mean over seeds."""
+def curves(results: Results) -> Iterator[Figure]:
+    """Yield the learning curves by tokens and by time: a line for each variant, averaged over seeds."""
     metric = results.study.metric if results.study.metric.startswith("val/") else _logged(results)
-    seconds = "seconds of training, by the processor" if results.clocks() == {"processor"} else "seconds of training"
-    for axis, title in (("tokens", "training tokens (no padding)"), ("seconds", seconds)):
+    seconds = "processor seconds of training" if results.clocks() == {"processor"} else "seconds of training"
+    for axis, title in (("tokens", "non-padding tokens of training"), ("seconds", seconds)):
         with _canvas(f"curves_{axis}", height=2.6 + _legend_height(results)) as (axes, svg):
             for variant, look in _looks(results):
                 points = _mean_curve(results, variant, axis, metric)
@@ -105,14 +105,14 @@ def curves(results: "Results") -> Iterator[Figure]:
         yield Figure(f"curves_{axis}", f"Learning curves by {'time' if axis == 'seconds' else axis}", _if_drawn(axes, svg))
 
 
-def _logged(results: "Results") -> str:
-    """Return the metric of validation that is the study's metric of the test, or else the loss."""
+def _logged(results: Results) -> str:
+    """Return the validation metric that corresponds to the study's test metric, or else the loss."""
     wanted = results.study.metric.replace("test/", "val/")
     points = [point for result in results.result.values() for point in result.get("curve", [])]
     return wanted if any(_is_number(point.get(wanted)) for point in points) else "val/loss"
 
 
-def _mean_curve(results: "Results", variant: str, axis: str, metric: str) -> list[tuple[float, float]]:
+def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> list[tuple[float, float]]:
     keys = results.plan.key_by_variant
     found = [results.result[keys[variant, seed]].get("curve", []) for seed in results.study.seeds]
     lines: list[list[dict[str, Any]]] = [curve for curve in found if curve and all(_is_number(p.get(metric)) for p in curve)]
@@ -121,8 +121,8 @@ def _mean_curve(results: "Results", variant: str, axis: str, metric: str) -> lis
     ]
 
 
-def cost_quality(results: "Results") -> Figure:
-    """Return the metric over what training cost: the operations of all steps, or the parameters where these were not counted."""
+def cost_quality(results: Results) -> Figure:
+    """Return the metric over the cost of training: FLOPs, or parameters where FLOPs were not counted."""
     names = [v.name for v in results.plan.variants]
     label = "FLOPs of training"
     costs = {name: cost for name in names if (cost := results.mean_cost(name, "flops"))}
@@ -145,7 +145,7 @@ def cost_quality(results: "Results") -> Figure:
     return Figure("cost_quality", "Cost and quality; bars from the best seed to the worst", _if_drawn(axes, svg))
 
 
-def lengths(results: "Results") -> Figure:
+def lengths(results: Results) -> Figure:
     """Return the metric by length of the source or the target, where the study asks for it."""
     side = results.study.lengths
     title = f"By length of the {side}"
@@ -167,8 +167,8 @@ def lengths(results: "Results") -> Figure:
     return Figure("lengths", title, _if_drawn(axes, svg))
 
 
-def interaction_plots(results: "Results") -> Iterator[Figure]:
-    """Yield a figure for each two factors of a full design: means over seeds, and over other factors as `balanced` has them."""
+def interaction_plots(results: Results) -> Iterator[Figure]:
+    """Yield a figure for each two factors of a full factorial design: means over seeds and over other factors (see `balanced`)."""
     if not results.interactions:
         return
     levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in results.study.factors}
@@ -190,9 +190,9 @@ def interaction_plots(results: "Results") -> Iterator[Figure]:
         yield Figure(f"interaction_{across}_{lines}", f"{across} and {lines}: lines that are not parallel interact", _if_drawn(axes, svg))
 
 
-def _looks(results: "Results") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each variant, and how it is drawn: in a full design, colours, lines and markers are the levels of its first three factors."""
-    factors = results.study.factors if results.study.design == "full" else ()
+def _looks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each variant, and its look: in a full factorial design, colour, line and marker show the levels of the first three factors."""
+    factors = results.study.factors if results.study.design == "full_factorial" else ()
     levels = {f.name: [f.baseline.label, *(v.label for v in f.levels)] for f in factors}
     for i, variant in enumerate(results.plan.variants):
         places = [levels[factor].index(level) for factor, level in variant.choices if factor in levels]
@@ -212,8 +212,8 @@ def _look(colour: int, style: int, marker: int) -> dict[str, Any]:
     }
 
 
-def _legend_height(results: "Results") -> float:
-    """Return the inches that a legend of all variants takes."""
+def _legend_height(results: Results) -> float:
+    """Return the height of a legend of all variants, in inches."""
     names = [variant.name for variant in results.plan.variants]
     return sum(0.2 + 0.14 * _wrapped(name).count("\n") for name in names) / _columns(names) + 0.2
 
@@ -223,7 +223,7 @@ def _columns(names: Iterable[str]) -> int:
 
 
 def _row_height(labels: Sequence[str]) -> float:
-    """Return the inches of a row whose label has as many lines as the longest one."""
+    """Return the height of a row with the tallest label, in inches."""
     return max(0.36, 0.08 + 0.14 * max(label.count("\n") + 1 for label in labels))
 
 
@@ -242,7 +242,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _wrapped(name: str) -> str:
-    """Return a name on lines that leave room for the data; nothing is left out, so that no two names look alike."""
+    """Return a name on lines short enough to leave room for the data; it is never cut, so that no two names look alike."""
     return "\n".join(textwrap.wrap(name, 34, break_on_hyphens=False))
 
 

@@ -1,4 +1,4 @@
-"""Interactions of full designs: whether what a factor does depends on another factor."""
+"""Interactions in full factorial designs: whether the effect of a factor depends on another factor."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
@@ -10,12 +10,12 @@ from attnkit.ablation.statistics import Comparison, Runs, compare, judge
 def interactions(
     runs: Mapping[Choices, Runs], *, baseline: Mapping[str, str], min_effect: float | None = None, alpha: float = 0.05
 ) -> list[Comparison]:
-    """Return the interaction of each two levels of two factors, as comparisons with zero.
+    """Return the interaction of each pair of levels of two factors, as comparisons with zero.
 
     For the levels a and b, a seed's interaction is y(a, b) - y(a, baseline) - y(baseline, b) + y(baseline, baseline), averaged over the
-    levels of all other factors with which there are all four: how much more the two do together than the sum of what each does. Where
-    one of these runs has no number, the seed has none. All interactions are a family of their own under Holm's correction. `better`
-    says nothing here: a verdict other than inconclusive or equivalent is called better if the interaction is negative.
+    levels of all other factors with which there are all four: how much the joint effect exceeds the sum of the two effects. A seed with
+    a missing run has no value. All interactions are a family of their own under Holm's correction. The verdict `better` only means that
+    the interaction is negative, and `worse` that it is positive.
 
     Args:
         runs: Values by seed, of each combination of levels.
@@ -49,10 +49,10 @@ def interactions(
 
 
 def balanced(cells: Iterable[Choices], factors: Collection[str]) -> list[Choices]:
-    """Return the combinations of levels over which means of two factors' levels can be compared.
+    """Return the combinations of levels over which means for the levels of two factors can be compared.
 
-    Where some combinations do not exist, a mean over all others of a level would be one over other levels of the other factors too. Kept
-    are those with the levels of other factors that leave most combinations of the two.
+    Where some combinations do not exist, the means of two levels would average over different levels of the other factors. Kept are the
+    levels of the other factors with which most combinations of the two exist.
 
     Example:
         >>> cells = [(("a", a), ("b", b), ("c", c)) for a in "01" for b in "01" for c in "01" if (b, c) != ("1", "1")]

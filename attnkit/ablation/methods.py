@@ -7,7 +7,7 @@ from attnkit.ablation.results import Results
 
 
 def methods(results: Results) -> str:
-    """Return a paragraph that a paper could have."""
+    """Return the paragraph, as for a paper."""
     study = results.study
     family = len(results.comparisons)
     at = "of the checkpoint that validation chose" if study.metric.startswith("test/") else "after the last step"
@@ -18,34 +18,34 @@ def methods(results: Results) -> str:
         f"{_budget(results)} "
         f"The metric is {study.metric} ({study.better} is better), {at}. Differences are tested by "
         f"paired t tests (two-sided, alpha = {study.alpha:g}) with Holm's correction over the "
-        f"{family} comparison{'s' if family != 1 else ''} of the study; intervals are those of the t test and have no correction."
+        f"{family} comparison{'s' if family != 1 else ''} of the study; intervals are those of the t test, uncorrected."
     )
     if study.min_effect is not None:
         text += f" Equivalence is tested by two one-sided tests against {study.min_effect:g}."
     if study.tune is not None and results.plan.tuned:
         values = ", ".join(map(str, study.tune.values))
         text += f" {study.tune.key} was chosen for each variant among {values}, by {study.tune.metric or study.metric} with other seeds."
-    text += " A comparison with a run that diverged is by the sign test, in which it loses."
+    text += " Comparisons with a diverged run use the sign test, in which that run loses."
     text += " Effects are in standard deviations of the differences."
     text += (
-        " FLOPs are those of products of matrices, forward and backward, for each token that is no padding (counted on a batch of the"
-        " validation data), times the tokens of the training. Tokens/s and the curves by time count training alone, without validation"
+        " FLOPs are those of matrix products, forward and backward, for each non-padding token (counted on a batch of the validation data),"
+        " times the tokens of the training. Tokens/s and the curves by time count training alone, without validation"
     )
-    text += ", in processor time of one thread." if results.clocks() == {"processor"} else ", by the clock on the wall."
-    text += " Memory is the most that a process held, libraries included; on a GPU, the most that its tensors took."
+    text += ", in processor time of one thread." if results.clocks() == {"processor"} else ", in wall-clock time."
+    text += " Memory is the peak of a process, libraries included; on a GPU, the peak of its tensors."
     exact = [f"{c.variant}: {c.p_exact:.4f}" for c in results.comparisons if c.p_exact is not None]
     if exact:
-        text += f" Exact sign-flip tests (no correction): {'; '.join(exact)}."
+        text += f" Exact sign-flip tests (uncorrected): {'; '.join(exact)}."
     return text
 
 
 def _budget(results: Results) -> str:
-    """Return how long the finished runs were trained, where that is known."""
+    """Return the length of the finished runs, where it is known."""
     ends = [result for key, result in results.result.items() if results.status[key]["status"] == "ok" and "batches" in result]
     if not ends:
         return ""
     batches, tokens = (_span([result[name] for result in ends]) for name in ("batches", "tokens"))
-    return f" A run saw {batches} batches with {tokens} tokens, padding aside."
+    return f" A run saw {batches} batches with {tokens} non-padding tokens."
 
 
 def _span(numbers: Sequence[int]) -> str:

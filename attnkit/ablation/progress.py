@@ -1,4 +1,4 @@
-"""How far a study is: a line for each run that ends, and on a terminal a table of those that go on."""
+"""The progress of a study: a line for each run that ends, and on a terminal a table of those that are running."""
 
 import sys
 import time
@@ -17,15 +17,15 @@ Say = Callable[[str], None]
 
 @dataclass
 class Progress:
-    """What is known while runs go on.
+    """The state of the runs.
 
     Attributes:
-        total: How many runs there are.
-        ended: How many of them ended, by status.
-        active: When each that goes on began (by the monotonic clock), by its name.
+        total: The number of runs.
+        ended: The number of those that ended, by status.
+        active: The start of each that is running (by the monotonic clock), by its name.
         durations: Seconds that the runs of this session took.
-        expected: How many seconds a run takes, as far as it is known before one has ended.
-        jobs: How many go on at once.
+        expected: Seconds that a run is expected to take, before one has ended; None if unknown.
+        jobs: The number of concurrent runs.
     """
 
     total: int = 0
@@ -37,11 +37,11 @@ class Progress:
 
     @property
     def left(self) -> int:
-        """How many have no outcome yet."""
+        """The number of runs without an outcome."""
         return self.total - self.ended.total()
 
     def to_go(self) -> str:
-        """Return how long the others will take, if they take as long as those that ended, or as expected; empty if neither is known.
+        """Return the time to go, from the runs that ended or the expected length; empty if neither is known.
 
         Example:
             >>> Progress(total=5, ended=Counter(ok=2), durations=[50.0, 70.0], jobs=2).to_go()
@@ -55,7 +55,7 @@ class Progress:
         return f"{clock(seconds)} to go"
 
     def table(self) -> Group:
-        """Return what a terminal shows."""
+        """Return the live table of a terminal."""
         table = Table("running", "since", box=None, pad_edge=False)
         for name, began in list(self.active.items()):
             table.add_row(name, clock(time.monotonic() - began))
@@ -65,7 +65,7 @@ class Progress:
 
 @contextmanager
 def shown(progress: Progress) -> Iterator[Say]:
-    """Yield what says a line; on a terminal a live table stays below the lines."""
+    """Yield a function that prints a line; on a terminal, a live table stays below the lines."""
     if not sys.stdout.isatty():
         yield lambda line: print(line, flush=True)
         return

@@ -1,4 +1,4 @@
-"""A published table beside ours: the same comparisons elsewhere, and whether they point the same way."""
+"""A published table beside ours: the same comparisons in a paper, and whether they point in the same direction."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ HEADERS = ("variant", "ours", "difference", "verdict", "published as", "publishe
 
 
 class PublishedTable(NamedTuple):
-    """What the report shows of it; nothing is bold."""
+    """The table in the report; no row is bold."""
 
     source: str
     headers: tuple[str, ...]
@@ -21,14 +21,15 @@ class PublishedTable(NamedTuple):
 def published(results: Results) -> PublishedTable | None:
     """Return the table of a paper beside ours; None if the study names none.
 
-    A direction is compared where ours is shown (better or worse) and the paper has the reference of the comparison too. Where four
-    variants or more have a number in both, Spearman's rank correlation says how far the orders agree.
+    A direction is compared where our verdict is better or worse and the paper has the reference of the comparison too. Where at least
+    four variants have a number in both, Spearman's rank correlation tells how well the orders agree.
     """
     study = results.study
     if study.published is None:
         return None
     summary = {row["variant"]: row for row in results.summary().to_dict("records")}
-    theirs, sign = study.published.rows, 1.0 if study.published.better == "higher" else -1.0
+    theirs = {variant: next(iter(row.items())) for variant, row in study.published.rows.items()}
+    sign = 1.0 if study.published.better == "higher" else -1.0
     rows: list[tuple[bool, tuple[str, ...]]] = []
     agreed: list[bool] = []
     pairs: list[tuple[float, float]] = []
@@ -43,7 +44,7 @@ def published(results: Results) -> PublishedTable | None:
             agreed.append((sign * there > 0) == (ours["verdict"] == "better"))
             same = "yes" if agreed[-1] else "no"
         elif there is not None:
-            same = "not shown here"
+            same = "inconclusive here"
         if ours["mean"] is not None and not ours["diverged"]:
             pairs.append((ours["mean"] * (1 if study.better == "higher" else -1), sign * value))
         cells = (
@@ -57,11 +58,11 @@ def published(results: Results) -> PublishedTable | None:
             same,
         )
         rows.append((False, cells))
-    text = f"Of {len(agreed)} differences that are shown here and can be compared, {sum(agreed)} point the same way as the published ones."
+    text = f"Of {len(agreed)} significant differences with a published counterpart, {sum(agreed)} point in the same direction."
     if not agreed:
-        text = "No difference that is shown here has a counterpart in that table."
+        text = "No significant difference has a counterpart in that table."
     if len(pairs) >= 4:
         correlation = float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
-        text += f" Rank correlation of the two columns, better with better: {correlation:.2f} ({len(pairs)} variants)."
+        text += f" Rank correlation of the two columns (better with better): {correlation:.2f} ({len(pairs)} variants)."
     text += " Tasks, sizes and metrics differ: the directions can be compared, the numbers cannot."
     return PublishedTable(study.published.source, HEADERS, rows, text)

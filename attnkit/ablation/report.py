@@ -1,6 +1,5 @@
 """The report of a study: one HTML page that needs no network, Markdown, LaTeX and CSV, from stored results alone."""
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,14 +7,16 @@ from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, PackageLoader
+from matplotlib.ticker import EngFormatter
 
 from attnkit.ablation import escape
 from attnkit.ablation.fairness import checklist
+from attnkit.ablation.figures import figures
 from attnkit.ablation.methods import methods
 from attnkit.ablation.published import published
 from attnkit.ablation.results import COSTS, Results, p_text
 from attnkit.ablation.statistics import Comparison
-from attnkit.ablation.store import write_text
+from attnkit.files import atomic
 
 HEADERS = (
     "variant",
@@ -36,7 +37,7 @@ BOLD = (0, 2, 6)
 """The cells that are bold in a row whose difference is shown."""
 LEGEND = (
     "Bold: a difference that is shown after the correction. Effect: the difference in standard deviations of the paired differences. "
-    "P(better): the part of the seeds with which it is better."
+    "P(better): the share of seeds with which it is better."
 )
 Row = tuple[bool, tuple[str, ...]]
 """Whether a difference is shown, and the cells."""
@@ -72,34 +73,31 @@ def _number(value: Any, form: str) -> str:
 
 
 def _si(value: float | None) -> str:
-    """Return a number of three digits with a prefix of its size.
+    """Return a number with a prefix of its size.
 
     Example:
         >>> _si(17765.1), _si(6.757e11), _si(850), _si(None)
-        ('17.8 k', '676 G', '850 ', '-')
+        ('17.8 k', '675.7 G', '850.0', '-')
     """
-    if value is None:
-        return "-"
-    power = max(0, min(6, math.floor(math.log10(abs(value)) / 3))) if value else 0
-    scaled = float(f"{value / 1000**power:.3g}")
-    if scaled >= 1000 and power < 6:
-        power, scaled = power + 1, scaled / 1000
-    return f"{scaled:g} {['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}"
+    return "-" if value is None else EngFormatter(places=1).format_eng(value)
 
 
-TUNING = "The metric of tuning, its mean over the seeds of tuning, for each value; a run that diverged makes it infinite."
+TUNING = "The metric of tuning for each value, averaged over the seeds of tuning."
 
 
 def tuning(results: Results) -> tuple[tuple[str, ...], list[Row]]:
-    """Return the headers and the rows of what tuning found; empty if nothing was tuned."""
+    """Return the headers and the rows of the table of tuning; no rows if nothing was tuned."""
     tuned = results.plan.tuned
     values = [str(value) for value, _ in next(iter(tuned.values())).means] if tuned else []
-    table = [(False, (name, str(found.value), *(f"{mean:.4g}" for _, mean in found.means))) for name, found in tuned.items()]
+    table = [
+        (False, (name, str(found.value), *("diverged" if mean is None else f"{mean:.4g}" for _, mean in found.means)))
+        for name, found in tuned.items()
+    ]
     return ("variant", "chosen", *values), table
 
 
-ALL_RUNS = "{} runs, and the command that makes each again"
-PROVENANCE = ("variant", "seed", "status", "the command that makes it again")
+ALL_RUNS = "{} runs, with the command that repeats each"
+PROVENANCE = ("variant", "seed", "status", "the command that repeats it")
 
 
 def _again(results: Results) -> str:
@@ -111,7 +109,7 @@ def _file(results: Results) -> str:
 
 
 def provenance(results: Results) -> list[tuple[str, ...]]:
-    """Return a row for each run: variant, seed, status, and the command that makes it again."""
+    """Return a row for each run: variant, seed, status, and the command that repeats it."""
     return [
         (
             ", ".join(run.variants),
@@ -124,7 +122,7 @@ def provenance(results: Results) -> list[tuple[str, ...]]:
 
 
 def count_verdicts(results: Results) -> str:
-    """Return how many comparisons came out how."""
+    """Return the number of comparisons with each verdict."""
     found = Counter(c.verdict for c in results.comparisons)
     return ", ".join(f"{found[verdict]} {verdict}" for verdict in ("better", "worse", "equivalent", "inconclusive"))
 
@@ -134,7 +132,7 @@ def markdown(results: Results) -> str:
     lines = [f"# {results.study.name}", "", escape.markdown(subtitle(results)), ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
     lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), LEGEND, ""]
-    for figure in results.figures:
+    for figure in figures(results):
         title = escape.markdown(figure.title)
         lines += [f"### {title}", "", f"![{title}](figures/{figure.name}.svg)", ""]
     if results.interactions:
@@ -157,14 +155,14 @@ def markdown(results: Results) -> str:
         lines += ["## Tuning", "", TUNING, "", _markdown_table(*tuning(results)), ""]
     lines += ["## Methods", "", escape.markdown(methods(results)), "", "## Provenance", ""]
     lines += [escape.markdown_item(f"{count} runs: {environment}") for environment, count in results.environments()]
-    lines += [f"- all of it again: {escape.markdown_code(_again(results))}", ""]
+    lines += [f"- everything: {escape.markdown_code(_again(results))}", ""]
     lines += ['<details markdown="1">', f"<summary>{ALL_RUNS.format(len(results.plan.runs))}</summary>", ""]
     lines += [_markdown_table(PROVENANCE, [(False, row) for row in provenance(results)]), "</details>", ""]
     return "\n".join(lines)
 
 
 def subtitle(results: Results) -> str:
-    """Return what was asked, in a line."""
+    """Return the question in one line."""
     study = results.study
     first = results.plan.variants[0]
     named = [f"{factor} {level}" for factor, level in first.choices if level != "baseline"]
@@ -173,7 +171,7 @@ def subtitle(results: Results) -> str:
 
 
 def omissions(results: Results) -> list[str]:
-    """Return what is not in the table as a number, and why."""
+    """Return the runs and variants without a number in the table, with the reasons."""
     failed = [
         f"{', '.join(run.variants)}, seed {run.seed}: {status['status']}"
         + (f" ({status['kind']}: {status['message']})" if "message" in status else "")
@@ -201,7 +199,7 @@ def page(results: Results) -> str:
         verdicts=list(zip([*(c.verdict for c in results.comparisons), *results.same], results.sentences(), strict=True)),
         headers=HEADERS,
         rows=rows(results),
-        figures=results.figures,
+        figures=figures(results),
         counts=count_verdicts(results),
         subtitle=subtitle(results),
         bold=BOLD,
@@ -222,15 +220,20 @@ def page(results: Results) -> str:
     )
 
 
-def write_report(results: Results, folder: Path) -> Path:
-    """Write all forms of the report; return the path of the page."""
-    for figure in results.figures:
-        write_text(folder / "figures" / f"{figure.name}.svg", figure.svg or "")
-    write_text(folder / "report.md", markdown(results))
-    write_text(folder / "report.tex", latex(results))
-    write_text(folder / "report.csv", escape.csv(results.summary()))
-    write_text(folder / "runs.csv", escape.csv(results.frame()))
-    write_text(folder / "report.html", page(results))
+def write_report(results: Results, folder: Path | None = None) -> Path:
+    """Write all forms of the report; return the path of the page.
+
+    Args:
+        results: Of the study.
+        folder: Where to write (default: the folder of the study).
+    """
+    folder = folder or results.plan.study_folder
+    files = {f"figures/{figure.name}.svg": figure.svg or "" for figure in figures(results)}
+    files |= {"report.md": markdown(results), "report.tex": latex(results), "report.html": page(results)}
+    files |= {"report.csv": escape.csv(results.summary()), "runs.csv": escape.csv(results.frame())}
+    for name, text in files.items():
+        with atomic(folder / name) as draft:
+            draft.write_text(text, encoding="utf-8")
     return folder / "report.html"
 
 
@@ -240,7 +243,7 @@ def _effects(results: Results) -> list[tuple[str, str]]:
 
 def _interaction(c: Comparison, results: Results) -> str:
     numbers = f"{c.mean:+.3g} [{c.interval[0]:.3g}, {c.interval[1]:.3g}]" if c.mean is not None and c.interval else "no number"
-    verdict = {"better": "an interaction", "worse": "an interaction", "equivalent": "none that matters"}.get(c.verdict, "not known")
+    verdict = {"better": "an interaction", "worse": "an interaction", "equivalent": "none that matters"}.get(c.verdict, "inconclusive")
     return f"{c.variant}: {results.study.metric} {numbers}, adjusted p {p_text(c.p_adjusted)}: {verdict}"
 
 

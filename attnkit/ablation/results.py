@@ -1,4 +1,4 @@
-"""What the runs of a study say, read from their files alone."""
+"""The results of a study, read from the files of its runs alone."""
 
 import math
 from collections import Counter
@@ -6,22 +6,19 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pandas as pd
 
 from attnkit.ablation.interaction import interactions
 from attnkit.ablation.plan import Plan, Run
+from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, compare, judge
-from attnkit.ablation.store import read_json, result_of, status_of
-from attnkit.ablation.study import Study
 from attnkit.registry import ConfigurationError
-
-if TYPE_CHECKING:
-    from attnkit.ablation.figures import Figure
+from attnkit.worker.folder import read_json, result_of, status_of
 
 COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory")
-"""What a training costs: operations for each token, and in total; its speed; the most bytes that its process held."""
+"""The costs of a training: FLOPs for each token, and in total; its speed; the peak memory of its process, in bytes."""
 
 
 class Results:
@@ -38,7 +35,7 @@ class Results:
         self.result = {run.key: self._result(run) for run in plan.runs}
 
     def _result(self, run: Run) -> dict[str, Any]:
-        """Return the result of a run; of one that is damaged, which its status says, an empty one."""
+        """Return the result of a run; empty if it is damaged, as its status then says."""
         try:
             return result_of(self.plan.run_folder(run.key))
         except ConfigurationError:
@@ -51,15 +48,11 @@ class Results:
 
     def value(self, key: str) -> float | None:
         """Return the metric of a run; NaN if it diverged, None if there is none."""
-        if self.status[key]["status"] == "diverged":
+        status, metrics = self.status[key]["status"], self.result[key].get("metrics", {})
+        if status == "diverged" or (status == "ok" and metrics.get(self.study.metric, 0.0) is None):  # not finite at the end
             return math.nan
-        if self.status[key]["status"] != "ok":
-            return None
-        metrics = self.result[key].get("metrics", {})
-        if self.study.metric in metrics and metrics[self.study.metric] is None:
-            return math.nan  # not a number at the end
-        value = metrics.get(self.study.metric)
-        return None if value is None else float(value)
+        value: float | None = metrics.get(self.study.metric) if status == "ok" else None
+        return value
 
     def values(self, variant: str) -> dict[int, float | None]:
         """Return the metric of a variant by seed."""
@@ -68,42 +61,38 @@ class Results:
 
     @cached_property
     def same(self) -> dict[str, str]:
-        """The variants that are the same composition as their reference, which is the value."""
+        """The variants that are the same composition as their reference, with that reference."""
         keys = self.plan.key_by_variant
         first = self.study.seeds[0]
         return {v.name: v.reference for v in self.plan.variants if v.reference and keys[v.name, first] == keys[v.reference, first]}
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Every variant against its reference: the declared family of the study. One that is the same composition is no hypothesis."""
-        study = self.study
+        """Every variant against its reference: the declared family of the study. Equal compositions are not a hypothesis."""
+        pairs = [(v.name, v.reference) for v in self.plan.variants if v.reference is not None and v.name not in self.same]
+        return self.compared(pairs)
+
+    def compared(self, pairs: Iterable[tuple[str, str]]) -> list[Comparison]:
+        """Return the comparisons of variants with references, as one family."""
+        better, effect, alpha = self.study.better, self.study.min_effect, self.study.alpha
         measured = [
-            compare(
-                v.name,
-                self.values(v.name),
-                reference=v.reference,
-                reference_runs=self.values(v.reference),
-                better=study.better,
-                min_effect=study.min_effect,
-                alpha=study.alpha,
-            )
-            for v in self.plan.variants
-            if v.reference is not None and v.name not in self.same
+            compare(a, self.values(a), reference=b, reference_runs=self.values(b), better=better, min_effect=effect, alpha=alpha)
+            for a, b in pairs
         ]
-        return judge(measured, better=study.better, min_effect=study.min_effect, alpha=study.alpha)
+        return judge(measured, better=better, min_effect=effect, alpha=alpha)
 
     @cached_property
     def interactions(self) -> list[Comparison]:
-        """Of a full design with two factors or more."""
+        """Of a full factorial design with at least two factors."""
         study = self.study
-        if study.design != "full" or len(study.factors) < 2:
+        if study.design != "full_factorial" or len(study.factors) < 2:
             return []
         runs = {v.choices: self.values(v.name) for v in self.plan.variants}
         baseline = {f.name: f.baseline.label for f in study.factors}
         return interactions(runs, baseline=baseline, min_effect=study.min_effect, alpha=study.alpha)
 
     def frame(self) -> pd.DataFrame:
-        """Return a row for each variant and seed: status, every metric, size, operations, speed, memory and the hash of the batches."""
+        """Return a row for each variant and seed: status, every metric, size, FLOPs, speed, memory and the hash of the batches."""
         rows: list[dict[str, Any]] = []
         for (variant, seed), key in self.plan.key_by_variant.items():
             result = self.result[key]
@@ -122,8 +111,8 @@ class Results:
         if name == "flops":
             per_token, tokens = result.get("flops_per_token"), result.get("tokens")
             return None if per_token is None or tokens is None else float(per_token * tokens)
-        value = result.get(name)
-        return None if value is None else float(value)
+        value: float | None = result.get(name)
+        return value
 
     def mean_cost(self, variant: str, name: str) -> float | None:
         """Return one of `COSTS`, averaged over the finished runs of a variant."""
@@ -132,13 +121,13 @@ class Results:
         return sum(known) / len(known) if known else None
 
     def clocks(self) -> set[str]:
-        """Return what the trainings were timed by: `processor` or `wall`."""
+        """Return how the trainings were timed: `processor` or `wall`."""
         return {result["clock"] for result in self.result.values() if "clock" in result}
 
     def by_length(self, variant: str, side: Literal["source", "target"]) -> tuple[str, list[tuple[float, float]]]:
-        """Return which metric is known by length, and its mean over the finished runs: pairs of a length and a value.
+        """Return the metric that is known by length, and its mean over the finished runs: pairs of a length and a value.
 
-        Lengths that few examples have (under 1 %, or under 20) are taken together with their neighbours.
+        Rare lengths (under 1 % of the examples, or under 20) are merged with their neighbours.
         """
         found = [self.result[key].get("lengths", {}).get(side, []) for (v, _), key in self.plan.key_by_variant.items() if v == variant]
         rows = [row for table in found for row in table]
@@ -162,13 +151,13 @@ class Results:
         return name, [(length, value) for length, value in means]
 
     def mean_of(self, variants: Iterable[str]) -> float | None:
-        """Return the mean over all runs of some variants; None if one of them has no number."""
+        """Return the mean over all runs of some variants; None if one of the runs has no number."""
         values = [value for name in variants for value in self.values(name).values()]
         known = [value for value in values if value is not None and not math.isnan(value)]
         return sum(known) / len(known) if known and len(known) == len(values) else None
 
     def summary(self) -> pd.DataFrame:
-        """Return the main table as numbers: a row for each variant."""
+        """Return the main table as numbers, a row for each variant."""
         compared = {c.variant: c for c in self.comparisons}
         rows: list[dict[str, Any]] = []
         for variant in self.plan.variants:
@@ -219,7 +208,7 @@ class Results:
         ]
 
     def environments(self) -> list[tuple[str, int]]:
-        """Return in which environments the runs were made, and how many in each."""
+        """Return the environments of the runs, with the number of runs in each."""
         return Counter(filter(None, (_environment(self.plan.run_folder(run.key)) for run in self.plan.runs))).most_common()
 
     def sentences(self) -> list[str]:
@@ -227,54 +216,36 @@ class Results:
         same = [f"{variant} is the same composition as {reference}" for variant, reference in self.same.items()]
         return [*(sentence(c, self.study) for c in self.comparisons), *same]
 
-    @cached_property
-    def figures(self) -> "list[Figure]":
-        """The figures of the report that have something to show: the name, the title and the SVG of each."""
-        from attnkit.ablation.figures import figures
-
-        return figures(self)
-
-    def report(self, folder: str | Path | None = None) -> Path:
-        """Write `report.html`, `.md`, `.tex`, `.csv`, `runs.csv` and the figures; return the path of the page."""
-        from attnkit.ablation.report import write_report
-
-        return write_report(self, Path(folder) if folder is not None else self.plan.study_folder)
-
     def _repr_html_(self) -> str:
         return str(self.frame().to_html())
 
 
 def _environment(run: Path) -> str:
-    """Return the environment of a run in words; empty if it is not known yet."""
+    """Return the environment of a run in words; empty if it has not started."""
     try:
         found = read_json(run / "environment.json")
     except ConfigurationError:
-        return "an environment that is not known, as its file is damaged"
+        return "an unknown environment, as its file is damaged"
     return ", ".join(f"{k} {v}" for k, v in found.items()) if isinstance(found, dict) else ""
 
 
-def sentence(c: Comparison, study: Study) -> str:
+def sentence(c: Comparison, study: StudySpec) -> str:
     """Return a verdict in words.
 
     Example:
+        >>> from attnkit.ablation.design import Variant
         >>> from attnkit.ablation.statistics import judge, compare
         >>> [c] = judge([compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})])
-        >>> sentence(c, Study(name="s", recipe="r", design="list", variants=(None,)))
+        >>> sentence(c, StudySpec(name="s", recipe="r", design="list", variants=(Variant(name="a"),)))
         'a is better than b: val/loss -0.5 (95% interval -0.748 to -0.252, adjusted p 0.013, 3 pairs)'
     """
     word = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
-    level = f"{1 - study.alpha:.0%}".rstrip("0").rstrip(".") if (1 - study.alpha) * 100 % 1 else f"{1 - study.alpha:.0%}"
-    numbers = []
-    if c.mean is not None and not any(c.diverged):
-        numbers.append(f"{study.metric} {c.mean:+.3g}")
-    details = []
-    if c.interval is not None and not any(c.diverged):
-        details.append(f"{level} interval {c.interval[0]:.3g} to {c.interval[1]:.3g}")
-    if c.p_adjusted is not None:
-        details.append(f"adjusted p {p_text(c.p_adjusted)}")
-    details.append(f"{c.pairs} pairs")
-    text = f"{c.variant} {word[c.verdict]} {c.reference}: {' '.join([*numbers, '(' + ', '.join(details) + ')'])}"
-    return text if c.verdict in ("better", "worse") and not any(c.diverged) else f"{text}; {c.reason}"
+    counts = not any(c.diverged)
+    number = f"{study.metric} {c.mean:+.3g} " if c.mean is not None and counts else ""
+    interval = f"{100 * (1 - study.alpha):g}% interval {c.interval[0]:.3g} to {c.interval[1]:.3g}, " if c.interval and counts else ""
+    p = f"adjusted p {p_text(c.p_adjusted)}, " if c.p_adjusted is not None else ""
+    text = f"{c.variant} {word[c.verdict]} {c.reference}: {number}({interval}{p}{c.pairs} pairs)"
+    return text if c.verdict in ("better", "worse") and counts else f"{text}; {c.reason}"
 
 
 def p_text(p: float | None) -> str:

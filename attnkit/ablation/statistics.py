@@ -1,18 +1,18 @@
-"""From the runs of a study to verdicts: paired by seed, adjusted for their number, and honest about runs without a value.
+"""From the runs of a study to verdicts: paired by seed, adjusted for multiple comparisons, with every run counted.
 
-The values of one variant are a mapping from seed to value. NaN is a run that diverged: an outcome, worse than any number.
-None is a run that failed for another reason: its value is unknown. Neither is dropped or replaced by a guess.
+The values of a variant are a mapping from seed to value. NaN is a run that diverged: an outcome, worse than any number.
+None is a run that failed for another reason: its value is unknown. Neither is dropped or imputed.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy import stats
-from statsmodels.stats.power import TTestPower
+from scipy import optimize, stats
 
 Runs = Mapping[int, float | None]
 Better = Literal["lower", "higher"]
@@ -20,7 +20,7 @@ Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
 POWER = 0.8
 MOST_SEEDS = 10_000
-"""More seeds than this are reported as out of reach."""
+"""The most seeds that a reason suggests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Comparison:
     Attributes:
         variant: Its name.
         reference: The other's name.
-        planned: Seeds that at least one of the two was to be run with.
+        planned: Seeds of the two.
         pairs: Seeds for which both have a number.
         diverged: How many runs of the variant, and of the reference, diverged.
         failed: How many runs of each have no value.
@@ -38,16 +38,16 @@ class Comparison:
         interval: Of the mean: the confidence interval of the paired t test.
         sd: Of the differences.
         effect: The mean in units of `sd`, with Hedges' correction for few pairs.
-        wins: Share of pairs in which the variant is better; a tie counts half, and who diverges loses.
+        wins: Share of pairs in which the variant is better; a tie counts half, and a diverged run loses.
         p: Of the paired t test; of the sign test if a run diverged.
-        p_exact: Of the sign-flip test over all 2^n signs, if the least p that it can have is below alpha.
+        p_exact: Of the sign-flip test over all 2^n signs, if its smallest possible value is below alpha.
         p_equivalent: Of the two one-sided t tests against `min_effect`.
         p_adjusted: `p` after Holm's correction over the family.
         p_equivalent_adjusted: `p_equivalent` likewise.
-        detectable: The smallest difference that so many pairs, with this `sd`, show with a power of 0.8 after the correction.
-        seeds_needed: How many seeds would show a difference of `min_effect`, likewise.
-        verdict: What follows.
-        reason: Why the verdict is what it is.
+        detectable: The smallest difference that this number of pairs, with this `sd`, shows with a power of 0.8 after the correction.
+        seeds_needed: The number of seeds that would show a difference of `min_effect`, likewise.
+        verdict: Set by `judge`.
+        reason: For the verdict.
     """
 
     variant: str
@@ -117,7 +117,7 @@ def compare(
         result = replace(result, mean=float(differences.mean()))
     if len(differences) >= 2:
         result = _with_tests(result, differences, min_effect=min_effect, alpha=alpha)
-    if any(result.diverged):  # a mean over the survivors would flatter who diverges
+    if any(result.diverged):  # a mean over the survivors would favour a variant that diverges
         decided = [o for o in outcomes if o != 0]
         p = float(stats.binomtest(decided.count(1), len(decided)).pvalue) if decided else 1.0
         result = replace(result, p=p, p_exact=None, p_equivalent=None)
@@ -125,7 +125,7 @@ def compare(
 
 
 def _outcome(ours: float, theirs: float, sign: float) -> int:
-    """Return 1 if ours wins, -1 if it loses and 0 for a tie; who diverges loses."""
+    """Return 1 if ours wins, -1 if it loses and 0 for a tie; a diverged run loses."""
     if math.isnan(ours) or math.isnan(theirs):
         return int(math.isnan(theirs)) - int(math.isnan(ours))
     return int(np.sign(sign * (ours - theirs)))
@@ -164,10 +164,10 @@ def _exact(d: np.ndarray, alpha: float) -> float | None:
 
 
 def sign_flip_p(differences: np.ndarray) -> float:
-    """Return the exact p of the hypothesis that each difference is as likely to have the other sign.
+    """Return the exact p-value of the hypothesis that each difference is equally likely to have the other sign.
 
     Example:
-        >>> sign_flip_p(np.array([1.0, 2.0, 3.0, 1.5, 2.5, 0.5]))  # the least that six can give: 2 / 2^6
+        >>> sign_flip_p(np.array([1.0, 2.0, 3.0, 1.5, 2.5, 0.5]))  # the smallest with six: 2 / 2^6
         0.03125
     """
     result = stats.permutation_test(
@@ -179,11 +179,11 @@ def sign_flip_p(differences: np.ndarray) -> float:
 def judge(
     comparisons: Sequence[Comparison], *, better: Better = "lower", min_effect: float | None = None, alpha: float = 0.05
 ) -> list[Comparison]:
-    """Return the comparisons with Holm's correction over all of them, which are the declared family, and with their verdicts.
+    """Return the comparisons, which are the declared family, with Holm's correction over all of them and with their verdicts.
 
-    - `equivalent`: both one-sided tests show that the difference is smaller than `min_effect`, be it zero or not.
+    - `equivalent`: both one-sided tests show that the difference is smaller than `min_effect`, whether or not it is zero.
     - `better`, `worse`: the difference is not zero.
-    - `inconclusive`: neither is shown, or a run failed, so that something unknown is missing.
+    - `inconclusive`: neither is shown, or the value of a failed run is missing.
 
     Example:
         >>> c = compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})
@@ -210,7 +210,7 @@ def _verdict(
     if p is None:
         return "inconclusive", f"{c.pairs} pairs are too few for a test"
     if any(c.diverged):
-        text = f"{c.diverged[0]} of {c.planned} runs diverged, of {c.reference} {c.diverged[1]}; by the sign test, in which these lose"
+        text = f"{c.diverged[0]} of {c.planned} runs diverged, and {c.diverged[1]} of {c.reference}; by the sign test, in which these lose"
         assert c.wins is not None
         return ("inconclusive" if p >= alpha else "better" if c.wins > 0.5 else "worse"), text
     if q is not None and q < alpha:
@@ -219,12 +219,12 @@ def _verdict(
         assert c.mean is not None
         return ("better" if (c.mean < 0) == (better == "lower") else "worse"), "the difference is shown not to be zero"
     hint = f"; {c.seeds_needed} seeds would show one of {min_effect:g}" if c.seeds_needed is not None else ""
-    smallest = f": {c.pairs} pairs show one of {c.detectable:.3g} or more" if c.detectable else ""
-    return "inconclusive", f"no difference is shown, nor that there is none{smallest}{hint}"
+    smallest = f": {c.pairs} pairs show a difference of {c.detectable:.3g} or more" if c.detectable else ""
+    return "inconclusive", f"neither a difference nor equivalence is shown{smallest}{hint}"
 
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
-    """Return p-values adjusted by Holm's method; those that are None stay so, and do not count.
+    """Return p-values adjusted by Holm's method; None stays None, and does not count.
 
     Example:
         >>> holm([0.01, None, 0.04])
@@ -232,7 +232,7 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
     """
     known = np.array([x for x in p if x is not None], dtype=np.float64)
     order = known.argsort()
-    adjusted = np.empty_like(known)  # by hand: statsmodels' multipletests collects garbage at every call, for a quarter of a second
+    adjusted = np.empty_like(known)
     adjusted[order] = np.maximum.accumulate(known[order] * np.arange(len(known), 0, -1)).clip(max=1.0)
     values = iter(adjusted.tolist())
     return [None if x is None else next(values) for x in p]
@@ -246,13 +246,10 @@ def detectable(pairs: int, *, alpha: float = 0.05, power: float = POWER) -> floa
         >>> [round(detectable(n), 2) for n in (3, 5, 10, 20)]
         [3.26, 1.68, 1.0, 0.66]
     """
-    low, high = 0.0, 1.0
+    high = 1.0
     while _power(high, pairs, alpha) < power:
         high *= 2
-    for _ in range(20):  # bisection: statsmodels' own solver does not converge at two or three pairs
-        middle = (low + high) / 2
-        low, high = (low, middle) if _power(middle, pairs, alpha) >= power else (middle, high)
-    return high
+    return float(optimize.brentq(lambda effect: _power(effect, pairs, alpha) - power, 0.0, high))
 
 
 def seeds_needed(effect: float, *, alpha: float = 0.05, power: float = POWER) -> int | None:
@@ -262,17 +259,12 @@ def seeds_needed(effect: float, *, alpha: float = 0.05, power: float = POWER) ->
         >>> seeds_needed(1.0), seeds_needed(0.5), seeds_needed(0.001)
         (10, 34, None)
     """
-    low, high = 1, 2
-    while _power(effect, high, alpha) < power:
-        low, high = high, high * 2
-        if low > MOST_SEEDS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _power(effect, middle, alpha) >= power else (middle, high)
-    return high
+    found = 2 + bisect_left(range(2, MOST_SEEDS + 1), power, key=lambda pairs: _power(effect, pairs, alpha))
+    return found if found <= MOST_SEEDS else None
 
 
 def _power(effect: float, pairs: int, alpha: float) -> float:
-    power = float(TTestPower().power(effect, pairs, alpha))
-    return 1.0 if math.isnan(power) else power  # the noncentral t of scipy gives up where the power is 1
+    """Return the power of a two-sided paired t test."""
+    limit, shift = stats.t.isf(alpha / 2, pairs - 1), effect * math.sqrt(pairs)
+    power = float(stats.nct.sf(limit, pairs - 1, shift) + stats.nct.cdf(-limit, pairs - 1, shift))
+    return 1.0 if math.isnan(power) else power  # scipy's noncentral t gives up where the power is 1

@@ -1,42 +1,25 @@
-"""Tuning: the same trials for every variant, on seeds that no result uses. The trials are a plan, whose runs are stored like others."""
+"""Tuning: equally many trials for every variant, on seeds that no result uses. The trials are a plan, whose runs are stored like others."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from attnkit.ablation.design import Variant
-from attnkit.ablation.store import result_of, status_of
-from attnkit.ablation.study import Study
+from attnkit.ablation.plan import Plan, Tuned
+from attnkit.ablation.spec import StudySpec
 from attnkit.registry import ConfigurationError
-
-if TYPE_CHECKING:
-    from attnkit.ablation.plan import Plan
+from attnkit.worker.folder import result_of, status_of
 
 FIRST_SEED = 1_000_000
 """Of tuning: results have smaller ones."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tuned:
-    """What tuning found for a variant.
-
-    Attributes:
-        value: The best.
-        means: The metric's mean over the seeds of tuning, by value; infinite if a run diverged.
-        edge: Whether the best is the first or the last of the values: a better one may lie beyond.
-    """
-
-    value: Any
-    means: tuple[tuple[Any, float], ...]
-    edge: bool
-
-
-def trials_of(study: Study, variants: Sequence[Variant]) -> tuple[Study, list[Variant]]:
-    """Return the study that tunes another one, and its variants: each of the other's with each value.
+def trials_of(study: StudySpec, variants: Sequence[Variant]) -> tuple[StudySpec, list[Variant]]:
+    """Return the study of the trials, and its variants: each variant of the study with each value.
 
     Raises:
-        ConfigurationError: A variant sets what is tuned.
+        ConfigurationError: A variant sets the key that is tuned.
     """
     tune = study.tune
     assert tune is not None
@@ -63,26 +46,23 @@ def trials_of(study: Study, variants: Sequence[Variant]) -> tuple[Study, list[Va
     return tuning, trials
 
 
-def best_of(study: Study, variants: Sequence[Variant], trials: "Plan") -> dict[str, Tuned]:
-    """Return what tuning found for each variant; empty unless every trial has an outcome."""
+def best_of(study: StudySpec, variants: Sequence[Variant], trials: Plan) -> dict[str, Tuned]:
+    """Return the outcome of tuning for each variant; empty unless every trial has an outcome."""
     tune, keys = study.tune, trials.key_by_variant
     assert tune is not None
-    worst = math.inf if study.better == "lower" else -math.inf
+    sign = 1.0 if study.better == "lower" else -1.0
     found = {}
     for variant in variants:
-        means = []
+        means: list[tuple[Any, float | None]] = []
         for value in tune.values:
-            metrics = []
-            for seed in trials.study.seeds:
-                folder = trials.run_folder(keys[_name(variant.name, tune.key, value), seed])
-                status = status_of(folder)["status"]
-                if status not in ("ok", "diverged"):
-                    return {}
-                metric = result_of(folder)["metrics"].get(trials.study.metric) if status == "ok" else None
-                metrics.append(worst if metric is None else float(metric))
-            means.append((value, sum(metrics) / len(metrics)))
-        choose = min if study.better == "lower" else max
-        best = choose(means, key=lambda pair: pair[1])[0]
+            folders = [trials.run_folder(keys[_name(variant.name, tune.key, value), seed]) for seed in trials.study.seeds]
+            states = [status_of(folder)["status"] for folder in folders]
+            if not {*states} <= {"ok", "diverged"}:
+                return {}
+            metrics = [result_of(folder).get("metrics", {}).get(trials.study.metric) for folder in folders]
+            lost = "diverged" in states or None in metrics
+            means.append((value, None if lost else sum(metrics) / len(metrics)))
+        best = min(means, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]
         found[variant.name] = Tuned(value=best, means=tuple(means), edge=best in (tune.values[0], tune.values[-1]))
     return found
 

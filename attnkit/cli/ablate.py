@@ -3,28 +3,30 @@
 import argparse
 import json
 import shutil
-import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attnkit.ablation import Study
-from attnkit.ablation.engine import edges, retry, run_plan
-from attnkit.ablation.launch import LAUNCHERS, WORKER, read_engine
-from attnkit.ablation.plan import Plan, Run, add_seeds, differences, stored_plan
-from attnkit.ablation.probe import Estimate, estimate
+from attnkit.ablation.engine import edges, retry, run_plan, told_when_full
+from attnkit.ablation.estimate import Estimate, Timing, estimate
+from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
+from attnkit.ablation.planning import differences
 from attnkit.ablation.progress import Progress, clock, shown
-from attnkit.ablation.store import result_of, status_of, told_when_full, write_json
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
+from attnkit.worker.folder import result_of, status_of, write_json
+from attnkit.worker.job import RUN, Job
+from attnkit.worker.launch import ENGINES, read_engine
 
 Options = argparse.Namespace
-EXTRA = ("jinja2", "matplotlib", "pandas", "scipy", "statsmodels")
-"""What the extra `ablate` installs, and statistics and reports need."""
+EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")
+"""The packages of the extra `ablate`, which statistics and reports need."""
 
 
 def plan(options: Options) -> int:
-    """Say what would be run. It trains nothing but the few steps of the probe."""
+    """Print the plan. Only the few steps of the probe are trained."""
     from attnkit.ablation.statistics import detectable
 
     planned = _plan(options)
@@ -38,7 +40,7 @@ def plan(options: Options) -> int:
         gap = f" ({size / baseline - 1:+.1%})" if baseline and size != baseline else ""
         adjusted = f", {study.match.adjust} = {inspection.adjusted}" if study.match and inspection.adjusted is not None else ""
         flops = f", {inspection.flops:,} FLOPs" if inspection.flops is not None else ""
-        print(f"  {variant.name}: {size:,} parameters{gap}{flops}{adjusted}{_time(times, variant.name)}")
+        print(f"  {variant.name}: {size:,} parameters{gap}{flops}{adjusted}{_time(times.timings.get(variant.name))}")
         for effect in planned.side_effects[variant.name]:
             print(f"      also: {effect}")
     for variant, reason in planned.left_out:
@@ -47,7 +49,7 @@ def plan(options: Options) -> int:
         print(_budget(planned))
     if planned.trials is not None and study.tune is not None:
         each = f"{len(study.tune.values)} values x {study.tune.seeds} seeds for each variant"
-        print(f"Tuning of {study.tune.key} is {len(planned.trials.runs)} runs before, {each}.")
+        print(f"Before, {len(planned.trials.runs)} runs tune {study.tune.key}: {each}.")
         for name, found in planned.tuned.items():
             print(f"  {name}: {found.value}")
         for line in edges(planned):
@@ -56,8 +58,8 @@ def plan(options: Options) -> int:
     if compared:
         smallest = detectable(len(study.seeds), alpha=study.alpha / compared)
         print(
-            f"With {len(study.seeds)} seeds and {compared} comparisons, differences of {smallest:.2f} standard deviations (of the paired "
-            f"differences) or more are found with a probability of 0.8."
+            f"With {len(study.seeds)} seeds and {compared} comparisons, differences of at least {smallest:.2f} standard deviations (of "
+            f"the paired differences) are found with a probability of 0.8."
         )
     for line in _times(planned, times, jobs=options.jobs or 1):
         print(line)
@@ -65,7 +67,7 @@ def plan(options: Options) -> int:
 
 
 def run(options: Options) -> int:
-    """Run what is not finished, then print the verdicts."""
+    """Carry out the runs that are not finished, then print the verdicts."""
     planned = _plan(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
@@ -86,7 +88,7 @@ def status(options: Options) -> int:
 
 
 def logs(options: Options) -> int:
-    """Print what a run wrote."""
+    """Print the output of a run."""
     planned = _plan(options)
     folder = planned.run_folder(_find(planned, options.what).key)
     for name in ("stdout.txt", "stderr.txt"):
@@ -96,8 +98,8 @@ def logs(options: Options) -> int:
 
 
 def retry_failed(options: Options) -> int:
-    """Run again what failed."""
-    print(f"{retry(_plan(options))} failed runs are tried again")
+    """Run again the runs that failed."""
+    print(f"retrying {retry(_plan(options))} failed runs")
     return run(options)
 
 
@@ -105,41 +107,28 @@ def seeds(options: Options) -> int:
     """Raise the number of seeds of a study that has results."""
     study = add_seeds(Study.from_yaml(options.study), Path(options.folder), options.add)
     print(f"{study.name} has {len(study.seeds)} seeds now: {', '.join(map(str, study.seeds))}. attnkit ablate run trains the new ones.")
-    print("The report says that they were added: to add until something is significant makes p-values too small.")
+    print("The report says that they were added: adding seeds until a difference is significant makes p-values too small.")
     return 0
 
 
 def report(options: Options) -> int:
-    """Write the report from what is stored."""
+    """Write the report from stored results."""
     return _report(_answered(options))
 
 
 def compare(options: Options) -> int:
     """Print the comparison of any two variants: one test, outside of the declared family."""
     from attnkit.ablation.results import Results, sentence
-    from attnkit.ablation.statistics import compare as measure
-    from attnkit.ablation.statistics import judge
 
     planned = _answered(options)
-    study, results = planned.study, Results(planned)
-    a, b = _variant(planned, options.a), _variant(planned, options.b)
-    measured = measure(
-        a,
-        results.values(a),
-        reference=b,
-        reference_runs=results.values(b),
-        better=study.better,
-        min_effect=study.min_effect,
-        alpha=study.alpha,
-    )
-    [judged] = judge([measured], better=study.better, min_effect=study.min_effect, alpha=study.alpha)
-    print(sentence(judged, study))
-    print("This comparison is none of the study's family: it has no correction for having been chosen afterwards.")
+    [judged] = Results(planned).compared([(_variant(planned, options.a), _variant(planned, options.b))])
+    print(sentence(judged, planned.study))
+    print("This comparison is not part of the study's family: it is not corrected for having been chosen afterwards.")
     return 0
 
 
 def diff(options: Options) -> int:
-    """Print where the complete recipes of two variants differ."""
+    """Print the differences between the complete recipes of two variants."""
     planned = _answered(options)
     recipes = [planned.inspections[_variant(planned, name)].recipe or {} for name in (options.a, options.b)]
     for key, values in differences(*recipes).items():
@@ -149,35 +138,36 @@ def diff(options: Options) -> int:
 
 
 def reproduce(options: Options) -> int:
-    """Train one run again, from its start, and compare the two results, if it has one."""
+    """Repeat one run from its start, and compare the two results if there are two."""
     planned = _answered(options)
     one = _find(planned, options.what)
     again = planned.folder / "reproduced" / one.key
     shutil.rmtree(again, ignore_errors=True)
     write_json(again / "job.json", one.job)
-    if subprocess.run([sys.executable, "-m", WORKER, str(again)], check=False).returncode:
-        raise ConfigurationError(f"the run {again} failed; its message is above")
+    if code := Job(folder=again.absolute(), directory=Path.cwd(), worker=RUN, timeout=planned.study.timeout).carry_out():
+        message = status_of(again).get("message", f"exit status {code}")
+        raise ConfigurationError(f"the run failed: {message}. {again / 'stderr.txt'} says more")
     new, stored = (result_of(folder) for folder in (again, planned.run_folder(one.key)))
     if not stored:
         print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
         print(f"There is no result of this run in {planned.folder} to compare with.")
         return 0
-    print(f"batches: {'the same' if new['batch_hash'] == stored.get('batch_hash') else 'others'}")
+    print(f"batches: {'the same' if new['batch_hash'] == stored.get('batch_hash') else 'different'}")
     for name, value in stored["metrics"].items():
         print(f"{name}: {value} | {new['metrics'].get(name)}{'' if new['metrics'].get(name) == value else '  differs'}")
     return 0 if new["metrics"] == stored["metrics"] else 1
 
 
 ACTIONS: Mapping[str, tuple[str, Callable[[Options], int], tuple[str, ...]]] = {
-    "plan": ("what would be run: variants, sizes, what is left out, the smallest difference that can be found", plan, ()),
-    "run": ("run what is not finished, and report", run, ()),
-    "status": ("the state of every run", status, ()),
-    "logs": ("what a run wrote", logs, ("what",)),
-    "retry": ("run again what failed", retry_failed, ()),
+    "plan": ("show the plan: variants, sizes, exclusions, the smallest difference that can be found", plan, ()),
+    "run": ("carry out the runs that are not finished, and report", run, ()),
+    "status": ("show the state of every run", status, ()),
+    "logs": ("show the output of a run", logs, ("what",)),
+    "retry": ("run again the runs that failed", retry_failed, ()),
     "seeds": ("raise the number of seeds of a study that has results", seeds, ()),
     "report": ("write the report from stored results", report, ()),
     "compare": ("compare any two variants", compare, ("a", "b")),
-    "diff": ("where the complete recipes of two variants differ", diff, ("a", "b")),
+    "diff": ("show the differences between the complete recipes of two variants", diff, ("a", "b")),
     "reproduce": ("train one run again and compare", reproduce, ("what",)),
 }
 _MEANINGS = {"what": "the key of a run (or its beginning), or VARIANT:SEED", "a": "a variant", "b": "another"}
@@ -194,14 +184,14 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument(argument, metavar=argument.upper(), help=_MEANINGS[argument])
         sub.add_argument("--folder", default="runs/ablations", help="where results are (default: runs/ablations)")
         if name == "seeds":
-            sub.add_argument("--add", type=int, required=True, metavar="N", help="how many more; finished runs stay")
+            sub.add_argument("--add", type=int, required=True, metavar="N", help="how many more; finished runs are kept")
         if name == "plan":
-            sub.add_argument("--no-probe", dest="probe", action="store_false", help="train no steps to find out how long runs take")
+            sub.add_argument("--no-probe", dest="probe", action="store_false", help="do not train a few steps to estimate the time of runs")
         if name in ("plan", "run", "retry"):
-            sub.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; with slurm and ray as many as have room)")
+            sub.add_argument("--jobs", type=int, metavar="N", help="concurrent runs (default: 1; with slurm and ray as many as have room)")
         if name in ("run", "retry"):
-            sub.add_argument("--engine", help=f"{', '.join(LAUNCHERS)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
-            sub.add_argument("--gpus", metavar="0,1", help="deal these GPUs out to the runs")
+            sub.add_argument("--engine", help=f"{', '.join(ENGINES)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
+            sub.add_argument("--gpus", metavar="0,1", help="assign these GPUs to the runs, one each")
             sub.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
         sub.set_defaults(carry_out=action)
     return top
@@ -226,40 +216,32 @@ def _plan(options: Options) -> Plan:
 def _answered(options: Options) -> Plan:
     """Return the plan as it was when its runs were begun, whatever the code makes of the study now; if there is none, the plan now."""
     study, folder = Study.from_yaml(options.study), Path(options.folder)
-    return stored_plan(study.with_added_seeds(folder), folder) or study.plan(folder)
+    return stored_plan(with_added_seeds(study, folder), folder) or study.plan(folder)
 
 
 def _aside(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _time(times: Estimate, name: str) -> str:
-    """Return what is known of a variant's costs, for its line."""
-    if name not in times.seconds:
+def _time(timing: Timing | None) -> str:
+    """Return the known costs of a variant, for its line."""
+    if timing is None:
         return ""
-    probe = times.probes.get(name)
-    flops = f", {probe.flops_per_token:,} FLOPs/token" if probe is not None and probe.flops_per_token else ""
-    return f"{flops}, about {clock(times.seconds[name])} a run{f' (as {times.taken[name]})' if name in times.taken else ''}"
+    flops = f", {timing.flops_per_token:,} FLOPs/token" if timing.flops_per_token else ""
+    return f"{flops}, about {clock(timing.seconds)} a run{f' (as {timing.like})' if timing.like else ''}"
 
 
 def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
-    """Return the lines about how long the whole study takes."""
+    """Return the lines about the length of the whole study."""
     lines = [f"note: {name} could not be timed: {reason}" for name, reason in times.failed.items()]
     todo = [r for r in planned.all_runs if status_of(planned.run_folder(r.key))["status"] in ("pending", "interrupted", "damaged")]
     if not todo or times.mean is None:
         return lines
-    seconds = sum(times.seconds.get(r.variants[0], times.mean) for r in todo)
-    by = {
-        "from finished runs": times.finished,
-        "from a probe of a few steps": times.probes,
-        "as the one nearest in parameters": times.taken,
-    }
-    basis = [f"{len(found)} {what}" for what, found in by.items() if found]
-    at_once = f"{jobs} at once, if the machine has room for them" if jobs > 1 else "one after another (--jobs N says it for N at once)"
-    return [
-        *lines,
-        f"{len(todo)} runs are to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {', '.join(basis)}.",
-    ]
+    known = {name: timing.seconds for name, timing in times.timings.items()}
+    seconds = sum(known.get(r.variants[0], times.mean) for r in todo)
+    basis = ", ".join(f"{count} from {what}" for what, count in Counter(timing.basis for timing in times.timings.values()).items())
+    at_once = f"{jobs} at a time, if the machine has room for them" if jobs > 1 else "one after another (--jobs N says it for N at a time)"
+    return [*lines, f"{len(todo)} runs to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {basis}."]
 
 
 def _budget(planned: Plan) -> str:
@@ -267,22 +249,22 @@ def _budget(planned: Plan) -> str:
     assert budget is not None
     assert recipe is not None
     if budget.on == "steps":
-        return f"Each run is {budget.limit:,} steps, and so is its schedule."
+        return f"Each run has {budget.limit:,} steps, and so has its schedule."
     known = {key: value for key, value in (recipe.get("trainer") or {}).items() if key in ("max_epochs", "max_steps") and value}
     length = ", ".join(f"{key} {value}" for key, value in known.items()) or "Lightning's default"
     return (
-        f"Each run ends at the first step at which it has used {budget.limit:,} {budget.on}. How many steps that is, nobody knows before: "
-        f"the schedule is as long as trainer says ({length}), and a run for which that is too short fails."
+        f"Each run ends at the first step at which it has used {budget.limit:,} {budget.on}. The number of steps is not known in advance: "
+        f"the schedule is as long as trainer says ({length}), and a run that needs more steps fails."
     )
 
 
 def _report(planned: Plan) -> int:
+    from attnkit.ablation.report import write_report
     from attnkit.ablation.results import Results
 
     results = Results(planned)
     print("\n".join(results.sentences()))
-    page = results.report()
-    print(f"Report: {page}")
+    print(f"Report: {write_report(results)}")
     return 0 if results.complete else 1
 
 
@@ -298,7 +280,7 @@ def _find(planned: Plan, what: str) -> Run:
     found = [r for r in planned.all_runs if r.key.startswith(what) or (variant in r.variants and str(r.seed) == seed)]
     if not found:
         near = nearest(what, [f"{v}:{r.seed}" for r in planned.all_runs for v in r.variants])
-        raise ConfigurationError(f"{what!r} is no run.{near} attnkit ablate status lists them")
+        raise ConfigurationError(f"{what!r} is not a run.{near} attnkit ablate status lists them")
     if len(found) > 1:
         raise ConfigurationError(f"{what!r} is the beginning of several keys; attnkit ablate status lists them")
     return found[0]

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
             f"shorten the text"
         )
     data = json.dumps({"title": title, "maps": [_plain(m) for m in maps]}, ensure_ascii=False).replace("<", "\\u003c")
-    template = files("attnkit.drawing").joinpath("page.html").read_text(encoding="utf-8")
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     with atomic(path) as file:
         file.write_text(template.replace("{{data}}", data), encoding="utf-8")
 

@@ -25,7 +25,7 @@ STUDY = {
     "factors": {"model.stack.attention": ["cosine"]},
     "set": {"trainer.max_steps": STEPS, "trainer.max_epochs": -1, "trainer.val_check_interval": STEPS, "trainer.limit_val_batches": 4},
 }
-WIDE = {**STUDY, "name": "wide", "design": "full", "factors": {"model.stack.num_heads": [1, 2, 4], "model.label_smoothing": []}}
+WIDE = {**STUDY, "name": "wide", "design": "full_factorial", "factors": {"model.stack.num_heads": [1, 2, 4], "model.label_smoothing": []}}
 PLAN = """
 import resource, sys, time
 from attnkit.ablation import Study
@@ -48,18 +48,18 @@ def spent(command: list[str]) -> tuple[float, float]:
 def pairs(count: int) -> None:
     """Print the time of a study's run beside that of `attnkit fit`."""
     from attnkit.ablation import Study
-    from attnkit.ablation.store import write_json
+    from attnkit.worker.folder import write_json
 
     run = Study.from_yaml("overhead.yaml").plan("runs").runs[0]
-    fits, cells = [], []
+    fits, runs = [], []
     for i in range(count):
-        write_json(Path(f"cells/{i}/job.json"), run.job)
-        cells.append(spent([sys.executable, "-m", "attnkit.cli.cell", str(Path(f"cells/{i}").absolute())]))
-        fits.append(spent([*ATTNKIT, "fit", "--config", f"cells/{i}/recipe.yaml", "--trainer.enable_progress_bar", "false"]))
+        write_json(Path(f"runs_of_a_study/{i}/job.json"), run.job)
+        runs.append(spent([sys.executable, "-m", "attnkit.worker.run", str(Path(f"runs_of_a_study/{i}").absolute())]))
+        fits.append(spent([*ATTNKIT, "fit", "--config", f"runs_of_a_study/{i}/recipe.yaml", "--trainer.enable_progress_bar", "false"]))
     for j, clock in enumerate(("wall", "processor")):
-        fit, cell = median(t[j] for t in fits), median(t[j] for t in cells)
-        share = median(b[j] / a[j] for a, b in zip(fits, cells, strict=True)) - 1
-        print(f"{clock}: fit {fit:.2f} s, run of a study {cell:.2f} s, median of {count} pairs {share:+.1%}")
+        fit, run_ = median(t[j] for t in fits), median(t[j] for t in runs)
+        share = median(b[j] / a[j] for a, b in zip(fits, runs, strict=True)) - 1
+        print(f"{clock}: fit {fit:.2f} s, run of a study {run_:.2f} s, median of {count} pairs {share:+.1%}")
 
 
 def scheduling() -> None:
@@ -67,7 +67,7 @@ def scheduling() -> None:
     from attnkit.ablation import Study, engine
 
     Path("nothing.py").write_text("", encoding="utf-8")
-    engine.WORKER = "nothing"
+    engine.RUN = "nothing"
     plan = Study.from_yaml("overhead.yaml").with_seeds(*range(RUNS // 2)).plan("runs")
     alone = timed(lambda: [subprocess.run([sys.executable, "-m", "nothing"], check=True) for _ in plan.runs])
     scheduled = timed(lambda: engine.run_plan(plan, say=lambda line: None))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attnkit.ablation import Study
 from attnkit.ablation.plan import stored_plan
+from attnkit.ablation.report import write_report
 from attnkit.ablation.results import Results
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ def write(name: str, folder: Path) -> str:
         return f"{name}: no results in {folder}"
     results = Results(plan)
     beside = OUT / name
-    results.report(beside)
+    write_report(results, beside)
     report = (beside / "report.md").read_text(encoding="utf-8").partition("\n")[2].strip()
     for other in ("report.md", "report.tex", "runs.csv"):
         (beside / other).unlink()

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from attnkit.ablation import Study, engine
-from attnkit.ablation.inspection import Inspection
+from attnkit.worker.answers import Inspection
 
 RECIPE: dict[str, Any] = {
     "model": {
@@ -63,12 +63,12 @@ def study(**changes: Any) -> Study:
 
 @pytest.fixture
 def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inspections that import nothing: a recipe is what the layers say."""
+    """Inspections that import nothing: a recipe is what the overrides say."""
 
     def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
-        return [Inspection(recipe={"model": layers, "data": {"name": "d"}}, parameters=10, takes_seed=True) for layers in compositions]
+        return [Inspection(recipe={"model": over, "data": {"name": "d"}}, parameters=10, takes_seed=True) for over in compositions]
 
-    monkeypatch.setattr("attnkit.ablation.plan.inspect", inspect)
+    monkeypatch.setattr("attnkit.ablation.planning.inspect", inspect)
 
 
 WORKER = """
@@ -94,7 +94,7 @@ def worker(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Call
 
     def use(body: str = "") -> None:
         (folder / "fake_worker.py").write_text(WORKER.replace("BODY", body), encoding="utf-8")
-        monkeypatch.setattr(engine, "WORKER", "fake_worker")
+        monkeypatch.setattr(engine, "RUN", "fake_worker")
 
     use()
     return use

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from attnkit.ablation import Study
-from attnkit.ablation.design import label, layer
+from attnkit.ablation.design import Variant, label
 from attnkit.recipe import recipe_folder, recipe_names
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import STUDY, study
@@ -30,9 +30,9 @@ def test_one_factor_changes_one_thing_at_a_time() -> None:
 
 def test_a_full_design_has_every_combination() -> None:
     factors = {"model.stack.norm": ["rms_norm"], "model.stack.num_layers": [2, 3]}
-    assert len(names(factors=factors, design="full")) == 6
-    assert names(factors=factors, design="full")[:2] == ["baseline", "num_layers=2"]
-    assert "norm=rms_norm, num_layers=3" in names(factors=factors, design="full")
+    assert len(names(factors=factors, design="full_factorial")) == 6
+    assert names(factors=factors, design="full_factorial")[:2] == ["baseline", "num_layers=2"]
+    assert "norm=rms_norm, num_layers=3" in names(factors=factors, design="full_factorial")
 
 
 def test_cumulative_compares_each_step_with_the_one_before() -> None:
@@ -45,8 +45,8 @@ def test_cumulative_compares_each_step_with_the_one_before() -> None:
     assert variants[2].overrides == {"model.stack.norm": "rms_norm", "model.stack.position": "none"}
 
 
-def test_minus_one_takes_one_factor_back() -> None:
-    variants = study(factors=TWO, design="minus_one").expanded()
+def test_leave_one_out_takes_one_factor_back() -> None:
+    variants = study(factors=TWO, design="leave_one_out").expanded()
     assert [(v.name, v.reference) for v in variants] == [("all", None), ("all - norm", "all"), ("all - position", "all")]
     assert variants[1].overrides == {"model.stack.position": "none"}
 
@@ -55,7 +55,7 @@ def test_a_list_is_as_the_file_says() -> None:
     listed = {"one head": {"model.stack.num_heads": 1}, "deep": {"model.stack.num_layers": 4, "model.optimizer.lr": 1e-3}}
     variants = study(design="list", variants=listed, factors=None).expanded()
     assert [v.name for v in variants] == ["baseline", "one head", "deep"]
-    assert layer(variants[2].overrides)[1] == {"model": {"optimizer": {"lr": 1e-3}}}
+    assert variants[2].overrides == listed["deep"]
 
 
 def test_a_level_may_set_several_things() -> None:
@@ -71,7 +71,7 @@ def test_labels_are_short() -> None:
 
 def test_exclusions_have_a_reason() -> None:
     rule = {"when": {"norm": "rms_norm", "position": "none"}, "reason": "known not to train"}
-    variants = study(factors=TWO, design="full", exclude=[rule]).expanded()
+    variants = study(factors=TWO, design="full_factorial", exclude=[rule]).expanded()
     assert [v.excluded for v in variants if v.excluded] == ["known not to train"]
     assert [v.name for v in variants if v.excluded] == ["norm=rms_norm, position=none"]
 
@@ -79,7 +79,7 @@ def test_exclusions_have_a_reason() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seeds": 1}, r"seeds: a study needs at least 2, but has 1: without a second run nothing tells a difference from chance"),
+        ({"seeds": 1}, r"seeds: a study needs at least 2, but has 1: from one run, a difference cannot be told from chance"),
         ({"seeds": 0}, r"at least 2, but has 0"),
         ({"name": "runs"}, r"'runs' cannot name a folder of results"),
         ({"name": "../s"}, r"'../s' cannot name a folder of results"),
@@ -90,29 +90,43 @@ def test_exclusions_have_a_reason() -> None:
         ({"factor": {}}, r"unknown key 'factor'. Did you mean 'factors'\?"),
         ({"factors": None}, r"the design one_factor needs factors"),
         ({"factors": {"modle.stack.norm": ["rms_norm"]}}, r"unknown key 'modle.stack.norm'. Did you mean 'model'\?"),
-        ({"factors": {"norm": ["rms_norm"]}}, r"factor 'norm' is no dotted key"),
+        ({"factors": {"norm": ["rms_norm"]}}, r"factor 'norm' is not a dotted key"),
         ({"factors": {"model.stack.norm": {"level": ["a"], "levels": ["b"]}}}, r"has no key 'level'. Did you mean 'levels'\?"),
         ({"factors": {"model.stack.norm": []}}, r"factor 'model.stack.norm' needs levels"),
         ({"factors": {"model.stack.norm": ["a", "a"]}}, r"has the level 'a' twice"),
         ({"factors": {"model.norm": ["a"], "data.norm": ["b"]}}, r"two keys end in the same word"),
-        ({"design": "ful"}, r"design: unknown 'ful'. Did you mean 'full'\?"),
+        ({"design": "full_factorail"}, r"design: unknown 'full_factorail'. Did you mean 'full_factorial'\?"),
         ({"design": "cumulative"}, r"cumulative takes one level for each factor, but 'position' has several"),
         ({"better": "low"}, r"better: unknown 'low'. Did you mean 'lower'\?"),
         ({"min_effect": -1}, r"min_effect must be above 0"),
-        ({"alpha": 5}, r"alpha must lie between 0 and 1"),
+        ({"alpha": 5}, r"alpha must be between 0 and 1"),
         ({"vary": ["initialization"]}, r"vary: unknown 'initialization'. Did you mean 'initialisation'\?"),
         ({"vary": []}, r"at least one seed must differ"),
         ({"exclude": [{"when": {"position": "none"}}]}, r"exclude: each rule is"),
         ({"exclude": [{"when": {"positon": "none"}, "reason": "x"}]}, r"no factor 'positon'. Did you mean 'position'\?"),
         ({"exclude": [{"when": {"position": "learnd"}, "reason": "x"}]}, r"no level 'learnd'. Did you mean 'learned'\?"),
-        ({"match": {"on": "params"}}, r"match must be a mapping, as in .*missing 1 required keyword-only argument"),
-        ({"match": {"on": "size", "adjust": "model.stack.d_model"}}, r"match: on must be params or flops"),
+        ({"match": {"on": "params"}}, r"s.yaml: match needs the key adjust"),
+        ({"match": {"on": "size", "adjust": "model.stack.d_model"}}, r"match: on: unknown 'size'. One of: params, flops"),
         ({"recipe": "tinny.yaml"}, r"no recipe 'tinny.yaml'"),
     ],
 )
 def test_a_wrong_study_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         study(**changes).expanded()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"design": "full"}, r"study: design: unknown 'full'. One of: one_factor, full_factorial, leave_one_out, cumulative, list"),
+        ({"lengths": "src"}, r"study: lengths: unknown 'src'. Did you mean|study: lengths: unknown 'src'. One of: source, target"),
+        ({"alpha": "small"}, r"study: alpha must be a number, but is 'small'"),
+        ({"match": {"on": "params"}}, r"study: match needs the key adjust"),
+    ],
+)
+def test_a_wrong_study_from_python_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Study(**{"name": "s", "recipe": "r", "design": "list", "variants": (Variant(name="a"),), **changes})
 
 
 def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +138,7 @@ def test_a_study_is_read_from_a_file_beside_its_recipe(folder: Path, monkeypatch
     assert Path(read.recipe).samefile(folder / "tiny.yaml")
     with pytest.raises(ConfigurationError, match="no study 'positio'"):
         Study.from_yaml("positio")
-    with pytest.raises(ConfigurationError, match=r"tiny.yaml is no study: it needs the key recipe"):
+    with pytest.raises(ConfigurationError, match=r"tiny.yaml is not a study: it needs the key recipe"):
         Study.from_yaml("../tiny.yaml")
 
 

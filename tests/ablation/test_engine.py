@@ -19,11 +19,11 @@ import pytest
 from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.plan import Plan, add_seeds
-from attnkit.ablation.report import markdown, page
+from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.results import Results
-from attnkit.ablation.store import status_of, write_json
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import status_of, write_json
 from tests.ablation.conftest import study
 
 Use = Callable[[str], None]
@@ -53,11 +53,11 @@ def test_all_run_once_and_running_again_repeats_nothing(worker: Use) -> None:
     assert {found and found[2] for found in ended} == {
         f"{run.variants[0]} seed {run.seed}" for run in plan.runs
     }  # in any order: two at once
-    assert said[-1] == "9 of 9 runs are finished already"
+    assert said[-1] == "9 of 9 runs are already finished"
 
 
 def test_from_python_a_study_runs_and_reports_in_one_line(worker: Use) -> None:
-    written = study().run("runs", jobs=2).report()
+    written = write_report(study().run("runs", jobs=2))
     assert written == Path("runs/s/report.html")
     assert "Not every run" not in written.read_text(encoding="utf-8")
     assert len(study().run("runs").frame()) == 9
@@ -88,7 +88,7 @@ def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 15
     assert add_seeds(study(), Path("runs"), 1).seeds == (0, 1, 2, 3, 4, 5)
     told = [text for holds, text in checklist(Results(more)) if not holds]
-    assert "the number of seeds was decided before the results, but [3, 4] were added: p-values are too small" in told
+    assert "the number of seeds was set before the results, but [3, 4] were added later: p-values are too small" in told
 
 
 def test_seeds_that_the_file_gained_are_kept_with_the_results(worker: Use) -> None:
@@ -104,6 +104,16 @@ def test_another_question_under_the_same_name_is_refused(worker: Use) -> None:
         run_plan(make(min_effect=0.5))
     run_plan(make(min_effect=0.5, name="t"))
     assert sum(lines("ran.txt").values()) == 9
+
+
+def test_a_study_of_another_version_is_refused_with_what_to_do(worker: Use) -> None:
+    run_plan(plan := make())
+    file = plan.study_folder / "study.json"
+    old = json.loads(file.read_text())
+    del old["format"]
+    write_json(file, old | {"design": "full"})
+    with pytest.raises(ConfigurationError, match=r"runs/s was made by another version of attnkit, .* give the study another name, or move"):
+        make()
 
 
 def test_failures_are_told_apart_and_tried_again_on_demand(worker: Use) -> None:
@@ -323,11 +333,11 @@ def test_a_half_written_file_is_never_read(tmp_path: Path) -> None:
 ENGINE = """
 import pathlib, sys
 from attnkit.ablation import engine
-from attnkit.ablation.inspection import Inspection
-import attnkit.ablation.plan as planning
+from attnkit.worker.answers import Inspection
+import attnkit.ablation.planning as planning
 planning.inspect = lambda recipe, compositions, **_: [
-    Inspection(recipe={"model": layers, "data": {"name": "d"}}, parameters=10, takes_seed=True) for layers in compositions]
-engine.WORKER = "fake_worker"
+    Inspection(recipe={"model": over, "data": {"name": "d"}}, parameters=10, takes_seed=True) for over in compositions]
+engine.RUN = "fake_worker"
 from tests.ablation.conftest import study
 engine.run_plan(study(seeds=10).plan(pathlib.Path("runs")), jobs=2)
 """

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from attnkit.ablation.inspection import Inspection
-from attnkit.ablation.plan import Plan, derived_seed, differences
-from attnkit.ablation.study import SEED_KINDS
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.planning import derived_seed, differences
+from attnkit.ablation.spec import SEED_KINDS
 from attnkit.registry import ConfigurationError
+from attnkit.worker.answers import Inspection
 from tests.ablation.conftest import STUDY, study
 
 Answers = dict[str, dict[str, Any]]
@@ -22,13 +23,13 @@ def planned(monkeypatch: pytest.MonkeyPatch, answers: Answers, **changes: Any) -
 
     def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
         found = []
-        for layers in compositions:
-            position = next((layer["model"]["stack"]["position"] for layer in layers if "position" in layer["model"]["stack"]), "baseline")
+        for overrides in compositions:
+            position = overrides.get("model.stack.position", "baseline")
             resolved = {"model": {"stack": {"position": {"name": position}}}, "data": {"name": "d"}}
             found.append(Inspection(**({"recipe": resolved, "takes_seed": True} | answers.get(position, {}))))
         return found
 
-    monkeypatch.setattr("attnkit.ablation.plan.inspect", inspect)
+    monkeypatch.setattr("attnkit.ablation.planning.inspect", inspect)
     return study(**changes).plan(Path("runs"))
 
 
@@ -61,7 +62,7 @@ def test_a_level_that_is_wrong_everywhere_is_a_mistake(monkeypatch: pytest.Monke
 
 
 def test_a_baseline_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigurationError, match="the reference 'baseline' cannot be: no such thing"):
+    with pytest.raises(ConfigurationError, match="the reference 'baseline' cannot be built: no such thing"):
         planned(monkeypatch, {"baseline": {"recipe": None, "error": "no such thing", "kind": "illegal"}})
 
 
@@ -109,7 +110,7 @@ def test_a_thousand_runs_are_planned_in_no_time_and_without_torch() -> None:
         "model.stack.num_heads": [1],
         "model.label_smoothing": [0.0, 0.2, 0.3, 0.4],
     }
-    content = STUDY | {"factors": factors, "design": "full", "seeds": 25}  # 4 x 2 x 5 x 25
+    content = STUDY | {"factors": factors, "design": "full_factorial", "seeds": 25}  # 4 x 2 x 5 x 25
     Path("s.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     first = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     second = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

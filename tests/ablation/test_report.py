@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from attnkit.ablation.plan import stored_plan
+from attnkit.ablation.figures import figures
+from attnkit.ablation.plan import Tuned, stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.sections import Tune
-from attnkit.ablation.store import write_json
-from attnkit.ablation.tuning import Tuned
 from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import write_json
 from tests.ablation.conftest import study
 
 pytestmark = pytest.mark.usefixtures("guessed")
@@ -147,7 +147,7 @@ def test_all_forms_are_written_from_what_is_stored(results: Results) -> None:
 
 
 def test_a_report_needs_no_look_at_the_recipes(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnkit.ablation.plan.inspect", None)
+    monkeypatch.setattr("attnkit.ablation.planning.inspect", None)
     planned = stored_plan(study(seeds=6, min_effect=0.05), Path("runs"))
     assert planned is not None
     assert page(Results(planned)) == page(results)
@@ -167,7 +167,7 @@ def test_what_a_report_shows_may_change_when_there_are_results(results: Results)
 
 
 def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
-    assert "| 10 | 60  | 30 k | 12.3 k | 2.5 GB | 6/6 |" in markdown(results)
+    assert "| 10 | 60.0 | 30.0 k | 12.3 k | 2.5 GB | 6/6 |" in markdown(results)
     summary = results.summary().set_index("variant")
     assert summary.loc["baseline", "flops"] == 30_000
     assert summary.loc["position=none", "difference"] == pytest.approx(-0.525)
@@ -178,10 +178,10 @@ def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
 def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
     assert results.by_length("baseline", "target") == ("sequence_error_rate", [(n, pytest.approx(n / 10)) for n in (1, 2, 4)])
     assert results.by_length("baseline", "source") == ("", [])
-    assert not any(figure.name == "lengths" for figure in results.figures)
+    assert not any(figure.name == "lengths" for figure in figures(results))
     planned = stored_plan(study(seeds=6, min_effect=0.05, lengths="target"), Path("runs"))
     assert planned is not None
-    [drawn] = [figure for figure in Results(planned).figures if figure.name == "lengths"]
+    [drawn] = [figure for figure in figures(Results(planned)) if figure.name == "lengths"]
     assert drawn.svg is not None
     assert "tokens of the target" in drawn.svg
 
@@ -205,7 +205,7 @@ def test_a_published_table_stands_beside_ours(results: Results) -> None:
         ("position=none", "21", "+1", "yes"),  # better here, better there
         ("position=learned", "20.5", "+0.5", "no"),  # all its runs diverged here
     ]
-    assert table.summary.startswith("Of 2 differences that are shown here and can be compared, 1 point the same way")
+    assert table.summary.startswith("Of 2 significant differences with a published counterpart, 1 point in the same direction")
     assert published(results) is None
 
 
@@ -225,7 +225,7 @@ def test_a_published_row_of_no_variant_is_refused() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"better": "up"}, "must be lower or higher"),
+        ({"better": "up"}, "better: unknown 'up'. One of: lower, higher"),
         ({"rows": {"baseline": {}}}, "published"),
         ({"rows": {"baseline": {"a, b": None}}}, "published"),
     ],
@@ -251,7 +251,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
         "b=1": [v - 0.2 for v in BASE],
         "a=1, b=1": [v - 0.9 - 0.001 * i for i, v in enumerate(BASE)],
     }
-    text = markdown(stored(values, factors=factors, design="full"))
+    text = markdown(stored(values, factors=factors, design="full_factorial"))
     assert "## Interactions\n\n- a=1 x b=1: val/loss -0.503 [-0.504, -0.501], adjusted p < 0.001: an interaction" in text
 
 
@@ -259,22 +259,22 @@ def test_long_names_are_whole_in_figures() -> None:
     factors = {"model.residual": ["sandwich_norm"], "model.norm": ["rms_norm"], "model.num_layers": [6]}
     parts = [f"{name.rpartition('.')[2]}={level}" for name, [level] in factors.items()]
     names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
-    results = stored({"baseline": list(BASE), **{name: list(BASE) for name in names}}, factors=factors, design="full")
-    svg = {figure.name: figure.svg or "" for figure in results.figures}
+    results = stored({"baseline": list(BASE), **{name: list(BASE) for name in names}}, factors=factors, design="full_factorial")
+    svg = {figure.name: figure.svg or "" for figure in figures(results)}
     for drawn in (svg["paired"], svg["forest"]):
         assert [drawn.count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
 
 
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
-    assert "- [ ] every variant was tuned by as many trials: nothing was tuned" in markdown(results)
+    assert "- [ ] every variant was tuned with equally many trials: nothing was tuned" in markdown(results)
     tune = Tune(key="model.optimizer.lr", values=(0.1, 0.2, 0.3), seeds=2)
     found = {
-        name: Tuned(value=best, means=((0.1, 2.0), (0.2, 1.5), (0.3, math.inf)), edge=best == 0.1)
+        name: Tuned(value=best, means=((0.1, 2.0), (0.2, 1.5), (0.3, None)), edge=best == 0.1)
         for name, best in (("baseline", 0.2), ("position=none", 0.2), ("position=learned", 0.1))
     }
     text = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune), tuned=found)))
-    assert "- [x] every variant was tuned by as many trials: model.optimizer.lr, 3 values with 2 seeds each" in text
-    assert "- [ ] the best of tuning lies inside of its values, but not for position=learned: a better one may lie beyond" in text
-    assert "| position=learned | 0.1 | 2 | 1.5 | inf |" in text
+    assert "- [x] every variant was tuned with equally many trials: model.optimizer.lr, 3 values with 2 seeds each" in text
+    assert "- [ ] the best value of tuning is inside its grid, but not for position=learned: a better one may lie beyond" in text
+    assert "| position=learned | 0.1 | 2 | 1.5 | diverged |" in text
     unfinished = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune))))
-    assert "- [ ] every variant was tuned by as many trials: the trials are not finished" in unfinished
+    assert "- [ ] every variant was tuned with equally many trials: the trials are not finished" in unfinished

@@ -11,9 +11,9 @@ import pytest
 from attnkit import ConfigurationError
 from attnkit.ablation import Study
 from attnkit.ablation.engine import run_plan
-from attnkit.ablation.report import latex, markdown, page
+from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
-from attnkit.ablation.store import key_of, result_of, status_of, write_json
+from attnkit.worker.folder import key_of, result_of, status_of, write_json
 from tests.ablation.conftest import folder, guessed, study, worker  # noqa: F401
 
 METRICS = {"val/loss": 1.0}
@@ -48,8 +48,8 @@ def test_a_setting_of_another_type_is_named(changes: dict[str, Any]) -> None:
 
 def test_a_design_of_more_variants_than_anyone_runs_is_refused() -> None:
     factors = {f"model.x{i}": list(range(10)) for i in range(20)}
-    with pytest.raises(ConfigurationError, match="design full has"):
-        study(design="full", factors=factors).expanded()
+    with pytest.raises(ConfigurationError, match="design full_factorial has"):
+        study(design="full_factorial", factors=factors).expanded()
 
 
 DAMAGE = {
@@ -76,7 +76,7 @@ def test_a_damaged_run_is_not_finished_and_the_report_names_it(name: str, conten
     results = Results(plan)
     assert not results.complete
     assert f"{', '.join(plan.runs[0].variants)}, seed {plan.runs[0].seed}: damaged" in markdown(results).replace("\\", "")
-    results.report(Path("out"))
+    write_report(results, Path("out"))
 
 
 @pytest.mark.usefixtures("guessed")
@@ -91,10 +91,10 @@ def test_other_damaged_files_are_named_or_made_anew() -> None:
     plan = finished()
     first = plan.run_folder(plan.runs[0].key)
     (first / "environment.json").write_text("{")
-    assert "an environment that is not known" in markdown(Results(plan))
+    assert "an unknown environment" in markdown(Results(plan))
     for content in ("", "[]", "{}", '{"seeds_at_start": "x"}', '{"seeds_at_start": [0], "seeds_added": 5}'):
         (plan.study_folder / "study.json").write_text(content)
-        for use in (lambda: plan.lock(), lambda: study().plan("runs"), lambda: Results(plan).report(Path("out"))):
+        for use in (lambda: plan.lock(), lambda: study().plan("runs"), lambda: write_report(Results(plan), Path("out"))):
             with pytest.raises(ConfigurationError, match=r"study\.json is damaged"):
                 use()
 
@@ -123,7 +123,7 @@ def test_a_damaged_run_is_run_again(worker: Callable[[str], None]) -> None:  # n
     (folders[2] / "status.json").mkdir()
     said: list[str] = []
     run_plan(plan, say=said.append)
-    assert sum("it is run again" in line for line in said) == 3
+    assert sum("running it again" in line for line in said) == 3
     assert [result_of(f) for f in folders] == results
     assert {status_of(f)["status"] for f in folders} == {"ok"}
 
@@ -140,7 +140,7 @@ def test_names_mean_nothing_in_any_format_of_the_report() -> None:
     for line in (line for line in text.splitlines() if line.startswith("| x=")):
         assert line.replace(r"\|", "").count("|") in (5, 14)
     assert r"\$x" in latex(results)
-    results.report(Path("out"))
+    write_report(results, Path("out"))
 
 
 @pytest.mark.parametrize("name", ["=cmd()", "+1", "-1", "@x", "\t=1"])

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-
 from attnkit.ablation.store import read_json, write_json
+
 from attnkit.cli import cell
 from attnkit.train.out_of_memory import is_out_of_memory
 from tests.ablation.conftest import SEEDS

@@ -33,7 +33,7 @@ ADDRESS = "RELIABILITY_SERVER"
 REAL = subprocess.Popen
 LARGEST = 1 << 20  # bytes per message
 PRELOADED = (
-    *("attnkit.train.run", "attnkit.cli.ablate", "attnkit.cli.cell", "attnkit.cli.inspection", "attnkit.ablation.results"),
+    *("attnkit.train.run", "attnkit.cli.ablate", "attnkit.worker.run", "attnkit.worker.inspection", "attnkit.ablation.results"),
     *("attnkit.ablation.report", "attnkit.ablation.figures", "matplotlib.pyplot", "matplotlib.backends.backend_svg", "jinja2"),
     *("torch.utils.tensorboard", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch.distributed.tensor.parallel"),
 )

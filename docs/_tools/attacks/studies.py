@@ -18,7 +18,7 @@ from attacks.ledger import Ledger, randomness
 from attacks.recipes import write_study
 from attacks.runs import fresh, tail, traceback_in
 from attacks.training import FIT, MOST_KILLS, Kill, limit, wait
-from attnkit.ablation.launch import WORKER
+from attnkit.worker.job import RUN as WORKER
 
 RUN = (FIT[0], "ablate", "run", "study.yaml", "--jobs", "2")
 ALONE = 5

@@ -1,15 +1,15 @@
 """The probe of a study's plan: a few steps that say how many there are and what they take."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnkit.cli.inspection import Inspector
-from attnkit.cli.probe import main, probe
 from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import write_json
+from attnkit.worker.inspection import Inspector
+from attnkit.worker.probe import main, probe
 from tests.ablation.conftest import SEEDS
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
@@ -52,17 +52,17 @@ def test_a_budget_of_tokens_gives_as_many_steps_as_a_run_makes() -> None:
 
 
 def test_what_cannot_be_timed_says_why() -> None:
-    with pytest.raises(ConfigurationError, match="2 processes is not timed"):
+    with pytest.raises(ConfigurationError, match="2 processes cannot be timed"):
         probe(job({"devices": 2}), startup=0.0)
-    with pytest.raises(ConfigurationError, match="how long a run is, nothing says"):
+    with pytest.raises(ConfigurationError, match="the length of a run is unknown"):
         probe(job({"max_epochs": -1}), startup=0.0)
 
 
-def test_after_a_job_that_fails_it_goes_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_a_job_that_fails_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     good = job({"max_epochs": 2})
     missing = {**good, "recipe": {**good["recipe"], "data": {**good["recipe"]["data"], "corpus": "missing.tsv"}}}
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"began": 0.0, "seconds": 60, "jobs": [missing, good]})))
-    assert main() == 0
+    write_json(Path("job.json"), {"began": 0.0, "seconds": 60, "jobs": [missing, good]})
+    assert main(Path()) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert "missing.tsv" in first["error"]
     assert second["steps"] == 14

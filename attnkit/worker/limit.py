@@ -1,4 +1,4 @@
-"""What a run of a study may use: steps, tokens, operations or seconds."""
+"""Ends a run of a study when its budget is used."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,23 +7,23 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from attnkit.ablation.sections import Budget
 from attnkit.lightning_internals import is_accumulating
 from attnkit.profile.flops import BACKWARD, Exponents, batch_flops, forward_flops
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
+from attnkit.worker.budget import Budget
 
 
 class Limit(Callback):
     """Ends a run at the first optimizer step at which its budget is used, with a validation. It goes after the `Recorder`.
 
-    Operations are those of products of matrices for real tokens, forward and backward; see `attnkit.profile.flops`. Over several processes,
-    tokens and operations are summed.
+    FLOPs are those of matrix products for non-padding tokens, forward and backward; see `attnkit.profile.flops`. Over several processes,
+    tokens and FLOPs are summed.
 
     Args:
-        budget: What may be used.
-        tokens: Returns how many tokens were seen.
-        seconds: Returns how long the training took.
+        budget: Of the run.
+        tokens: Returns the number of tokens so far.
+        seconds: Returns the length of the training so far.
     """
 
     state_key = "attnkit_budget"
@@ -38,7 +38,7 @@ class Limit(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.budget.on == "flops" and isinstance(pl_module, Task):
             self._formula = forward_flops(pl_module)
-        trainer.should_stop |= self.spent >= self.budget.limit  # it was killed when all was done but to write its result
+        trainer.should_stop |= self.spent >= self.budget.limit  # it was killed after the training, before it wrote its result
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -54,15 +54,15 @@ class Limit(Callback):
         trainer.should_stop |= self.spent >= self.budget.limit
 
     def require_spent(self) -> None:
-        """Raise if the run ended before its budget was used: it cannot be compared with one that used it.
+        """Check that the run used its budget, without which it cannot be compared with one that did.
 
         Raises:
-            ConfigurationError: It did.
+            ConfigurationError: It ended earlier.
         """
         if self.spent < self.budget.limit:
             raise ConfigurationError(
                 f"the training ended after {self.spent:g} {self.budget.on}, before its budget of {self.budget.limit:g}: "
-                "set trainer.max_epochs higher (it is also how long the schedule is), and stop by nothing else"
+                "set trainer.max_epochs higher (the schedule is as long), and use no other way to stop"
             )
 
     @override

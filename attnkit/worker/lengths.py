@@ -1,4 +1,4 @@
-"""What generated texts are worth by the length of their source and of their target: does a model reach beyond its training?"""
+"""Metrics of generated texts by the length of their source and of their target: does a model generalise beyond its training?"""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torchmetrics import Metric
 from typing_extensions import override
 
-from attnkit.ablation.study import SPECIAL
 from attnkit.task.metrics import generation_metric
 from attnkit.task.seq2seq import Seq2Seq
+from attnkit.worker.folder import SPECIAL
 
 SIDES = {"source": "src", "target": "tgt"}
 """The tensor of each side in a batch."""
@@ -19,9 +19,9 @@ Table = list[dict[str, float]]
 
 
 class Lengths(Callback):
-    """Keeps the metrics of generated texts by length, of the last evaluation. Tasks that generate nothing have none.
+    """Keeps the metrics of generated texts by length, of the last evaluation. Tasks that do not generate have none.
 
-    With several ranks it keeps nothing: each sees a part.
+    With several ranks it keeps none, as each rank sees only a part.
     """
 
     def __init__(self) -> None:
@@ -36,20 +36,12 @@ class Lengths(Callback):
         self._clear()
 
     @override
-    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._clear()
-
-    @override
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._add(trainer, pl_module, outputs, batch)
 
-    @override
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._add(trainer, pl_module, outputs, batch)
+    on_test_epoch_start, on_test_batch_end = on_validation_epoch_start, on_validation_batch_end
 
     def _add(self, trainer: Trainer, task: LightningModule, outputs: Any, batch: Any) -> None:
         hypotheses = outputs.get("hypotheses") if isinstance(outputs, Mapping) else None

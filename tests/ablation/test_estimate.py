@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
-from attnkit.ablation import probe
+from attnkit.ablation import estimate as estimates
+from attnkit.ablation.estimate import Estimate, estimate
 from attnkit.ablation.plan import Plan
-from attnkit.ablation.probe import estimate
-from attnkit.ablation.store import write_json
 from attnkit.cli.ablate import ablate
+from attnkit.worker.folder import write_json
 from tests.ablation.conftest import STUDY, study
 
 PROBER = """
 import json, os, sys, time
-question = json.load(sys.stdin)
+question = json.load(open(sys.argv[1] + "/job.json"))
 with open("asked.txt", "a") as file:
     file.write("".join(json.dumps(job["recipe"]["model"]) + chr(10) for job in question["jobs"]))
 for number, job in enumerate(question["jobs"]):
@@ -36,7 +36,7 @@ def prober(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Call
 
     def use(body: str = "pass") -> None:
         (folder / "fake_prober.py").write_text(PROBER.replace("BODY", body), encoding="utf-8")
-        monkeypatch.setattr(probe, "PROBER", "fake_prober")
+        monkeypatch.setattr(estimates, "PROBE", "fake_prober")
 
     use()
     return use
@@ -44,6 +44,10 @@ def prober(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Call
 
 def planned(**changes: Any) -> Plan:
     return study(**changes).plan(Path("runs"))
+
+
+def seconds(found: Estimate) -> dict[str, float]:
+    return {name: timing.seconds for name, timing in found.timings.items()}
 
 
 def asked() -> int:
@@ -55,7 +59,7 @@ def test_what_has_not_run_is_probed_once_and_nothing_is_written_but_the_answer(p
     plan = planned()
     assert estimate(plan, probe=False).mean is None
     found = estimate(plan, probe=True)
-    assert found.seconds == {"baseline": 12.0, "position=none": 17.0, "position=learned": 22.0}
+    assert seconds(found) == {"baseline": 12.0, "position=none": 17.0, "position=learned": 22.0}
     assert found.mean == 17.0
     assert estimate(plan, probe=True) == estimate(planned(seeds=7), probe=False) == found  # seeds make no difference
     assert asked() == 3
@@ -68,8 +72,8 @@ def test_finished_runs_say_it_better(prober: Any) -> None:
         write_json(plan.run_folder(run.key) / "status.json", {"status": "ok", "wall_seconds": 30 + run.seed})
         write_json(plan.run_folder(run.key) / "result.json", {"metrics": {}})
     found = estimate(plan, probe=True)
-    assert list(found.finished) == ["baseline", "position=none"]
-    assert (asked(), found.seconds["baseline"], found.seconds["position=learned"]) == (1, 30, 12)
+    assert [timing.basis for timing in found.timings.values()] == ["finished runs", "finished runs", "a probe of a few steps"]
+    assert (asked(), *seconds(found).values()) == (1, 30, 30, 12)
 
 
 def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: Any, seed: int) -> None:
@@ -78,16 +82,16 @@ def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: 
     inspections = {v.name: replace(plan.inspections[v.name], parameters=n) for v, n in zip(plan.variants, sizes, strict=True)}
     plan = replace(plan, inspections=inspections)
     found = estimate(plan, probe=True)
-    assert asked() == len(found.probes) == probe.MOST
-    assert "baseline" in found.probes
-    assert set(found.seconds) == {v.name for v in plan.variants}
-    assert set(found.taken) == set(found.seconds) - set(found.probes)
-    for name, other in found.taken.items():
-        gaps = {known: abs(inspections[known].parameters - inspections[name].parameters) for known in found.probes}
-        assert gaps[other] == min(gaps.values())
-        assert found.seconds[name] == found.seconds[other]
+    probed = [name for name, timing in found.timings.items() if timing.like is None]
+    assert asked() == len(probed) == estimates.MOST
+    assert "baseline" in probed
+    assert set(found.timings) == {v.name for v in plan.variants}
+    for name, timing in found.timings.items():
+        gaps = {other: abs(inspections[other].parameters - inspections[name].parameters) for other in probed}
+        assert gaps[timing.like or name] == min(gaps.values())
+        assert timing.seconds == found.timings[timing.like or name].seconds
     estimate(plan, probe=True)
-    assert asked() == probe.MOST  # one sample is enough
+    assert asked() == estimates.MOST  # one sample is enough
 
 
 @pytest.mark.parametrize(
@@ -100,11 +104,11 @@ def test_of_many_a_sample_is_probed_and_the_others_are_like_the_nearest(prober: 
 )
 def test_a_probe_that_fails_is_told_and_fails_nothing(prober: Any, monkeypatch: pytest.MonkeyPatch, body: str, message: str) -> None:
     prober(body)
-    monkeypatch.setattr(probe, "PATIENCE", 3.0)
+    monkeypatch.setattr(estimates, "PATIENCE", 3.0)
     found = estimate(planned(), probe=True)
-    assert found.seconds["baseline"] == 12.0
+    assert found.timings["baseline"].seconds == 12.0
     assert message in found.failed["position=none"]
-    assert found.taken == {"position=none": "baseline", "position=learned": "baseline"}
+    assert [timing.like for timing in found.timings.values()] == [None, "baseline", "baseline"]
 
 
 def test_a_process_that_cannot_begin_leaves_no_estimate(prober: Any) -> None:
@@ -121,10 +125,10 @@ def test_a_plan_says_how_long_and_by_what(prober: Any, capsys: pytest.CaptureFix
     assert ablate(["plan", "s.yaml", "--jobs", "3"]) == 0
     out = capsys.readouterr().out
     assert "position=none: 10 parameters, about 17 s a run\n" in out
-    assert "9 runs are to do: about 51 s, 3 at once" in out
+    assert "9 runs to do: about 51 s, 3 at a time" in out
     assert "Times by variant: 3 from a probe of a few steps." in out
 
 
 def test_nothing_of_it_imports_torch() -> None:
-    program = "import sys; import attnkit.ablation.probe; assert 'torch' not in sys.modules"
+    program = "import sys; import attnkit.ablation.estimate; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from attnkit.ablation.sections import Budget
-from attnkit.ablation.store import read_json, status_of, write_json
-from attnkit.cli import cell
-from attnkit.cli.inspection import Inspector
 from attnkit.registry import ConfigurationError
+from attnkit.worker.budget import Budget
+from attnkit.worker.folder import read_json, status_of, write_json
+from attnkit.worker.inspection import Inspector
+from attnkit.worker.recorder import Recorder
+from attnkit.worker.run import main
 from tests.ablation.conftest import RECIPE, SEEDS, study
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
@@ -28,7 +29,7 @@ def begin(name: str, on: str, limit: float, **trainer: Any) -> Path:
 
 
 def run(folder: Path) -> dict[str, Any]:
-    cell.main(folder)
+    main(folder)
     return dict(read_json(folder / "result.json") or {})
 
 
@@ -47,13 +48,13 @@ def test_a_run_ends_at_the_first_step_at_which_its_budget_is_used(seed: int, mon
 
 def test_steps_are_how_long_the_schedule_is(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    original = cell.Recorder.on_train_batch_end
+    original = Recorder.on_train_batch_end
 
-    def look(self: cell.Recorder, trainer: Any, *rest: Any) -> None:
+    def look(self: Recorder, trainer: Any, *rest: Any) -> None:
         seen.append(trainer.optimizers[0].param_groups[0]["lr"])
         original(self, trainer, *rest)
 
-    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", look)
+    monkeypatch.setattr(Recorder, "on_train_batch_end", look)
     Path("tiny.yaml").write_text(yaml.safe_dump(RECIPE | {"model": RECIPE["model"] | {"schedule": {"name": "linear", "warmup_steps": 0}}}))
     run(begin("linear", "steps", 5))
     rate = RECIPE["model"]["optimizer"]["lr"]
@@ -66,19 +67,19 @@ def test_a_run_that_was_cut_short_uses_the_same_budget(on: str, seed: int, monke
     whole = run(begin("whole", on, limit, val_check_interval=2, **({} if on == "steps" else {"max_epochs": 20})))
     assert whole["batches"] > 4
     at = Random(seed).randint(3, whole["batches"]) if on != "tokens" else 7  # the last batch of an epoch, a checkpoint before it
-    original = cell.Recorder.on_train_batch_end
+    original = Recorder.on_train_batch_end
 
     class CutError(Exception):
         pass
 
-    def cut(self: cell.Recorder, *rest: Any) -> None:
+    def cut(self: Recorder, *rest: Any) -> None:
         original(self, *rest)
         if self.batches == at:
             raise CutError
 
     folder = begin("cut", on, limit, val_check_interval=2, **({} if on == "steps" else {"max_epochs": 20}))
     with monkeypatch.context() as patch:
-        patch.setattr(cell.Recorder, "on_train_batch_end", cut)
+        patch.setattr(Recorder, "on_train_batch_end", cut)
         run(folder)
     assert status_of(folder)["kind"] == "error"
     (folder / "status.json").unlink()

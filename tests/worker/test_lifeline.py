@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
-from attnkit.ablation.launch import DRIVEN
-from attnkit.ablation.store import read_json
-from attnkit.cli import lifeline
+from attnkit.worker import lifeline
+from attnkit.worker.folder import read_json
+from attnkit.worker.lifeline import DRIVEN
+from tests.ablation.conftest import STUDY, write_recipe
 
 SIGTERM = signal.SIGTERM
 
@@ -80,28 +82,44 @@ def test_a_deadline_holds_though_the_driver_does_nothing(tmp_path: Path, driven:
     assert read_json(tmp_path / "status.json") == {"status": "failed", "kind": "timeout", "message": "took more than 0.2 s"}
 
 
-DRIVER = """
-import sys
+DRIVERS = {
+    "run": """
 from pathlib import Path
-from attnkit.ablation.launch import Job
-Job(folder=Path(sys.argv[1]), directory=Path.cwd(), worker="waiting").carry_out()
-"""
+from attnkit.worker.job import Job
+Job(folder=Path("run"), directory=Path.cwd(), worker="waiting").carry_out()
+""",
+    "probe or inspection": """
+from attnkit.worker.job import ask
+ask("waiting", {})
+""",
+    "reproduce": """
+from attnkit.ablation import planning
+from attnkit.cli import ablate
+from attnkit.worker.answers import Inspection
+planning.inspect = lambda recipe, compositions, **_: [Inspection(recipe={"model": c, "data": {"name": "d"}}) for c in compositions]
+ablate.RUN = "waiting"
+ablate.ablate(["reproduce", "s.yaml", "baseline:0"])
+""",
+}
 WAITING = """
 import os, sys, time
 from pathlib import Path
-from attnkit.cli.lifeline import hold_on
+from attnkit.worker.lifeline import hold_on
 hold_on(Path(sys.argv[1]), sys.argv[2:])
 Path("pid.part").write_text(str(os.getpid())); os.replace("pid.part", "pid")
 time.sleep(120)
 """
 
 
-def test_a_driver_that_is_killed_takes_its_worker_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("job", DRIVERS)
+def test_a_driver_that_is_killed_takes_its_worker_with_it(job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "waiting.py").write_text(WAITING)
+    write_recipe(tmp_path)
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(STUDY))
     paths = [str(tmp_path), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, "run"], env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
+    driver = subprocess.Popen([sys.executable, "-c", DRIVERS[job]], env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
     deadline = time.monotonic() + 60
     while not Path("pid").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -112,4 +130,5 @@ def test_a_driver_that_is_killed_takes_its_worker_with_it(tmp_path: Path, monkey
     while Path("/proc", pid).exists() and Path("/proc", pid, "stat").read_text().split()[2] != "Z":
         assert time.monotonic() < deadline + 60
         time.sleep(0.02)
-    assert "the process that began this run is gone" in (tmp_path / "run/stderr.txt").read_text()
+    if job == "run":
+        assert "the process that started this one is gone" in (tmp_path / "run/stderr.txt").read_text()

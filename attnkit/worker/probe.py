@@ -1,4 +1,4 @@
-"""The probe of a study's plan: trains a few steps of each job that stdin has as JSON, and answers each in a line of JSON on stdout."""
+"""The probe of a plan: trains a few steps of each job in FOLDER/job.json, and answers each in a line of JSON on stdout."""
 
 import contextlib
 import io
@@ -17,16 +17,19 @@ import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
-from attnkit.ablation.probe import Probe
-from attnkit.ablation.sections import Budget
-from attnkit.cli.cell import RECIPE, CellCLI, Recorder, request_of
-from attnkit.cli.costs import now, training_flops_per_token, uses_processor_time
 from attnkit.registry import ConfigurationError
+from attnkit.worker.answers import Probe
+from attnkit.worker.budget import Budget
+from attnkit.worker.costs import now, training_flops_per_token, uses_processor_time
+from attnkit.worker.folder import read_json
+from attnkit.worker.lifeline import hold_on
+from attnkit.worker.recorder import Recorder
+from attnkit.worker.run import RECIPE, WorkerCLI, request_of
 
 WARM_UP = 2
 STEPS = 8
 ENOUGH = 3.0
-"""Seconds of steps after which no further one is made."""
+"""Seconds of steps after which the probe makes no further step."""
 
 
 class EnoughError(Exception):
@@ -34,13 +37,13 @@ class EnoughError(Exception):
 
 
 class Stopwatch(Callback):
-    """Takes the times of a training's beginning, and ends it.
+    """Times the first steps of a training, and ends it.
 
     A validation batch is timed in Lightning's check before the training.
 
     Args:
-        recorder: Of the run; its clock stands still in validations.
-        budget: What a run may use.
+        recorder: Of the run; its clock stops during validations.
+        budget: Of a run.
         tests: Whether a run ends with a pass through the test data.
         startup: Seconds that were spent before the job began.
     """
@@ -88,7 +91,7 @@ class Stopwatch(Callback):
             raise EnoughError
 
     @override
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # it has fewer steps than the probe
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # a run has fewer steps than the probe
         self._finish(trainer, pl_module)
 
     def _finish(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -102,7 +105,7 @@ class Stopwatch(Callback):
             used = {"steps": 1.0, "tokens": tokens, "flops": tokens * (flops_per_token or 0), "seconds": step}[self.budget.on]
             steps = min(steps, self.budget.limit / used) if used else steps
         if not math.isfinite(steps):
-            raise ConfigurationError("how long a run is, nothing says: neither max_epochs, max_steps nor a budget")
+            raise ConfigurationError("the length of a run is unknown: set max_epochs, max_steps or a budget")
         self.answer = Probe(
             startup=self.startup,
             step=step,
@@ -114,23 +117,23 @@ class Stopwatch(Callback):
         )
 
 
-class ProbeCLI(CellCLI):
-    """A run that begins no other processes."""
+class ProbeCLI(WorkerCLI):
+    """A run that starts no other processes."""
 
     def before_fit(self) -> None:
         """Refuse to time a run of several processes."""
         if self.trainer.world_size > 1:
-            raise ConfigurationError(f"a run of {self.trainer.world_size} processes is not timed")
+            raise ConfigurationError(f"a run of {self.trainer.world_size} processes cannot be timed")
 
 
 def _batches(trainer: Trainer, steps: float) -> float:
-    """Return how many batches so many steps are; the last step of an epoch may have fewer."""
+    """Return the number of batches of a number of steps; the last step of an epoch may have fewer."""
     epoch, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
     return steps * epoch / math.ceil(epoch / accumulated) if math.isfinite(epoch) else steps * accumulated
 
 
 def _validations(trainer: Trainer, batches: float) -> int:
-    """Return how many validations there are in so many batches of training."""
+    """Return the number of validations in a number of training batches."""
     every, epoch = trainer.val_check_batch, trainer.num_training_batches
     if not every or not math.isfinite(every):
         return 1
@@ -140,7 +143,7 @@ def _validations(trainer: Trainer, batches: float) -> int:
 
 
 def probe(job: dict[str, Any], *, startup: float) -> Probe:
-    """Train a few steps of a job, in a folder that is removed, and return what they took."""
+    """Train a few steps of a job, in a folder that is then removed, and return their times."""
     recorder = Recorder(job["seeds"])
     watch = Stopwatch(recorder, budget=Budget(**job["budget"]) if "budget" in job else None, tests=job["test"], startup=startup)
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
@@ -151,13 +154,13 @@ def probe(job: dict[str, Any], *, startup: float) -> Probe:
         with contextlib.suppress(EnoughError):
             ProbeCLI(request, recorder, [watch])
     if watch.answer is None:
-        raise ConfigurationError("no step was made")
+        raise ConfigurationError("the training ended before its first step")
     return watch.answer
 
 
-def main() -> int:
-    """Answer the question on stdin."""
-    question = json.load(sys.stdin)
+def main(folder: Path) -> int:
+    """Answer the question in a folder."""
+    question = read_json(folder / "job.json")
     began = time.monotonic()
     startup = time.process_time() if uses_processor_time() else time.time() - question["began"]
     for job in question["jobs"]:
@@ -166,7 +169,7 @@ def main() -> int:
         with contextlib.redirect_stdout(io.StringIO()):
             try:
                 answer = asdict(probe(job, startup=startup))
-            except (Exception, SystemExit) as error:  # whatever it is, the plan can do without
+            except (Exception, SystemExit) as error:  # a plan can do without any of them
                 answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
         print(json.dumps(answer), flush=True)
     return 0
@@ -174,4 +177,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    sys.exit(main())
+    hold_on(Path(sys.argv[1]), sys.argv[2:])
+    sys.exit(main(Path(sys.argv[1])))

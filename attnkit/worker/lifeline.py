@@ -1,7 +1,7 @@
-"""What makes a run of a study end in time when nobody is there to end it: its driver was killed, or does not look at the clock any more.
+"""Ends a worker process whose driver was killed, or no longer watches the clock. No torch.
 
-The driver holds the other end of the pipe that is this process's stdin. The system closes it when the driver ends, however it ends, so the
-end of stdin is the end of the driver. The driver never writes.
+The driver holds the other end of the pipe that is this process's stdin, and never writes to it. The system closes the pipe when the driver
+ends, in whatever way, so the end of stdin is the end of the driver.
 """
 
 import os
@@ -13,20 +13,22 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnkit.ablation.launch import DRIVEN, GRACE, note, took_too_long
+from attnkit.worker.folder import note
 
-TIMEOUT = "--timeout="
+DRIVEN, TIMEOUT = "--driven", "--timeout="
 STDIN = 0
+GRACE = 10
+"""Seconds between SIGTERM, after which a process saves a checkpoint, and SIGKILL."""
 
 
 def hold_on(folder: Path, arguments: Sequence[str]) -> None:
-    """Begin to watch the driver and the clock.
+    """Start to watch the driver and the clock.
 
-    When the driver is gone or the time is over, this process gets SIGTERM, and `GRACE` seconds later its group is killed. A run that takes
-    too long is written down as failed; one whose driver is gone is not, and goes on with the next driver.
+    When the driver is gone or the time is up, this process gets SIGTERM, and `GRACE` seconds later its group is killed. A job that takes
+    too long is noted as failed; one whose driver is gone is not, and the next driver continues it.
 
     Args:
-        folder: Of the run.
+        folder: Of the job.
         arguments: `--driven` and `--timeout=SECONDS`, or one of them; without both, there is nothing to watch.
     """
     timeout = next((float(a.removeprefix(TIMEOUT)) for a in arguments if a.startswith(TIMEOUT)), None)
@@ -35,15 +37,20 @@ def hold_on(folder: Path, arguments: Sequence[str]) -> None:
         threading.Thread(target=_watch, args=(folder, DRIVEN in arguments, timeout, is_first), daemon=True, name="attnkit-lifeline").start()
 
 
+def took_too_long(timeout: float) -> str:
+    """Return the message of a job that was ended after its timeout."""
+    return f"took more than {timeout:g} s"
+
+
 def _watch(folder: Path, driven: bool, timeout: float | None, is_first: bool) -> None:
     lost, *_ = select.select([STDIN] if driven else [], [], [], timeout)
     if is_first:  # it tells the others
         if lost:
-            print("attnkit: the process that began this run is gone, so the run saves its state and ends", file=sys.stderr, flush=True)
+            print("attnkit: the process that started this one is gone, so this one saves its state and ends", file=sys.stderr, flush=True)
         elif timeout is not None:
             note(folder, "timeout", took_too_long(timeout))
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE)
-    if os.getpgid(0) == os.getsid(0):  # the group of this run alone
+    if os.getpgid(0) == os.getsid(0):  # a group of its own
         os.killpg(0, signal.SIGKILL)  # loaders of data and other ranks too
     os.kill(os.getpid(), signal.SIGKILL)

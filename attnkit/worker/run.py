@@ -1,12 +1,8 @@
-"""One run of a study, in a process of its own: `python -m attnkit.cli.cell FOLDER` trains what FOLDER/job.json says.
+"""One run of a study, in a process of its own: `python -m attnkit.worker.run FOLDER` trains what FOLDER/job.json says.
 
-What began it adds `--driven`, and `--timeout=SECONDS` if the study has one; see `attnkit.cli.lifeline`.
-
-Initialisation, order of the data and dropout have a seed each, so that what one variant draws moves nothing in another. That all variants
-saw the same batches is not taken on trust: a hash of every batch is part of the result.
+`attnkit.worker.job` adds `--driven`, and `--timeout=SECONDS` if the study has one; see `attnkit.worker.lifeline`.
 """
 
-import hashlib
 import math
 import os
 import platform
@@ -17,128 +13,40 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import yaml
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.ablation.engine import BUSY
-from attnkit.ablation.launch import note
-from attnkit.ablation.sections import Budget
-from attnkit.ablation.store import FULL, read_json, write_json
 from attnkit.callback import UnhealthyError
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
 from attnkit.callback.stopping import Stopped, stop_signals
-from attnkit.callback.throughput import peak_memory
-from attnkit.cli.budget import Limit
-from attnkit.cli.costs import now, real_tokens, training_flops_per_token, uses_processor_time
-from attnkit.cli.lengths import Lengths
-from attnkit.cli.lifeline import hold_on
 from attnkit.ownership import OwnedError, owned
-from attnkit.registry import ConfigurationError
-from attnkit.strategy import data_share
-from attnkit.task import Task
+from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 from attnkit.train.messages import one_message, quiet
 from attnkit.train.out_of_memory import is_out_of_memory
 from attnkit.train.output import say
 from attnkit.train.ranks import is_lost, together
 from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
+from attnkit.worker.budget import Budget
+from attnkit.worker.costs import training_flops_per_token, uses_processor_time
+from attnkit.worker.folder import BUSY, FULL, key_of, note, read_json, write_json
+from attnkit.worker.lengths import Lengths
+from attnkit.worker.lifeline import hold_on
+from attnkit.worker.limit import Limit
+from attnkit.worker.recorder import Recorder
+from attnkit.worker.sources import own_sources
 
 RECIPE = "recipe.yaml"
 
 
-class Recorder(Callback):
-    """Seeds what is drawn, and keeps what is measured. Its state is in the checkpoints, so a run that goes on has all of it.
-
-    Args:
-        seeds: Of initialisation and dropout. attnkit's dropout is a function of its seed, the epoch and the example. Modules that draw from
-            torch's generators find them in a state that follows from the seed, the step and the process, also in a resumed run.
-    """
-
-    state_key = "attnkit_ablation"
-
-    def __init__(self, seeds: dict[str, int]) -> None:
-        self.seeds = seeds
-        self.diverged = False
-        self.digest = ""
-        self.batches = self.tokens = self.memory = 0
-        self.seconds = 0.0
-        self.curve: list[dict[str, float]] = []
-        self._started: float | None = None
-
-    @override
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit":
-            torch.manual_seed(self.seeds["initialisation"])  # the model is built next
-            cast(Task, pl_module).draw_seed = self.seeds["dropout"]
-
-    @override
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._started = now() if self._started is None else self._started
-        torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches + 15_485_863 * data_share(trainer).rank)
-
-    @override
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        # a checkpoint is written before a step begins: what is kept of a step is added when it has ended
-        tensors = [leaf.detach().cpu() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
-        digest = hashlib.sha256(self.digest.encode())
-        for tensor in tensors:
-            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
-        self.digest = digest.hexdigest()
-        self.batches += 1
-        self.tokens += real_tokens(tensors)
-
-    @override
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop_clock()
-
-    @override
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop_clock()
-        self.memory = max(self.memory, peak_memory(pl_module.device) or 0)
-
-    @override
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self.on_train_end(trainer, pl_module)
-
-    def elapsed(self) -> float:
-        """Return the seconds of training: validations do not count."""
-        return self.seconds + (now() - self._started if self._started is not None else 0.0)
-
-    def _stop_clock(self) -> None:
-        self.seconds, self._started = self.elapsed(), None
-
-    @override
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.sanity_checking:
-            return
-        self.memory = max(self.memory, peak_memory(pl_module.device) or 0)
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self.curve.append({"step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3), **metrics})
-        if not math.isfinite(metrics.get("val/loss", 0.0)):
-            self.diverged = True
-            trainer.should_stop = True
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        kept = ("digest", "batches", "tokens", "memory", "curve", "diverged")
-        return {name: getattr(self, name) for name in kept} | {"seconds": self.elapsed()}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        vars(self).update(state_dict)
-
-
-class CellCLI(RunCLI):
-    """`attnkit fit` with a `Recorder`, to which a training that is not healthy has diverged.
+class WorkerCLI(RunCLI):
+    """`attnkit fit` with a `Recorder`; a training that its health checks end has diverged.
 
     Args:
         request: The arguments.
@@ -170,7 +78,7 @@ class CellCLI(RunCLI):
 
 
 def request_of(job: dict[str, Any], folder: Path) -> Request:
-    """Return what `attnkit fit` is asked for to carry out a job whose recipe is in a folder."""
+    """Return the request of `attnkit fit` for a job whose recipe is in a folder."""
     return Request(
         recipes=[str(folder / RECIPE)],
         others=[
@@ -186,6 +94,7 @@ def train(folder: Path) -> None:
     """Carry out the job in a folder, going on from its last checkpoint if there is one, and write the result."""
     job = read_json(folder / "job.json")
     if not is_child():
+        import_modules(job["recipe"].get(IMPORTS, ()))
         write_json(folder / "environment.json", environment())
         (folder / RECIPE).write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
     recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
@@ -193,7 +102,7 @@ def train(folder: Path) -> None:
     request = request_of(job, folder)
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
     limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
-    cli = CellCLI(request, recorder, [lengths, *([limit] if limit else [])])
+    cli = WorkerCLI(request, recorder, [lengths, *([limit] if limit else [])])
     if limit is not None and not recorder.diverged:
         limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
@@ -245,7 +154,7 @@ def is_child() -> bool:
 
 
 def environment() -> dict[str, Any]:
-    """Return what a result may depend on besides its job."""
+    """Return the circumstances on which a result may depend besides its job."""
     return {
         "attnkit": __version__,
         "python": platform.python_version(),
@@ -255,7 +164,7 @@ def environment() -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
         "threads": torch.get_num_threads(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
+    } | ({"own modules": key_of(sources)} if (sources := own_sources()) else {})
 
 
 def kind_of(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The second process of a study's plan: reads compositions as JSON from stdin, and answers each in a line of JSON on stdout."""
+"""The inspection of a plan: answers each composition in FOLDER/job.json in a line of JSON on stdout."""
 
 import contextlib
 import inspect
@@ -6,38 +6,41 @@ import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 
-from attnkit.ablation.design import layer
 from attnkit.profile.flops import batch_flops, forward_flops
 from attnkit.recipe import merge, read_recipe
-from attnkit.registry import ConfigurationError, datasets, nearest, tasks
+from attnkit.registry import IMPORTS, ConfigurationError, datasets, import_modules, module_names, nearest, tasks
 from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
+from attnkit.worker.folder import read_json
+from attnkit.worker.lifeline import hold_on
+from attnkit.worker.sources import own_sources
 
 MOST_WIDTH = 1 << 16
 
 
 class Inspector:
-    """Builds compositions of one recipe without memory.
+    """Builds compositions of one recipe on the meta device.
 
     Args:
         recipe: The file, or the short name.
-        match: The fields of `attnkit.ablation.study.Match`, or None.
+        match: `on`, `adjust` and `tolerance` of the study's `match`, or None.
         baseline: The layers of the composition to whose size others are matched.
     """
 
     def __init__(self, recipe: str, *, match: Mapping[str, Any] | None, baseline: Sequence[Mapping[str, Any]]) -> None:
         self.recipe = read_recipe(recipe)
-        self.match = match
+        self.match, self.on = match, match["on"] if match else "params"
         self.batches: dict[Any, Any] = {}  # of data modules
         self.modules: dict[str, Any] = {}  # data modules by their spec: reading data takes longer than building models
         self.target = self.measure(self.completed(baseline)[0]) if match else 0
 
     def answer(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the fields of an `attnkit.ablation.inspection.Inspection`."""
+        """Return the fields of an `attnkit.worker.answers.Inspection`."""
         try:
             recipe, notes = self.completed(layers)
         except ConfigurationError as error:
@@ -46,21 +49,22 @@ class Inspector:
             adjusted = None
             if self.match and self.measure(recipe) != self.target:
                 adjusted = self.solved(layers)
-                recipe, notes = self.completed([*layers, *layer({self.match["adjust"]: adjusted})])
+                recipe, notes = self.completed([*layers, *layered({self.match["adjust"]: adjusted})])
                 gap = self.measure(recipe) / self.target - 1
                 if abs(gap) > self.match["tolerance"]:
-                    message = f"match: {self.match['adjust']}={adjusted} comes nearest, but is {gap:+.1%} away in {self.match['on']}"
+                    message = f"match: {self.match['adjust']}={adjusted} is nearest, but still {gap:+.1%} off in {self.match['on']}"
                     return {"error": message, "kind": "illegal"}
-            sizes = {"parameters": self.parameters(recipe), "flops": self.flops(recipe) if self.counts_flops else None}
+            sizes = {"parameters": self.measure(recipe, on="params"), "flops": self.measure(recipe) if self.on == "flops" else None}
         except ValueError as error:  # a ConfigurationError is one too
             return {"error": str(error), "kind": "illegal"}
         takes_seed = any(a.name == "seed" for a in datasets.arguments(recipe["data"]["name"]))
         return {"recipe": recipe, "notes": notes, "adjusted": adjusted, "takes_seed": takes_seed, **sizes}
 
     def completed(self, layers: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-        """Return the recipe under layers with all of `model` and `data` written out, and what was dropped on the way."""
+        """Return the recipe under layers with all of `model` and `data` written out, and notes on arguments that were dropped."""
         notes: list[str] = []
         recipe: Any = self.recipe
+        import_modules([module for layer in (recipe, *layers) for module in module_names(layer.get(IMPORTS))])
         for over in layers:
             recipe = merge(recipe, over, dropped=notes)
         accepted = inspect.signature(Trainer).parameters
@@ -76,22 +80,17 @@ class Inspector:
         others = {k: v for k, v in recipe.items() if k not in (*specs, "seed_everything", "ckpt_path")}
         return {**specs, **others}, notes
 
-    @property
-    def counts_flops(self) -> bool:
-        """Whether the study asks for FLOPs: they cost a pass through every model."""
-        return bool(self.match and self.match["on"] == "flops")
+    def measure(self, recipe: Mapping[str, Any], *, on: str | None = None) -> int:
+        """Return the size of a model.
 
-    def measure(self, recipe: Mapping[str, Any]) -> int:
-        """Return what is matched."""
-        return self.flops(recipe) if self.counts_flops else self.parameters(recipe)
-
-    def parameters(self, recipe: Mapping[str, Any]) -> int:
-        """Return how many parameters the model has; shared ones count once."""
-        return int(self.built(recipe)[0].parameter_count)
-
-    def flops(self, recipe: Mapping[str, Any]) -> int:
-        """Return the operations of a forward pass through the first batch of the validation data; see `attnkit.profile.flops`."""
+        Args:
+            recipe: The complete recipe.
+            on: `params`: its parameters, where shared ones count once; `flops`: the FLOPs of a forward pass through the first batch of the
+                validation data (see `attnkit.profile.flops`). Default: as matched.
+        """
         task, module = self.built(recipe)
+        if (on or self.on) == "params":
+            return int(task.parameter_count)
         if module not in self.batches:
             module.prepare_data()
             module.setup("fit")
@@ -108,12 +107,12 @@ class Inspector:
         return tasks.build(model | values_from_data(model["name"], data["name"], module)), module
 
     def solved(self, layers: Sequence[Mapping[str, Any]]) -> int:
-        """Return the width that comes nearest to the target: bisection, since what is matched grows with every width."""
+        """Return the width nearest to the target, by bisection, since the measure grows with the width."""
         assert self.match is not None
         key = self.match["adjust"]
 
         def size(width: int) -> int:
-            return self.measure(self.completed([*layers, *layer({key: width})])[0])
+            return self.measure(self.completed([*layers, *layered({key: width})])[0])
 
         low, high = 1, 2
         while size(high) < self.target:
@@ -128,15 +127,30 @@ class Inspector:
         return min((low, high), key=lambda width: abs(size(width) - self.target))
 
 
-def main() -> int:
-    """Answer the question on stdin."""
-    question = json.load(sys.stdin)
+def layered(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return overrides by dotted key as layers of a recipe, one for each key.
+
+    Example:
+        >>> layered({"model.stack.attention": "additive"})
+        [{'model': {'stack': {'attention': 'additive'}}}]
+    """
+    layers = []
+    for key, value in overrides.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        layers.append(value)
+    return layers
+
+
+def main(folder: Path) -> int:
+    """Answer the question in a folder."""
+    question = read_json(folder / "job.json")
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # what components print is no answer
-            inspector = Inspector(question["recipe"], match=question["match"], baseline=question["baseline"])
-        for layers in question["compositions"]:
+        with contextlib.redirect_stdout(io.StringIO()):  # components may print
+            inspector = Inspector(question["recipe"], match=question["match"], baseline=layered(question["baseline"]))
+        for overrides in question["compositions"]:
             with contextlib.redirect_stdout(io.StringIO()):
-                answer = inspector.answer(layers)
+                answer = inspector.answer(layered(overrides)) | {"sources": own_sources()}
             print(json.dumps(answer), flush=True)
     except ConfigurationError as error:
         print(f"attnkit: error: {error}", file=sys.stderr)
@@ -145,4 +159,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    hold_on(Path(sys.argv[1]), sys.argv[2:])
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""What a run of a study costs: tokens, operations, time."""
+"""The costs of a run of a study: tokens, FLOPs, time."""
 
 import time
 from collections.abc import Mapping
@@ -14,24 +14,24 @@ from attnkit.task import Task
 
 
 def real_tokens(batch: Any) -> int:
-    """Return how many tokens of a batch are not padding: inputs and targets."""
+    """Return the number of non-padding tokens of a batch, inputs and targets."""
     if isinstance(batch, Mapping):
         batch = {name: value for name, value in batch.items() if name != "example"}
     return sum(int(leaf.count_nonzero()) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
 
 
 def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:
-    """Return the operations of training, forward and backward, for each real token of a batch; None without a batch or tokens."""
+    """Return the FLOPs of training, forward and backward, for each non-padding token of a batch; None without a batch or tokens."""
     if batch is None or not isinstance(task, Task) or not (tokens := real_tokens(batch)):
         return None
     return round((1 + BACKWARD) * batch_flops(forward_flops(task), task, batch) / tokens)
 
 
 def uses_processor_time() -> bool:
-    """Return whether training is timed by the processor's clock: with one thread on the CPU, that is the time without other load."""
+    """Return whether training is timed in processor time: with one thread on the CPU, other load on the machine then counts little."""
     return not torch.accelerator.is_available() and torch.get_num_threads() == 1
 
 
 def now() -> float:
-    """Return the seconds on the clock of trainings."""
+    """Return the time in seconds by the clock of trainings."""
     return time.process_time() if uses_processor_time() else time.perf_counter()

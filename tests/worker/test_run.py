@@ -17,10 +17,12 @@ import yaml
 
 from attnkit.ablation import Study
 from attnkit.ablation.results import Results
-from attnkit.ablation.store import read_json, status_of, write_json
-from attnkit.cli import cell
-from attnkit.cli.inspection import Inspector
 from attnkit.ownership import owned
+from attnkit.worker import recorder as recording
+from attnkit.worker.folder import BUSY, read_json, status_of, write_json
+from attnkit.worker.inspection import Inspector
+from attnkit.worker.recorder import Recorder
+from attnkit.worker.run import main
 from tests.ablation.conftest import SEEDS, STUDY
 
 pytestmark = pytest.mark.usefixtures("small_recipe")
@@ -34,7 +36,7 @@ def run(name: str, *layers: dict[str, Any], seeds: dict[str, int] = SEEDS, test:
     recipe, _ = Inspector("tiny.yaml", match=None, baseline=[]).completed(layers)
     recipe["data"]["seed"] = seeds["data"]
     write_json(folder / "job.json", {"recipe": recipe, "seeds": seeds, "test": test})
-    cell.main(folder)
+    main(folder)
     return dict(read_json(folder / "result.json") or {})
 
 
@@ -62,19 +64,19 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.M
     class CutError(Exception):
         pass
 
-    end = cell.Recorder.on_train_batch_end
+    end = Recorder.on_train_batch_end
 
-    def cut(self: cell.Recorder, trainer: Any, *others: Any) -> None:
+    def cut(self: Recorder, trainer: Any, *others: Any) -> None:
         end(self, trainer, *others)
         if trainer.current_epoch == 1:
             raise CutError
 
     with monkeypatch.context() as patch:
-        patch.setattr(cell.Recorder, "on_train_batch_end", cut)
+        patch.setattr(Recorder, "on_train_batch_end", cut)
         run("cut")
     assert status_of(Path("cut"))["kind"] == "error"
     Path("cut/status.json").unlink()
-    cell.main(Path("cut").absolute())
+    main(Path("cut").absolute())
     resumed = read_json(Path("cut/result.json"))
     assert status_of(Path("cut"))["status"] == "ok"
     for key in ("metrics", "batches", "batch_hash", "tokens"):
@@ -83,18 +85,18 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.M
 
 
 def test_a_run_that_is_asked_to_end_saves_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = cell.Recorder.on_train_batch_end
+    end = Recorder.on_train_batch_end
 
-    def asked(self: cell.Recorder, trainer: Any, *others: Any) -> None:
+    def asked(self: Recorder, trainer: Any, *others: Any) -> None:
         end(self, trainer, *others)
         if trainer.global_step == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", asked)
+    monkeypatch.setattr(Recorder, "on_train_batch_end", asked)
     run("asked")
     assert not Path("asked/status.json").exists()  # so that it goes on
     assert torch.load("asked/checkpoints/last.ckpt", weights_only=True)["global_step"] == 2
-    assert cell.main(Path("asked").absolute()) == 0
+    assert main(Path("asked").absolute()) == 0
     assert status_of(Path("asked"))["status"] == "ok"
 
 
@@ -102,7 +104,7 @@ def test_a_run_of_which_a_process_died_counts_as_killed(monkeypatch: pytest.Monk
     def lose(*_: Any) -> None:
         raise RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")
 
-    monkeypatch.setattr(cell.Recorder, "on_train_batch_end", lose)
+    monkeypatch.setattr(Recorder, "on_train_batch_end", lose)
     with pytest.raises(SystemExit):
         run("lost")
     assert status_of(Path("lost"))["kind"] == "killed"
@@ -148,7 +150,7 @@ def test_a_result_says_what_the_run_cost() -> None:
 
 def test_processes_with_other_examples_draw_another_dropout() -> None:
     def drawn(*, rank: int, batches: int) -> list[float]:
-        recorder = cell.Recorder(SEEDS)
+        recorder = Recorder(SEEDS)
         recorder.batches = batches
         trainer: Any = SimpleNamespace(distributed_sampler_kwargs={"num_replicas": 2, "rank": rank})
         recorder.on_train_batch_start(trainer, torch.nn.Module(), None, 0)
@@ -161,8 +163,8 @@ def test_processes_with_other_examples_draw_another_dropout() -> None:
 
 def test_validation_takes_no_time_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(cell, "now", lambda: clock[0])
-    recorder, batch = cell.Recorder(SEEDS), {"src": torch.tensor([[5, 2]])}
+    monkeypatch.setattr(recording, "now", lambda: clock[0])
+    recorder, batch = Recorder(SEEDS), {"src": torch.tensor([[5, 2]])}
     trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={}, global_step=1, distributed_sampler_kwargs=None)
     task: Any = SimpleNamespace(device=torch.device("cpu"))
     for training, validation in ((5.0, 60.0), (7.0, 80.0)):
@@ -187,7 +189,7 @@ def test_a_wrong_recipe_is_a_failed_run_with_its_message() -> None:
 def test_a_run_that_another_process_is_at_is_left_alone() -> None:
     Path("busy").mkdir()
     with owned(Path("busy")):
-        assert cell.main(Path("busy")) == cell.BUSY
+        assert main(Path("busy")) == BUSY
 
 
 def test_an_inspection_says_what_is_wrong_and_what_cannot_be() -> None:
@@ -222,16 +224,17 @@ def test_flops_are_matched() -> None:
     assert answer["flops"] == inspector.target
     deep = inspector.answer([mlp, {"model": {"stack": {"num_layers": 9}}}])
     assert deep["kind"] == "illegal"
-    assert "model.stack.feed_forward.ffn_dim=1 comes nearest, but is +" in deep["error"]
+    assert "model.stack.feed_forward.ffn_dim=1 is nearest, but still +" in deep["error"]
 
 
 def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2}), encoding="utf-8")
-    monkeypatch.setitem(sys.modules, "statsmodels.stats.power", None)
-    monkeypatch.delitem(sys.modules, "attnkit.ablation.statistics", raising=False)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    for module in ("results", "statistics"):
+        monkeypatch.delitem(sys.modules, f"attnkit.ablation.{module}", raising=False)
     outcome = attnkit("ablate", "compare", "s.yaml", "baseline", "position=none")
     assert outcome.status == 2
-    assert "attnkit ablate needs the package 'statsmodels" in outcome.err
+    assert "attnkit ablate needs the package 'scipy" in outcome.err
     assert "pip install attnkit[ablate]" in outcome.err
 
 
@@ -243,7 +246,7 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     assert planned.status == 0, planned.err
     assert "s: 2 variants x 2 seeds = 4 runs of tiny.yaml" in planned.out
     assert "left out: position=rotary: position 'rotary' is not legal with attention 'additive'" in planned.out
-    assert "4 runs are to do: about" in planned.out
+    assert "4 runs to do: about" in planned.out
     assert "Times by variant: 2 from a probe of a few steps." in planned.out
     ran = attnkit("ablate", "run", "s.yaml", "--jobs", 2)
     assert ran.status == 0, ran.err
@@ -260,7 +263,7 @@ def test_a_study_from_plan_to_report(attnkit: Any) -> None:
     assert elsewhere.status == 0, elsewhere.err
     assert "val/loss: " in elsewhere.out
     assert "There is no result of this run in elsewhere to compare with." in elsewhere.out
-    assert "'basline:0' is no run. Did you mean 'baseline:0'?" in attnkit("ablate", "logs", "s.yaml", "basline:0").err
+    assert "'basline:0' is not a run. Did you mean 'baseline:0'?" in attnkit("ablate", "logs", "s.yaml", "basline:0").err
     assert "model.stack.position.name" in attnkit("ablate", "diff", "s.yaml", "baseline", "position=none").out
     assert "no variant 'basline'. Did you mean 'baseline'?" in attnkit("ablate", "compare", "s.yaml", "basline", "position=none").err
     assert attnkit("ablate", "status", "s.yaml").out.count("ok ") == 4

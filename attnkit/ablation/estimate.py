@@ -1,0 +1,132 @@
+"""How long the runs of a plan will take: as long as finished ones, or as predicted from a few steps in a worker process. No torch."""
+
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from attnkit import __version__
+from attnkit.ablation.inspection import source_version, stored
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.progress import Say
+from attnkit.worker.answers import Probe
+from attnkit.worker.folder import key_of, status_of, write_json
+from attnkit.worker.job import PROBE, ask
+
+MOST = 8
+"""The most variants that are probed; of more, a sample that is spread evenly over the list."""
+SECONDS = 60.0
+"""After this time no further variant is probed."""
+PATIENCE = 180.0
+"""After this time the process is ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """The length of a run of a variant.
+
+    Attributes:
+        seconds: Of a run.
+        basis: Its source.
+        like: The variant whose time stands for its own; None: it is its own.
+        flops_per_token: Of training, if it was probed.
+    """
+
+    seconds: float
+    basis: Literal["finished runs", "a probe of a few steps", "the variant nearest in parameters"]
+    like: str | None = None
+    flops_per_token: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The length of runs: of each variant, or empty if nothing is known, and the reasons of failed probes, by variant."""
+
+    timings: Mapping[str, Timing] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> float | None:
+        """Seconds of a run, averaged over variants; None if nothing is known."""
+        return sum(t.seconds for t in self.timings.values()) / len(self.timings) if self.timings else None
+
+
+def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
+    """Return how long the runs of a plan will take. Probes are kept for the next time.
+
+    Args:
+        plan: The plan.
+        probe: Whether to probe variants of which nothing is known; without, only earlier probes are used.
+        say: Is called with a line before the probe.
+    """
+    known = _finished(plan)
+    runs = [run for run in plan.runs if run.seed == plan.study.seeds[0]]
+    machine = [platform.node(), os.cpu_count(), *(os.environ.get(name) for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))]
+    shared = [__version__, source_version(), machine]
+    jobs = {run.variants[0]: run.job for run in runs if run.variants[0] not in known}
+    files = {name: plan.folder / "probes" / f"{key_of([shared, _without_seeds(job)])}.json" for name, job in jobs.items()}
+    unknown = [name for name, file in files.items() if stored(Probe, file) is None]
+    failed = {}
+    if probe and unknown and len(files) - len(unknown) < MOST:
+        chosen = spread(unknown, MOST)
+        which = f"{len(chosen)} of {len(unknown)} variants" if len(chosen) < len(unknown) else f"{len(chosen)} variants"
+        say(f"timing a few steps of {which} (at most {PATIENCE:.0f} s; --no-probe skips it)")
+        failed = _probe({name: jobs[name] for name in chosen}, files)
+    for name, file in files.items():
+        if (found := stored(Probe, file)) is not None:
+            known[name] = Timing(seconds=found.seconds, basis="a probe of a few steps", flops_per_token=found.flops_per_token)
+    known |= {name: known[run.variants[0]] for run in runs for name in run.variants if run.variants[0] in known}  # the same composition
+    sizes = {name: inspection.parameters or 0 for name, inspection in plan.inspections.items()}
+    timings = {}
+    for name in [v.name for v in plan.variants] if known else []:
+        near = min(known, key=lambda other: abs(sizes[other] - sizes[name]))
+        as_near = Timing(seconds=known[near].seconds, basis="the variant nearest in parameters", like=near)
+        timings[name] = known.get(name, as_near)
+    return Estimate(timings=timings, failed=failed)
+
+
+def spread(names: Sequence[str], count: int) -> list[str]:
+    """Return at most `count` of the names, spread evenly, the first and the last among them.
+
+    Example:
+        >>> spread("abcdefg", 3), spread("ab", 3)
+        (['a', 'd', 'g'], ['a', 'b'])
+    """
+    if len(names) <= count:
+        return list(names)
+    return [names[round(i * (len(names) - 1) / (count - 1))] for i in range(count)]
+
+
+def _finished(plan: Plan) -> dict[str, Timing]:
+    """Return the mean length of the finished runs of each variant that has some."""
+    times: dict[str, list[float]] = {}
+    for run in plan.runs:
+        status = status_of(plan.run_folder(run.key))
+        if status["status"] == "ok" and "wall_seconds" in status:
+            for name in run.variants:
+                times.setdefault(name, []).append(status["wall_seconds"])
+    return {name: Timing(seconds=sum(found) / len(found), basis="finished runs") for name, found in times.items()}
+
+
+def _without_seeds(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a job on which its time depends."""
+    data = {key: value for key, value in job["recipe"]["data"].items() if key != "seed"}
+    return {**job, "recipe": {**job["recipe"], "data": data}, "seeds": None}
+
+
+def _probe(jobs: Mapping[str, Mapping[str, Any]], files: Mapping[str, Path]) -> dict[str, str]:
+    """Store the answers of the worker process, and return why the others are missing, by variant."""
+    question = {"began": time.time(), "seconds": SECONDS, "jobs": list(jobs.values())}
+    answers, why = ask(PROBE, question, timeout=PATIENCE)
+    failed = {}
+    for name, answer in zip(jobs, answers, strict=False):
+        if "error" in answer:
+            failed[name] = answer["error"]
+        else:
+            write_json(files[name], answer)
+    if len(answers) < len(jobs) and why:
+        failed[list(jobs)[len(answers)]] = why
+    return failed

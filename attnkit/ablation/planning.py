@@ -1,0 +1,164 @@
+"""From a study to its plan: the runs, the compositions that are left out and why, and the differences between variants. No torch."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from attnkit import __version__
+from attnkit.ablation.design import Variant
+from attnkit.ablation.inspection import inspect
+from attnkit.ablation.plan import Plan, Run
+from attnkit.ablation.spec import SEED_KINDS, StudySpec
+from attnkit.ablation.tuning import best_of, trials_of
+from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
+from attnkit.worker.answers import Inspection
+from attnkit.worker.folder import key_of
+
+
+def make_plan(study: StudySpec, folder: Path) -> Plan:
+    """Return the plan of a study.
+
+    Raises:
+        ConfigurationError: A key or a level is wrong, or the baseline cannot be built.
+    """
+    plan = _plan_of(study, study.expanded(), folder)
+    if study.tune is None:
+        return plan
+    tuning, grid = trials_of(study, plan.variants)
+    trials = _plan_of(tuning, grid, folder)
+    if trials.left_out:
+        raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be built: {trials.left_out[0][1]}")
+    tuned = best_of(study, plan.variants, trials)
+    if tuned:
+        chosen = [replace(v, overrides={**v.overrides, study.tune.key: tuned[v.name].value}) for v in plan.variants]
+        plan = replace(_plan_of(study, chosen, folder), left_out=plan.left_out)
+    return replace(plan, trials=trials, tuned=tuned)
+
+
+def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Plan:
+    chosen = [v for v in variants if v.excluded is None]
+    if not chosen or chosen[0] is not variants[0]:
+        raise ConfigurationError(f"the reference {variants[0].name!r} is excluded, so nothing could be compared with it")
+    budget = study.budget.overrides if study.budget else {}
+    imports = {IMPORTS: list(study.imports)} if study.imports else {}
+    compositions = [{**imports, **study.set, **v.overrides, **budget} for v in chosen]
+    match = asdict(study.match) if study.match else None
+    found = inspect(study.recipe, compositions, match=match, cache=folder / "inspections")
+    _refuse_mistakes(chosen, found)
+    inspections = {v.name: i for v, i in zip(chosen, found, strict=True)}
+    left_out = [(v, v.excluded) for v in variants if v.excluded is not None]
+    left_out += [(v, i.error) for v, i in zip(chosen, found, strict=True) if i.error is not None]
+    kept = tuple(v for v in chosen if inspections[v.name].error is None)
+    if orphans := [v for v in kept if v.reference is not None and v.reference not in {k.name for k in kept}]:
+        raise ConfigurationError(f"{orphans[0].name!r} is compared with {orphans[0].reference!r}, which is left out")
+    return Plan(
+        study=study,
+        folder=folder,
+        variants=kept,
+        left_out=tuple(left_out),
+        inspections=inspections,
+        runs=_runs(study, kept, inspections),
+        side_effects={v.name: side_effects(v, kept, inspections, matched=study.match.adjust if study.match else None) for v in kept},
+    )
+
+
+def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -> None:
+    """Raise for the error of the baseline, and for a level that is a mistake in all its combinations; in only some, it is left out."""
+    if found[0].error is not None:
+        raise ConfigurationError(f"the reference {variants[0].name!r} cannot be built: {_explained(found[0].error)}")
+    mistakes = {v.name: i.error for v, i in zip(variants, found, strict=True) if i.kind == "mistake"}
+    for variant in variants:
+        for choice in variant.choices or [None]:
+            having = [v.name for v in variants if choice is None or choice in v.choices] if choice else [variant.name]
+            if variant.name in mistakes and all(name in mistakes for name in having):
+                raise ConfigurationError(f"{variant.name}: {_explained(mistakes[variant.name] or '')}")
+
+
+def _explained(error: str) -> str:
+    """Return an error of the inspection, with the remedy if it is about a component that only this process knows."""
+    for registry in FAMILIES:
+        for name in registry:
+            if (unknown := f"unknown {registry.family} {name!r}") in error:
+                module = registry.get(name).__module__
+                todo = "put the class into a module, and name that" if module == "__main__" else f"name the module {module!r}"
+                here = f"{unknown}: {name!r} is registered in this process, but runs of a study are processes of their own"
+                return f"{error.partition(unknown)[0]}{here}. To have them import it, {todo} under imports, as in imports: [my_module]"
+    return error
+
+
+def _runs(study: StudySpec, variants: Sequence[Variant], inspections: Mapping[str, Inspection]) -> tuple[Run, ...]:
+    runs: dict[str, Run] = {}
+    for seed in study.seeds:
+        seeds = {kind: derived_seed(kind, seed if kind in study.vary else study.seeds[0]) for kind in SEED_KINDS}
+        for variant in variants:
+            inspection = inspections[variant.name]
+            assert inspection.recipe is not None
+            data = dict(inspection.recipe["data"]) | ({"seed": seeds["data"]} if inspection.takes_seed else {})
+            job = {
+                "attnkit": __version__,
+                "recipe": {**inspection.recipe, "data": data},
+                "seeds": seeds,
+                "test": study.metric.startswith("test/"),
+            } | ({"budget": asdict(study.budget)} if study.budget else {})
+            key = key_of(job)
+            names = (*runs[key].variants, variant.name) if key in runs else (variant.name,)
+            runs[key] = Run(key=key, variants=names, seed=seed, job=job)
+    return tuple(runs.values())
+
+
+def derived_seed(kind: str, seed: int) -> int:
+    """Return a seed for one purpose: unrelated between purposes and seeds, and the same for all variants.
+
+    Example:
+        >>> derived_seed("data", 0) == derived_seed("data", 0), derived_seed("data", 0) == derived_seed("dropout", 0)
+        (True, False)
+    """
+    return int.from_bytes(hashlib.sha256(f"{kind}:{seed}".encode()).digest()[:4]) >> 1
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by dotted path.
+
+    Example:
+        >>> flat({"stack": {"name": "encoder", "d_model": 8}})
+        {'stack.name': 'encoder', 'stack.d_model': 8}
+    """
+    if not isinstance(value, Mapping):
+        return {path: value}
+    return {k: v for key, item in value.items() for k, v in flat(item, f"{path}.{key}".lstrip(".")).items()}
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the differences of two complete recipes: both values by dotted path; `...` where a recipe has none."""
+    a, b = flat(ours), flat(theirs)
+    return {key: (a.get(key, ...), b.get(key, ...)) for key in [*a, *(k for k in b if k not in a)] if a.get(key, ...) != b.get(key, ...)}
+
+
+def side_effects(
+    variant: Variant, variants: Sequence[Variant], inspections: Mapping[str, Inspection], *, matched: str | None = None
+) -> tuple[str, ...]:
+    """Return the differences from the reference that no override of either asks for.
+
+    Those are arguments that both have with different values, and arguments of the recipe that were dropped with the component that had
+    them. An argument that only one of two swapped components takes is not among them.
+    """
+    reference = next((v for v in variants if v.name == variant.reference), None)
+    mine = inspections[variant.name]
+    if reference is None or mine.recipe is None:
+        return ()
+    theirs = inspections[reference.name]
+    given = {**reference.overrides, **variant.overrides} | ({matched: None} if matched else {})
+    asked = {f"{key}.{leaf}".rstrip(".") for key, value in given.items() for leaf in flat(value)}
+    asked |= {*given, *(f"{key}.name" for key in given)}
+    notes = []
+    for key, (a, b) in differences(mine.recipe, theirs.recipe or {}).items():
+        of_a_swap = ... in (a, b) and any(key.startswith(f"{swapped}.") for swapped in given)
+        if key not in asked and not of_a_swap:
+            notes.append(f"{key}: {_shown(b)} -> {_shown(a)}")
+    return (*notes, *(note for note in mine.notes if note not in theirs.notes))
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is ... else str(value)

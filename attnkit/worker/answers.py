@@ -1,0 +1,60 @@
+"""The answers of worker processes besides results of runs: the inspection of a composition, and the timing of a run. No torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """The complete recipe and the size of a composition, or why it cannot be built.
+
+    Attributes:
+        recipe: All of `model` and `data` written out, and the recipe's own trainer section.
+        notes: Arguments that were dropped when layers were merged.
+        parameters: The number of parameters of the model.
+        flops: Of a forward pass through a batch of validation data, if FLOPs are matched.
+        adjusted: The width that `match` found.
+        takes_seed: Whether the data take a seed of their own.
+        error: Why it cannot be built.
+        kind: `mistake`: a wrong name, argument or value; `illegal`: components that do not go together.
+        sources: The files of the user's own modules, with hashes of their content: the answer holds while they are the same.
+    """
+
+    recipe: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+    parameters: int | None = None
+    flops: int | None = None
+    adjusted: int | None = None
+    takes_seed: bool = False
+    error: str | None = None
+    kind: Literal["mistake", "illegal"] | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """The times of a few steps of a variant, and the length of a whole run that follows. In seconds.
+
+    Attributes:
+        startup: Until the first step: imports, data, model.
+        step: An optimizer step.
+        steps: The number of steps of a run.
+        training: All steps.
+        validation: One validation, timed on a batch of an untrained model; if it generates, a trained model may need longer.
+        validations: The number of validations of a run, the pass through the test data included.
+        flops_per_token: Of training, forward and backward, for each non-padding token; None without tokens.
+    """
+
+    startup: float
+    step: float
+    steps: float
+    training: float
+    validation: float
+    validations: float
+    flops_per_token: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The length of a whole run."""
+        return self.startup + self.training + self.validation * self.validations

@@ -1,0 +1,38 @@
+"""The budget of every run of a study. No torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+from attnkit.registry import ConfigurationError, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The budget of every run, whatever its variant: it ends at the first step at which `limit` is reached."""
+
+    on: Literal["steps", "tokens", "flops", "seconds"]
+    limit: float
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The changes to the recipe, by dotted key. With `steps`, schedules are as long; with others, steps are not known before."""
+        ends = {"trainer.min_epochs": None, "trainer.min_steps": None, "trainer.max_time": None}
+        return ends | ({"trainer.max_epochs": -1, "trainer.max_steps": self.limit} if self.on == "steps" else {})
+
+    @classmethod
+    def read(cls, given: Any) -> Self:
+        """Return the budget of a study file, such as `{steps: 1000}`.
+
+        Raises:
+            ConfigurationError: It is not one unit with a number above 0.
+        """
+        known = get_args(Budget.__annotations__["on"])
+        if not isinstance(given, Mapping) or len(given) != 1:
+            raise ConfigurationError(f"budget: exactly one of {', '.join(known)}, as in {{steps: 1000}}; not {given!r}")
+        [(on, limit)] = given.items()
+        if on not in known:
+            raise ConfigurationError(f"budget: unknown {on!r}.{nearest(str(on), known)} One of: {', '.join(known)}.")
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+            raise ConfigurationError(f"budget: {on} must be a number above 0, but is {limit!r}")
+        return cls(on=on, limit=limit if on == "seconds" else int(limit))

@@ -1,0 +1,159 @@
+"""The folder of a run: JSON files that appear whole or not at all. No torch.
+
+    job.json, status.json, result.json, environment.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/
+
+There is no database: many processes may write at once, each to files of its own.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from attnkit.files import LARGEST_JSON, atomic, parse_json, read_text
+from attnkit.ownership import owner_of
+from attnkit.registry import ConfigurationError
+from attnkit.worker.records import read
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a full disk."""
+
+BUSY = 75
+"""Exit status of a run that another process is working on (EX_TEMPFAIL of sysexits.h)."""
+
+Outcome = Literal["ok", "diverged", "failed"]
+FINAL: tuple[str, ...] = get_args(Outcome)
+"""How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
+
+SPECIAL = {"source": 1, "target": 2}
+"""The number of special tokens of each side, which `data.max_length` counts too: the end, and the start of targets."""
+
+T = TypeVar("T")
+Row = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The measurements of a run; numbers that are not finite are None."""
+
+    metrics: Row
+    curve: tuple[Row, ...] = ()
+    lengths: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    parameters: int | None = None
+    batches: int | None = None
+    batch_hash: str = ""
+    tokens: int | None = None
+    tokens_per_second: float | None = None
+    seconds: float | None = None
+    clock: str = ""
+    memory: float | None = None
+    flops_per_token: float | None = None
+    budget: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """How a run ended."""
+
+    status: Outcome
+    wall_seconds: float | None = None
+    kind: str = ""
+    message: str = ""
+
+
+def key_of(content: Any) -> str:
+    """Return a name for plain data: a hash that does not depend on the order of keys.
+
+    Raises:
+        ConfigurationError: A number in it is not finite.
+
+    Example:
+        >>> key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1})
+        True
+    """
+    try:
+        text = json.dumps(content, sort_keys=True, allow_nan=False)
+    except ValueError as error:
+        raise ConfigurationError("a number of the study or its recipe is not finite (.nan or .inf); write a finite one") from error
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file of JSON that takes its name when it is complete."""
+    text = json.dumps(content, indent=1)
+    with atomic(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a file of JSON; None if there is no such file.
+
+    Raises:
+        ConfigurationError: It is damaged.
+    """
+    try:
+        value = parse_json(read_text(path, limit=LARGEST_JSON))
+    except ConfigurationError as error:
+        if not os.path.lexists(path):
+            return None
+        raise ConfigurationError(f"{error}: it is damaged") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is damaged: {error}") from error
+    if value is None:
+        raise ConfigurationError(f"{path} is damaged: it holds null")
+    return value
+
+
+def read_record(cls: type[T], path: Path) -> T | None:
+    """Return the dataclass in a file of JSON; None if there is no such file.
+
+    Raises:
+        ConfigurationError: It is damaged, or has been edited into something that attnkit does not write.
+    """
+    if (found := read_json(path)) is None:
+        return None
+    try:
+        return read(cls, found, where="its content")
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path} is damaged: {error}") from error
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """Return the result of a run, the fields of `Result` that were measured; empty if there is none.
+
+    Raises:
+        ConfigurationError: It is damaged.
+    """
+    found = read_record(Result, run / "result.json")
+    return {} if found is None else {name: value for name, value in vars(found).items() if value not in (None, "")}
+
+
+def status_of(run: Path) -> dict[str, Any]:
+    """Return the state of a run.
+
+    `status` is one of `FINAL`; `damaged` if its status or its result cannot be read, so that it must be run again; `running` if a process,
+    the `owner`, works on it; `interrupted` if one did; `pending` if none ever did. `failed` and `damaged` have a `kind` and a `message`.
+    """
+    try:
+        if (found := read_record(Status, run / "status.json")) is not None:
+            if found.status == "failed" and not (found.kind and found.message):
+                raise ConfigurationError(f"{run / 'status.json'} is damaged: it does not say how the run failed")
+            if found.status != "failed" and not result_of(run) and found.status == "ok":
+                raise ConfigurationError(f"{run / 'result.json'} is missing")
+            return {key: value for key, value in vars(found).items() if value not in ("", None)}
+    except ConfigurationError as error:
+        return {"status": "damaged", "kind": "damaged", "message": str(error)}
+    if not (run / "stderr.txt").exists():
+        return {"status": "pending"}
+    owner = owner_of(run)
+    return {"status": "interrupted"} if owner is None else {"status": "running", "owner": owner}
+
+
+def note(run: Path, kind: str, message: str) -> None:
+    """Write down that a run failed, unless it has an outcome."""
+    if status_of(run)["status"] not in FINAL:
+        write_json(run / "status.json", {"status": "failed", "kind": kind, "message": message})

@@ -1,0 +1,99 @@
+"""Worker processes, which end when the process that began them does. No torch."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from attnkit.worker.folder import note, status_of, write_json
+from attnkit.worker.lifeline import DRIVEN, GRACE, TIMEOUT, took_too_long
+
+RUN, INSPECTION, PROBE = "attnkit.worker.run", "attnkit.worker.inspection", "attnkit.worker.probe"
+"""The modules that are worker processes."""
+
+POLL = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The work of one process; its folder holds the question, `job.json`, and gets the answers.
+
+    Attributes:
+        folder: Of the job.
+        directory: The current folder of the process: paths in recipes may be relative to it.
+        worker: The module that is the process.
+        gpu: The only GPU that it sees; None: all GPUs of the machine.
+        timeout: Seconds after which it is ended.
+    """
+
+    folder: Path
+    directory: Path
+    worker: str = RUN
+    gpu: int | None = None
+    timeout: float | None = None
+
+    def carry_out(self, stop: Event | None = None) -> int:
+        """Begin the process, wait for it, and note how it ended if it was ended; return its exit status."""
+        environment = dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.gpu is not None else {})
+        limit = [f"{TIMEOUT}{self.timeout}"] if self.timeout is not None else []
+        command = [sys.executable, "-m", self.worker, str(self.folder), DRIVEN, *limit]
+        with (self.folder / "stdout.txt").open("ab") as out, (self.folder / "stderr.txt").open("ab") as err:
+            process = subprocess.Popen(
+                command, cwd=self.directory, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment, start_new_session=True
+            )
+        try:
+            return self._wait(process, stop)
+        finally:
+            _end(process)
+            assert process.stdin is not None
+            process.stdin.close()
+
+    def _wait(self, process: subprocess.Popen[bytes], stop: Event | None) -> int:
+        began = time.monotonic()
+        while stop is None or not stop.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(POLL)
+            if self.timeout is not None and time.monotonic() - began > self.timeout:
+                _end(process)
+                note(self.folder, "timeout", took_too_long(self.timeout))
+                break
+        return -signal.SIGTERM
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its children if they still run: first by SIGTERM, so that they can save a checkpoint."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # loaders of data, other ranks
+    process.wait()
+
+
+def ask(worker: str, question: Any, *, timeout: float | None = None) -> tuple[list[dict[str, Any]], str]:
+    """Return the answers of a worker process, in order, and why they are not all there; empty if they are.
+
+    Args:
+        worker: `INSPECTION` or `PROBE`.
+        question: Plain data.
+        timeout: Seconds after which the process is ended.
+    """
+    with tempfile.TemporaryDirectory(prefix="attnkit-") as name:
+        folder = Path(name)
+        write_json(folder / "job.json", question)
+        code = Job(folder=folder, directory=Path.cwd(), worker=worker, timeout=timeout).carry_out()
+        lines = (folder / "stdout.txt").read_text(encoding="utf-8").splitlines()
+        errors = (folder / "stderr.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        ended = status_of(folder).get("message", "")
+    why = ended or (errors[-1].removeprefix("attnkit: error: ") if errors else f"its process ended with status {code}")
+    return [json.loads(line) for line in lines if line.startswith("{")], why if code else ""

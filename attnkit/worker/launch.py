@@ -1,0 +1,156 @@
+"""Engines: where jobs are carried out, by processes of this machine, by SLURM or by Ray. Each calls `Job.carry_out`. No torch.
+
+The folder of results and the current folder must be the same on all machines.
+"""
+
+import inspect
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from time import monotonic, sleep
+from typing import Any
+
+from attnkit.registry import ConfigurationError, nearest
+from attnkit.worker.job import POLL, Job
+from attnkit.worker.lifeline import GRACE
+
+Submit = Callable[[Job], Any]
+"""Starts a job, now or when there is room; returns a future, or what has its `done()` and `result()`."""
+
+
+@contextmanager
+def local() -> Iterator[Submit]:
+    """Carry jobs out as processes on this machine; those that still run at the end of the `with` block are ended, and can be continued."""
+    stop = Event()
+    with ThreadPoolExecutor(max_workers=1024) as pool:  # a thread waits for a process; the engine limits how many run at a time
+        try:
+            yield lambda job: pool.submit(job.carry_out, stop)
+        finally:
+            stop.set()
+
+
+@contextmanager
+def slurm(
+    *, cluster: str = "slurm", partition: str | None = None, time: int = 24 * 60, cpus: int = 1, gpus: int = 0, memory: int = 8
+) -> Iterator[Submit]:
+    """Carry jobs out on a SLURM cluster, by submitit; those that have not ended at the end of the `with` block are cancelled.
+
+    Args:
+        cluster: `slurm`, or `local` to try it without one.
+        partition: Where the jobs queue.
+        time: Minutes that a run may take. One that takes longer is killed, and continues from its checkpoint if the study retries that.
+        cpus: For each run.
+        gpus: For each run.
+        memory: In GB, for each run.
+    """
+    import submitit
+
+    if cluster == "local" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # submitit cancels its local jobs by SIGINT, which they would ignore too: a shell's `&` starts commands like that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        executor = submitit.AutoExecutor(folder=Path("runs/submitit").absolute(), cluster=cluster)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigurationError(f"engine slurm: {error}. It needs sbatch; {{name: slurm, cluster: local}} tries it without") from error
+    named = {"slurm_partition": partition} if partition is not None else {}
+    executor.update_parameters(
+        name="attnkit", timeout_min=time, cpus_per_task=cpus, gpus_per_node=gpus, mem_gb=memory, tasks_per_node=1, **named
+    )
+    jobs: list[Any] = []
+
+    def submit(job: Job) -> Any:
+        jobs.append(executor.submit(job.carry_out))
+        return jobs[-1]
+
+    try:
+        yield submit
+    finally:
+        left = [job for job in jobs if not job.done()]
+        for job in left:
+            job.cancel(check=False)
+        deadline = monotonic() + GRACE
+        while not all(job.done(force_check=True) for job in left) and monotonic() < deadline:
+            sleep(POLL)
+
+
+@contextmanager
+def ray(*, address: str | None = None, cpus: float = 1, gpus: float = 0) -> Iterator[Submit]:
+    """Carry jobs out as tasks of a Ray cluster; those that have not ended at the end of the `with` block are cancelled.
+
+    Args:
+        address: Of the cluster; None: a cluster that is started on this machine for this study.
+        cpus: For each run.
+        gpus: For each run.
+    """
+    import ray as cluster
+
+    cluster.init(address=address, include_dashboard=False if address is None else None, log_to_driver=False, ignore_reinit_error=True)
+    remote = cluster.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_carry_out)
+    references: list[Any] = []
+
+    def submit(job: Job) -> Any:
+        references.append(remote.remote(job))
+        return references[-1].future()
+
+    try:
+        yield submit
+    finally:
+        for reference in references:
+            cluster.cancel(reference)
+        if references:
+            cluster.wait(references, num_returns=len(references), timeout=GRACE)
+        cluster.shutdown()
+
+
+def _carry_out(job: Job) -> int:
+    return job.carry_out()
+
+
+ENGINES: Mapping[str, tuple[Callable[..., Any], str]] = {"local": (local, ""), "slurm": (slurm, "submitit"), "ray": (ray, "ray")}
+"""By name, with the package that each needs."""
+
+
+def read_engine(given: Any) -> dict[str, Any]:
+    """Return the engine of a study file or of `--engine`: a name, or a mapping of a name and arguments.
+
+    Raises:
+        ConfigurationError: There is no such engine, or it has no such argument.
+
+    Example:
+        >>> read_engine("local"), read_engine({"name": "slurm", "partition": "gpu"})
+        ({'name': 'local'}, {'name': 'slurm', 'partition': 'gpu'})
+        >>> read_engine({"name": "slurm", "partion": "gpu"})
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.errors.ConfigurationError: engine slurm has no argument 'partion'. Did you mean 'partition'? ...
+    """
+    spec = {"name": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
+    name = str(spec.get("name"))
+    if name not in ENGINES:
+        raise ConfigurationError(f"engine: unknown {spec.get('name', given)!r}.{nearest(name, ENGINES)} One of: {', '.join(ENGINES)}.")
+    known = list(inspect.signature(ENGINES[name][0]).parameters)
+    if unknown := [key for key in spec if key not in ("name", *known)]:
+        raise ConfigurationError(
+            f"engine {name} has no argument {unknown[0]!r}.{nearest(unknown[0], known)} It takes: {', '.join(known) or 'none'}."
+        )
+    return spec
+
+
+def launching(spec: Mapping[str, Any]) -> AbstractContextManager[Submit]:
+    """Return the context manager that yields the function that starts jobs.
+
+    Args:
+        spec: As `read_engine` returns it.
+
+    Raises:
+        ConfigurationError: The package that it needs is missing.
+    """
+    begin, package = ENGINES[spec["name"]]
+    if package and find_spec(package) is None:
+        raise ConfigurationError(f"engine {spec['name']} needs the package {package!r}: pip install 'attnkit[{spec['name']}]'")
+    running: AbstractContextManager[Submit] = begin(**{key: value for key, value in spec.items() if key != "name"})
+    return running
