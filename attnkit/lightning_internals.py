@@ -62,8 +62,9 @@ def settle(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
 
 
 def is_restoring(error: BaseException) -> bool:
-    """Return whether an error was raised while Lightning restored the state in a checkpoint."""
-    return any(frame.f_code.co_filename == checkpoint_connector.__file__ for frame, _ in traceback.walk_tb(error.__traceback__))
+    """Return whether an error was raised while Lightning restored the state in a checkpoint, not while it saved one."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(code.co_filename == checkpoint_connector.__file__ and code.co_name != "dump_checkpoint" for code in codes)
 
 
 def is_resuming(trainer: Trainer) -> bool:

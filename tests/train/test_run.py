@@ -33,7 +33,7 @@ def test_fit_names_the_parts_and_says_what_to_do_next(attnkit: Command, tiny: st
     outcome = attnkit("fit", "--config", tiny, "--model.stack.attention", "cosine", "--model.stack.position", "learned")
     assert outcome.status == 0
     assert (
-        "model: seq2seq (max_length=6)\n  stack: encoder_decoder (d_model=8, num_layers=1, num_heads=2)\n    attention: cosine\n"
+        "model: seq2seq (max_length=6)\n  stack: encoder_decoder (d_model=8, num_heads=2, num_layers=1)\n    attention: cosine\n"
         in outcome.out
     )
     assert "    position: learned\n" in outcome.out
