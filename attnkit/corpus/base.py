@@ -30,18 +30,17 @@ def references(pairs: Iterable[Pair]) -> dict[str, list[str]]:
 class Corpus(ABC):
     """The rows of a source, in parts. Subclasses say of which kind they are: a framing takes any corpus of its kind.
 
-    Args:
-        on_bad_rows: What is done with rows that cannot be used: `error` or `skip` (default: errors, without a choice).
-
     Attributes:
         rows: What its rows are, in words.
+        on_bad_rows: Whether rows that cannot be used are an error or skipped; None is an error without a choice.
         bad_rows: The rows that cannot be used, by part; `predict` is that of a framing's file.
     """
 
     rows: ClassVar[str]
+    on_bad_rows: OnBadRows | None = None
 
-    def __init__(self, *, on_bad_rows: OnBadRows | None = None) -> None:
-        self.bad_rows = {part: BadRows(on_bad_rows) for part in (*get_args(Part), "predict")}
+    def __init__(self) -> None:
+        self.bad_rows = {part: BadRows(self.on_bad_rows) for part in (*get_args(Part), "predict")}
 
     def has(self, part: Part) -> bool:
         """Return whether there is such a part."""

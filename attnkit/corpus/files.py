@@ -90,7 +90,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         on_bad_rows: OnBadRows = "error",
         seed: int = 0,
     ) -> None:
-        super().__init__(on_bad_rows=on_bad_rows)
+        self.on_bad_rows = on_bad_rows
+        super().__init__()
         if separator == "":
             raise ConfigurationError("separator must have characters; leave it out if each .txt file is one document")
         if max_rows is not None and max_rows < 1:

@@ -30,7 +30,8 @@ def test_an_outdated_data_section_is_refused_with_what_to_write(attnkit: Command
 
 
 def test_another_data_section_takes_its_place(attnkit: Command, old: Path, tiny: str, tmp_path: Path) -> None:
-    for given in (["--config", tiny], ["--data", "text_pairs", "--data.train", "words.tsv", "--data.test", "words.tsv"]):
+    files = ["--data.corpus", "files", "--data.corpus.train", "words.tsv", "--data.corpus.test", "words.tsv"]
+    for given in (["--config", tiny], ["--data", "text_pairs", *files]):
         outcome = attnkit("test", "--ckpt_path", old, *given)
         assert outcome.status == 0, outcome.err
         assert "is not valid in attnkit" in outcome.err

@@ -225,7 +225,7 @@ def test_a_checkpoint_is_all_that_filling_needs(seed, fit, tmp_path):
         ({"mask_probability": 0.0}, "mask_probability must be above 0 and below 1, but is 0.0"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"masking": "words"}, "masking must be .*'token', 'whole_word'"),
-        ({"stack": {**STACKS["encoder"], "name": "decoder"}}, "needs an encoder stack, but 'decoder' is none"),
+        ({"stack": {**STACKS["encoder"], "name": "decoder"}}, "so it needs an encoder stack, not 'decoder'"),
         ({"tokenizer": "word"}, "tokenizer is not trained; pass the .spec of a trained one"),
         ({"tokenizer": {"name": "word", "tokens": ["a"]}}, r"no token '<mask>'.*data.tokenizer.extra_tokens: \[<mask>\]"),
         ({"tokenizer": {"name": "word", "tokens": [], "extra_tokens": ["<mask>"]}}, "nothing to hide"),
