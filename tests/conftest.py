@@ -3,6 +3,7 @@ import random
 import signal
 import tempfile
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -31,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seeded(request: pytest.FixtureRequest) -> None:
-    """Seed every generator by the test's name; with `--fuzz`, by chance."""
+def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Seed every generator by the test's name, or randomly with `--fuzz`; leave no seed of Lightning to the tests that follow."""
     drawn = request.config.getoption("--seed")
     if request.config.getoption("--fuzz"):
         drawn = random.SystemRandom().randrange(2**31)
@@ -42,6 +43,9 @@ def _seeded(request: pytest.FixtureRequest) -> None:
     torch.manual_seed(drawn)
     random.seed(drawn)
     np.random.seed(drawn)
+    yield
+    for variable in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):  # of `seed_everything`; strategies of several processes seed by them again
+        os.environ.pop(variable, None)
 
 
 @pytest.fixture
