@@ -140,7 +140,7 @@ def test_a_recipe_that_names_a_published_model_has_its_options_or_says_where_it_
     model = read_recipe(name)["model"]
     if any(published in prose for published in ("GPT-2", "Llama", "As in BERT")):
         is_scaled = model.get("embedding", {}).get("scale", True)
-        assert not is_scaled or "embeddings, which are scaled by sqrt(d_model)" in prose
+        assert not is_scaled or "scaled by sqrt(d_model)" in prose
     if "As in BERT" in prose:
         norm = norms.resolve(model["stack"]["norm"])
         assert norm["eps"] == 1e-12 or f"the norms' eps, {norm['eps']:.0e}".replace("e-0", "e-") in prose

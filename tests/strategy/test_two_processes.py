@@ -127,7 +127,7 @@ def test_compiled_layers_end_with_the_same_weights(run_processes: Callable[..., 
     arguments = {"task": task, "weights": start, "train": [batches], "trainer": {}}
     runs = run_processes(2, {name: ("fit", arguments | {"strategy": name}) for name in ("fsdp2", "fsdp2_tp2")})
     assert largest_difference(runs["fsdp2"]["weights"], dict(alone.state_dict())) < 1e-9
-    assert "does not take compiled layers yet" in runs["fsdp2_tp2"]["error"]
+    assert "does not support compiled layers yet" in runs["fsdp2_tp2"]["error"]
 
 
 def test_what_cannot_be_split_is_refused(given: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ def test_arguments_are_kept_as_plain_data() -> None:
     task = Line(width=3, optimizer={"name": "sgd", "lr": 0.1})
     assert dict(task.hparams) == {
         "width": 3,
-        "optimizer": {"name": "sgd", "lr": 0.1},
+        "optimizer": attnkit.optimizers.resolve({"name": "sgd", "lr": 0.1}).plain(),
         "schedule": {"name": "constant", "warmup_steps": 0},
         "init_from": None,
     }

@@ -167,7 +167,7 @@ def test_generation_in_batches_equals_one_by_one(make_batch, make_task, fit, wor
         ({"prompts": "ab"}, r"prompts must be a list of texts, as in \['ab'\]"),
         ({"tokenizer": "character"}, "tokenizer is not trained"),
         ({"tie": "all"}, "tie must be"),
-        ({"stack": {**STACKS["decoder"], "name": "encoder"}}, "needs a decoder stack.*'encoder' is none"),
+        ({"stack": {**STACKS["decoder"], "name": "encoder"}}, "needs a decoder stack.*, not 'encoder'"),
         ({"stack": {**STACKS["decoder"], "name": "encoder_decoder"}}, "src_vocab_size"),
         ({"stack": {**STACKS["decoder"], "attention": "aditive"}}, "Did you mean 'additive'"),
     ],

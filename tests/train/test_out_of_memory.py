@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from attnkit.ablation.store import read_json, write_json
 
-from attnkit.cli import cell
 from attnkit.train.out_of_memory import is_out_of_memory
+from attnkit.worker import run
+from attnkit.worker.folder import read_json, write_json
 from tests.ablation.conftest import SEEDS
 
 TOO_MUCH = {"name": "learned", "max_length": 10**13}  # 8 numbers of 4 bytes each: 320 TB
@@ -23,7 +23,7 @@ def test_what_torch_and_python_raise_is_told_apart_from_other_errors() -> None:
     with pytest.raises(RuntimeError) as shapes:
         torch.ones(2, 3) @ torch.ones(2, 3)
     assert [is_out_of_memory(e.value) for e in (torchs, pythons, shapes)] == [True, True, False]
-    assert [cell.kind_of(e.value) for e in (torchs, pythons, shapes)] == ["out_of_memory", "out_of_memory", "error"]
+    assert [run.kind_of(e.value) for e in (torchs, pythons, shapes)] == ["out_of_memory", "out_of_memory", "error"]
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
     assert is_out_of_memory(OSError(12, "Cannot allocate memory"))
 
@@ -44,7 +44,7 @@ def test_a_run_of_a_study_that_needs_too_much_is_of_the_kind_out_of_memory() -> 
     recipe = yaml.safe_load(Path("tiny.yaml").read_text(encoding="utf-8"))
     recipe["model"]["stack"]["position"] = TOO_MUCH
     write_json(Path("run/job.json").absolute(), {"recipe": recipe, "seeds": SEEDS, "test": False})
-    assert cell.main(Path("run").absolute()) == 1
+    assert run.main(Path("run").absolute()) == 1
     status = read_json(Path("run/status.json"))
     assert status is not None
     assert (status["status"], status["kind"]) == ("failed", "out_of_memory")
