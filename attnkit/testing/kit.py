@@ -98,7 +98,7 @@ def optional_slots(registry: Registry, spec: Spec) -> Iterator[tuple[str, Spec]]
 
     Example:
         >>> [slot for slot, _ in optional_slots(stacks, "encoder_decoder")]
-        ['cross_attention']
+        ['query_key_norm', 'cross_attention']
     """
     name, arguments = registry.split(spec)
     for argument in registry.arguments(name):
