@@ -16,7 +16,7 @@ def bench(arguments: list[str]) -> int:
         "--processes",
         type=int,
         metavar="N",
-        help="measure an all-reduce over N processes of this machine (default: the number of its GPUs)",
+        help="processes of an all-reduce on this machine (default: its GPUs)",
     )
     parser.add_argument("--json", metavar="FILE", help="also write the rates to this file, for attnkit plan --machine FILE")
     chosen = parser.parse_args(arguments)

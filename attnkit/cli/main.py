@@ -88,9 +88,7 @@ def _generate(arguments: Arguments) -> int:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="inputs (default: the lines of stdin)")
     for name, kind, meaning in GENERATION:
         parser.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=meaning)
-    parser.add_argument(
-        "--n_best", type=int, metavar="N", help="print the N best outputs of each text, each preceded by its score and a tab"
-    )
+    parser.add_argument("--n_best", type=int, metavar="N", help="print the N best outputs of each text, each after its score and a tab")
     parser.add_argument("--stream", action="store_true", help="print each output as it is generated")
     parser.add_argument("--out", metavar="FILE", help="write the outputs to this file, which is created only when complete")
     chosen = parser.parse_args(arguments)
@@ -284,4 +282,4 @@ class _Parser(argparse.ArgumentParser):
 
 def _overview() -> str:
     lines = "\n".join(f"  {name:<10} {summary}" for name, (summary, _) in COMMANDS.items())
-    return f"usage: attnkit COMMAND ...\n\n{lines}\n\nattnkit COMMAND --help shows the options of a command. attnkit --version prints the version."
+    return f"usage: attnkit COMMAND ...\n\n{lines}\n\nattnkit COMMAND --help shows its options. attnkit --version prints the version."

@@ -30,7 +30,7 @@ def test_the_last_training_images_are_for_validation(folder: Path) -> None:
     assert torch.equal(torch.cat([train.pixels, validation.pixels]), whole.pixels)
     assert [len(part.names) for part in (train, validation)] == [50, 10]
     assert not FashionMNIST(folder=str(folder), validation_images=0).has("validation")
-    with pytest.raises(ConfigurationError, match="validation_images=60 leaves none of 60"):
+    with pytest.raises(ConfigurationError, match="validation_images=60 leaves none of the 60"):
         images(folder, "train", validation_images=60)
 
 

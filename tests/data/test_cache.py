@@ -88,7 +88,7 @@ def test_a_damaged_entry_is_made_anew_with_a_warning(content: str, own_cache: Pa
     spec = trained(tokenizers.build(BPE), Counted("abab")).spec
     (entry,) = entries(own_cache)
     (entry / "spec.json").write_text(content)
-    with pytest.warns(UserWarning, match="is damaged .* made anew"):
+    with pytest.warns(UserWarning, match="is damaged .* will be rebuilt"):
         assert trained(tokenizers.build(BPE), Counted("abab")).spec == spec
     assert json.loads((entry / "spec.json").read_text()) == spec
 
