@@ -147,9 +147,7 @@ def _array(where: str, content: bytes) -> Any:
 def _load(path: Path) -> Any:
     """Return the array of a .npy file."""
     try:
-        return np.array(
-            np.load(regular(path), mmap_mode="r", allow_pickle=False)
-        )  # memory-mapped, so that only what the file has is allocated
+        return np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False))  # memory-mapped: allocates only what the file has
     except Exception as error:  # as above
         raise ConfigurationError(f"{path} is truncated, damaged or not a .npy file ({error})") from error
 

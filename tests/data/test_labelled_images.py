@@ -269,7 +269,7 @@ def test_files_that_are_missing_damaged_or_of_no_known_form_are_refused(path: st
     with pytest.raises(ConfigurationError, match="has no array 'labels'; it has images"):
         read_images(str(tmp_path / "x.npz"), labelled=True)
     (tmp_path / "x.csv").write_text("")
-    with pytest.raises(ConfigurationError, match="are no labelled images: give a folder"):
+    with pytest.raises(ConfigurationError, match="cannot be read as labelled images: give a folder"):
         read_images(str(tmp_path / "x.csv"), labelled=True)
 
 
