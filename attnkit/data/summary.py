@@ -72,7 +72,7 @@ class Summary:
             return None
         return (
             f"{self.split}: {_percent(self.unknown, self.tokens)} of the tokens are unknown to the tokenizer{self._which()}. The model "
-            f"sees <unk> in their place. Check the language, script and Unicode normalisation of the texts; the tokenizer bpe has no unknowns"
+            f"sees <unk> in their place. Check language, script and Unicode normalisation of the texts; the tokenizer bpe has no unknowns"
         )
 
     def _which(self) -> str:
