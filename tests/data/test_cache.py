@@ -128,13 +128,13 @@ def test_the_entry_of_a_faster_process_is_as_good(own_cache: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_refused_with_what_to_do(own_cache: Path) -> None:
     own_cache.mkdir()
     own_cache.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a folder"):
+    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a writable folder"):
         trained(tokenizers.build(BPE), Counted("a"))
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused_with_what_to_do(own_cache: Path) -> None:
     own_cache.write_text("")
-    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a folder"):
+    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a writable folder"):
         trained(tokenizers.build(BPE), Counted("a"))
 
 
