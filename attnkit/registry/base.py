@@ -31,7 +31,7 @@ class Registry(Names):
         >>> attnkit.norms.names()
         ['layer_norm', 'rms_norm']
         >>> attnkit.norms.build({"name": "rms_norm", "eps": 1e-5}, d_model=8)
-        RMSNorm(8, eps=1e-05)
+        RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """
 
     def __init__(
