@@ -1,4 +1,4 @@
-"""The catalogue: what the registries know about every component, as Markdown pages for the documentation."""
+"""The catalogue: the documentation of every registered component, as Markdown pages."""
 
 import re
 import textwrap
@@ -10,10 +10,10 @@ _REPOSITORY = Path(__file__).parents[1]
 
 
 def page(registry: Registry) -> str:
-    """Return the Markdown page of a family: a table of its components, then each with all that its docstring says.
+    """Return the Markdown page of a family: a table of its components, then the full documentation of each.
 
-    Components of plugins are included; those that are torch's own classes are only named. What a parent passes is told apart from
-    what a user may write. The page imports every component of the family.
+    Components of plugins are included; torch's own classes are only named. Arguments that a parent passes are listed separately from
+    those that a user may set. Every component of the family is imported.
 
     Args:
         registry: The family.
@@ -62,7 +62,7 @@ def section(description: Description) -> str:
 
 
 def argument_docs(documentation: str) -> dict[str, str]:
-    r"""Return what the `Args:` section of a Google-style docstring says of each argument.
+    r"""Return the description of each argument in the `Args:` section of a Google-style docstring.
 
     Example:
         >>> argument_docs("Norm.\n\nArgs:\n    eps: Added to the variance,\n        so that it is not zero.\n")
@@ -73,7 +73,7 @@ def argument_docs(documentation: str) -> dict[str, str]:
 
 
 def explanation_of(documentation: str) -> str:
-    r"""Return the paragraphs after the summary that belong to no section.
+    r"""Return the paragraphs after the summary that are not part of a section.
 
     Example:
         >>> explanation_of("Norm.\n\nIt scales.\n\nArgs:\n    eps: Small.\n\nRaises:\n    ValueError: Never.\n")
@@ -111,12 +111,12 @@ def _default(argument: Argument) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escape what would end a cell of a table; in code, between backticks, nothing would."""
+    """Escape characters that would end a table cell, except in code between backticks."""
     return "`".join(part if i % 2 else part.replace("|", "\\|") for i, part in enumerate(text.split("`")))
 
 
 def _location(description: Description) -> str:
-    """Return file and line: from the repository's root, or from `site-packages` for a plugin."""
+    """Return the file and line, relative to the repository's root, or to `site-packages` for a plugin."""
     file = Path(description.file)
     root = next((p for p in (_REPOSITORY, *file.parents) if p == _REPOSITORY or p.name == "site-packages"), _REPOSITORY)
     return f"{file.relative_to(root) if file.is_relative_to(root) else file.name}:{description.line}"

@@ -1,7 +1,7 @@
-"""Files: reads those that anyone may have made, and writes its own whole or not at all.
+"""Files: reading untrusted ones safely, and writing atomically.
 
-Only regular files are opened, and reading one never takes much more memory than it has bytes on disk. A file that cannot be read is a
-`ConfigurationError` that names it, whatever the library underneath raises.
+Only regular files are opened, and reading one never takes much more memory than its size on disk. A file that cannot be read raises a
+`ConfigurationError` that names it, whatever the underlying library raises.
 """
 
 import gzip
@@ -21,25 +21,25 @@ from typing_extensions import override
 from attnkit.registry import ConfigurationError
 
 MAX_DEPTH = 64
-"""Levels of lists and mappings inside each other, in YAML and JSON."""
+"""Maximum nesting depth of lists and mappings in YAML and JSON."""
 
 UNPACKED = 64 << 20
-"""Bytes that any compressed file may unpack to."""
+"""Bytes to which any compressed file may expand."""
 
 RATIO = 50
-"""A compressed file may unpack to this many times its size too, where that is more than `UNPACKED`."""
+"""A compressed file may also expand to this many times its size, if that is more than `UNPACKED`."""
 
 LARGEST_JSON = 64 << 20
-"""Bytes of a file of JSON, such as the result of a run."""
+"""Maximum bytes of a JSON file, such as the result of a run."""
 
 
 def regular(path: str | Path) -> Path:
-    """Return the path of a regular file, or of a link to one. A pipe or a device could block its reader for ever, or never end.
+    """Check that a path is a regular file or a link to one. A pipe or a device could block the reader forever, or never end.
 
     Raises:
-        ConfigurationError: It is something else, or nothing.
+        ConfigurationError: It is something else, or does not exist.
     """
-    if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system refuses
+    if not os.path.isfile(path):  # unlike Path.is_file, False for a name that the system rejects
         raise ConfigurationError(f"{str(path)!r} is {'not a regular file' if os.path.lexists(_named(path)) else 'not there'}")
     return Path(path)
 
@@ -81,11 +81,11 @@ def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
 
     Args:
         text: The JSON; bytes are UTF-8.
-        containers: The most lists and mappings that it may have (default: any number).
+        containers: Maximum number of lists and mappings (default: unlimited).
 
     Raises:
         ValueError: It is not JSON, is nested deeper than `MAX_DEPTH`, has too many lists and mappings, an integer with more digits than
-            Python converts, or half of a surrogate pair, which is not a character.
+            Python converts, or a lone surrogate.
 
     Example:
         >>> parse_json('{"a": [1, "b"]}')
@@ -93,7 +93,7 @@ def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
         >>> parse_json('"\\ud800"')
         Traceback (most recent call last):
         ...
-        ValueError: a text has half of a surrogate pair, which is not a character
+        ValueError: a string contains a lone surrogate
     """
     text = text.decode() if isinstance(text, bytes) else text
     found = text.count("[") + text.count("{")
@@ -109,7 +109,7 @@ def parse_json(text: str | bytes, *, containers: int | None = None) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise ValueError("a text has half of a surrogate pair, which is not a character") from None
+            raise ValueError("a string contains a lone surrogate") from None
     return value
 
 
@@ -123,9 +123,9 @@ def _depth(value: Any) -> int:
 
 @contextmanager
 def atomic(path: str | Path) -> Iterator[Path]:
-    """Yield a draft in the folder of `path`, which takes the name `path` at the end of the `with` block if nothing failed.
+    """Yield a temporary file in the folder of `path`, which is renamed to `path` at the end of the `with` block unless the block fails.
 
-    A process that is killed leaves the old file as it was. The folder is made if there is none.
+    If the process is killed, the old file is unchanged. The folder is created if necessary.
 
     Example:
         >>> import tempfile
@@ -153,12 +153,12 @@ def cache_folder() -> Path:
 
 
 def unpacked_limit(size: int) -> int:
-    """Return how many bytes a compressed file of `size` bytes may unpack to."""
+    """Return the number of bytes to which a compressed file of `size` bytes may expand."""
     return max(UNPACKED, RATIO * size)
 
 
 def too_large(path: str | Path) -> ConfigurationError:
-    """Return the error for a file that unpacks to more than it may."""
+    """Return the error for a file that expands beyond its limit."""
     return ConfigurationError(
         f"{path} unpacks to more than {UNPACKED >> 20} MB and {RATIO} times its size, as a decompression bomb does; unpack it by hand "
         f"if you trust it"
@@ -191,7 +191,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def open_gzip(path: str | Path) -> BinaryIO:
-    """Return the content of a gzip file as a stream, which raises a `ConfigurationError` where it goes beyond `unpacked_limit`."""
+    """Open a gzip file as a stream, which raises a `ConfigurationError` beyond `unpacked_limit`."""
     return io.BufferedReader(_Unpacked(regular(path)), 1 << 20)
 
 
@@ -199,7 +199,7 @@ def read_gzip(path: str | Path) -> bytes:
     """Return the content of a gzip file.
 
     Raises:
-        ConfigurationError: It is truncated, damaged, or unpacks to too much.
+        ConfigurationError: It is truncated, damaged, or expands to too much.
     """
     try:
         with open_gzip(path) as stream:
@@ -209,29 +209,29 @@ def read_gzip(path: str | Path) -> bytes:
 
 
 def read_member(path: str | Path, name: str) -> bytes:
-    """Return a file inside a zip archive, which is not unpacked to disk.
+    """Read a file inside a zip archive, without unpacking it to disk.
 
     Raises:
-        ConfigurationError: It is not there, is damaged, or unpacks to too much.
+        ConfigurationError: It is missing, damaged, or expands to too much.
     """
     try:
         with zipfile.ZipFile(regular(path)) as archive:
-            if archive.getinfo(name).file_size > unpacked_limit(Path(path).stat().st_size):  # never more is read than it says
+            if archive.getinfo(name).file_size > unpacked_limit(Path(path).stat().st_size):  # no more than this is read
                 raise too_large(path)
             return archive.read(name)
     except ConfigurationError:
         raise
-    except Exception as error:  # zipfile, zlib and lzma have errors of their own; encrypted and unknown methods are others
+    except Exception as error:  # zipfile, zlib and lzma raise their own errors, encryption and unknown methods yet others
         raise ConfigurationError(f"{path} is damaged, or has no {name} ({error})") from error
 
 
 def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Return the rows of a parquet file, one at a time.
+    """Yield the rows of a parquet file, one at a time.
 
-    Texts are read as dictionaries, so that one which a file repeats a million times takes its room once.
+    Strings are read dictionary-encoded, so that one repeated a million times takes its memory once.
 
     Raises:
-        ConfigurationError: The library is not installed; or the file is damaged, or unpacks to too much.
+        ConfigurationError: The library is not installed; or the file is damaged, or expands to too much.
     """
     try:
         library = import_module("pyarrow.parquet")
@@ -258,15 +258,15 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
         raise
     except MemoryError as error:
         raise too_large(path) from error
-    except Exception as error:  # pyarrow's errors have no base class in common: OSError, ValueError, NotImplementedError, ...
+    except Exception as error:  # pyarrow's errors have no common base class: OSError, ValueError, NotImplementedError, ...
         raise ConfigurationError(f"{path} is damaged, or not a parquet file ({str(error).strip().splitlines()[0][:200]})") from error
 
 
 def _next_within(batches: Iterator[Any], growth: int) -> Any:
-    """Return the next item or None; on Linux, the address space of this process may grow by at most `growth` bytes meanwhile.
+    """Return the next item or None; on Linux, limit the growth of this process's address space to `growth` bytes meanwhile.
 
-    Each page of a parquet file says how large it is unpacked, and pyarrow believes it, whatever the file's metadata say. pyarrow's own
-    allocator would reserve a gigabyte in advance, so `import attnkit` chooses that of the system.
+    Each page of a parquet file states its uncompressed size, which pyarrow trusts whatever the file's metadata say. pyarrow's own allocator
+    would reserve a gigabyte in advance, so `import attnkit` selects the system's.
     """
     statm = Path("/proc/self/statm")
     if not statm.exists():
@@ -283,5 +283,5 @@ def _next_within(batches: Iterator[Any], growth: int) -> Any:
 
 
 def short_path(path: str) -> str:
-    """Return `path` as seen from the working directory, if it lies inside."""
+    """Return `path` relative to the working directory if it is inside it."""
     return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path

@@ -1,8 +1,8 @@
-"""Everything that attnkit needs of Lightning's private state. `tests/test_lightning_internals.py` fails if an upgrade changes any of it.
+"""All uses of Lightning's private state. `tests/test_lightning_internals.py` fails if an upgrade changes any of it.
 
-Lightning saves a checkpoint at several points of a step (before and after validation, before and after the end of an epoch), and guesses
-on resuming, from its counters, which one it was. `settle` makes checkpoints of all these points say the same: so many batches of an epoch
-are done, or none.
+Lightning saves checkpoints at several points of a step (before and after validation, before and after the end of an epoch), and guesses
+from its counters, on resuming, which point it was. `settle` normalises the checkpoints of all these points to one form: a number of
+completed batches of an epoch, or none.
 """
 
 import csv
@@ -28,11 +28,11 @@ METRICS = ExperimentWriter.NAME_METRICS_FILE
 
 
 class Progress(NamedTuple):
-    """Where a saved state of the fit loop is.
+    """The position of a saved state of the fit loop.
 
     Attributes:
-        epochs: Complete epochs.
-        batches: Complete batches of the epoch that has begun.
+        epochs: Number of completed epochs.
+        batches: Number of completed batches of the current epoch.
         is_within_step: Whether it is between two micro-batches of an optimizer step.
     """
 
@@ -42,7 +42,7 @@ class Progress(NamedTuple):
 
 
 def settle(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
-    """Rewrite the fit loop's state in a checkpoint of `trainer` as it is between two batches, or before an epoch; return where that is."""
+    """Normalise the fit loop's state in a checkpoint of `trainer` to that between two batches or before an epoch; return its position."""
     fit_loop = checkpoint["loops"]["fit_loop"]
     epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
     done = ("ready", "started", "completed")
@@ -52,8 +52,8 @@ def settle(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
         batch["current"] |= dict.fromkeys(batch["current"], 0)
         batch["is_last_batch"] = False
     if batch["current"]["ready"] > batch["current"]["processed"]:
-        batch["is_last_batch"] = False  # it has been fetched, but is not done
-    for counts in (batch["total"], batch["current"]):  # the next batch may have been fetched, and the hooks of this one may have begun
+        batch["is_last_batch"] = False  # fetched, but not processed
+    for counts in (batch["total"], batch["current"]):  # the next batch may have been fetched, and the hooks of this one may have started
         counts |= dict.fromkeys(done, counts["processed"])
     fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = trainer.global_step
     batches = batch["current"]["processed"]
@@ -68,20 +68,20 @@ def is_restoring(error: BaseException) -> bool:
 
 
 def is_resuming(trainer: Trainer) -> bool:
-    """Return whether the fit that starts continues from a checkpoint."""
+    """Return whether the starting fit resumes from a checkpoint."""
     return bool(trainer.fit_loop.is_resuming)
 
 
 def batches_done(trainer: Trainer) -> int:
-    """Return how many batches of the epoch that starts the checkpoint has done."""
+    """Return the number of batches of the starting epoch that were completed before the checkpoint."""
     loop = trainer.fit_loop.epoch_loop
     return int(loop.batch_progress.current.completed) if loop.restarting else 0
 
 
 def restart_epoch(trainer: Trainer) -> None:
-    """Fetch the data of the epoch that starts anew, now that samplers know which batches are done.
+    """Fetch the data of the starting epoch again, now that samplers know which batches are completed.
 
-    (Lightning fetches before it has read the checkpoint, and workers prefetch at once.)
+    (Lightning fetches before it has read the checkpoint, and workers prefetch immediately.)
     """
     loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
     assert fetcher is not None
@@ -90,12 +90,12 @@ def restart_epoch(trainer: Trainer) -> None:
         return
     done = batches_done(trainer)
     if done == 0:
-        loop.restarting = False  # given max_steps, Lightning takes every run for one that stopped within an epoch
+        loop.restarting = False  # given max_steps, Lightning assumes that every run stopped within an epoch
         return
     if done >= trainer.num_training_batches:
         fetcher.done = True  # only the end of the epoch is left
     if not loop._should_accumulate() and loop._should_check_val_fx(fetcher):
-        loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation that was before the checkpoint
+        loop._batches_that_stepped -= 1  # Lightning counts it again when it passes the validation before the checkpoint
 
 
 def is_accumulating(trainer: Trainer) -> bool:
@@ -109,13 +109,13 @@ def trainer_of(module: LightningModule) -> Trainer | None:
 
 
 def set_data_parallel_size(strategy: ModelParallelStrategy, size: int) -> None:
-    """Set over how many processes a strategy shards the parameters, when their number is known but the strategy is not set up."""
+    """Set the number of processes over which a strategy shards parameters, before the strategy is set up."""
     strategy._data_parallel_size = size
 
 
 @contextmanager
 def observing_processes(observe: Callable[[Sequence["subprocess.Popen[bytes]"]], None]) -> Iterator[None]:
-    """Let `observe` have the processes that Lightning launches in the `with` block.
+    """Call `observe` with the processes that Lightning launches in the `with` block.
 
     (Lightning's own observer kills this process without a message when one of them dies.)
     """
@@ -128,7 +128,7 @@ def observing_processes(observe: Callable[[Sequence["subprocess.Popen[bytes]"]],
 
 
 class Writer(ExperimentWriter):
-    """Writes `metrics.csv`, and appends to an existing one. A kill at any moment costs at most the row that is being written.
+    """Writes `metrics.csv`, appending to an existing one. If the process is killed, at most the row being written is lost.
 
     Attributes:
         rows: The number of rows in the file.
@@ -155,7 +155,7 @@ class Writer(ExperimentWriter):
 
 
 class RunLogger(CSVLogger):
-    """Lightning's CSVLogger, but it continues the file of a resumed run."""
+    """Lightning's CSVLogger, continuing the file of a resumed run."""
 
     @property
     @rank_zero_experiment
@@ -176,7 +176,7 @@ def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 
 def write_rows(path: Path, names: list[str], rows: list[dict[str, str]]) -> None:
-    """Write a CSV file, whole or not at all."""
+    """Write a CSV file atomically."""
     with atomic(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=names)
         writer.writeheader()

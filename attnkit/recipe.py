@@ -1,8 +1,7 @@
 """Recipes: plain data from YAML files, found by short names and merged in layers.
 
-A recipe has the keys `model` and `data`, which are specs, `imports`, the modules that are imported before anything is looked up, and what
-Lightning's command line takes (`trainer`, `seed_everything`, ...). Layers are merged in this order, later ones win: checkpoint, recipes,
-flags.
+A recipe has the specs `model` and `data`, `imports` (modules to import before any name is looked up), and the sections of Lightning's
+command line (`trainer`, `seed_everything`, ...). Layers are merged in the order checkpoint, recipes, flags; later ones win.
 """
 
 import math
@@ -19,36 +18,36 @@ from attnkit.registry import IMPORTS, ConfigurationError, import_modules, module
 
 SPEC_KEYS = ("model", "data")
 COMMANDS = ("fit", "validate", "test", "predict")
-"""What is done with a recipe; it may have a section for each."""
+"""The commands that use a recipe, each of which may have its own section."""
 SEED = 42
 """The default of `seed_everything`."""
 
 STUDIES = "ablations"
-"""The folder of the recipes in which the study files are: they are not recipes themselves."""
+"""The folder of study files among the recipes; they are not recipes."""
 
 
 MAX_BYTES = 1 << 18
-"""Of a recipe or a study file."""
+"""Maximum size of a recipe or a study file."""
 
 MAX_VALUES = 20_000
-"""In a recipe; an alias counts as all that it stands for."""
+"""Maximum number of values in a recipe; an alias counts as everything that it expands to."""
 
 MAX_DIGITS = 100
-"""Characters of a number."""
+"""Maximum number of characters of a number."""
 
 _PLAIN = [f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map")]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as plain data, within limits: deep nesting, and aliases of aliases, could keep its reader busy for ever.
+    """YAML as plain data, within limits: deep nesting and aliases of aliases could keep the reader busy forever.
 
-    `1e-3` is a number, as in YAML 1.2; a date is text; a key is a scalar, and one that is written twice is an error.
+    `1e-3` is a number, as in YAML 1.2; a date is a string; a key is a scalar, and a duplicate key is an error.
     """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = self._values = 0
-        self._sizes: dict[Any, int] = {}  # the values in each node that is complete
+        self._sizes: dict[Any, int] = {}  # the number of values in each complete node
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         mark, is_alias, before = self.peek_event().start_mark, self.check_event(yaml.AliasEvent), self._values  # type: ignore[no-untyped-call]
@@ -58,17 +57,17 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and node not in self._sizes:
-            raise _error("an alias stands inside what it refers to", mark)
+            raise _error("an alias inside the node that it refers to", mark)
         self._values += self._sizes[node] if is_alias else 1
         if self._values > MAX_VALUES:
-            raise _error(f"more than {MAX_VALUES:,} values, where an alias counts as all that it stands for", mark)
+            raise _error(f"more than {MAX_VALUES:,} values, where an alias counts as everything that it expands to", mark)
         self._sizes.setdefault(node, self._values - before)
         return node
 
     def compose_scalar_node(self, anchor: Any) -> Any:
         node = super().compose_scalar_node(anchor)
         if "\0" in node.value or any("\ud800" <= c <= "\udfff" for c in node.value):
-            raise _error("a text has the character NUL or half of a surrogate pair", node.start_mark)
+            raise _error("a string contains NUL or a lone surrogate", node.start_mark)
         if node.tag != _PLAIN[-3] and len(node.value) > MAX_DIGITS:
             raise _error(f"a {node.tag.rpartition(':')[2]} of more than {MAX_DIGITS} characters", node.start_mark)
         return node
@@ -87,8 +86,8 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep)
-        except (ValueError, LookupError) as error:  # of a tag that the text does not suit, such as !!int x
-            raise _error(f"{node.value!r} is no {node.tag.rpartition(':')[2]}", node.start_mark) from error
+        except (ValueError, LookupError) as error:  # a tag that does not match the text, such as !!int x
+            raise _error(f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}", node.start_mark) from error
         if isinstance(value, float) and math.isinf(value) and "inf" not in node.value.lower():
             raise _error(f"the number {node.value} is too large", node.start_mark)
         return value
@@ -110,8 +109,8 @@ def read_yaml(text: str, *, where: str) -> Any:
     """Return the plain data in `text`.
 
     Raises:
-        ConfigurationError: It is not YAML, has a tag or a key of other than plain data, or goes beyond a limit; the message names `where`
-            and the line.
+        ConfigurationError: It is not YAML, has tags or keys that are not plain data, or exceeds a limit; the message gives `where` and
+            the line.
 
     Example:
         >>> read_yaml("{lr: 1e-3, name: adamw}", where="an example")
@@ -122,12 +121,12 @@ def read_yaml(text: str, *, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigurationError(f"{where}{line} is not YAML: {str(error.problem)[:200]}") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: an escape of no character, such as "\\UFFFFFFFF"
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: an invalid escape, such as "\\UFFFFFFFF"
         raise ConfigurationError(f"{where} is not YAML: {error}") from error
 
 
 def recipe_folder() -> Path:
-    """Return the folder of the recipes that come with attnkit: inside the wheel, or beside the package in a checkout."""
+    """Return the folder of the recipes that come with attnkit: in the wheel, or next to the package in a checkout."""
     package = Path(__file__).parent
     return next((f for f in (package / "recipes", package.parent / "recipes") if f.is_dir()), package / "recipes")
 
@@ -140,10 +139,10 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """Return the file that `--config name` means: an existing path, or the short name of a recipe that comes with attnkit.
+    """Return the file of `--config name`: an existing path, or the short name of a recipe that comes with attnkit.
 
     Raises:
-        ConfigurationError: There is neither.
+        ConfigurationError: It is neither.
     """
     if os.path.isfile(name):
         return Path(name)
@@ -158,7 +157,7 @@ def find_recipe(name: str) -> Path:
 
 
 def read_recipe(name: str) -> dict[str, Any]:
-    """Return the content of the recipe `name`, with every spec as names and mappings with a name."""
+    """Return the content of the recipe `name`, with each spec as a name or a mapping with a name."""
     path = find_recipe(name)
     content = read_yaml(read_text(path, limit=MAX_BYTES), where=str(path))
     if not isinstance(content, dict):
@@ -172,23 +171,23 @@ def _plain_specs(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sections(recipe: Mapping[str, Any], command: str) -> list[dict[str, Any]]:
-    """Return the parts of a recipe that concern a command, lowest layer first."""
+    """Return the layers of a recipe for a command, lowest first."""
     common = {key: value for key, value in recipe.items() if key not in COMMANDS}
     return [common, recipe[command]] if isinstance(recipe.get(command), Mapping) else [common]
 
 
 def read_layers(names: Sequence[str], *, command: str = "fit", imports: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the content of recipes, lowest layer first, after importing the modules that they name, so that every name can be looked up.
+    """Return the layers of recipes, lowest first, after importing the modules that they list, so that every name can be looked up.
 
-    A recipe may have a section per command (`fit: {...}`), as LightningCLI writes it: that of `command` is a layer above the rest of it.
+    A recipe may have a section per command (`fit: {...}`), as LightningCLI writes it; that of `command` is a layer above the rest.
 
     Args:
         names: The recipes.
-        command: What is done with them.
+        command: The command that uses them.
         imports: Further modules to import.
 
     Raises:
-        ConfigurationError: There is no such recipe or module, or one is wrong.
+        ConfigurationError: A recipe or module is missing or wrong.
     """
     layers = [layer for name in names for layer in _sections(read_recipe(name), command)]
     import_modules([*(module for layer in layers for module in module_names(layer.get(IMPORTS))), *imports])
@@ -215,9 +214,9 @@ def plain(value: Any) -> Any:
 def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     """Return `base` overlaid with `over`.
 
-    Mappings merge key by key. A component that is replaced by one of another name starts from its own defaults: arguments of the old
-    one never leak into the new one, and `dropped` says which ones no longer apply. A stack is the exception, for its arguments are the
-    size and the pieces of the whole model: it keeps those that it has too. `imports` of all layers are joined, each once.
+    Mappings merge key by key. A component that replaces one of another name starts from its own defaults: arguments of the old one never
+    leak into the new one, and `dropped` lists those that no longer apply. A stack is the exception, since its arguments are the size and
+    the components of the whole model: it keeps the ones that it also has. The `imports` of all layers are joined without duplicates.
 
     Example:
         >>> dropped = []

@@ -41,11 +41,11 @@ def test_a_module_of_the_current_folder_registers_its_components() -> None:
             "imports: there is no module 'of_mine.other': is it installed, or is its folder the current one or in PYTHONPATH",
         ),
         (["of_mine_broken"], r"'of_mine_broken' in imports cannot be imported: RuntimeError: boom \(.*of_mine_broken.py:2\)"),
-        (["of_mine/inner.py"], "imports must name modules, .* but has 'of_mine/inner.py': write a module's dotted name, without .py"),
+        (["of_mine/inner.py"], "imports must list modules, .* but contains 'of_mine/inner.py': write the dotted name, without .py"),
         (["inner.py"], "without .py"),
         ("of_mine.inner", r"imports must be a list of module names, as in \[of_mine.inner\]"),
-        ([["of_mine"]], "imports must name modules"),
-        ([1], "imports must name modules"),
+        ([["of_mine"]], "imports must list modules"),
+        ([1], "imports must list modules"),
     ],
 )
 def test_what_cannot_be_imported_is_said(names: list[str], message: str) -> None:

@@ -131,7 +131,7 @@ def test_unknown_names_are_answered_with_the_nearest_all_and_what_to_do(norms: R
     ("spec", "message"),
     [
         ({"name": "rms_norm", "epsilon": 1}, "norm 'rms_norm' has no argument 'epsilon'. Did you mean 'eps'\\? Its arguments: eps"),
-        ({"name": "rms_norm", "d_model": 1}, "gets 'd_model' from its parent; leave it out"),
+        ({"name": "rms_norm", "d_model": 1}, "receives 'd_model' from its parent; remove it"),
         ({"name": "rms_norm", "eps": "small"}, r"eps must be float, but is 'small' \(str\)"),
         ({"name": "rms_norm", "eps": True}, r"eps must be float, but is True \(bool\)"),
         ({"name": "rms_norm", "eps": None}, r"eps must be float, but is None"),

@@ -1,4 +1,4 @@
-"""The command line: arguments to calls, help, completion and schema."""
+"""The command line: parsing arguments, help, completion and schema."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 __all__ = ["AttnkitCLI"]
 
 
-def __getattr__(name: str) -> Any:  # it imports torch and Lightning, which `attnkit list` does without
+def __getattr__(name: str) -> Any:  # lazy, since it imports torch and Lightning, which `attnkit list` does not need
     if name == "AttnkitCLI":
         from attnkit.cli.attnkit_cli import AttnkitCLI
 

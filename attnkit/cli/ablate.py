@@ -1,4 +1,4 @@
-"""`attnkit ablate`: plan, run, look at and report a study."""
+"""`attnkit ablate`: plan, run, inspect and report a study."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")
 
 
 def plan(options: Options) -> int:
-    """Print the plan. Only the few steps of the probe are trained."""
+    """Print the plan. Only the probe trains a few steps."""
     from attnkit.ablation.statistics import detectable
 
     planned = _plan(options)
@@ -49,7 +49,7 @@ def plan(options: Options) -> int:
         print(_budget(planned))
     if planned.trials is not None and study.tune is not None:
         each = f"{len(study.tune.values)} values x {study.tune.seeds} seeds for each variant"
-        print(f"Before, {len(planned.trials.runs)} runs tune {study.tune.key}: {each}.")
+        print(f"First, {len(planned.trials.runs)} runs tune {study.tune.key}: {each}.")
         for name, found in planned.tuned.items():
             print(f"  {name}: {found.value}")
         for line in edges(planned):
@@ -59,7 +59,7 @@ def plan(options: Options) -> int:
         smallest = detectable(len(study.seeds), alpha=study.alpha / compared)
         print(
             f"With {len(study.seeds)} seeds and {compared} comparisons, differences of at least {smallest:.2f} standard deviations (of "
-            f"the paired differences) are found with a probability of 0.8."
+            f"the paired differences) are detected with a power of 0.8."
         )
     for line in _times(planned, times, jobs=options.jobs or 1):
         print(line)
@@ -67,7 +67,7 @@ def plan(options: Options) -> int:
 
 
 def run(options: Options) -> int:
-    """Carry out the runs that are not finished, then print the verdicts."""
+    """Train the unfinished runs, then print the verdicts."""
     planned = _plan(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
@@ -98,16 +98,16 @@ def logs(options: Options) -> int:
 
 
 def retry_failed(options: Options) -> int:
-    """Run again the runs that failed."""
+    """Retry the failed runs."""
     print(f"retrying {retry(_plan(options))} failed runs")
     return run(options)
 
 
 def seeds(options: Options) -> int:
-    """Raise the number of seeds of a study that has results."""
+    """Add seeds to a study that has results."""
     study = add_seeds(Study.from_yaml(options.study), Path(options.folder), options.add)
     print(f"{study.name} has {len(study.seeds)} seeds now: {', '.join(map(str, study.seeds))}. attnkit ablate run trains the new ones.")
-    print("The report says that they were added: adding seeds until a difference is significant makes p-values too small.")
+    print("The report mentions that they were added: adding seeds until a difference is significant makes p-values too small.")
     return 0
 
 
@@ -117,13 +117,13 @@ def report(options: Options) -> int:
 
 
 def compare(options: Options) -> int:
-    """Print the comparison of any two variants: one test, outside of the declared family."""
+    """Print the comparison of any two variants: one test, outside the declared family."""
     from attnkit.ablation.results import Results, sentence
 
     planned = _answered(options)
     [judged] = Results(planned).compared([(_variant(planned, options.a), _variant(planned, options.b))])
     print(sentence(judged, planned.study))
-    print("This comparison is not part of the study's family: it is not corrected for having been chosen afterwards.")
+    print("This comparison is not part of the study's family, and not corrected for having been chosen afterwards.")
     return 0
 
 
@@ -138,7 +138,7 @@ def diff(options: Options) -> int:
 
 
 def reproduce(options: Options) -> int:
-    """Repeat one run from its start, and compare the two results if there are two."""
+    """Repeat one run from scratch, and compare the result with the stored one, if any."""
     planned = _answered(options)
     one = _find(planned, options.what)
     again = planned.folder / "reproduced" / one.key
@@ -146,7 +146,7 @@ def reproduce(options: Options) -> int:
     write_json(again / "job.json", one.job)
     if code := Job(folder=again.absolute(), directory=Path.cwd(), worker=RUN, timeout=planned.study.timeout).carry_out():
         message = status_of(again).get("message", f"exit status {code}")
-        raise ConfigurationError(f"the run failed: {message}. {again / 'stderr.txt'} says more")
+        raise ConfigurationError(f"the run failed: {message}. See {again / 'stderr.txt'}")
     new, stored = (result_of(folder) for folder in (again, planned.run_folder(one.key)))
     if not stored:
         print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
@@ -159,18 +159,18 @@ def reproduce(options: Options) -> int:
 
 
 ACTIONS: Mapping[str, tuple[str, Callable[[Options], int], tuple[str, ...]]] = {
-    "plan": ("show the plan: variants, sizes, exclusions, the smallest difference that can be found", plan, ()),
-    "run": ("carry out the runs that are not finished, and report", run, ()),
+    "plan": ("show the plan: variants, sizes, exclusions, the smallest detectable difference", plan, ()),
+    "run": ("train the unfinished runs, and report", run, ()),
     "status": ("show the state of every run", status, ()),
     "logs": ("show the output of a run", logs, ("what",)),
-    "retry": ("run again the runs that failed", retry_failed, ()),
-    "seeds": ("raise the number of seeds of a study that has results", seeds, ()),
+    "retry": ("retry the failed runs", retry_failed, ()),
+    "seeds": ("add seeds to a study that has results", seeds, ()),
     "report": ("write the report from stored results", report, ()),
     "compare": ("compare any two variants", compare, ("a", "b")),
     "diff": ("show the differences between the complete recipes of two variants", diff, ("a", "b")),
-    "reproduce": ("train one run again and compare", reproduce, ("what",)),
+    "reproduce": ("repeat one run and compare the results", reproduce, ("what",)),
 }
-_MEANINGS = {"what": "the key of a run (or its beginning), or VARIANT:SEED", "a": "a variant", "b": "another"}
+_MEANINGS = {"what": "the key of a run (or a prefix of it), or VARIANT:SEED", "a": "a variant", "b": "another variant"}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -182,13 +182,13 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("study", help="a study file, or the short name of one that comes with attnkit")
         for argument in names:
             sub.add_argument(argument, metavar=argument.upper(), help=_MEANINGS[argument])
-        sub.add_argument("--folder", default="runs/ablations", help="where results are (default: runs/ablations)")
+        sub.add_argument("--folder", default="runs/ablations", help="the folder of the results (default: runs/ablations)")
         if name == "seeds":
-            sub.add_argument("--add", type=int, required=True, metavar="N", help="how many more; finished runs are kept")
+            sub.add_argument("--add", type=int, required=True, metavar="N", help="the number of seeds to add; finished runs are kept")
         if name == "plan":
             sub.add_argument("--no-probe", dest="probe", action="store_false", help="do not train a few steps to estimate the time of runs")
         if name in ("plan", "run", "retry"):
-            sub.add_argument("--jobs", type=int, metavar="N", help="concurrent runs (default: 1; with slurm and ray as many as have room)")
+            sub.add_argument("--jobs", type=int, metavar="N", help="concurrent runs (default: 1; with slurm and ray as many as fit)")
         if name in ("run", "retry"):
             sub.add_argument("--engine", help=f"{', '.join(ENGINES)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
             sub.add_argument("--gpus", metavar="0,1", help="assign these GPUs to the runs, one each")
@@ -198,7 +198,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def ablate(arguments: list[str]) -> int:
-    """Carry out `attnkit ablate ...`; return the exit status."""
+    """Run `attnkit ablate ...`; return the exit status."""
     options = parser().parse_args(arguments)
     try:
         with told_when_full(options.folder):
@@ -214,7 +214,7 @@ def _plan(options: Options) -> Plan:
 
 
 def _answered(options: Options) -> Plan:
-    """Return the plan as it was when its runs were begun, whatever the code makes of the study now; if there is none, the plan now."""
+    """Return the plan stored when the runs were started, whatever the code would plan now; without a stored plan, plan now."""
     study, folder = Study.from_yaml(options.study), Path(options.folder)
     return stored_plan(with_added_seeds(study, folder), folder) or study.plan(folder)
 
@@ -224,7 +224,7 @@ def _aside(line: str) -> None:
 
 
 def _time(timing: Timing | None) -> str:
-    """Return the known costs of a variant, for its line."""
+    """Return the known costs of a variant, to append to its line."""
     if timing is None:
         return ""
     flops = f", {timing.flops_per_token:,} FLOPs/token" if timing.flops_per_token else ""
@@ -232,7 +232,7 @@ def _time(timing: Timing | None) -> str:
 
 
 def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
-    """Return the lines about the length of the whole study."""
+    """Return the lines about the duration of the whole study."""
     lines = [f"note: {name} could not be timed: {reason}" for name, reason in times.failed.items()]
     todo = [r for r in planned.all_runs if status_of(planned.run_folder(r.key))["status"] in ("pending", "interrupted", "damaged")]
     if not todo or times.mean is None:
@@ -240,7 +240,7 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     known = {name: timing.seconds for name, timing in times.timings.items()}
     seconds = sum(known.get(r.variants[0], times.mean) for r in todo)
     basis = ", ".join(f"{count} from {what}" for what, count in Counter(timing.basis for timing in times.timings.values()).items())
-    at_once = f"{jobs} at a time, if the machine has room for them" if jobs > 1 else "one after another (--jobs N says it for N at a time)"
+    at_once = f"{jobs} at a time, if they fit on the machine" if jobs > 1 else "one after another (--jobs N: N at a time)"
     return [*lines, f"{len(todo)} runs to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {basis}."]
 
 
@@ -249,12 +249,12 @@ def _budget(planned: Plan) -> str:
     assert budget is not None
     assert recipe is not None
     if budget.on == "steps":
-        return f"Each run has {budget.limit:,} steps, and so has its schedule."
+        return f"Each run and its schedule have {budget.limit:,} steps."
     known = {key: value for key, value in (recipe.get("trainer") or {}).items() if key in ("max_epochs", "max_steps") and value}
     length = ", ".join(f"{key} {value}" for key, value in known.items()) or "Lightning's default"
     return (
         f"Each run ends at the first step at which it has used {budget.limit:,} {budget.on}. The number of steps is not known in advance: "
-        f"the schedule is as long as trainer says ({length}), and a run that needs more steps fails."
+        f"the schedule has the length of the trainer section ({length}), and a run that needs more steps fails."
     )
 
 
@@ -282,5 +282,5 @@ def _find(planned: Plan, what: str) -> Run:
         near = nearest(what, [f"{v}:{r.seed}" for r in planned.all_runs for v in r.variants])
         raise ConfigurationError(f"{what!r} is not a run.{near} attnkit ablate status lists them")
     if len(found) > 1:
-        raise ConfigurationError(f"{what!r} is the beginning of several keys; attnkit ablate status lists them")
+        raise ConfigurationError(f"{what!r} is a prefix of several keys; attnkit ablate status lists them")
     return found[0]

@@ -1,4 +1,4 @@
-"""The arguments of `attnkit fit` and its siblings as a request: recipes, flags as a layer of a recipe, and the rest."""
+"""Parsing the arguments of `attnkit fit` and its siblings into a request: recipes, flags as a layer of a recipe, and the rest."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from attnkit.train.request import Request
 def read_arguments(arguments: Sequence[str]) -> Request:
     """Sort the arguments of a command into recipes, specs and the rest.
 
-    What begins with `--model` and `--data` never reaches jsonargparse: only the registries know the arguments of components, and one
-    resolution serves argv, YAML, Python and checkpoints.
+    Flags that begin with `--model` and `--data` never reach jsonargparse: only the registries know the arguments of components, and argv,
+    YAML, Python and checkpoints share one resolution.
 
     Raises:
-        ConfigurationError: A flag without its value.
+        ConfigurationError: A flag lacks its value.
 
     Example:
         >>> read_arguments(["--config", "g2p/transformer", "--model.stack.attention", "additive", "--trainer.max_epochs=3"]).flags
@@ -57,7 +57,7 @@ def read_arguments(arguments: Sequence[str]) -> Request:
                 request.recipes.append(value)
         else:
             request.others.append(f"{flag}{equals}{value}")
-    for path, setting in sorted(settings, key=lambda item: len(item[0])):  # names before the arguments of what they name
+    for path, setting in sorted(settings, key=lambda item: len(item[0])):  # names before the arguments of the components that they name
         layer = setting
         for part in reversed(path):
             layer = {"name": registered_name(str(layer))} if part == "class_path" else {part: layer}
@@ -66,6 +66,6 @@ def read_arguments(arguments: Sequence[str]) -> Request:
 
 
 def _value(text: str) -> Any:
-    """Return a value of the command line: mappings and lists as YAML reads them, anything else as a `Word`."""
+    """Return a value from the command line: mappings and lists as YAML reads them, anything else as a `Word`."""
     value = read_yaml(text, where="the command line")
     return plain(value) if text.lstrip()[:1] in ("{", "[") and isinstance(value, dict | list) else Word(text, value)

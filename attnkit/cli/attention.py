@@ -1,4 +1,4 @@
-"""`attnkit attention`: what a checkpoint attends to, as a page or a figure."""
+"""`attnkit attention`: the attention of a checkpoint, as a page or a figure."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,13 +22,13 @@ def attention(
     heads: Sequence[int] | None = None,
     beam_size: int | None = None,
 ) -> None:
-    """Draw the attention of a model that reads a text, and say which file has it.
+    """Draw the attention of a model on a text, and print the name of the file.
 
     Args:
         checkpoint: A file of `attnkit fit` or of `attnkit export`.
-        text: What the model reads.
+        text: The input of the model.
         out: The file: `.html` (interactive), `.png` or `.svg` (these need matplotlib).
-        target: What an encoder-decoder writes (default: what it generates), or what follows the text of a language model.
+        target: The target of an encoder-decoder (default: the generated one), or the continuation of the text of a language model.
         kind: `self`, `cross` or `all`.
         layers: Layers to draw, from 0 (default: all).
         heads: Heads to draw, from 0 (default: all).
@@ -64,7 +64,7 @@ def _choose(maps: list[AttentionMap], kind: str, layers: Sequence[int] | None, h
     kinds = sorted({m.kind for m in maps})
     maps = [m for m in maps if kind in ("all", m.kind)]
     if not maps:
-        raise ConfigurationError(f"this model has no {kind}-attention, but {' and '.join(f'{k}-attention' for k in kinds)}")
+        raise ConfigurationError(f"this model has no {kind}-attention, only {' and '.join(f'{k}-attention' for k in kinds)}")
     if layers is not None:
         _require(layers, {m.layer for m in maps}, "layer")
         maps = [m for m in maps if m.layer in layers]
@@ -77,4 +77,4 @@ def _choose(maps: list[AttentionMap], kind: str, layers: Sequence[int] | None, h
 def _require(asked: Sequence[int], there: set[int], what: str) -> None:
     if wrong := [number for number in asked if number not in there]:
         listed = ", ".join(map(str, sorted(there)))
-        raise ConfigurationError(f"there is no {what} {wrong[0]}; counted from 0, there are: {listed}")
+        raise ConfigurationError(f"there is no {what} {wrong[0]}; numbers start at 0, and the model has: {listed}")

@@ -1,4 +1,4 @@
-"""AttnkitCLI: the command line of `attnkit fit`, `validate`, `test` and `predict` for classes of one's own."""
+"""AttnkitCLI: the command line of `attnkit fit`, `validate`, `test` and `predict` for your own classes."""
 
 import os
 import sys
@@ -21,31 +21,32 @@ from attnkit.train.supervision import supervised
 
 
 class AttnkitCLI(RunCLI):
-    """LightningCLI in which every component is chosen by name, with attnkit's recipes, checks and messages.
+    """LightningCLI with components chosen by name, and with attnkit's recipes, checks and messages.
 
-    With no arguments it is `attnkit fit | validate | test | predict`. With a LightningModule and a LightningDataModule of your own, the
-    arguments of their constructors are `--model.ARGUMENT` and `--data.ARGUMENT`, checked against the signatures. An argument that the
-    module needs, and that the recipe does not give, is read from the attribute of the data module that has its name. A name or
-    `class_path` in the recipe may choose a subclass.
+    Without arguments it is `attnkit fit | validate | test | predict`. With a LightningModule and a LightningDataModule of your own, the
+    arguments of their constructors are `--model.ARGUMENT` and `--data.ARGUMENT`, checked against the signatures. A required argument of
+    the module that the recipe does not set is read from the attribute of the data module with the same name. A name or `class_path` in
+    the recipe may select a subclass.
 
-    The methods that LightningCLI calls can be overridden as there: `add_arguments_to_parser` (with `parser.link_arguments`, also to and
-    from arguments of `model` and `data`), `before_instantiate_classes`, `before_fit`, `after_fit`, ...
+    The hooks of LightningCLI can be overridden: `add_arguments_to_parser` (with `parser.link_arguments`, also to and from arguments of
+    `model` and `data`), `before_instantiate_classes`, `before_fit`, `after_fit`, ...
 
     Args:
-        model_class: What `model` means where it has no name (default: a task of attnkit, by its name).
-        datamodule_class: What `data` means where it has no name (default: a data set of attnkit, by its name).
+        model_class: The class of `model` if it has no name (default: a task of attnkit, chosen by name).
+        datamodule_class: The class of `data` if it has no name (default: a data module of attnkit, chosen by name).
         trainer_class: The class of the trainer.
         trainer_defaults: Defaults of the trainer's arguments. Its `callbacks` are added to those of the recipe.
         seed_everything_default: The seed, or whether to draw one.
-        auto_configure_optimizers: Whether `--optimizer` and `--lr_scheduler` take the place of `configure_optimizers` (default: if
-            `model_class` has none).
-        args: The command line (default: that of this process). With it, mistakes raise; without it they are printed, and the process exits.
-        run: Whether the first argument is a command, which is carried out. Otherwise `trainer`, `model` and `datamodule` are built only,
-            and the trainer has Lightning's own loggers and callbacks.
+        auto_configure_optimizers: Whether `--optimizer` and `--lr_scheduler` replace `configure_optimizers` (default: if `model_class`
+            has none).
+        args: The command line (default: that of this process). If given, errors are raised; otherwise they are printed and the process
+            exits.
+        run: Whether the first argument is a command to run. Otherwise `trainer`, `model` and `datamodule` are only built, and the
+            trainer has Lightning's default loggers and callbacks.
 
     Raises:
         ConfigurationError: A recipe, a checkpoint or an argument is wrong (with `args` only).
-        SystemExit: There is nothing more to do, as after `--help`.
+        SystemExit: Nothing is left to do, as after `--help`.
 
     Example:
         >>> from lightning.pytorch import LightningModule
@@ -111,7 +112,7 @@ class AttnkitCLI(RunCLI):
 
 
 def _command_in(arguments: list[str], *, run: bool) -> tuple[str | None, list[str]]:
-    """Return the command, and the other arguments; LightningCLI's options may stand before it."""
+    """Return the command, and the other arguments; options of LightningCLI may precede it."""
     if not run:
         return None, arguments
     place = next((i for i, word in enumerate(arguments) if word in COMMANDS and (i == 0 or not _is_option(arguments[i - 1]))), None)
@@ -127,7 +128,7 @@ def _is_option(word: str) -> bool:
 
 
 def _help(command: str | None, arguments: Sequence[str], request: Request, classes: dict[str, type[Any] | None]) -> str | None:
-    """Return what is printed instead of running anything, if it was asked for."""
+    """Return the help text, if it was requested."""
     if {"-h", "--help"} & set(arguments):
         if command is None:
             return f"usage: {os.path.basename(sys.argv[0])} {{{','.join(COMMANDS)}}} [--KEY VALUE]..., each with its own --help"

@@ -1,4 +1,4 @@
-"""`attnkit check`: the conformance kit, on the command line."""
+"""`attnkit check`: the conformance kit on the command line."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ def check(names: Sequence[str]) -> bool:
     """Run the conformance kit, print a line for each check, and return whether all passed.
 
     Args:
-        names: What to check, such as `additive` or `attention.additive` (none: every component that has rules).
+        names: The components, such as `additive` or `attention.additive` (none: every component that has rules).
     """
     everything = [(registry, name) for registry in FAMILIES if registry.attribute in RULES for name in registry]
     chosen = [find_component(name) for name in names] or everything

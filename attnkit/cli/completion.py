@@ -42,11 +42,11 @@ SECTIONS = ("model", "data", "trainer")
 
 
 def candidates(words: Sequence[str], *, schema: Callable[[], str]) -> list[str]:
-    """Return what the last word can become; nothing where the shell should offer files.
+    """Return the completions of the last word; none where the shell should offer files.
 
     Args:
         words: The command line after `attnkit`, up to the cursor; the last word may be empty.
-        schema: Returns the JSON schema of recipes, which knows all names, keys and values.
+        schema: Returns the JSON schema of recipes, which contains all names, keys and values.
 
     Example:
         >>> candidates(["fi"], schema=str), candidates(["describe", "addit"], schema=str)
@@ -54,7 +54,7 @@ def candidates(words: Sequence[str], *, schema: Callable[[], str]) -> list[str]:
     """
     *before, current = words or [""]
     found: Iterator[str] = iter(())
-    with suppress(ConfigurationError, IndexError):  # a recipe that cannot be read: there is nothing to say
+    with suppress(ConfigurationError, IndexError):  # an unreadable recipe has no completions
         found = iter([*_candidates(before, current, schema)])
     return sorted({word for word in found if word.startswith(current)})
 
@@ -104,7 +104,7 @@ def _help(words: list[str]) -> str:
 
 
 def _recipe(words: Sequence[str]) -> dict[str, Any]:
-    """Return the names on the command line so far: those of its recipes, and of flags such as `--model.stack.attention additive`."""
+    """Return the recipe on the command line so far, from its recipes and from flags such as `--model.stack.attention additive`."""
     recipe: dict[str, Any] = {}
     spaced = " ".join(words).replace(" = ", " ").replace("=", " ").split(" ")
     settings = [(flag, value) for flag, value in pairwise(spaced) if flag.startswith("-")]
@@ -127,7 +127,7 @@ def _inside(recipe: Any, path: Sequence[str]) -> Any:
 
 
 class _Schema:
-    """The JSON schema of recipes, and the way through it."""
+    """The JSON schema of recipes, with navigation."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema = schema
@@ -140,7 +140,7 @@ class _Schema:
         return found
 
     def keys(self, schema: Mapping[str, Any], spec: Any) -> Mapping[str, Any]:
-        """Return the schemas of the keys below a value, by key: those of the component that `spec` names, or else of all that fit."""
+        """Return the schemas of the keys below a value: those of the component that `spec` names, or else of every possible component."""
         name = spec.get("name") if isinstance(spec, Mapping) else spec
         components = [member for member in self._members(schema) if "properties" in member]
         chosen = [c for c in components if c["properties"].get("name", {}).get("const") in (name, None)] if name else components

@@ -1,4 +1,4 @@
-"""`attnkit list` and `attnkit describe`: what is there, and what a component is."""
+"""`attnkit list` and `attnkit describe`: the names and the documentation of components."""
 
 import ast
 import importlib.util
@@ -14,7 +14,7 @@ from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, Argument, Configuratio
 
 
 def list_components(family: str | None = None) -> str:
-    """Return the names of one family, or of all, each with its one-line summary. Imports none of them.
+    """Return the names of one family, or of all, each with its one-line summary. No component is imported.
 
     Raises:
         ConfigurationError: There is no such family.
@@ -29,7 +29,7 @@ def list_components(family: str | None = None) -> str:
 
 
 def find_family(word: str) -> Registry:
-    """Return the registry that is called `word`, in the singular (`attention`) or in the plural (`attentions`)."""
+    """Return the registry called `word`, in the singular (`attention`) or the plural (`attentions`)."""
     for registry in FAMILIES:
         if word in (registry.family, registry.attribute):
             return registry
@@ -38,7 +38,7 @@ def find_family(word: str) -> Registry:
 
 
 def find_component(word: str) -> tuple[Registry, str]:
-    """Return the registry and the name that `family.name`, or just `name`, means.
+    """Return the registry and the name of the component given as `family.name` or just `name`.
 
     Raises:
         ConfigurationError: Nothing has this name, or several families have it.
@@ -76,7 +76,7 @@ def _plugins() -> dict[str, EntryPoint]:
 
 
 def _source_of(module: str) -> Path | None:
-    """Return the file of a module of an installed package, without importing any of it."""
+    """Return the file of a module of an installed package, without importing the package."""
     root, *parts = module.split(".")
     spec = importlib.util.find_spec(root)
     if spec is None or spec.origin is None:
@@ -109,7 +109,7 @@ def _registers(decorator: ast.expr, name: str) -> bool:
 
 
 def describe(registry: Registry, name: str) -> str:
-    """Return what a component is: its equation, its arguments with types and defaults, its paper and its source."""
+    """Describe a component: its equation, its arguments with types and defaults, its paper and its source."""
     description = registry.describe(name)
     meanings = argument_docs(description.documentation)
     from_data = getattr(registry.get(name), "from_data", {})
@@ -124,7 +124,7 @@ def describe(registry: Registry, name: str) -> str:
         if argument.name in meanings:
             lines.append(textwrap.fill(meanings[argument.name], width=110, initial_indent="      ", subsequent_indent="      "))
     if given := [*description.given, *from_data]:
-        lines.append(f"  Not yours to write, the {'data module' if from_data else 'parent'} gives them: {', '.join(given)}")
+        lines.append(f"  Passed by the {'data module' if from_data else 'parent'}, not by you: {', '.join(given)}")
     if description.paper:
         lines += ["", f"Paper: {description.paper}"]
     lines += ["", f"Source: {short_path(description.file)}:{description.line}"]
@@ -132,5 +132,5 @@ def describe(registry: Registry, name: str) -> str:
 
 
 def type_name(argument: Argument) -> str:
-    """Return the type of an argument as a reader wants it: a slot by its family, anything else as in Python."""
+    """Return the type of an argument for display: a slot by its family, anything else as in Python."""
     return argument.type

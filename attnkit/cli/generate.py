@@ -1,4 +1,4 @@
-"""`attnkit generate`: text in, text out, from a checkpoint alone."""
+"""`attnkit generate`: generate text from texts, from a checkpoint alone."""
 
 import secrets
 import sys
@@ -17,28 +17,28 @@ from attnkit.train.output import notes, output
 def generate(
     checkpoint: str, texts: Sequence[str], options: Options, *, n_best: int | None = None, stream: bool = False, out: str | None = None
 ) -> None:
-    """Print the output for each of `texts`, or for each line of stdin if there are none, as soon as it is known.
+    """Print the output for each of `texts`, or for each line of stdin if there are none, as soon as it is available.
 
     Args:
         checkpoint: A file of `attnkit fit` or of `attnkit export`.
         texts: The inputs.
-        options: As the task's `generate` takes them. Text i is drawn with seed + i.
-        n_best: Print so many outputs for each text, each on a line with its score before it.
+        options: The options of the task's `generate`. Text i is sampled with seed + i.
+        n_best: Number of outputs to print for each text, each on a line after its score.
         stream: Print each output piece by piece.
-        out: Write the lines to this file, which appears when all are there.
+        out: Write the lines to this file, which is created only when complete.
 
     Raises:
         ConfigurationError: The checkpoint cannot be used, its task does not turn text into text, or an option is wrong.
     """
     if stream and (n_best is not None or out is not None):
-        other = "--n_best ranks whole outputs" if n_best is not None else "the file of --out appears when it is whole"
-        raise ConfigurationError(f"--stream prints an output while it grows, but {other}; leave one of them out")
+        other = "--n_best ranks whole outputs" if n_best is not None else "the file of --out is created only when complete"
+        raise ConfigurationError(f"--stream prints an output as it is generated, but {other}; remove one of them")
     task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
     if not isinstance(task, TextGenerator | MaskedLM):
         raise ConfigurationError(f"the task {task.registered_name!r} of {checkpoint} does not turn text into text: see attnkit predict")
     if options.get("temperature") is not None and options.get("seed") is None:
         options = {**options, "seed": secrets.randbelow(2**31)}
-        print(f"note: --seed {options['seed']} gives this output again", file=sys.stderr)
+        print(f"note: --seed {options['seed']} reproduces this output", file=sys.stderr)
     done = 0
     with notes(), output(out) as file:
         for batch in _batches(texts, one_by_one=stream or (not texts and out is None)):
@@ -50,13 +50,13 @@ def generate(
 
 
 def _batches(texts: Sequence[str], *, one_by_one: bool) -> Iterable[Sequence[str]]:
-    """Return `texts`, or the lines of stdin if there are none, all together or one by one, each as soon as it is there."""
+    """Return `texts`, or the lines of stdin if there are none, in one batch or one by one, each as soon as it is available."""
     lines = texts or (line.rstrip("\n") for line in sys.stdin)
     return ([line] for line in lines) if one_by_one else [list(lines)]
 
 
 def _pieces(task: TextGenerator | MaskedLM, batch: Sequence[str], options: Options, *, n_best: int | None, stream: bool) -> Iterator[str]:
-    """Yield what is printed for a batch, line ends included."""
+    """Yield the output for a batch, including line ends."""
     if stream:
         yield from task.stream(batch[0], **options)
         yield "\n"

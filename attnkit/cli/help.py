@@ -1,4 +1,4 @@
-"""What `--help`, `--trainer.help` and `--model.SLOT.help` of `attnkit fit` and its siblings print."""
+"""The output of `--help`, `--trainer.help` and `--model.SLOT.help` for `attnkit fit` and its siblings."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,12 +12,16 @@ from attnkit.train.request import Request
 
 
 def overview(command: str) -> str:
-    """Return what `attnkit COMMAND --help` prints."""
+    """Return the output of `attnkit COMMAND --help`."""
     names = "\n".join(f"  {registry.family:<13} {', '.join(registry.names())}" for registry in FAMILIES if registry.names())
-    out = "\n  --out FILE              write the predictions to this file, which appears when it is whole" if command == "predict" else ""
+    out = (
+        "\n  --out FILE              write the predictions to this file, which is created only when complete"
+        if command == "predict"
+        else ""
+    )
     resume = (
-        "\n  --resume                go on with the newest run of this recipe, if there is one"
-        "\n  --trust                 use all of the trainer section in a checkpoint: its callbacks can be any code, its paths any folder"
+        "\n  --resume                continue the newest run of this recipe, if there is one"
+        "\n  --trust                 use the whole trainer section of a checkpoint: its callbacks can be any code, its paths any folder"
         if command == "fit"
         else ""
     )
@@ -26,23 +30,23 @@ def overview(command: str) -> str:
 
   --config RECIPE         a YAML file, or a recipe by its short name: {", ".join(recipe_names()) or "none"}
                           (several are merged, later ones win)
-  --ckpt_path PATH        {"resume from" if command == "fit" else "use"} this checkpoint; it brings its own recipe{resume}
-  --imports MODULE        import this module first: it registers components, or has the classes that paths name
+  --ckpt_path PATH        {"resume from" if command == "fit" else "use"} this checkpoint, which contains its recipe{resume}
+  --imports MODULE        import this module first; it registers components, or defines the classes that class paths name
   --model NAME            the task, and --data NAME its data
   --model.ARGUMENT VALUE  any argument, at any depth, as in
                           --model.stack.attention additive --model.stack.attention.hidden_dim 32
-  --model.SLOT.help NAME  what a component is and takes, as in --model.stack.attention.help additive
+  --model.SLOT.help NAME  describe a component, as in --model.stack.attention.help additive
   --data.ARGUMENT VALUE   the same for the data
   --trainer.KEY VALUE     Lightning's Trainer; --trainer.help lists its keys
-  --seed_everything N     the seed of everything (default: {SEED})
+  --seed_everything N     the seed of all random numbers (default: {SEED})
   --print_config          print the whole recipe, defaults included, and stop{out}
 
-Names (attnkit list says more):
+Names (see attnkit list):
 {names}"""
 
 
 def trainer_overview() -> str:
-    """Return what `--trainer.help` prints: the keys of Lightning's Trainer."""
+    """Return the output of `--trainer.help`: the keys of Lightning's Trainer."""
     from lightning.pytorch import Trainer
 
     parameters = inspect.signature(Trainer).parameters.values()

@@ -1,4 +1,4 @@
-"""Texts that take seconds to make and change only with the installation, kept in the cache folder."""
+"""Texts that take seconds to compute and change only with the installation, cached on disk."""
 
 import hashlib
 import os
@@ -14,24 +14,24 @@ from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError
 
 LIBRARIES = ("torch", "lightning", "jsonargparse")
 LARGEST = 1 << 24
-"""Bytes of a text that is read again."""
+"""Maximum bytes of a cached text."""
 
 
 def kept(name: str, make: Callable[[], str]) -> str:
-    """Return the text `make()`, from the cache if nothing that it could depend on has changed.
+    """Return the text `make()`, from the cache if nothing on which it could depend has changed.
 
-    It depends on attnkit's files, the versions of Python and of the libraries that it describes, and the plugins. Where the cache folder
-    cannot be written to, the text is made every time.
+    It depends on attnkit's files, the versions of Python and of the libraries that it describes, and the plugins. If the cache folder is
+    not writable, the text is computed every time.
 
     Args:
-        name: What the text is, such as `schema`.
-        make: Makes the text.
+        name: The name of the text, such as `schema`.
+        make: Computes the text.
     """
     file = cache_folder() / "texts" / f"{name}-{_installation()}"
     try:
         if text := read_text(file, limit=LARGEST):
             return text
-    except (OSError, ConfigurationError):  # not there, or no text
+    except (OSError, ConfigurationError):  # missing, or not text
         pass
     text = make()
     try:

@@ -1,4 +1,4 @@
-"""The `attnkit` command: chooses what to do, and turns mistakes into messages. Imports nothing heavy before it is needed."""
+"""The `attnkit` command: dispatches to the subcommands and turns errors into messages. Heavy modules are imported only when needed."""
 
 import argparse
 import sys
@@ -13,17 +13,17 @@ from attnkit.registry import IMPORTS, ConfigurationError, import_modules, neares
 
 Arguments = list[str]
 
-# the options of `attnkit generate` that are fields of attnkit.decoding.Generation
+# the options of `attnkit generate` for the fields of attnkit.decoding.Generation
 GENERATION: tuple[tuple[str, type, str], ...] = (
-    ("max_length", int, "the most tokens that an output may have (default: as trained)"),
-    ("min_length", int, "the fewest tokens before the end (default: 0)"),
-    ("beam_size", int, "1: greedy (default: as trained)"),
-    ("length_penalty", float, "exponent of the length that a beam's log-probability is divided by (default: as trained)"),
-    ("temperature", float, "draw each token by chance; 1: from the model's own distribution, less: more careful (default: no chance)"),
-    ("top_k", int, "draw from the N most probable tokens only"),
-    ("top_p", float, "draw from the most probable tokens that together have the probability X only"),
+    ("max_length", int, "maximum number of tokens of an output (default: as trained)"),
+    ("min_length", int, "minimum number of tokens of an output (default: 0)"),
+    ("beam_size", int, "number of beams; 1: greedy decoding (default: as trained)"),
+    ("length_penalty", float, "exponent of the length by which a beam's log-probability is divided (default: as trained)"),
+    ("temperature", float, "sample each token; 1: from the model's distribution, below 1: more conservatively (default: no sampling)"),
+    ("top_k", int, "sample only from the N most probable tokens"),
+    ("top_p", float, "sample only from the most probable tokens whose total probability reaches X"),
     ("repetition_penalty", float, "above 1: repeat less (default: 1)"),
-    ("seed", int, "draw the same outputs again; text i is drawn with the seed N + i"),
+    ("seed", int, "make sampling reproducible; text i is sampled with the seed N + i"),
 )
 
 
@@ -89,8 +89,8 @@ def _generate(arguments: Arguments) -> int:
     for name, kind, meaning in GENERATION:
         parser.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=meaning)
     parser.add_argument("--n_best", type=int, metavar="N", help="print the N best outputs of each text, each after its score and a tab")
-    parser.add_argument("--stream", action="store_true", help="print each output while it grows")
-    parser.add_argument("--out", metavar="FILE", help="write the outputs to this file, which appears when it is whole")
+    parser.add_argument("--stream", action="store_true", help="print each output as it is generated")
+    parser.add_argument("--out", metavar="FILE", help="write the outputs to this file, which is created only when complete")
     chosen = parser.parse_args(arguments)
     options: Any = {name: value for name, *_ in GENERATION if (value := getattr(chosen, name)) is not None}
     from attnkit.cli.generate import generate
@@ -102,10 +102,10 @@ def _generate(arguments: Arguments) -> int:
 def _attention(arguments: Arguments) -> int:
     parser = _Parser("attention")
     parser.add_argument("checkpoint", help="a .ckpt file, or a .safetensors file of `attnkit export`")
-    parser.add_argument("--text", required=True, help="what the model reads")
-    parser.add_argument("--target", help="what it writes (default: what it generates), or what follows the text of a language model")
+    parser.add_argument("--text", required=True, help="the input of the model")
+    parser.add_argument("--target", help="the target (default: the generated one), or the continuation of the text of a language model")
     parser.add_argument("--out", required=True, metavar="FILE", help="map.html (interactive), map.png or map.svg")
-    parser.add_argument("--kind", choices=["self", "cross", "all"], default="all", help="which attention (default: all)")
+    parser.add_argument("--kind", choices=["self", "cross", "all"], default="all", help="the kind of attention (default: all)")
     parser.add_argument("--layer", type=int, nargs="+", metavar="N", help="layers, from 0 (default: all)")
     parser.add_argument("--head", type=int, nargs="+", metavar="N", help="heads, from 0 (default: all)")
     parser.add_argument("--beam_size", type=int, help="beams of the generation; 1: greedy (default: as trained)")
@@ -167,7 +167,7 @@ def _recipe_schema(*, imports: Sequence[str] = ()) -> str:
 
         return recipe_schema()
 
-    return make() if imports else kept("schema", make)  # the code of these modules may change
+    return make() if imports else kept("schema", make)  # the code of imported modules may change
 
 
 def _completion(arguments: Arguments) -> int:
@@ -184,30 +184,30 @@ def _completion(arguments: Arguments) -> int:
 
 COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "fit": ("train a model by a recipe", _run("fit")),
-    "validate": ("measure a checkpoint on the validation data", _run("validate")),
-    "test": ("measure a checkpoint on the test data", _run("test")),
-    "predict": ("print a checkpoint's predictions for the data to predict", _run("predict")),
-    "generate": ("text in, text out, from a checkpoint alone", _generate),
-    "attention": ("draw what a checkpoint attends to when it reads a text", _attention),
-    "plan": ("whether a recipe fits on so many GPUs, how long a step takes, and what bounds it", _plan),
-    "bench": ("measure what this machine can do at most, for plan", _bench),
-    "ablate": ("ablation studies: plan, run and report what is better, worse or equivalent", _ablate),
-    "list": ("the names of all components, or of one family", _list),
-    "describe": ("equation, arguments, paper and source of a component", _describe),
+    "validate": ("evaluate a checkpoint on the validation data", _run("validate")),
+    "test": ("evaluate a checkpoint on the test data", _run("test")),
+    "predict": ("print a checkpoint's predictions for new inputs", _run("predict")),
+    "generate": ("generate text from texts, from a checkpoint alone", _generate),
+    "attention": ("draw the attention of a checkpoint on a text", _attention),
+    "plan": ("estimate a recipe's memory and step time on a number of GPUs, and its bottleneck", _plan),
+    "bench": ("measure the peak rates of this machine, for plan", _bench),
+    "ablate": ("plan, run and report ablation studies", _ablate),
+    "list": ("list the names of all components, or of one family", _list),
+    "describe": ("show the equation, arguments, paper and source of a component", _describe),
     "check": ("run the conformance kit on components", _check),
     "export": ("write a checkpoint's model as safetensors", _export),
-    "schema": ("the JSON schema of recipes, for editors", _schema),
-    "completion": ("what your shell needs to complete commands, names, keys and recipes", _completion),
+    "schema": ("print the JSON schema of recipes, for editors", _schema),
+    "completion": ("print the shell completion for commands, names, keys and recipes", _completion),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `attnkit` command and return its exit status.
 
-    A mistake prints one message on stderr. The status is 2 if the command or the recipe is wrong, or the run's folder belongs to a living
-    process, and 1 if a file cannot be read or written, memory ran out, a check failed, or one of several processes died; 3 means that a
-    training was stopped because its loss, a gradient or a parameter was not finite, or it diverged; 130 and 143 that SIGINT or SIGTERM
-    has stopped it.
+    An error prints one message on stderr. The status is 2 if the command or the recipe is wrong, or the run's folder belongs to a running
+    process; 1 if a file cannot be read or written, memory ran out, a check failed, or one of several processes died; 3 if a training was
+    stopped because its loss, a gradient or a parameter was not finite, or because it diverged; 130 or 143 if it was stopped by SIGINT or
+    SIGTERM.
 
     Args:
         argv: The arguments after `attnkit` (default: those of this process).
@@ -235,15 +235,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def exit_status(carry_out: Callable[[], int]) -> int:
-    """Return what `carry_out` returns; a mistake prints one message and has a status of its own, see `main`."""
+    """Call `carry_out` and return its result; an error prints one message and returns its own status, see `main`."""
     try:
         status = carry_out()
         sys.stdout.flush()
         return status
     except ConfigurationError as error:
         return _report(error, status=2)
-    except BrokenPipeError:  # the reader has gone, as in `attnkit list | head -1`
-        sys.stderr.close()  # or Python complains at exit that stdout cannot be flushed
+    except BrokenPipeError:  # the reader has closed the pipe, as in `attnkit list | head -1`
+        sys.stderr.close()  # otherwise Python complains at exit that stdout cannot be flushed
         return 1
     except OSError as error:
         return _report(f"{error.filename}: {error.strerror}" if error.filename else error, status=1)
@@ -251,7 +251,7 @@ def exit_status(carry_out: Callable[[], int]) -> int:
         return _report(str(error) or "out of memory", status=1)
     except KeyboardInterrupt:
         return 130
-    except SystemExit as end:  # of argparse, after --help or a wrong usage
+    except SystemExit as end:  # raised by argparse after --help or wrong usage
         return end.code if isinstance(end.code, int) else 0
 
 
@@ -261,7 +261,7 @@ def _report(message: object, *, status: int) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """The parser of a command that looks names up: `--imports` is carried out before anything else."""
+    """The parser of a command that looks names up; it handles `--imports` first."""
 
     def __init__(self, command: str) -> None:
         super().__init__(prog=f"attnkit {command}", description=COMMANDS[command][0], allow_abbrev=False)
@@ -270,7 +270,7 @@ class _Parser(argparse.ArgumentParser):
             action="append",
             default=[],
             metavar="MODULE",
-            help="import this module first: it registers components, or has the classes that paths name",
+            help="import this module first; it registers components, or defines the classes that class paths name",
         )
 
     @override
@@ -282,4 +282,4 @@ class _Parser(argparse.ArgumentParser):
 
 def _overview() -> str:
     lines = "\n".join(f"  {name:<10} {summary}" for name, (summary, _) in COMMANDS.items())
-    return f"usage: attnkit COMMAND ...\n\n{lines}\n\nattnkit COMMAND --help says more. attnkit --version prints the version."
+    return f"usage: attnkit COMMAND ...\n\n{lines}\n\nattnkit COMMAND --help shows its options. attnkit --version prints the version."

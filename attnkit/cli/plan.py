@@ -1,4 +1,4 @@
-"""`attnkit plan`: what a training step of a recipe needs of each process, whether it fits, how long it takes, and what bounds it."""
+"""`attnkit plan`: estimate a training step of a recipe: its memory on each process, whether it fits, its time, and its bottleneck."""
 
 import json
 import math
@@ -29,19 +29,19 @@ from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import values_from_data
 
 LOOK_AT = 50
-"""Batches of which the largest is planned for, and whose average gives the time."""
+"""Number of batches to read: memory is planned for the largest, time for their average."""
 MIB = 2**20
 WIDTH = 46
 
 
 def plan(arguments: list[str]) -> int:
-    """Carry out `attnkit plan`; the status is 1 if the step does not fit into the memory that was asked about."""
+    """Run `attnkit plan`; the status is 1 if the step does not fit into the given memory."""
     request = read_arguments(arguments)
     if request.help_of is not None:
         print(describe_slot(request))
         return 0
     if request.ckpt_path or request.out or request.resume or request.print_config:
-        raise ConfigurationError("attnkit plan reads a recipe only: it takes no --ckpt_path, --out, --resume or --print_config")
+        raise ConfigurationError("attnkit plan only reads a recipe: it takes no --ckpt_path, --out, --resume or --print_config")
     trainer = trainer_flags(request)
     chosen = plan_parser().parse_args(request.others)
     names = [*chosen.recipe, *request.recipes]
@@ -68,14 +68,14 @@ def plan(arguments: list[str]) -> int:
     if machine.memory is not None:
         print(_verdict(planned.peak, machine.memory))
     if mesh.processes > 1:
-        _table("sent by a process in a step, MiB", {**planned.sent.parts, "together": sum(planned.sent.parts.values())})
+        _table("sent by a process in a step, MiB", {**planned.sent.parts, "total": sum(planned.sent.parts.values())})
     time = planned.time(machine, chosen.efficiency)
     _print_time(planned, time, machine, chosen.efficiency)
     print("data")
-    _row("tokens of a step, at most", f"{micro_batches * tokens:,}")
-    _row("steps of an epoch", f"{math.ceil(batches / micro_batches):,}" if isinstance(batches, int) else batches)
+    _row("tokens per step, at most", f"{micro_batches * tokens:,}")
+    _row("steps per epoch", f"{math.ceil(batches / micro_batches):,}" if isinstance(batches, int) else batches)
     if isinstance(batches, int) and time.shortest is not None and time.longest is not None:
-        _row("an epoch, without validation", _range(*(_clock(batches / micro_batches * t) for t in (time.shortest, time.longest))))
+        _row("time of an epoch, without validation", _range(*(_clock(batches / micro_batches * t) for t in (time.shortest, time.longest))))
     lacking = machine.memory is not None and not fits(planned.peak, machine.memory)
     if lacking or chosen.alternatives:
         _print_alternatives(job, machine, chosen.efficiency)
@@ -85,8 +85,8 @@ def plan(arguments: list[str]) -> int:
 
 
 def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
-    """Return a job with the task's spec and one process's rows of the first batches; how many batches an epoch has, or why none; and the
-    most tokens that all processes have of one of them.
+    """Return the job with the task's spec and one process's rows of the first batches; the number of batches per epoch, or why there are
+    none; and the maximum number of tokens of a batch over all processes.
     """
     specs = complete_recipe(recipe)
     data = datasets.build(specs["data"])
@@ -94,7 +94,7 @@ def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
     data.setup("fit")
     whole = list(islice(data.train_dataloader(), LOOK_AT))
     if not whole:
-        raise ConfigurationError("the data have no training batch, so there is no step to plan")
+        raise ConfigurationError("the data have no training batches, so there is no step to plan")
     model = specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)).plain()
     task = tasks.build(model)
     tokens = max(int(sum(lengths.sum() for lengths in row_lengths(task, batch))) for batch in whole)
@@ -104,32 +104,32 @@ def _job(recipe: Mapping[str, Any], job: Job) -> tuple[Job, int | str, int]:
 
 
 def _epoch(data: Any, processes: int) -> int | str:
-    """Return how many batches each process gets of an epoch, or why that cannot be: a training would not begin."""
-    # what data asks of a trainer; a real one would look for the machines
+    """Return the number of batches per epoch of each process, or the reason why training could not start."""
+    # the attributes that data modules read; a real trainer would look for the devices
     data.trainer = SimpleNamespace(distributed_sampler_kwargs={"num_replicas": processes, "rank": 0}, overfit_batches=0)
     try:
         return len(data.train_dataloader())
     except ConfigurationError as problem:
         return f"none: {problem}"
-    except TypeError:  # a stream has no length
+    except TypeError:  # a stream has no known length
         return "unknown"
 
 
 def _verdict(peak: float, memory: float) -> str:
     counted = (1 - SPARE) * memory
     needs = f"{peak / 1e9:,.2f} GB of {memory / 1e9:,.2f} GB"
-    kept = f"{SPARE:.0%} are kept for what is not estimated: the device's context, NCCL, fragmentation"
+    kept = f"{SPARE:.0%} are reserved for what is not estimated: the device's context, NCCL, fragmentation"
     if fits(peak, memory):
         return f"fits: yes, {needs}; {(counted - peak) / 1e9:,.2f} GB are free ({kept})"
-    return f"fits: NO, {needs}; {(peak - counted) / 1e9:,.2f} GB are lacking ({kept})"
+    return f"fits: NO, {needs}; {(peak - counted) / 1e9:,.2f} GB short ({kept})"
 
 
 def _print_time(planned: Estimate, time: StepTime, machine: Machine, efficiency: float) -> None:
     print("time of a step")
-    _row("TFLOP of the model (MFU counts them)", f"{planned.model_flops / 1e12:,.3f}")
+    _row("TFLOP of the model (as in MFU)", f"{planned.model_flops / 1e12:,.3f}")
     _row("TFLOP with padding and recomputation", f"{planned.operations / 1e12:,.3f}")
     if time.products is None or time.computation is None or time.shortest is None or time.longest is None:
-        print(f"  for seconds, add --peak TFLOP/S ({planned.kind}), or --machine FILE of attnkit bench")
+        print(f"  to estimate times, add --peak TFLOP/S ({planned.kind}), or --machine FILE from attnkit bench")
         return
     peak = machine.tflops[planned.kind]
     _row("matrix products, ms", f"{1000 * time.products:,.1f}", f"at {efficiency:.0%} of {peak:,.4g} TFLOP/s ({planned.kind})")
@@ -137,7 +137,7 @@ def _print_time(planned: Estimate, time: StepTime, machine: Machine, efficiency:
         _row("memory, ms", f"{1000 * time.memory:,.1f}", f"{planned.touched / 1e9:,.1f} GB at {machine.memory_bandwidth:,.4g} GB/s")
     total = sum(planned.sent.parts.values())
     if total and machine.bandwidth is None:
-        print("  the network is left out: add --bandwidth GB/S")
+        print("  the network is not included: add --bandwidth GB/S")
     elif total:
         _row(
             "network, ms",
@@ -145,13 +145,13 @@ def _print_time(planned: Estimate, time: StepTime, machine: Machine, efficiency:
             f"{total / 1e9:,.2f} GB at {machine.bandwidth:,.4g} GB/s",
         )
     span = _range(f"{1000 * time.shortest:,.1f}", f"{1000 * time.longest:,.1f}")
-    _row("a step, ms", span, "with communication hidden behind computation, or not at all" if "to" in span else "")
+    _row("step time, ms", span, "with communication fully or not at all overlapped with computation" if "to" in span else "")
     _row("bound by", str(time.bound))
 
 
 def _print_alternatives(job: Job, machine: Machine, efficiency: float) -> None:
-    print("changes that save memory, each planned again")
-    print(f"  {'MiB at the peak':>16}{'' if machine.memory is None else '  fits'}{'   ms of a step' if machine.tflops else ''}   change")
+    print("changes that save memory, with their plans")
+    print(f"  {'peak MiB':>16}{'' if machine.memory is None else '  fits'}{'   step time, ms' if machine.tflops else ''}   change")
     helps = False
     for words, planned in alternatives(job, memory=machine.memory):
         time = planned.time(machine, efficiency).shortest
@@ -160,7 +160,7 @@ def _print_alternatives(job: Job, machine: Machine, efficiency: float) -> None:
         print(f"  {planned.peak / MIB:>16,.1f}{'' if machine.memory is None else '   yes' if does else '    no'}{took}   {words}")
         helps = helps or does
     if machine.memory is not None and not helps:
-        print("none of them fits: use a smaller model, a shorter context, or more GPUs with --strategy fsdp2")
+        print("none of them fit: use a smaller model, a shorter context, or more GPUs with --strategy fsdp2")
 
 
 def _row(name: str, value: str, note: str = "") -> None:
@@ -189,7 +189,7 @@ def _require_room(processes: int) -> None:
     if processes > max(cores, gpus):
         raise ConfigurationError(
             f"--measure starts all {processes} processes of the mesh on this machine, which has {cores} cores and {gpus} GPUs: "
-            f"choose a smaller --mesh, or leave --measure out"
+            f"choose a smaller --mesh, or remove --measure"
         )
 
 
@@ -200,9 +200,9 @@ def _compare(job: Job, peak: float) -> None:
         described = {"model": job.model, "batch": job.largest, "precision": job.precision, "strategy": job.strategy}
         torch.save({**described, "mesh": (job.mesh.data, job.mesh.tensor)}, path)
         done = subprocess.run([sys.executable, "-m", "attnkit.profile.measurement", str(path)], capture_output=True, text=True, check=False)
-    if not done.stdout.strip():  # the status can tell of threads that were stopped when all was done
-        raise ConfigurationError(f"the steps could not be made: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    if not done.stdout.strip():  # the exit status may come from threads stopped at the end
+        raise ConfigurationError(f"the steps could not be run: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     measured = json.loads(done.stdout.splitlines()[-1])
     print(f"measured in five steps of {processes} process{'es' if processes > 1 else ''} on {measured['device']}, MiB")
-    _row("allocated by torch at the peak", f"{measured['peak'] / MIB:,.1f}")
+    _row("peak memory allocated by torch", f"{measured['peak'] / MIB:,.1f}")
     _row("estimate", f"{peak / MIB:,.1f}", f"({peak / measured['peak'] - 1:+.1%})")

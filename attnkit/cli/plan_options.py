@@ -1,4 +1,4 @@
-"""The flags of `attnkit plan`, and what they and the trainer of a recipe say about processes and machines."""
+"""The flags of `attnkit plan`, and the processes and machine that they and a recipe's trainer section describe."""
 
 import argparse
 import math
@@ -14,32 +14,34 @@ from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
 from attnkit.train.request import Request
 
-SUMMARY = "What a training step of a recipe needs of each process, whether it fits, how long it takes, and what bounds it."
+SUMMARY = "Estimate a training step of a recipe: its memory on each process, whether it fits, its time, and its bottleneck."
 PLANNED = ("precision", "devices", "num_nodes", "strategy", "accumulate_grad_batches")
-"""What a plan reads of a recipe's trainer."""
+"""The trainer settings that a plan reads."""
 
 
 def plan_parser() -> argparse.ArgumentParser:
-    """Return the parser of what is no spec."""
+    """Return the parser of the flags that are not specs."""
     parser = argparse.ArgumentParser(prog="attnkit plan", description=SUMMARY, allow_abbrev=False)
     parser.add_argument("recipe", nargs="*", help="recipes, as for --config; --model.X, --data.X and --trainer.X change them")
     parser.add_argument("--config", metavar="RECIPE", help="a YAML file, or the short name of a recipe; may be repeated")
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--gpus", type=_count, metavar="N", help="processes, each with its own GPU (default: the recipe's devices, or 1)")
-    size.add_argument("--mesh", metavar="DxT", help="processes that share the data x processes that split each layer")
-    parser.add_argument("--strategy", choices=STRATEGIES, help="default: the recipe's; else ddp, or fsdp2 if layers are split")
+    size.add_argument("--gpus", type=_count, metavar="N", help="number of processes, one GPU each (default: the recipe's devices, or 1)")
+    size.add_argument("--mesh", metavar="DxT", help="data-parallel size x tensor-parallel size")
+    parser.add_argument("--strategy", choices=STRATEGIES, help="default: the recipe's; otherwise ddp, or fsdp2 with tensor parallelism")
     parser.add_argument("--precision", metavar="P", help=f"{', '.join(PRECISIONS)} (default: the recipe's)")
-    parser.add_argument("--accumulate", type=_count, metavar="N", help="batches of a step (default: the recipe's accumulate_grad_batches)")
-    parser.add_argument("--memory", metavar="SIZE", help="of a GPU, as in 80GB or 80GiB: does it fit?")
+    parser.add_argument("--accumulate", type=_count, metavar="N", help="batches per step (default: the recipe's accumulate_grad_batches)")
+    parser.add_argument("--memory", metavar="SIZE", help="memory of a GPU, as in 80GB or 80GiB; checks whether the step fits")
     parser.add_argument("--peak", metavar="X", help="TFLOP/s of a GPU in matrix products, or by number format: fp32=67,bf16=989")
     parser.add_argument(
-        "--efficiency", type=_part, default=EFFICIENCY, metavar="E", help=f"part of the peak reached (default: {EFFICIENCY})"
+        "--efficiency", type=_part, default=EFFICIENCY, metavar="E", help=f"fraction of the peak that is reached (default: {EFFICIENCY})"
     )
-    parser.add_argument("--bandwidth", type=_rate, metavar="X", help="GB/s that a process sends to others; 400 Gb/s are 50")
-    parser.add_argument("--memory_bandwidth", type=_rate, metavar="X", help="GB/s that a GPU reads and writes")
-    parser.add_argument("--machine", metavar="FILE", help="memory and rates from attnkit bench --json FILE; the flags above replace them")
-    parser.add_argument("--alternatives", action="store_true", help="plan changes that save memory, too (always, if it does not fit)")
-    parser.add_argument("--measure", action="store_true", help="also make five steps here, in so many processes, and say what they took")
+    parser.add_argument("--bandwidth", type=_rate, metavar="X", help="network bandwidth of a process in GB/s; 400 Gb/s is 50")
+    parser.add_argument("--memory_bandwidth", type=_rate, metavar="X", help="memory bandwidth of a GPU in GB/s")
+    parser.add_argument("--machine", metavar="FILE", help="memory and rates from attnkit bench --json FILE; the flags above override them")
+    parser.add_argument("--alternatives", action="store_true", help="also plan changes that save memory (the default if it does not fit)")
+    parser.add_argument(
+        "--measure", action="store_true", help="also run five steps here, with that many processes, and report their memory"
+    )
     return parser
 
 
@@ -61,12 +63,12 @@ def _rate(text: str) -> float:
 
 def _part(text: str) -> float:
     if (part := _rate(text)) > 1:
-        raise argparse.ArgumentTypeError(f"is a part of the peak, above 0 and at most 1, but is {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a fraction of the peak, above 0 and at most 1, but is {text!r}")
     return part
 
 
 def trainer_flags(request: Request) -> dict[str, Any]:
-    """Take `--trainer.KEY VALUE` out of the arguments. Those that a plan does not read change nothing, as in a recipe."""
+    """Remove `--trainer.KEY VALUE` from the arguments, and return the settings that a plan reads; others are ignored, as in a recipe."""
     found: dict[str, Any] = {}
     rest, request.others = request.others, []
     while rest:
@@ -84,10 +86,10 @@ def trainer_flags(request: Request) -> dict[str, Any]:
 
 
 def processes_of(chosen: argparse.Namespace, trainer: Mapping[str, Any]) -> tuple[Mesh, str]:
-    """Return the processes and the strategy of the flags, or else those of the recipe's trainer.
+    """Return the processes and the strategy given by the flags, or else by the recipe's trainer section.
 
     Raises:
-        ConfigurationError: They do not go together.
+        ConfigurationError: They are incompatible.
     """
     named = str(trainer.get("strategy", "auto"))
     split_over = re.fullmatch(r"fsdp2(?:_tp(\d+))?", named)
@@ -104,12 +106,12 @@ def processes_of(chosen: argparse.Namespace, trainer: Mapping[str, Any]) -> tupl
         mesh = Mesh(data=counts[0] * counts[1] // tensor, tensor=tensor)
     strategy = chosen.strategy or ("fsdp2" if mesh.tensor > 1 or split_over else "ddp")
     if strategy == "ddp" and mesh.tensor > 1:
-        raise ConfigurationError("ddp splits no layers: use --strategy fsdp2, or a mesh such as 8x1")
+        raise ConfigurationError("ddp does not split layers: use --strategy fsdp2, or a mesh such as 8x1")
     return mesh, str(strategy)
 
 
 def machine_of(chosen: argparse.Namespace, kind: str, mesh: Mesh) -> Machine:
-    """Return the machine of `--machine`, with what the other flags say of it; `kind` is that of the numbers in products.
+    """Return the machine of `--machine`, overridden by the other flags; `kind` is the number format of matrix products.
 
     Raises:
         ConfigurationError: A flag or the file is wrong.

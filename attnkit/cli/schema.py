@@ -1,4 +1,4 @@
-"""`attnkit schema`: a JSON schema of recipes, from the signatures, so that editors complete and check them."""
+"""`attnkit schema`: a JSON schema of recipes, derived from the signatures, for completion and checks in editors."""
 
 import collections.abc
 import inspect
@@ -13,7 +13,7 @@ from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry
 from attnkit.train.inheritance import INHERITED
 
 _CLASS = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["class_path"]}]}
-"""An object by the path of its class, as jsonargparse takes it."""
+"""An object given by class path, as jsonargparse accepts it."""
 
 _JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object", list: "array"}
 
@@ -33,7 +33,7 @@ def recipe_schema() -> str:
             "imports": {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "Modules to import first, such as those of your own pieces.",
+                "description": "Modules to import first, such as those of your own components.",
             },
         },
         "$defs": {registry.attribute: family_schema(registry) for registry in FAMILIES},
@@ -71,7 +71,7 @@ def family_schema(registry: Registry) -> dict[str, Any]:
     for name in registry.names():
         try:
             component = component_schema(registry, name)
-        except ConfigurationError:  # a broken plugin; the registry has warned of it
+        except ConfigurationError:  # a broken plugin; the registry has warned about it
             continue
         components.append(component)
         if component["required"] == ["name"] and "anyOf" not in component:
@@ -107,7 +107,7 @@ def _argument_schema(argument: Argument) -> dict[str, Any]:
 
 
 def type_schema(annotation: Any) -> dict[str, Any]:
-    """Return the schema of an annotation; of one that JSON cannot say, a schema that takes anything.
+    """Return the schema of an annotation; one that JSON cannot express accepts any value.
 
     Example:
         >>> type_schema(int | None)
@@ -138,7 +138,7 @@ def type_schema(annotation: Any) -> dict[str, Any]:
 
 
 def _flat(schemas: collections.abc.Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the members of a union, those of unions inside it included, each once."""
+    """Return the distinct members of a union, including those of nested unions."""
     members: list[dict[str, Any]] = []
     for schema in schemas:
         for member in schema["anyOf"] if list(schema) == ["anyOf"] else [schema]:

@@ -1,4 +1,4 @@
-"""Corpora: the rows of a source, in parts, and nothing of how they are framed. Names: `attnkit.corpora.names()`."""
+"""Corpora: the rows of a source, in splits, independent of how they are framed. Names: `attnkit.corpora.names()`."""
 
 from attnkit.corpus.base import Corpus, ImageCorpus, LabelCorpus, PairCorpus, TextCorpus
 from attnkit.corpus.images import Images

@@ -1,4 +1,4 @@
-"""What becomes of rows that cannot be used."""
+"""The handling of unusable rows."""
 
 from typing import Literal, get_args
 
@@ -8,15 +8,15 @@ OnBadRows = Literal["error", "skip"]
 
 
 class BadRows:
-    """The rows that cannot be used, of one split: `error` stops at the first one, `skip` leaves them out and counts them.
+    """The unusable rows of one split: `error` raises at the first one, `skip` omits and counts them.
 
-    A file may be read several times: a row is counted once.
+    If a file is read several times, each row is counted once.
 
     Args:
-        on_bad_rows: What is done (default: `error`, for readers without this setting: messages do not offer it).
+        on_bad_rows: How to handle them (default: `error`, for readers without this setting: messages do not mention it).
 
     Attributes:
-        first: Where the first row that was skipped is, and what is wrong with it.
+        first: The location of the first skipped row, and what is wrong with it.
 
     Raises:
         ConfigurationError: `on_bad_rows` is neither.
@@ -47,7 +47,7 @@ class BadRows:
         """
         message = f"{where}: {reason}"
         if self._on_bad_rows != "skip":
-            hint = "" if self._on_bad_rows is None else ". Correct the row, or leave such rows out with on_bad_rows: skip"
+            hint = "" if self._on_bad_rows is None else ". Correct the row, or omit such rows with on_bad_rows: skip"
             raise ConfigurationError(message.removesuffix(".") + hint if hint else message)
         self._places.add(where)
         self.first = self.first or message

@@ -1,4 +1,4 @@
-"""What every corpus promises: rows of one kind, in parts."""
+"""The base of corpora: rows of one kind, in splits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from attnkit.corpus.tables import Column
 
 Part = Literal["train", "validation", "test"]
 Pair = tuple[str, str]  # source, target
-Labelled = tuple[str, str]  # a text, and its label as it is written: a class, or a number
+Labelled = tuple[str, str]  # a text, and its label as a string: a class, or a number
 Labels = Literal["class", "number"]
 
 
@@ -28,12 +28,12 @@ def references(pairs: Iterable[Pair]) -> dict[str, list[str]]:
 
 
 class Corpus(ABC):
-    """The rows of a source, in parts. Subclasses say of which kind they are: a framing takes any corpus of its kind.
+    """The rows of a source, in splits. Subclasses define the kind of rows: a framing takes any corpus of its kind.
 
     Attributes:
-        rows: What its rows are, in words.
-        on_bad_rows: Whether rows that cannot be used are an error or skipped; None is an error without a choice.
-        bad_rows: The rows that cannot be used, by part; `predict` is that of a framing's file.
+        rows: The kind of its rows, in words.
+        on_bad_rows: How to handle unusable rows: `error` or `skip`; None is always an error.
+        bad_rows: The unusable rows of each split; `predict` is for the framing's prediction file.
     """
 
     rows: ClassVar[str]
@@ -43,14 +43,14 @@ class Corpus(ABC):
         self.bad_rows = {part: BadRows(self.on_bad_rows) for part in (*get_args(Part), "predict")}
 
     def has(self, part: Part) -> bool:
-        """Return whether there is such a part."""
+        """Return whether the corpus has a split."""
         return True
 
     def check(self, part: Part) -> None:  # noqa: B027
-        """Raise a `ConfigurationError` if what a part is read from is missing, as far as that shows without reading it."""
+        """Raise a `ConfigurationError` if the source of a split is missing, as far as can be seen without reading it."""
 
     def columns_for(self, *names: str) -> Sequence[Column]:
-        """Return the columns in which the rows of files have what is called `names`."""
+        """Return the columns of files that hold the fields `names`."""
         return names
 
 
@@ -61,20 +61,20 @@ class TextCorpus(Corpus):
 
     @abstractmethod
     def documents(self, part: Part) -> Iterator[Iterable[str]]:
-        """Yield the documents of a part, the same at each call. Each comes in chunks of any size, which are read before the next one."""
+        """Yield the documents of a split, the same at each call, each as chunks of any size to be read before the next document."""
 
 
 class LabelCorpus(TextCorpus):
-    """Texts with a label each. Without their labels they are running text, each text a document."""
+    """Labelled texts. Without their labels they are running text, each text a document."""
 
     rows = "labelled texts"
 
     @abstractmethod
     def labelled(self, part: Part) -> Sequence[Labelled]:
-        """Return the texts of a part and their labels."""
+        """Return the texts of a split and their labels."""
 
     def documents(self, part: Part) -> Iterator[Iterable[str]]:
-        """Yield each text of a part."""
+        """Yield each text of a split."""
         return ([text] for text, _ in self.labelled(part))
 
 
@@ -85,18 +85,18 @@ class PairCorpus(Corpus):
 
     @abstractmethod
     def pairs(self, part: Part) -> Sequence[Pair]:
-        """Return the pairs of a part."""
+        """Return the pairs of a split."""
 
     def references(self, part: Part) -> dict[str, list[str]]:
-        """Return every right target of each source of a part, the canonical one first."""
+        """Return all correct targets of each source of a split, the canonical one first."""
         return references(self.pairs(part))
 
 
 class ImageCorpus(Corpus):
-    """Images with a class each.
+    """Images, each with a class.
 
     Attributes:
-        classes: Their names in the order of their numbers, if they have names.
+        classes: The names of the classes in the order of their ids, if they have names.
     """
 
     rows = "labelled images"
@@ -104,9 +104,9 @@ class ImageCorpus(Corpus):
 
     @abstractmethod
     def images(self, part: Part, *, shape: Sequence[int] | None) -> Images:
-        """Return the images of a part.
+        """Return the images of a split.
 
         Args:
-            part: Which part.
-            shape: Channels, height and width that image files are brought to (default: those of the first one).
+            part: The split.
+            shape: Channels, height and width to which image files are converted (default: those of the first one).
         """

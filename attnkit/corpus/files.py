@@ -1,4 +1,4 @@
-"""Your own files, and data sets of the hub."""
+"""Your own files, and data sets from the hub."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -21,7 +21,7 @@ from attnkit.registry import ConfigurationError, corpora
 Locations = str | list[str]
 T = TypeVar("T")
 
-_CHUNK = 1 << 16  # characters that are read at once
+_CHUNK = 1 << 16  # characters to read at once
 
 
 @corpora.register("files")
@@ -32,33 +32,33 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
     files, hub: wmt16:de-en}`.
 
     A location is a path, a pattern such as `books/*.txt`, `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT` for the `datasets` library, or a
-    list of these, in which order the rows are read.
+    list of these, read in order.
 
     - `.tsv`, `.csv`, `.jsonl`, `.parquet`: a pair, a text or a text with its label in each row. Columns are found by name in a header
       line; a TSV file without one has the source or the text in column 0, and the target or the label in column 1.
-    - `.txt`: running text, of any size. A file is one document, or several with a separator between them.
+    - `.txt`: running text of any size. A file is one document, or several documents with a separator between them.
     - Images: a `.npz` file with the arrays `images` and `labels`, a list `[images.npy, labels.npy]`, or a folder with a sub-folder of
       image files for each class. Arrays are uint8, [N, H, W] or with 1 or 3 channels before or after height and width; labels are
       integers from 0.
 
     Args:
-        train: Where the training rows are.
-        validation: Where the validation rows are.
-        test: Where the test rows are.
-        hub: A data set of the Hugging Face hub (`NAME` or `NAME:CONFIG`; NAME may be a folder), by the `datasets` library. Its splits
-            `train`, `validation` and `test`, as far as it has them, are the parts for which there is no location.
+        train: Location of the training rows.
+        validation: Location of the validation rows.
+        test: Location of the test rows.
+        hub: A data set from the Hugging Face hub (`NAME` or `NAME:CONFIG`; NAME may be a folder), read by the `datasets` library. Those of
+            its splits `train`, `validation` and `test` that exist are used where no location is given.
         columns: The names of the columns (`translation.de` reaches into objects), or their positions from 0 in a file without a header
             line (default: `[source, target]`, `[text]`, `[text, label]` or `[image, label]`, whichever the framing needs).
-        separator: What stands between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
+        separator: The text between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
             document).
-        validation_fraction: In place of `validation`, a part of the training rows, between 0 and 1. Rows with the same source, or the
-            same text, are on the same side. Of running text it is the end, or what lies before the test text.
-        test_fraction: In place of `test`, likewise; of running text the end.
-        max_rows: Read no more rows of tables than this from each location (default: all).
-        streaming: Whether rows of the hub are read as they come, without a copy of the data set on disk.
-        on_bad_rows: What is done with a row that has other cells than its header, or lacks a text or a label: `error`, or `skip`: it is
-            left out, and the summary of the split says how many are.
-        seed: Of the rows that are set aside.
+        validation_fraction: Instead of `validation`, a fraction of the training rows, between 0 and 1. Rows with the same source, or the
+            same text, stay together. Of running text it is the end, or the part before the test text.
+        test_fraction: Instead of `test`, likewise; of running text the end.
+        max_rows: Maximum number of table rows to read from each location (default: all).
+        streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
+        on_bad_rows: How to handle a row whose cells do not match its header, or that lacks a text or a label: `error`, or `skip`, which
+            omits the row and reports the number of such rows in the summary of the split.
+        seed: Seed of the choice of rows that are set aside.
 
     Raises:
         ConfigurationError: A file is missing, empty, of an unknown format, not UTF-8 or has a bad line (named with its number), or a
@@ -93,7 +93,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         self.on_bad_rows = on_bad_rows
         super().__init__()
         if separator == "":
-            raise ConfigurationError("separator must have characters; leave it out if each .txt file is one document")
+            raise ConfigurationError("separator must not be empty; remove it if each .txt file is one document")
         if max_rows is not None and max_rows < 1:
             raise ConfigurationError(f"max_rows must be at least 1, but is {max_rows}")
         if validation_fraction < 0 or test_fraction < 0 or validation_fraction + test_fraction >= 1:
@@ -103,7 +103,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
             )
         for name, location, fraction in (("validation", validation, validation_fraction), ("test", test, test_fraction)):
             if location is not None and fraction > 0:
-                raise ConfigurationError(f"{name} and {name}_fraction exclude each other: leave one out")
+                raise ConfigurationError(f"{name} and {name}_fraction exclude each other: remove one of them")
         self._locations: dict[Part, Locations | None] = {"train": train, "validation": validation, "test": test}
         self._fractions: dict[Part, float] = {"train": 0.0, "validation": validation_fraction, "test": test_fraction}
         self._shared: dict[object, Any] = {}
@@ -163,7 +163,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         return self._between(first, last)
 
     def location(self, part: Part) -> Locations | None:
-        """Return where the rows of a part are; None if they are set aside from the training rows, or there are none."""
+        """Return the location of a split; None if it is set aside from the training rows, or does not exist."""
         if self._locations[part] is None and self.hub is not None and part in self._splits:
             return f"{HUB}{self.hub}:{part}"
         return self._locations[part]
@@ -176,16 +176,16 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
     def _located(self, part: Part) -> Locations:
         location = self.location(part)
         if location is None:
-            trains = " (what is learned from it, such as a tokenizer, can be given in its place)" if part == "train" else ""
+            trains = " (or give what would be learned from it, such as a tokenizer)" if part == "train" else ""
             raise ConfigurationError(f"there is no {part} data: set data.corpus.{part} to a file or a hub data set{trains}")
         return location
 
     def _is_shared(self, part: Part) -> bool:
-        """Return whether a part is one of those that the training rows are cut into."""
+        """Return whether a split is cut from the training rows."""
         return self._fractions[part] > 0 or (part == "train" and any(self._fractions.values()))
 
     def _once(self, key: object, read: Callable[[], T]) -> T:
-        """Return the training rows that several parts share, which are read once."""
+        """Return the training rows that several splits share, which are read once."""
         if key not in self._shared:
             self._shared[key] = read()
         found: T = self._shared[key]
@@ -202,13 +202,13 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         return [rows[i] for i in self._set_aside([row[0] for row in rows], f"distinct {names[0]}s")[part]]
 
     def _read(self, part: Part, *names: str) -> list[tuple[str, ...]]:
-        """Return the rows of what a part is read from; a label may be a number."""
+        """Return the rows of a split's location; a label may be a number."""
         bad = self.bad_rows[part]
         columns = self.columns_for(*names)
         numbers = columns[1:] if "label" in names else ()
         rows = [row for location in expand(self._located(part)) for row in self._iterate(location, columns, part, numbers)]
         if not rows:
-            skipped = f". The first row that was skipped: {bad.first}" if bad else ""
+            skipped = f". The first skipped row: {bad.first}" if bad else ""
             raise ConfigurationError(f"the {part} data are empty: there is no row in {self._located(part)}{skipped}")
         return rows
 
@@ -221,7 +221,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         return sum(len(chunk) for document in self._documents("train") for chunk in document)
 
     def _between(self, first: int, last: int) -> Iterator[Iterable[str]]:
-        """Yield the training text between two characters."""
+        """Yield the training text between two character positions."""
         position = 0
 
         def kept(document: Iterable[str]) -> Iterator[str]:
@@ -246,7 +246,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
 
 
 def expand(locations: Locations) -> list[str]:
-    """Return the files and hub data sets that `locations` means, those of a pattern in alphabetical order.
+    """Return the files and hub data sets of `locations`; the matches of a pattern are in alphabetical order.
 
     Raises:
         ConfigurationError: A file is missing or of an unknown format, or a pattern matches nothing.
@@ -265,7 +265,7 @@ def expand(locations: Locations) -> list[str]:
 
 
 def split(chunks: Iterable[str], separator: str) -> Iterator[str]:
-    r"""Split a text that comes in chunks of any size.
+    r"""Split a text given in chunks of any size.
 
     Example:
         >>> list(split(["a\n", "\nb", "c"], "\n\n"))

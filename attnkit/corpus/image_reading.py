@@ -19,17 +19,17 @@ from attnkit.registry import ConfigurationError, nearest
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
-"""What a file may contain, whatever its suffix. For EPS, for one, pillow would run another program."""
+"""The formats that a file may contain, whatever its suffix. For EPS, for example, pillow would run another program."""
 
 ARRAYS = (".npy", ".npz")
 
 CHANNELS = (1, 3)
 
 MAX_PIXELS = 1 << 25
-"""In an image file."""
+"""Maximum pixels of an image file."""
 
 MAX_CLASSES = 1 << 20
-"""That labels in arrays may number."""
+"""Maximum number of classes of labels in arrays."""
 
 Location = str | list[str]
 
@@ -46,23 +46,23 @@ def read_images(
 
     - `.npz`: the array `images`, and with labels the array `labels`.
     - `[images.npy, labels.npy]`, or without labels `images.npy`.
-    - A folder: with labels a sub-folder for each class, which holds image files; without, the image files in it. In alphabetical order.
+    - A folder: with labels, a sub-folder of image files for each class; without, the image files in it. In alphabetical order.
     - An image file (without labels).
-    - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: by the `datasets` library.
+    - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: read by the `datasets` library.
 
-    Arrays are uint8: [N, H, W] (grey), [N, H, W, C] or [N, C, H, W] with 1 or 3 channels. Labels are integers from 0. Image files and
-    the hub's images are read by pillow.
+    Arrays are uint8: [N, H, W] (greyscale), [N, H, W, C] or [N, C, H, W] with 1 or 3 channels. Labels are integers from 0. Image files
+    and images from the hub are read by pillow.
 
     Args:
-        location: Where they are.
+        location: The location of the images.
         labelled: Whether there are labels.
-        shape: What image files are made to: 1 (grey) or 3 (colour) channels, and resized to height and width (default: as the first
-            one is, and all others must be). Arrays are never changed.
-        columns: Of image and label on the hub.
-        class_names: Whether classes of the hub come by their names, where they have names, and not by number.
+        shape: Convert image files to 1 (greyscale) or 3 (colour) channels, and resize them to height and width (default: those of the
+            first image, which all others must then have). Arrays are never changed.
+        columns: The columns of images and labels on the hub.
+        class_names: Whether to return classes from the hub by name, if they have names, instead of by number.
 
     Raises:
-        ConfigurationError: Something is missing, damaged or of another form, or a library is not installed.
+        ConfigurationError: Something is missing, damaged or in another format, or a library is not installed.
 
     Example:
         >>> import tempfile
@@ -92,7 +92,7 @@ def read_images(
     if len(paths) == 1 and suffixes[0] in SUFFIXES and not labelled:
         return _from_files(paths, None, shape)
     forms = "a folder with a sub-folder for each class, a .npz file, or [images.npy, labels.npy]" if labelled else "a folder, file or array"
-    raise ConfigurationError(f"{location!r} are no {'labelled ' if labelled else ''}images: give {forms}")
+    raise ConfigurationError(f"{location!r} cannot be read as {'labelled ' if labelled else ''}images: give {forms}")
 
 
 def _from_arrays(where: str, images: Any, labels: Any) -> Images:
@@ -113,7 +113,7 @@ def _from_arrays(where: str, images: Any, labels: Any) -> Images:
             f"but are {labels.dtype} of shape {list(labels.shape)}"
         )
     if labels.max() >= MAX_CLASSES:
-        raise ConfigurationError(f"{where}: labels number the classes from 0, but one is {labels.max()}; at most {MAX_CLASSES:,} are read")
+        raise ConfigurationError(f"{where}: labels must be below {MAX_CLASSES:,}, but one is {labels.max()}")
     return Images(pixels, labels.tolist(), [str(i) for i in range(len(pixels))])
 
 
@@ -122,7 +122,7 @@ def _from_archive(path: Path, labelled: bool) -> tuple[Any, Any]:
         with zipfile.ZipFile(regular(path)) as archive:
             found = [name.removesuffix(".npy") for name in archive.namelist()]
     except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
-        raise ConfigurationError(f"{path} is truncated, damaged or no .npz file ({error})") from error
+        raise ConfigurationError(f"{path} is truncated, damaged or not a .npz file ({error})") from error
     names = ("images", "labels") if labelled else ("images",)
     if missing := [name for name in names if name not in found]:
         raise ConfigurationError(f"{path} has no array {missing[0]!r}; it has {', '.join(found[:20]) or 'none'}")
@@ -131,25 +131,25 @@ def _from_archive(path: Path, labelled: bool) -> tuple[Any, Any]:
 
 
 def _array(where: str, content: bytes) -> Any:
-    """Return the array of a .npy file's content. NumPy would make room for what the header says before it reads."""
+    """Return the array in the content of a .npy file. NumPy would allocate the size that the header claims before reading."""
     stream = io.BytesIO(content)
     try:
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         shape, is_fortran, dtype = readers[np.lib.format.read_magic(stream)](stream)
         if dtype.hasobject:
-            raise ValueError("it holds Python objects")
+            raise ValueError("it contains Python objects")
         flat = np.frombuffer(bytearray(content), dtype, math.prod(shape), stream.tell())
         return flat.reshape(shape, order="F" if is_fortran else "C")
-    except Exception as error:  # the header is text that Python parses, so there is an error for every way to be wrong
-        raise ConfigurationError(f"{where} is truncated, damaged or no .npy file ({error})") from error
+    except Exception as error:  # Python parses the header, and may raise almost anything
+        raise ConfigurationError(f"{where} is truncated, damaged or not a .npy file ({error})") from error
 
 
 def _load(path: Path) -> Any:
     """Return the array of a .npy file."""
     try:
-        return np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False))  # mapped: no room is made for what is not there
+        return np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False))  # memory-mapped: allocates only what the file has
     except Exception as error:  # as above
-        raise ConfigurationError(f"{path} is truncated, damaged or no .npy file ({error})") from error
+        raise ConfigurationError(f"{path} is truncated, damaged or not a .npy file ({error})") from error
 
 
 def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> Images:
@@ -163,13 +163,13 @@ def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> I
     if empty := [c.name for c in classes if c.name not in {label for _, label in pairs}]:
         raise ConfigurationError(f"{folder}: the folder of the class {empty[0]!r} has no image files ({', '.join(SUFFIXES)})")
     if not pairs:
-        raise ConfigurationError(f"{folder} has no sub-folders: it needs one for each class, with its images in it")
+        raise ConfigurationError(f"{folder} has no sub-folders: it needs one for each class, containing its images")
     return _from_files([f for f, _ in pairs], [label for _, label in pairs], shape)
 
 
 def _image_files(folder: Path) -> list[Path]:
     if folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve()):
-        raise ConfigurationError(f"{folder} is a link to a folder that it is in; give images of their own to each class")
+        raise ConfigurationError(f"{folder} is a link to a folder that contains it; give each class its own images")
     try:
         return [f for f in sorted(folder.rglob("*")) if f.suffix.lower() in SUFFIXES]
     except (OSError, RecursionError) as error:
@@ -194,7 +194,7 @@ def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, column
                 f"{location}: no column {column!r}.{nearest(column, data.column_names)} Columns found: {', '.join(data.column_names)}"
             )
     names = [f"{location}, row {i}" for i in range(len(data))]
-    if type(data.features[columns[0]]).__name__ == "Image":  # read as other image files are, with the same limits
+    if type(data.features[columns[0]]).__name__ == "Image":  # read like other image files, with the same limits
         data = data.cast_column(columns[0], type(data.features[columns[0]])(decode=False))
 
     def read(index: int) -> Callable[[], Any]:
@@ -217,7 +217,7 @@ def _from_hub(location: str, labelled: bool, shape: Sequence[int] | None, column
 
 
 def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int] | None) -> Tensor:
-    """Read pillow's images into one tensor [N, C, H, W] uint8."""
+    """Stack pillow images into one tensor [N, C, H, W] uint8."""
     found = []
     resizes = shape is not None
     for name, read in images:
@@ -228,8 +228,8 @@ def _pixels(images: Iterable[tuple[str, Callable[[], Any]]], shape: Sequence[int
             if shape is None:
                 shape = [1 if image.mode in ("1", "L", "LA", "I", "I;16", "F") else 3, image.height, image.width]
             image = image.convert("L" if shape[0] == 1 else "RGB")
-        except Exception as error:  # every format that pillow reads has errors of its own, SyntaxError among them
-            raise ConfigurationError(f"{name} is no image, or damaged ({error})") from error
+        except Exception as error:  # each of pillow's formats raises its own errors, including SyntaxError
+            raise ConfigurationError(f"{name} is damaged, or not an image ({error})") from error
         if (image.height, image.width) != tuple(shape[1:]):
             if not resizes:
                 raise ConfigurationError(
@@ -245,4 +245,4 @@ def _pillow(where: str) -> Any:
     try:
         return import_module("PIL.Image")
     except ImportError as error:
-        raise ConfigurationError(f"{where}: image files need the library pillow: pip install pillow. Arrays (.npz) need nothing") from error
+        raise ConfigurationError(f"{where}: image files need the library pillow: pip install pillow. Arrays (.npz) do not") from error

@@ -14,8 +14,8 @@ class Images:
 
     Attributes:
         pixels: [N, C, H, W] uint8.
-        labels: The class of each, by name or by number; None without labels.
-        names: What each is called: a path, or an index.
+        labels: The class of each image, by name or by number; None without labels.
+        names: The name of each image: a path, or an index.
     """
 
     pixels: Tensor
@@ -23,6 +23,6 @@ class Images:
     names: Sequence[str]
 
     def select(self, indices: Sequence[int]) -> "Images":
-        """Return some of the images."""
+        """Return the images at these indices."""
         labels: Any = None if self.labels is None else [self.labels[i] for i in indices]
         return Images(self.pixels[torch.as_tensor(indices)], labels, [self.names[i] for i in indices])

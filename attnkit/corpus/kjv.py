@@ -21,26 +21,26 @@ _MODULE = "usr/share/sword/modules/texts/ztext/engKJV2006eb"
 _PARTS: dict[int, Part] = {10: "validation", 0: "test"}
 
 _CHAPTER = re.compile(r"<chapter [^>]*\bsID=")
-_UNREAD = re.compile(r"<(note|title)\b.*?</\1>|<[^>]*>|[¶\\]", re.DOTALL)  # notes and titles with their text, other tags, print marks
+_UNREAD = re.compile(r"<(note|title)\b.*?</\1>|<[^>]*>|[¶\\]", re.DOTALL)  # notes and titles with their text, other tags, typographic marks
 
 
 @corpora.register("kjv")
 class KJV(TextCorpus):
     """The King James Bible in the text of 1769: 1,189 chapters, 31,102 verses, 4.1 million characters.
 
-    A chapter is a document, with a verse on each line; notes and titles are left out. Counting chapters from 1 through the whole Bible,
-    every chapter with i % 20 = 10 is for validation, with i % 20 = 0 for test, and the others are for training: 59 chapters each, from
-    every kind of book. (The end of the text, as other corpora are cut, would be Revelation and some letters: one kind of text, and
-    little like the rest.) Some chapters have a near copy elsewhere, as the Gospels do, and Kings and Chronicles; so what to compare with
-    is a compressor that has seen the training text too, and not one that sees the test text alone.
+    A chapter is a document, with one verse per line; notes and titles are omitted. With chapters numbered from 1 through the whole Bible,
+    those with i % 20 = 10 are for validation, those with i % 20 = 0 for test, and the others for training: 59 chapters each for validation
+    and test, from every kind of book. (The end of the text, where other corpora are cut, would be Revelation and some letters: a single
+    kind of text, unlike the rest.) Some chapters have near copies elsewhere, as in the Gospels, or Kings and Chronicles; so a compressor
+    used as a baseline should have seen the training text too, not only the test text.
 
     Source: Debian's package `sword-text-kjv`, public domain (in the United Kingdom, printing it needs permission).
 
     Args:
-        folder: Where the package was unpacked; an installed one is found too.
+        folder: The folder with the unpacked package; an installed package is found too.
 
     Raises:
-        ConfigurationError: The package is neither unpacked nor installed (the message has the commands that get it), or is damaged.
+        ConfigurationError: The package is neither unpacked nor installed (the message has the commands to get it), or is damaged.
     """
 
     def __init__(self, *, folder: str = "data") -> None:
@@ -57,14 +57,14 @@ class KJV(TextCorpus):
 
     @cached_property
     def chapters(self) -> list[str]:
-        """All chapters in order, each the text of its verses, one on a line."""
+        """All chapters in order, each with one verse per line."""
         verses: list[list[str]] = []
         for entry in chain(self._entries("ot"), self._entries("nt")):
             if _CHAPTER.search(entry):
                 verses.append([])
             verse = " ".join(html.unescape(_UNREAD.sub("", entry)).split())
             if verse and not verses:
-                raise ConfigurationError(f"the files of {_PACKAGE} are damaged: a verse stands before the first chapter")
+                raise ConfigurationError(f"the files of {_PACKAGE} are damaged: a verse precedes the first chapter")
             if verse:
                 verses[-1].append(verse)
         return ["".join(f"{verse}\n" for verse in chapter) for chapter in verses]
@@ -75,8 +75,8 @@ class KJV(TextCorpus):
     def _entries(self, testament: str) -> Iterator[str]:
         """Yield the entries of a zText module: titles of books and chapters, and verses.
 
-        `bzs` has the place of each compressed block: offset, size, size when unpacked. `bzv` has the place of each entry: block,
-        offset in the unpacked block, size.
+        `bzs` has the location of each compressed block: offset, size, uncompressed size. `bzv` has the location of each entry: block,
+        offset in the uncompressed block, size.
         """
         paths = self._files(testament)
         blocks, entries, packed = (read_bytes(path, limit=UNPACKED) for path in paths)

@@ -1,4 +1,4 @@
-"""The help pages of LibreOffice: English beside Korean or German, paragraph by paragraph."""
+"""LibreOffice's help pages: English paragraphs aligned with Korean or German ones."""
 
 import html
 import re
@@ -25,7 +25,7 @@ _LOCALES: Mapping[Language, str] = {"en": "en-US", "ko": "ko", "de": "de"}
 _PARTS: dict[int, Part] = {0: "validation", 1: "test", 2: "test"}
 _BLOCKS = ("p", "h1", "h2", "h3", "h4", "h5", "h6")
 _CODE = ("code", "codeintable")
-_TAG = re.compile(r"<(/?)(\w++)([^<>]*+)>")  # possessive: no text takes long
+_TAG = re.compile(r"<(/?)(\w++)([^<>]*+)>")  # possessive, so that matching takes linear time
 _ATTRIBUTE = re.compile(r'(?<![\w-])([\w-]++)="([^"]*+)"')
 _HANGUL = re.compile("[가-힣]")
 
@@ -34,16 +34,16 @@ _HANGUL = re.compile("[가-힣]")
 class LibreOfficeHelp(PairCorpus):
     """Paragraphs of LibreOffice's help in English and Korean (14,300 distinct pairs) or German (28,200).
 
-    A page has the same paragraph ids in every language, so paragraphs are aligned exactly. Kept are paragraphs, headings, list items and
-    cells of tables that have 3 to 60 English words, are translated, and consist of letters and spaces to at least 70 % in both
-    languages (formulas, codes and tables of numbers do not); a Korean one has Hangul in it. Each pair counts once. Where a text has
-    variants for operating systems or programs, the last one, which is the general one, is read. Korean is in Unicode's form NFC.
+    A page has the same paragraph ids in every language, so paragraphs are aligned exactly. Paragraphs, headings, list items and table
+    cells are kept if they have 3 to 60 English words, are translated, and consist of at least 70 % letters and spaces in both languages
+    (unlike formulas, codes and tables of numbers); Korean ones must contain Hangul. Each pair counts once. If a text has variants for
+    operating systems or programs, the last one, which is the general one, is read. Korean is normalised to NFC.
 
-    Pages, not paragraphs, are split: by the CRC-32 of its path modulo 20 a page is for validation (0), test (1 or 2) or training. As pages
-    share paragraphs, those in the test part with an English or foreign text that is in the training part too are left out, and those in
-    the validation part that are in either:
+    Pages, not paragraphs, are split: the CRC-32 of its path modulo 20 assigns a page to validation (0), test (1 or 2) or training. Since
+    pages share paragraphs, test pairs whose English or foreign text also occurs in training are omitted, and so are validation pairs
+    whose texts occur in either:
 
-    | | training | validation | test | left out of validation and test |
+    | | training | validation | test | omitted from validation and test |
     |---|---|---|---|---|
     | English and Korean | 12,345 | 761 | 1,149 | 228 and 353 |
     | English and German | 24,079 | 1,690 | 2,294 | 630 and 837 |
@@ -53,7 +53,7 @@ class LibreOfficeHelp(PairCorpus):
     Args:
         source: The language to translate from: `en`, `ko` or `de`.
         target: The language to translate into. Exactly one of the two is `en`.
-        folder: Where the packages were unpacked; installed ones are found too.
+        folder: The folder with the unpacked packages; installed packages are found too.
 
     Raises:
         ConfigurationError: The languages are not English and another one, or a package is missing.
@@ -63,7 +63,7 @@ class LibreOfficeHelp(PairCorpus):
         super().__init__()
         if (source == "en") == (target == "en"):
             raise ConfigurationError(
-                f"libreoffice_help has English beside Korean or German, but source={source} and target={target}: "
+                f"libreoffice_help pairs English with Korean or German, but source={source} and target={target}: "
                 f"set one of them to en, and the other to ko or de"
             )
         self.source, self.target, self.folder = source, target, folder
@@ -80,7 +80,7 @@ class LibreOfficeHelp(PairCorpus):
 
     @cached_property
     def _pairs(self) -> dict[Part, list[Pair]]:
-        """The distinct pairs of English and foreign texts of each part, page by page."""
+        """The distinct pairs of English and foreign texts of each split, page by page."""
         foreign_language = self.target if self.source == "en" else self.source
         english_pages, foreign_pages = self._pages("en"), self._pages(foreign_language)
         found: dict[Part, dict[Pair, None]] = {"train": {}, "test": {}, "validation": {}}
@@ -107,16 +107,16 @@ class LibreOfficeHelp(PairCorpus):
 
 
 def paragraphs(page: str) -> dict[str, str]:
-    """Return the text of each paragraph and heading of a help page that has an id; code is left out.
+    """Return the text of each paragraph and heading with an id on a help page; code is omitted.
 
     Example:
         >>> paragraphs('<h1 id="a">Tables</h1><p id="b">Press <span class="emph">Enter</span>.</p><p id="c" class="code">x=1</p>')
         {'a': 'Tables', 'b': 'Press Enter.'}
     """
     texts: dict[str, str] = {}
-    current: str | None = None  # the id of the block that is open
+    current: str | None = None  # the id of the open block
     pieces: list[str] = []
-    starts: list[int] = []  # of each open span: how many pieces came before it
+    starts: list[int] = []  # the number of pieces before each open span
     place = 0
     for tag in _TAG.finditer(page):
         pieces.append(page[place : tag.start()])
@@ -132,7 +132,7 @@ def paragraphs(page: str) -> dict[str, str]:
         elif name == "br":
             pieces.append(" ")
         elif name == "span" and not closes:
-            if "hidden" in attributes and starts:  # one of several variants, which scripts choose from: it replaces those before it
+            if "hidden" in attributes and starts:  # one of several variants, from which a script chooses: it replaces the previous ones
                 del pieces[starts[-1] :]
             starts.append(len(pieces))
         elif name == "span" and starts:

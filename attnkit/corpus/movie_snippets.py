@@ -1,4 +1,4 @@
-"""Sentences of movie reviews with the sentiment that people found in them."""
+"""Sentences from movie reviews, with human sentiment ratings."""
 
 import gzip
 import hashlib
@@ -29,24 +29,25 @@ _PARTS: dict[int, Part] = {0: "validation", 1: "test"}
 
 @corpora.register("movie_snippets")
 class MovieSnippets(LabelCorpus):
-    """10,605 sentences of movie reviews, each rated by 20 people from -4 (most negative) to 4 (most positive).
+    """10,605 sentences from movie reviews, each rated by 20 people from -4 (most negative) to 4 (most positive).
 
-    The label is the mean rating, or one of three classes: as in the paper, the rating is divided by 4, and below -0.05 is `negative`,
-    above 0.05 `positive`, between `neutral` (5,252, 186 and 5,167 sentences; the paper takes its borders with the outer classes).
+    The label is the mean rating, or one of three classes: as in the paper, the rating is divided by 4, and is `negative` up to -0.05,
+    `positive` from 0.05, and `neutral` in between (5,252, 5,167 and 186 sentences; as in the paper, the bounds belong to the outer
+    classes).
 
-    The parts are ours, as the paper names none: a hash of the text decides, so that they are mixed (the file is in order), are always the
-    same, and a sentence that comes twice is in one part only. A tenth is for validation, a tenth for test.
+    The splits are attnkit's, since the paper has none: a hash of the text selects the split, so the splits are mixed (the file is sorted)
+    and reproducible, and repeated sentences are in one split only. A tenth is for validation, a tenth for test.
 
     Source: Hutto and Gilbert 2014, https://doi.org/10.1609/icwsm.v8i1.14550, from the sdist of the PyPI package `vaderSentiment` 0.5 (MIT).
 
     Args:
-        domain: What was rated: `movies`; or, from the same sdist, sentences of reviews at Amazon (`amazon`, 3,708) or of editorials of the
-            New York Times (`editorials`, 5,190), or `tweets` (4,200).
-        folder: Where the sdist lies.
+        domain: The rated texts: `movies`; or, from the same sdist, sentences from Amazon reviews (`amazon`, 3,708) or from editorials of
+            the New York Times (`editorials`, 5,190), or `tweets` (4,200).
+        folder: The folder of the sdist.
         labels: `class`, or `number`: the mean rating.
 
     Raises:
-        ConfigurationError: The sdist is not there (the message says how to get it) or is another one.
+        ConfigurationError: The sdist is missing (the message says how to get it) or is a different one.
     """
 
     def __init__(self, *, domain: Domain = "movies", folder: str = "data", labels: Labels = "class") -> None:

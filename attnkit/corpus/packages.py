@@ -1,4 +1,4 @@
-"""Files of packages that carry data."""
+"""Files of packages that contain data."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ from attnkit.registry import ConfigurationError
 
 
 def find_package_file(package: str, file: str, *, folder: str) -> Path:
-    """Return the path of a file of a package, looked for in `folder`, then where Debian installs it.
+    """Find a file of a package: in `folder`, then where Debian installs it.
 
     Args:
         package: The package, for the message.
         file: The path inside the package, such as `usr/share/datasets/fashion-mnist/train-labels-idx1-ubyte.gz`.
-        folder: Where packages were unpacked.
+        folder: The folder with unpacked packages.
 
     Raises:
-        ConfigurationError: It is in neither place; the message says how to get it.
+        ConfigurationError: It is in neither location; the message says how to get it.
 
     Example:
         >>> import tempfile
@@ -34,10 +34,10 @@ def find_package_file(package: str, file: str, *, folder: str) -> Path:
 
 
 def find_download(file: str, *, requirement: str, options: str = "", folder: str) -> Path:
-    """Return the path of a file of PyPI in `folder`.
+    """Find a file downloaded from PyPI in `folder`.
 
     Raises:
-        ConfigurationError: It is not there; the message says how to get it.
+        ConfigurationError: It is missing; the message says how to get it.
     """
     path = Path(folder) / file
     if not path.is_file():

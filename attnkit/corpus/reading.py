@@ -1,4 +1,4 @@
-"""Columns of text out of data files and hub data sets; what is wrong with a file is said with its line number."""
+"""Reading text columns from data files and hub data sets; errors name the line."""
 
 import json
 import math
@@ -17,7 +17,7 @@ HUB = "hub:"
 
 
 def check(location: str) -> None:
-    """Check that a location can be read, as far as that shows without reading it.
+    """Check that a location can be read, as far as can be seen without reading it.
 
     Raises:
         ConfigurationError: There is no such file, its suffix is unknown, or a hub location is not `hub:NAME[:CONFIG]:SPLIT`.
@@ -30,7 +30,7 @@ def check(location: str) -> None:
         beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
         raise ConfigurationError(
             f"there is no data file {location!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)} "
-            f"For a data set of the hub write 'hub:NAME:SPLIT'"
+            f"For a data set from the hub, write 'hub:NAME:SPLIT'"
         )
     if path.suffix not in _READERS:
         raise ConfigurationError(
@@ -41,20 +41,20 @@ def check(location: str) -> None:
 def read_columns(
     location: str, columns: Sequence[Column], *, numbers: Collection[Column] = (), bad_rows: BadRows | None = None
 ) -> list[tuple[str, ...]]:
-    """Read some columns of a data file, or of a hub data set.
+    """Read some columns of a data file or a hub data set.
 
     Args:
         location: A path, or a hub location.
         columns: Names, or positions from 0 in a file without a header line.
-        numbers: Those of the columns that may hold numbers too; they come as texts.
-        bad_rows: What is done with rows that cannot be used (default: they are errors).
+        numbers: The columns that may also hold numbers, which are returned as strings.
+        bad_rows: Handles unusable rows (default: they are errors).
 
     Raises:
         ConfigurationError: As `iterate_columns`; or there are no rows.
     """
     texts = list(iterate_columns(location, columns, numbers=numbers, bad_rows=bad_rows))
     if not texts and bad_rows:
-        raise ConfigurationError(f"{location} has no row that can be used. The first one that was skipped: {bad_rows.first}")
+        raise ConfigurationError(f"{location} has no usable row. The first skipped row: {bad_rows.first}")
     if not texts:
         raise ConfigurationError(f"{location} is empty: it has no examples")
     return texts
@@ -68,32 +68,32 @@ def iterate_columns(
     bad_rows: BadRows | None = None,
     streaming: bool = False,
 ) -> Iterator[tuple[str, ...]]:
-    """Read some columns of a data file, or of a hub data set, row by row.
+    """Read some columns of a data file or a hub data set, row by row.
 
-    - `.tsv`: cells between tabs, nothing quoted. With a header line that has the names in `columns`; without one the columns are
-      positions, and the names `source` and `target`, or `text` and `label`, stand for 0 and 1.
+    - `.tsv`: tab-separated cells without quoting. A header line has the names in `columns`; without one, columns are positions, and the
+      names `source` and `target`, or `text` and `label`, mean 0 and 1.
     - `.csv`: quoting as in RFC 4180, with cells of at most 16 Mi characters; a header line, or positions.
     - `.jsonl`: one object per line.
-    - `.parquet`: by pyarrow.
-    - `.txt`: one text per line, so it has one column, whatever its name; blank lines are texts too.
-    - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: by the `datasets` library; NAME may be a folder too.
+    - `.parquet`: read by pyarrow.
+    - `.txt`: one text per line, in a single column of any name; blank lines are texts too.
+    - `hub:NAME:SPLIT` or `hub:NAME:CONFIG:SPLIT`: read by the `datasets` library; NAME may also be a folder.
 
-    Text is UTF-8. Otherwise, blank lines are skipped, and rows of empty cells. A name such as `translation.de` reaches into nested
+    Text is UTF-8. Except in `.txt`, blank lines and rows of empty cells are skipped. A name such as `translation.de` reaches into nested
     objects.
 
-    A row is bad if it has more or fewer cells than the header (or, without one, than the first row), lacks a column, has null or something
-    other than text there, or is no JSON object, not CSV or not UTF-8.
+    A row is bad if it has more or fewer cells than the header (or, without one, than the first row), if a column is missing, null or not
+    text, or if it is not a JSON object, not CSV or not UTF-8.
 
     Args:
         location: A path, or a hub location.
         columns: Names, or positions from 0 in a file without a header line.
-        numbers: Those of the columns that may hold numbers too; they come as texts.
-        bad_rows: What is done with bad rows (default: they are errors).
-        streaming: Whether rows of the hub are read as they come, without a copy of the data set on disk.
+        numbers: The columns that may also hold numbers, which are returned as strings.
+        bad_rows: Handles bad rows (default: they are errors).
+        streaming: Whether to stream rows from the hub, without a copy of the data set on disk.
 
     Raises:
-        ConfigurationError: As `check`; or a row is bad, and that is an error; or the header has the name of a column twice; or a quote in
-            a CSV file is not closed, so that the rest of the file would be one cell; or a library is not installed.
+        ConfigurationError: As `check`; or a row is bad, and bad rows are errors; or the header repeats the name of a column; or a quote
+            in a CSV file is not closed, so that the rest of the file would be one cell; or a library is not installed.
     """
     check(location)
     bad = BadRows() if bad_rows is None else bad_rows
@@ -111,7 +111,7 @@ def iterate_columns(
 
 
 class _Unusable(ValueError):
-    """A cell cannot be used."""
+    """A cell is unusable."""
 
 
 def _text(row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
@@ -120,7 +120,7 @@ def _text(row: Mapping[Any, Any], column: Column, *, number: bool) -> str:
         if not isinstance(value, Mapping) or key not in value:
             raise _Unusable(no_column(column, row))
         value = value[key]
-    if number and isinstance(value, int | float) and not math.isnan(value):  # NaN is the null of tables of numbers
+    if number and isinstance(value, int | float) and not math.isnan(value):  # NaN means null in numeric tables
         return str(value)
     if not isinstance(value, str):
         raise _Unusable(f"column {column!r} must be text, but is {reprlib.repr(value)} ({type(value).__name__})")
@@ -175,7 +175,7 @@ def load_hub(location: str, *, streaming: bool = False) -> Any:
 
 
 def ask_hub(function: str, location: str, *arguments: Any, **options: Any) -> Any:
-    """Return what a function of the `datasets` library says of a location.
+    """Call a function of the `datasets` library about a location.
 
     Raises:
         ConfigurationError: The library is not installed, or fails.
@@ -186,7 +186,7 @@ def ask_hub(function: str, location: str, *arguments: Any, **options: Any) -> An
         raise ConfigurationError(f"{location} needs the library 'datasets': pip install 'attnkit[data]'") from error
     try:
         return getattr(library, function)(*arguments, **options)
-    except Exception as error:  # not found, no network, no such split, damaged: the library's errors have no base class in common
+    except Exception as error:  # not found, no network, no such split, damaged: the library's errors have no common base class
         raise ConfigurationError(f"{location}: cannot be loaded: {type(error).__name__}: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""SCAN: commands in a small language, and the actions that they stand for."""
+"""SCAN: commands in a small language, and the actions that they denote."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,7 +17,7 @@ _PRIMITIVES: Mapping[str, str] = {"addprim_jump": "jump", "addprim_turn_left": "
 
 @corpora.register("scan")
 class Scan(PairCorpus):
-    """All 20,910 commands of SCAN and their actions, made from its grammar: a test of generalisation by rules.
+    """All 20,910 commands of SCAN and their actions, generated from its grammar: a test of systematic generalisation.
 
     | split | training commands | test commands |
     |---|---|---|
@@ -26,15 +26,15 @@ class Scan(PairCorpus):
     | `addprim_jump` | 13,203 without `jump`, and `jump` alone 1,467 times (a tenth of all) | 7,706, the others with `jump` |
     | `addprim_turn_left` | 19,701 without `turn left`, and it alone 2,189 times | 1,208, the others with `turn left` |
 
-    All but `simple` are exactly the published splits. The published random split is a file; ours is a draw of the same sizes, always the
-    same. Validation commands come from the training part (never the repeated one), so they show nothing of what the test asks for.
+    All splits but `simple` are exactly the published ones. The published random split is a file; attnkit's is another fixed draw of the
+    same sizes. Validation commands come from the training split (never the repeated one), so they reveal nothing about the test.
 
     Paper: Lake and Baroni 2018, https://arxiv.org/abs/1711.00350
 
     Args:
-        split: Which commands are for training, and which for testing.
-        validation_commands: This many training commands, drawn at random, are set aside for validation; 0 for none.
-        seed: Of `validation_commands`; the splits do not depend on it.
+        split: The split into training and test commands.
+        validation_commands: Number of training commands to set aside for validation, drawn at random; 0 for none.
+        seed: Seed of the validation commands; the splits do not depend on it.
 
     Raises:
         ConfigurationError: `validation_commands` is out of range.
@@ -78,7 +78,7 @@ class Scan(PairCorpus):
 
     @cached_property
     def _set_aside(self) -> frozenset[str]:
-        """The commands of the training part that are for validation."""
+        """The training commands set aside for validation."""
         candidates = [command for command, _ in self._split[0] if command != _PRIMITIVES.get(self.split)]
         chosen = np.random.default_rng(self.seed).choice(len(candidates), size=self.validation_commands, replace=False)
         return frozenset(candidates[i] for i in chosen)

@@ -1,4 +1,4 @@
-"""Parts of the training rows set aside for validation and test."""
+"""Setting aside training rows for validation and test."""
 
 from collections.abc import Hashable, Sequence
 
@@ -8,20 +8,20 @@ from attnkit.registry import ConfigurationError
 
 
 def set_aside(keys: Sequence[Hashable], *, validation: float, test: float, seed: int, what: str) -> tuple[list[int], list[int], list[int]]:
-    """Choose which rows are for training, validation and test: all with the same key are in the same part.
+    """Assign rows to training, validation and test: rows with the same key are in the same split.
 
     Args:
-        keys: One for each row.
-        validation: The part of the distinct keys that is for validation, from 0 to 1.
-        test: The part that is for test; both together are below 1.
-        seed: Of the choice.
+        keys: The key of each row.
+        validation: The fraction of the distinct keys for validation, from 0 to 1.
+        test: The fraction for test; both together are below 1.
+        seed: Seed of the choice.
         what: The keys in words, for the message.
 
     Returns:
-        The indices of the three parts, in order.
+        The indices of the three splits, in order.
 
     Raises:
-        ConfigurationError: A part that was asked for would be empty.
+        ConfigurationError: A requested split would be empty.
 
     Example:
         >>> set_aside(["a", "b", "a", "c"], validation=0.4, test=0.0, seed=0, what="distinct words")
@@ -32,7 +32,7 @@ def set_aside(keys: Sequence[Hashable], *, validation: float, test: float, seed:
     total = sum(count for _, count in counts.values())
     for name, (fraction, count) in counts.items():
         if fraction > 0 and not 0 < count <= total < len(distinct):
-            raise ConfigurationError(f"{name}={fraction} of {len(distinct)} {what} is {count}: every part must have some")
+            raise ConfigurationError(f"{name}={fraction} of {len(distinct)} {what} is {count}: every split needs at least one")
     chosen = np.random.default_rng(seed).choice(len(distinct), size=total, replace=False)
     part_of = {distinct[i]: 1 if place < counts["validation_fraction"][1] else 2 for place, i in enumerate(chosen)}
     parts: tuple[list[int], list[int], list[int]] = ([], [], [])

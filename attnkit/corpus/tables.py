@@ -1,4 +1,4 @@
-"""Tables in text files, TSV and CSV: lines, their cells, and the column that each cell belongs to."""
+"""TSV and CSV tables: lines, cells and columns."""
 
 import codecs
 import csv
@@ -13,18 +13,18 @@ from typing import Any
 from attnkit.corpus.bad_rows import BadRows
 from attnkit.registry import ConfigurationError, nearest
 
-LONGEST_CELL = 16 * 2**20  # characters of a cell in CSV
-DEFAULT_COLUMNS = (("source", "target"), ("text", "label"))  # of a TSV file without a header line
+LONGEST_CELL = 16 * 2**20  # maximum characters of a CSV cell
+DEFAULT_COLUMNS = (("source", "target"), ("text", "label"))  # columns of a TSV file without a header line
 
 Column = str | int
-Row = tuple[str, Mapping[Any, Any]]  # where it is, for messages, and its cells by column
+Row = tuple[str, Mapping[Any, Any]]  # its location, for messages, and its cells by column
 
-_QUOTES = 'A quote that belongs to the text is written "", and the whole cell is put in quotes'
+_QUOTES = 'Write a quote inside a cell as "", and enclose the whole cell in quotes'
 _limit = Lock()
 
 
 def lines(path: str, bad: BadRows) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file with their numbers, without line ends and without a byte order mark; one that is not UTF-8 is bad."""
+    """Yield the lines of a text file with their numbers, without line ends and byte order mark; lines that are not UTF-8 are bad rows."""
     for number, line, fault in _decoded(path):
         if fault is None:
             yield number, line
@@ -36,7 +36,7 @@ def tsv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row
     """Yield the rows of a TSV file; see `reading.iterate_columns`."""
     unnamed = next((names for names in DEFAULT_COLUMNS if set(columns) <= set(names)), None)
     cells = ((number, line.split("\t")) for number, line in lines(path, bad))
-    return _table(path, columns, cells, bad, unnamed=unnamed, hint="no cell can contain a tab: write such a table as .csv or .jsonl")
+    return _table(path, columns, cells, bad, unnamed=unnamed, hint="a cell cannot contain a tab: write such a table as .csv or .jsonl")
 
 
 def csv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row]:
@@ -45,14 +45,14 @@ def csv_rows(path: str, columns: Sequence[Column], bad: BadRows) -> Iterator[Row
 
 
 def no_column(column: Column, found: Iterable[Column], hint: str = "") -> str:
-    """Return the message that a column is missing among those that were found."""
+    """Return the message about a missing column."""
     found = list(found)
     near = nearest(str(column), map(str, found))
     return f"no column {column!r}.{near} Columns found: {', '.join(map(reprlib.repr, found)) or 'none'}.{hint}"
 
 
 def _decoded(path: str) -> Iterator[tuple[int, str, str | None]]:
-    """Yield each line with its number, and what is wrong with its bytes."""
+    """Yield each line with its number, and the error in its encoding or None."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if number == 1:
@@ -68,8 +68,8 @@ def _decoded(path: str) -> Iterator[tuple[int, str, str | None]]:
 
 
 def _csv_cells(path: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each row, and the number of the line in which it begins."""
-    row: list[tuple[int, str, str | None]] = []  # the lines of the row that is being read
+    """Yield the cells of each row, and the number of its first line."""
+    row: list[tuple[int, str, str | None]] = []  # the lines of the current row
 
     def fed() -> Iterator[str]:
         for line in _decoded(path):
@@ -85,7 +85,7 @@ def _csv_cells(path: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
         except StopIteration:
             return
         except csv.Error as error:
-            if len(row) > 1 or "field limit" in str(error) or "end of data" in str(error):  # how much of it is one row, nobody knows
+            if len(row) > 1 or "field limit" in str(error) or "end of data" in str(error):  # the end of the row is unknown
                 raise ConfigurationError(_endless(path, error, row[0][0], [line for _, line, _ in row])) from error
             reason = "a carriage return outside of quotes" if "new-line character" in str(error) else str(error)
             bad.add(f"{path}:{row[0][0]}", f"not CSV ({reason})")
@@ -97,7 +97,7 @@ def _csv_cells(path: str, bad: BadRows) -> Iterator[tuple[int, list[str]]]:
 
 
 def _endless(path: str, error: csv.Error, first: int, lines: Sequence[str]) -> str:
-    """Return the message about a row from the line `first` on, of which nobody knows where it ends."""
+    """Return the message about a row that begins at line `first` and whose end is unknown."""
     last = first + len(lines) - 1
     with _cells_up_to(sys.maxsize):
         cells = next(csv.reader(f"{line}\n" for line in lines))
@@ -105,15 +105,15 @@ def _endless(path: str, error: csv.Error, first: int, lines: Sequence[str]) -> s
     if is_long and len(lines) == 1:
         return f"{path}:{first}: a cell of more than {LONGEST_CELL:,} characters, which is the limit"
     if not ends and not is_long:
-        return f"{path}:{first}: not CSV: a row from this line to line {last} ends in a cell with text after its closing quote. {_QUOTES}"
-    opened = last + 1 - cells[-1].count("\n")  # one line break for each line of the cell
+        return f"{path}:{first}: not CSV: the row from this line to line {last} has text after a closing quote. {_QUOTES}"
+    opened = last + 1 - cells[-1].count("\n")  # one line break per line of the cell
     where = "" if ends else f" within {LONGEST_CELL:,} characters, which is the limit"
     return f"{path}:{opened}: a quote opens in this line, and none closes it{where}. {_QUOTES}"
 
 
 @contextmanager
 def _cells_up_to(characters: int) -> Iterator[None]:
-    """Let the csv module read cells of this size. Its limit belongs to the whole process, so it is put back at once."""
+    """Let the csv module read cells of this size. Its limit is global to the process, so it is restored immediately."""
     with _limit:
         before = csv.field_size_limit(characters)
         try:
@@ -125,7 +125,7 @@ def _cells_up_to(characters: int) -> Iterator[None]:
 def _table(
     path: str, columns: Sequence[Column], rows: Iterator[tuple[int, list[str]]], bad: BadRows, *, unnamed: Sequence[str] | None, hint: str
 ) -> Iterator[Row]:
-    """Name the cells of each row: by the header line if there is one, else by `unnamed`, else by position. Blank rows are left out."""
+    """Name the cells of each row: by the header line if there is one, else by `unnamed`, else by position. Blank rows are skipped."""
     rows = ((number, cells) for number, cells in rows if any(map(str.strip, cells)))
     first = next(rows, None)
     if first is None:

@@ -9,5 +9,5 @@ from attnkit.registry import datasets
 __all__ = ["Examples", "Framing", "Seq2SeqBatch", "Sequences", "TokenBatchSampler"]
 
 
-def __getattr__(name: str) -> Any:  # TextPairs and the other data modules are imported when they are asked for
+def __getattr__(name: str) -> Any:  # TextPairs and the other data modules are imported lazily
     return datasets.by_class_name(name)

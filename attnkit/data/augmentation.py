@@ -1,4 +1,4 @@
-"""Random changes of training images: shifts, mirror images, and transforms of torchvision."""
+"""Random changes of training images: shifts, horizontal flips, and torchvision's transforms."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -12,14 +12,14 @@ from attnkit.registry import ConfigurationError, nearest
 
 
 class Augmentation:
-    """Changes images at random. What happens to an image is a pure function of seed, epoch and its index, on any process.
+    """Changes images at random. The change of an image is a pure function of the seed, the epoch and its index, on any process.
 
     Args:
-        shift: Move by up to so many pixels in each direction; what comes in is black (a random crop of the padded image).
-        flip: Mirror every other image, left to right.
-        transforms: Transforms of `torchvision.transforms.v2` that come after these, in this order: names, or mappings with name and
+        shift: Maximum shift in pixels in each direction; uncovered pixels are black (a random crop of the padded image).
+        flip: Whether to flip each image horizontally with probability 0.5.
+        transforms: Transforms of `torchvision.transforms.v2` to apply after these, in this order: names, or mappings with a name and
             arguments.
-        seed: At least 0.
+        seed: Seed of the changes, at least 0.
 
     Raises:
         ConfigurationError: `shift` is negative, torchvision is not installed, or it has no such transform.
@@ -40,11 +40,11 @@ class Augmentation:
         self._drawn: tuple[tuple[int, int], Tensor, Tensor] | None = None  # for the latest epoch
 
     def __call__(self, images: Tensor, indices: Tensor, *, epoch: int) -> Tensor:
-        """Return the changed `images[indices]`, [B, C, H, W], of all `images` [N, C, H, W] uint8."""
+        """Return the augmented `images[indices]`, [B, C, H, W], of all `images` [N, C, H, W] uint8."""
         height, width = images.shape[2:]
         moves, flips = self._draw(len(images), epoch)
         down, right = moves[indices].unbind(1)  # [B]
-        rows = torch.arange(height) - down[:, None]  # [B, H], where each row comes from
+        rows = torch.arange(height) - down[:, None]  # [B, H], the source of each row
         columns = torch.arange(width) - right[:, None]  # [B, W]
         columns = torch.where(flips[indices][:, None], width - 1 - columns, columns)
         inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None]  # [B, H, W]
@@ -56,7 +56,7 @@ class Augmentation:
         return torch.stack([self._transformed(image, i, epoch) for image, i in zip(changed, indices.tolist(), strict=True)])
 
     def _draw(self, count: int, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return the moves [N, 2] and the flips [N] of an epoch."""
+        """Return the shifts [N, 2] and the flips [N] of an epoch."""
         if self._drawn is None or self._drawn[0] != (count, epoch):
             rng = np.random.default_rng([self.seed, epoch])
             moves = torch.from_numpy(rng.integers(-self.shift, self.shift, size=(count, 2), endpoint=True))
@@ -77,7 +77,7 @@ def _transform(spec: str | Mapping[str, Any]) -> Any:
         library = import_module("torchvision.transforms.v2")
     except ImportError as error:
         raise ConfigurationError(
-            f"augmentation {name!r} needs the library torchvision: pip install torchvision. Without it there are shift and flip"
+            f"augmentation {name!r} needs the library torchvision: pip install torchvision. shift and flip work without it"
         ) from error
     names = [n for n in dir(library) if n[0].isupper()]
     if name not in names:

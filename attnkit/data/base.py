@@ -1,4 +1,4 @@
-"""What every framing does: a corpus of its kind, and the inputs to predict for."""
+"""The base of framings: their corpus, and the inputs for prediction."""
 
 from abc import ABC
 from collections.abc import Sequence
@@ -20,19 +20,19 @@ PARTS: dict[str, tuple[Part, ...]] = {"fit": ("train", "validation"), "validate"
 
 
 class Framing(LightningDataModule, ABC):
-    """Makes training examples of the rows of a corpus.
+    """Turns the rows of a corpus into training examples.
 
     Args:
         corpus: Spec of a corpus of the kind that this framing takes.
-        predict: Where the inputs to predict for are.
-        seed: At least 0; the corpus gets it too.
-        num_workers: Processes that prepare batches (0: the main process does).
-        labels: What the labels of the corpus are to be, if it has several kinds.
+        predict: The location of the inputs for prediction.
+        seed: Seed, at least 0; also passed to the corpus.
+        num_workers: Processes that load batches (0: the main process).
+        labels: The kind of labels, if the corpus has several.
 
     Attributes:
-        takes: The kind of its corpora.
+        takes: The kind of corpus.
         corpus: The corpus.
-        summaries: What has been said of each split, and its bad rows.
+        summaries: The reported summary of each split, with its bad rows.
 
     Raises:
         ConfigurationError: A number is out of range, or the corpus is of another kind; the message names those that fit.
@@ -51,7 +51,7 @@ class Framing(LightningDataModule, ABC):
 
     @override
     def setup(self, stage: str) -> None:
-        """Check that files are there: before the first step, not after the first epoch."""
+        """Check that the files exist: before the first step, not after the first epoch."""
         for part in PARTS.get(stage, ()):
             if self.corpus.has(part):
                 self.corpus.check(part)
@@ -59,31 +59,31 @@ class Framing(LightningDataModule, ABC):
             self.check_prediction()
 
     def check_prediction(self) -> None:
-        """Raise a `ConfigurationError` if there is nothing to predict for."""
+        """Raise a `ConfigurationError` if there are no inputs for prediction."""
         check(self._prediction_file())
 
     def prediction_inputs(self, name: str) -> Sequence[str]:
-        """Return the inputs to predict for, which the corpus calls `name`."""
+        """Return the inputs for prediction, in the corpus's column `name`."""
         columns = self.corpus.columns_for(name)
         return [text for (text,) in read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])]
 
     def token_batches(self, examples: BatchedExamples, *, order: Order) -> DataLoader[Any]:
-        """Return the loader of the batches of at most `batch_tokens` positions."""
+        """Return a loader of batches of at most `batch_tokens` positions."""
         share = process_share(self.trainer)
         return self.loader(examples, TokenBatchSampler(examples, batch_tokens=self.batch_tokens, order=order, seed=self.seed, **share))
 
     def loader(self, examples: Any, sampler: BatchSampler) -> DataLoader[Any]:
-        """Return the loader of the batches of `examples` that `sampler` chooses."""
+        """Return a loader of the batches of `examples` that `sampler` yields."""
         return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.num_workers)
 
     def _prediction_file(self) -> str:
         if self.predict is None:
-            raise ConfigurationError("there is nothing to predict for: set data.predict to a .txt file with one input per line")
+            raise ConfigurationError("there are no inputs for prediction: set data.predict to a .txt file with one input per line")
         return self.predict
 
 
 def require_at_least(least: int, **numbers: int) -> None:
-    """Raise if one of the numbers is below `least`.
+    """Raise if a number is below `least`.
 
     Raises:
         ConfigurationError: One is.
@@ -107,13 +107,13 @@ def build_corpus(spec: Spec, kind: type[Corpus], **given: Any) -> Any:
     """Build a corpus of a kind.
 
     Args:
-        spec: What to build.
-        kind: What it must be.
-        **given: What the framing passes to it.
+        spec: The spec of the corpus.
+        kind: The kind that it must have.
+        **given: The arguments that the framing passes.
 
     Raises:
-        ConfigurationError: It is of another kind (the message names the corpora that fit, and the framings that take this one), or its
-            spec is wrong.
+        ConfigurationError: It is of another kind (the message names suitable corpora, and the framings that take this one), or its spec
+            is wrong.
     """
     name, _ = corpora.split(spec)
     found: type[Corpus] = corpora.get(name)
@@ -128,6 +128,6 @@ def build_corpus(spec: Spec, kind: type[Corpus], **given: Any) -> Any:
 
 
 def _is_subclass(registry: Registry, name: str, base: type) -> bool:
-    with suppress(ConfigurationError):  # of a broken plugin
+    with suppress(ConfigurationError):  # a broken plugin
         return issubclass(registry.get(name), base)
     return False

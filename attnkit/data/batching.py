@@ -1,4 +1,4 @@
-"""Batches of about equal cost: examples of about equal length, as many as a budget of positions allows."""
+"""Batches of about equal cost: examples of similar length, up to a budget of positions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from attnkit.registry import ConfigurationError
 from attnkit.tokenizer.base import Tokenizer
 
 Order = Literal["shuffled", "fixed", "given"]
-"""Of the batches of an epoch: for training, for evaluation, and for prediction."""
+"""The order of the batches of an epoch: for training, for evaluation, and for prediction."""
 
-_BANDS = (1, 2, 3, 4, 6, 8)  # widths of the bands of source lengths that are tried; one is best where every length has many examples
+_BANDS = (1, 2, 3, 4, 6, 8)  # candidate widths of the bands of source lengths; 1 is best if every length has many examples
 
 
 class Seq2SeqBatch(TypedDict, total=False):
-    """What a model is trained on (`src`, `tgt`) and evaluated on (all of it; there is no `tgt` in prediction)."""
+    """A batch for training (`src`, `tgt`) or evaluation (all fields; without `tgt` in prediction)."""
 
     example: Tensor  # [B] int64: the index of each example; -1 for a filler, see `attnkit.data.loading.Share`
     src: Tensor  # [B, S] int64: tokens, eos, padding
@@ -34,7 +34,7 @@ class Sequences:
     """Many sequences of ids in one flat tensor, so that a batch is a single gather.
 
     Args:
-        sequences: Ids, at least one in each.
+        sequences: Ids, at least one per sequence.
 
     Example:
         >>> Sequences([[5, 2], [6, 7, 8, 2], [2]]).padded([0, 1])
@@ -63,11 +63,11 @@ class Sequences:
 
 
 class BatchedExamples(Dataset[Any], ABC):
-    """Encoded examples of which `TokenBatchSampler` makes batches; an item is one process's part of a batch, and its index a `Share`.
+    """Encoded examples, batched by `TokenBatchSampler`; an item is one process's part of a batch, and its index is a `Share`.
 
     Attributes:
-        lengths: How many source and how many target positions each example has.
-        unit: What these positions are called in messages, as a format of both numbers.
+        lengths: The number of source and of target positions of each example.
+        unit: How messages call these positions, as a format string for both numbers.
     """
 
     lengths: tuple[Integers, Integers]
@@ -75,14 +75,14 @@ class BatchedExamples(Dataset[Any], ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many examples there are."""
+        """Return the number of examples."""
 
     @abstractmethod
     def text(self, index: int) -> str | None:
-        """Return the text of an example, if it is known."""
+        """Return the text of an example, if available."""
 
     def longest(self, share: Share) -> tuple[int, int]:
-        """Return the most source and target positions of an example in the whole batch."""
+        """Return the maximum numbers of source and target positions of an example in the whole batch."""
         src, tgt = (int(lengths[share.batch].max()) for lengths in self.lengths)
         return src, tgt
 
@@ -124,30 +124,30 @@ class Examples(BatchedExamples):
 
 
 def without_targets(tgt: Tensor) -> Tensor:
-    """Return targets [B, T] of which nothing but bos is left, so that nothing is scored."""
+    """Return targets [B, T] with everything except bos replaced by padding, so that nothing is scored."""
     return torch.cat([tgt[:, :1], torch.full_like(tgt[:, 1:], Tokenizer.pad_id)], 1)
 
 
 class TokenBatchSampler(BatchSampler):
-    """Yields the examples of one batch after another: each example once per epoch, over all processes.
+    """Yields batches of examples: each example once per epoch over all processes.
 
-    Examples are sorted by bands of source lengths, then by target length (rising and falling in turn, so that neighbours stay alike from
-    band to band), and cut into batches of at most `batch_tokens` positions, padding included: (longest source + longest target) x
-    examples. The width of the bands is the one with the least padding. Every epoch has the same number of batches, and all processes share
-    each of them. The batches and their order are a pure function of seed and epoch; global random states play no part.
+    Examples are sorted by bands of source lengths, then by target length (alternately ascending and descending, so that neighbours are
+    similar across bands), and cut into batches of at most `batch_tokens` positions, padding included: (longest source + longest target) x
+    examples. The width of the bands is chosen to minimise padding. Every epoch has the same number of batches, and all processes share
+    each of them. The batches and their order are a pure function of seed and epoch, independent of global random states.
 
     Use it as `DataLoader(examples, sampler=..., batch_size=None)`.
 
     Args:
-        examples: What to sample from.
-        batch_tokens: The budget of source and target positions in a batch, over all processes. In prediction, targets count as long as
-            the sources; a text with a label has none.
-        order: `shuffled`, for training: each epoch puts examples of equal lengths into a new order, moves the cuts and shuffles the
-            batches. `fixed`, for evaluation: batches come in a mixed order that is always the same, so that the first few of them
-            are a fair sample. `given`, for prediction: nothing is sorted.
-        seed: Of the order, at least 0.
-        num_replicas: How many processes share each batch (default: as `torch.distributed` says, if it is initialised, else 1).
-        rank: Which of them this one is (default: likewise, else 0).
+        examples: The examples to sample from.
+        batch_tokens: Maximum number of source and target positions in a batch over all processes. In prediction, targets count as long
+            as the sources; a labelled text has no target.
+        order: `shuffled`, for training: each epoch shuffles examples of equal lengths, moves the cuts and shuffles the batches. `fixed`,
+            for evaluation: batches come in one random order that is always the same, so that the first few of them are a representative
+            sample. `given`, for prediction: nothing is sorted.
+        seed: Seed of the order, at least 0.
+        num_replicas: Number of processes that share each batch (default: that of `torch.distributed` if it is initialised, else 1).
+        rank: Rank of this process among them (default: likewise, else 0).
 
     Raises:
         ConfigurationError: An example exceeds the budget.
@@ -178,7 +178,7 @@ class TokenBatchSampler(BatchSampler):
         self._band = min(_BANDS, key=lambda band: self._padded_size(self._arrange(rng, band)))
         ends = self._cut(self._arrange(rng, self._band))
         self._first = ends[0]
-        # A cut moved forward needs one batch more; where batches are few, that would cost more than it is worth.
+        # Moving the first cut forward needs one more batch, which is not worth it if there are few batches.
         self._moves_cuts = self.shuffle and len(ends) >= 50 and 2 * len(ends) <= len(examples)
         self._num_batches = len(ends) + self._moves_cuts
 
@@ -191,7 +191,7 @@ class TokenBatchSampler(BatchSampler):
         rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
         indices = self._arrange(rng, self._band)
         ends = self._cut(indices, first=int(rng.integers(1, self._first, endpoint=True)) if self._moves_cuts else None)
-        while len(ends) < self._num_batches:  # moved cuts did not need the further batch: halve the largest
+        while len(ends) < self._num_batches:  # the extra batch was not needed: split the largest one
             sizes = np.diff(ends, prepend=0)
             largest = int(sizes.argmax())
             ends.insert(largest, ends[largest] - int(sizes[largest]) // 2)
@@ -199,14 +199,14 @@ class TokenBatchSampler(BatchSampler):
         return batches if self.order == "given" else [batches[i] for i in rng.permutation(len(batches))]
 
     def _arrange(self, rng: np.random.Generator, band: int) -> Integers:
-        """Return the indices in sorted order, those of equal lengths at random: the lengths in this order are always the same."""
+        """Return the indices sorted by length, in random order among equal lengths, so the sequence of lengths is always the same."""
         if self.order == "given":
             return np.arange(len(self._src))
         bands = self._src // band
         return np.lexsort((rng.permutation(len(bands)), self._src, np.where(bands % 2, -self._tgt, self._tgt), bands))
 
     def _cut(self, indices: Integers, first: int | None = None) -> list[int]:
-        """Return where batches end in `indices`: each is as large as the budget allows, but the first has `first` examples."""
+        """Return the ends of the batches in `indices`: each as large as the budget allows, except the first one, of `first` examples."""
         ends: list[int] = []
         start = longest_src = longest_tgt = 0
         for i, (src, tgt) in enumerate(zip(self._src[indices].tolist(), self._tgt[indices].tolist(), strict=True)):
@@ -217,7 +217,7 @@ class TokenBatchSampler(BatchSampler):
         return [*ends, len(indices)]
 
     def _padded_size(self, indices: Integers) -> int:
-        """Return how many positions all batches have together."""
+        """Return the total number of positions of all batches."""
         ends = self._cut(indices)
         starts = [0, *ends[:-1]]
         longest = np.maximum.reduceat(self._src[indices], starts) + np.maximum.reduceat(self._tgt[indices], starts)

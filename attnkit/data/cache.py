@@ -1,4 +1,4 @@
-"""What is computed from texts once and then kept on disk, under a name that is a hash of all that it depends on.
+"""An on-disk cache for results computed from texts, named by a hash of everything that they depend on.
 
 The folder is `${ATTNKIT_CACHE:-~/.cache/attnkit}`. It may be deleted at any time.
 """
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def fingerprint(texts: Iterable[str]) -> str:
-    """Return a hash of texts: of what each one is, of where it ends, and of their order.
+    """Return a hash of texts: of their content, their boundaries and their order.
 
     Example:
         >>> fingerprint(["ab", "c"]) == fingerprint(iter(["ab", "c"]))
@@ -33,22 +33,22 @@ def fingerprint(texts: Iterable[str]) -> str:
     """
     digest = hashlib.sha256()
     for text in texts:
-        data = text.encode(errors="surrogatepass")  # tokenizers refuse such a text, and say where
+        data = text.encode(errors="surrogatepass")  # tokenizers reject such texts with a clear error
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
 
 
 def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: Callable[[Path], T]) -> T:
-    """Return what `read` finds in the cache, after `write` has put it there if need be.
+    """Return a cached result, computing it first if necessary.
 
-    An entry is a folder that gets its name when it is complete, so a half-written one is never read, and processes that write the same
-    one at the same time do not meet. An entry that `read` refuses is made anew, with a warning.
+    An entry is a folder that gets its name when it is complete, so incomplete entries are never read and processes that write the same
+    entry at the same time do not conflict. An entry that `read` rejects is rebuilt, with a warning.
 
     Args:
-        kind: What sort of thing it is: a folder in the cache.
-        depends_on: Plain data that says all on which the result depends. The versions of attnkit and `tokenizers` are added.
-        write: Puts the files of a new entry into an empty folder.
+        kind: The kind of result: a folder in the cache.
+        depends_on: Plain data on which the result depends. The versions of attnkit and `tokenizers` are added.
+        write: Writes the files of a new entry to an empty folder.
         read: Returns the result from the folder of an entry; raises ValueError or OSError if it is damaged.
 
     Raises:
@@ -62,14 +62,14 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
                 raise ValueError("it is a symbolic link")
             return read(folder)
         except (ValueError, OSError) as error:
-            warnings.warn(f"the cache entry {folder} is damaged ({error}); it is made anew", stacklevel=2)
+            warnings.warn(f"the cache entry {folder} is damaged ({error}) and will be rebuilt", stacklevel=2)
             _remove(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name[:8]}.", dir=folder.parent))
     except OSError as error:
         raise ConfigurationError(
-            f"cannot write to the cache folder {folder.parent} ({error.strerror}): set ATTNKIT_CACHE to a folder that can be written to"
+            f"cannot write to the cache folder {folder.parent} ({error.strerror}): set ATTNKIT_CACHE to a writable folder"
         ) from error
     try:
         write(draft)
@@ -84,7 +84,7 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
 
 
 def _remove(entry: Path) -> None:
-    """Remove an entry; of a link, the link and not what it points to."""
+    """Remove an entry; for a link, the link itself and not its target."""
     if entry.is_dir() and not entry.is_symlink():
         shutil.rmtree(entry)
     else:
@@ -92,12 +92,12 @@ def _remove(entry: Path) -> None:
 
 
 def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:
-    """Return the tokenizer trained on `texts`, from the cache if it was trained with the same settings on the same texts before.
+    """Return the tokenizer trained on `texts`, from the cache if it was trained on the same texts with the same settings before.
 
-    Tokenizers that only count symbols are not cached: their training costs no more than the hash of the texts.
+    Tokenizers that only count symbols are not cached: training them costs no more than hashing the texts.
 
     Args:
-        tokenizer: One that is trained already is returned as it is.
+        tokenizer: The tokenizer; a trained one is returned unchanged.
         texts: Returns the texts; called for the hash, and once more if the tokenizer must be trained.
 
     Example:
@@ -115,12 +115,12 @@ def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokeniz
 
     def read(folder: Path) -> Tokenizer:
         spec = parse_json(read_text(folder / "spec.json", limit=LARGEST_JSON))
-        asked = {key: value for key, value in tokenizer.spec.items() if value is not None}  # what is None is learned
+        asked = {key: value for key, value in tokenizer.spec.items() if value is not None}  # None values are learned
         if not isinstance(spec, dict) or any(spec.get(key) != value for key, value in asked.items()):
-            raise ValueError("it holds another tokenizer")
+            raise ValueError("it contains another tokenizer")
         found: Tokenizer = tokenizers.build(spec)
         if not found.trained:
-            raise ValueError("it holds no trained tokenizer")
+            raise ValueError("it contains no trained tokenizer")
         return found
 
     return cached("tokenizers", [tokenizer.spec, fingerprint(texts())], write=write, read=read)

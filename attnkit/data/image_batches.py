@@ -1,4 +1,4 @@
-"""Batches of images: normalised, augmented, and in which order."""
+"""Batches of images: normalisation, augmentation and order."""
 
 from collections.abc import Sequence
 from typing import Any, TypedDict
@@ -27,15 +27,15 @@ class ImageBatch(TypedDict, total=False):
 
 
 class ImageExamples(Dataset[ImageBatch]):
-    """Images in memory as bytes; an item is one process's part of a batch, and its index a `Share`.
+    """Images held in memory as bytes; an item is one process's part of a batch, and its index is a `Share`.
 
     Args:
         pixels: [N, C, H, W] uint8.
         labels: [N] int64; `None` in prediction.
         names: The name of each image; `None` in training.
-        mean: Of each channel, from 0 to 1.
+        mean: Mean of each channel, from 0 to 1.
         std: Standard deviation of each channel.
-        augmentation: What changes the images; `None` in evaluation.
+        augmentation: Random changes of the images; `None` in evaluation.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class ImageExamples(Dataset[ImageBatch]):
 
 
 class ImageBatchSampler(BatchSampler):
-    """Yields the examples of one batch after another: each example once per epoch, over all processes.
+    """Yields batches of examples: each example once per epoch over all processes.
 
     The sizes of batches differ by at most one, and all processes share each of them. The order is a pure function of seed and epoch.
 
     Args:
-        examples: What to sample from.
-        batch_size: Images in a batch over all processes, at most.
-        order: `shuffled` anew in each epoch, for training; `fixed`, mixed in one way that is always the same, so that the first few
-            batches are a fair sample; `given`, as they are.
-        seed: Of the order, at least 0.
-        num_replicas: How many processes share each batch (default: as `torch.distributed` says, if it is initialised, else 1).
-        rank: Which of them this one is (default: likewise, else 0).
+        examples: The examples to sample from.
+        batch_size: Maximum number of images in a batch over all processes.
+        order: `shuffled` in each epoch, for training; `fixed`, one random order that is always the same, so that the first few batches
+            are a representative sample; `given`, unchanged.
+        seed: Seed of the order, at least 0.
+        num_replicas: Number of processes that share each batch (default: that of `torch.distributed` if it is initialised, else 1).
+        rank: Rank of this process among them (default: likewise, else 0).
 
     Example:
         >>> [share.rows.tolist() for share in ImageBatchSampler(range(5), batch_size=2, order="given")]

@@ -13,7 +13,7 @@ from attnkit.data.loading import Share
 
 
 class LabelledBatch(TypedDict, total=False):
-    """A batch of texts, with labels if all texts of the part have one, and with the texts themselves except in training.
+    """A batch of texts, with labels if all texts of the split have one, and with the texts themselves except in training.
 
     A filler (`attnkit.data.loading.Share`) has tokens, but no label and no text.
     """
@@ -29,7 +29,7 @@ class LabelledExamples(BatchedExamples):
 
     Args:
         tokens: The texts.
-        labels: The label of each: int64 classes, or float32 numbers [N]; `None`: there are none.
+        labels: The labels [N]: int64 classes or float32 numbers; `None` without labels.
         texts: The text of each example; `None` in training, where batches are tensors only.
 
     Example:

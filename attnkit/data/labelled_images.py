@@ -1,4 +1,4 @@
-"""Images with labels, as normalised batches."""
+"""Labelled images, as normalised batches."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,29 +23,29 @@ from attnkit.registry import ConfigurationError, CorpusSpec, datasets, nearest
 class LabelledImages(Framing):
     """Images with classes, for the task `classification`.
 
-    Images are held in memory as bytes. Each channel is normalised by mean and standard deviation of the training images; both are in
-    every checkpoint.
+    Images are held in memory as bytes. Each channel is normalised by the mean and standard deviation of the training images; both are
+    saved in every checkpoint.
 
     Args:
-        corpus: The images: a corpus such as `fashion_mnist`, or the path of a `.npz` file or (with a `/` in it) of a folder of yours, or
+        corpus: The images: a corpus such as `fashion_mnist`, the path of your own `.npz` file or folder (with a `/` in it), or
             `hub:NAME`.
-        predict: Where the images to predict for are: a `.npz` or `.npy` file, a folder of image files, an image file, or a hub data set
+        predict: The images for prediction: a `.npz` or `.npy` file, a folder of image files, an image file, or a hub data set
             (default: the test images).
-        image_shape: Channels (1 is grey, 3 colour), height and width that image files are brought to (default: as the first training
-            image, and all others must be). Arrays are never resized.
+        image_shape: Channels (1: greyscale, 3: colour), height and width to which image files are converted (default: those of the first
+            training image, which all others must then have). Arrays are never resized.
         classes: The names of the classes, in the order of their ids (default: those of the corpus, or of the training images, sorted).
-        mean: Of each channel, from 0 to 1 (default: of the training images).
+        mean: Mean of each channel, from 0 to 1 (default: that of the training images).
         std: Standard deviation of each channel, likewise.
-        shift: Training images are moved at random, by up to this many pixels in each direction.
-        flip: Whether every other training image is mirrored, left to right.
+        shift: Maximum random shift of training images, in pixels in each direction.
+        flip: Whether to flip training images horizontally with probability 0.5.
         augmentation: Further random changes of training images: names of transforms of `torchvision.transforms.v2`, or mappings with a
             name and arguments.
-        batch_size: Images in a batch over all processes.
-        seed: Of the order, the augmentation and of what the corpus draws; global random states play no part.
-        num_workers: Processes that prepare batches (0: the main process does).
+        batch_size: Maximum number of images in a batch over all processes.
+        seed: Seed of the order, the augmentation and the corpus; global random states have no effect.
+        num_workers: Processes that load batches (0: the main process).
 
     Attributes:
-        tokenizer_spec: None: these are no texts.
+        tokenizer_spec: None: the data are not texts.
 
     Raises:
         ConfigurationError: The corpus has no images or cannot be read, a number is out of range, or a class is listed twice.
@@ -86,7 +86,7 @@ class LabelledImages(Framing):
         if image_shape is not None and (len(image_shape) != 3 or image_shape[0] not in (1, 3) or min(image_shape) < 1):
             raise ConfigurationError(f"image_shape must be [channels, height, width] with 1 or 3 channels, but is {image_shape}")
         if (mean is None) != (std is None):
-            raise ConfigurationError("mean and std belong together: give both, or none to measure them on the training images")
+            raise ConfigurationError("mean and std belong together: give both, or neither to compute them from the training images")
         if std is not None and min(std) <= 0:
             raise ConfigurationError(f"std must be positive, but is {std}")
         self.given_shape, self._classes = image_shape, classes
@@ -96,7 +96,7 @@ class LabelledImages(Framing):
 
     @override
     def check_prediction(self) -> None:
-        """Do nothing: without images of their own, the test images are predicted for."""
+        """Do nothing: without `predict`, the test images are used."""
 
     @cached_property
     def image_shape(self) -> list[int]:
@@ -114,12 +114,12 @@ class LabelledImages(Framing):
 
     @cached_property
     def normalisation(self) -> tuple[list[float], list[float]]:
-        """Mean and standard deviation of each channel of the training images, whose values go from 0 to 1."""
+        """Mean and standard deviation of each channel of the training images, scaled to [0, 1]."""
         if self._given is not None:
             return self._given
         mean, std = [], []
         for channel in self._training.pixels.unbind(1):
-            counts = torch.bincount(channel.reshape(-1), minlength=256).double()  # exact, and no float copy of the data
+            counts = torch.bincount(channel.reshape(-1), minlength=256).double()  # exact, without a float copy of the data
             share, values = counts / counts.sum(), torch.arange(256, dtype=torch.float64) / 255
             mean.append(float((share * values).sum()))
             std.append(float((share * (values - mean[-1]).square()).sum().sqrt()) or 1.0)  # a constant channel becomes zero
@@ -186,7 +186,7 @@ class LabelledImages(Framing):
         for label, name in zip(images.labels, images.names, strict=True):
             if label not in ids:
                 raise ConfigurationError(
-                    f"the {part} image {name} has the class {label!r}, which is none of the training's.{nearest(str(label), self.classes)} "
-                    f"Classes: {', '.join(self.classes)}"
+                    f"the {part} image {name} has the class {label!r}, which is not among the training classes."
+                    f"{nearest(str(label), self.classes)} Classes: {', '.join(self.classes)}"
                 )
         return torch.tensor([ids[label] for label in images.labels])

@@ -1,4 +1,4 @@
-"""Texts with labels, as batches of token ids."""
+"""Labelled texts, as batches of token ids."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,29 +24,29 @@ _ENDS = re.compile(r"(?<=[.!?])\s+")
 
 @datasets.register("labelled_text")
 class LabelledText(Framing):
-    """Texts with a class or a number each, for the tasks `classification` and `regression`; for `masked_lm`, labels play no part.
+    """Texts, each with a class or a number, for the tasks `classification` and `regression`; `masked_lm` ignores the labels.
 
     Args:
-        corpus: The texts: a corpus such as `movie_snippets`, or the path of a file of yours, or `hub:NAME`.
-        unlabelled: Corpora of text to train on besides, without labels, for the task `masked_lm`, sentence by sentence. A sentence that
-            is a text of the validation or test part is left out. Tokenizers are not trained on them.
-        passage_words: Sentences of `unlabelled` that follow each other are joined to passages of up to this many words (default: each
-            sentence is an example).
-        predict: A file with texts to predict labels for: `.txt` with one per line, or a table with the column of the texts. Their order
-            is kept.
+        corpus: The texts: a corpus such as `movie_snippets`, the path of your own file, or `hub:NAME`.
+        unlabelled: Additional corpora of unlabelled text to train on, for the task `masked_lm`, sentence by sentence. Sentences that
+            occur as texts in the validation or test split are omitted. Tokenizers are not trained on them.
+        passage_words: Join consecutive sentences of `unlabelled` into passages of up to this many words (default: each sentence is an
+            example).
+        predict: A file with texts whose labels to predict: `.txt` with one per line, or a table with the column of the texts. Their order
+            is preserved.
         labels: `class`: the label names a class; `number`: it is a number, for the task `regression`.
         classes: The names of the classes, in the order of their ids (default: those of the training texts, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
-        batch_tokens: The budget of positions in a batch over all processes, padding included.
-        max_length: Texts with more tokens than this, bos and eos included, are truncated in every part; the number is logged.
-        seed: Of the order of the data and of what the corpus draws; global random states play no part.
-        num_workers: Processes that prepare batches (0: the main process does).
+        batch_tokens: Maximum number of positions in a batch over all processes, padding included.
+        max_length: Texts with more tokens than this, bos and eos included, are truncated in every split; their number is logged.
+        seed: Seed of the order of the data and of the corpus; global random states have no effect.
+        num_workers: Processes that load batches (0: the main process).
 
     Attributes:
-        image_shape: None: these are no images.
+        image_shape: None: the data are not images.
 
     Raises:
-        ConfigurationError: A corpus has no texts with labels or cannot be read, a number is out of range, or a label is no class, or no
+        ConfigurationError: A corpus has no labelled texts or cannot be read, a number is out of range, or a label is not a class or not a
             number.
 
     Example:
@@ -103,7 +103,7 @@ class LabelledText(Framing):
 
     @property
     def tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data that rebuilds the trained tokenizer."""
+        """Plain data from which the trained tokenizer is rebuilt."""
         return self.tokenizer.spec
 
     @cached_property
@@ -114,7 +114,7 @@ class LabelledText(Framing):
         return self._classes if self._classes is not None else sorted({label for _, label in self._training})
 
     def unlabelled_texts(self) -> Iterator[str]:
-        """Yield sentences of the unlabelled corpora, or passages of them, but for those that are held out of the labelled corpus."""
+        """Yield sentences or passages of the unlabelled corpora, except texts in the validation and test splits of the labelled corpus."""
         parts: tuple[Part, ...] = ("validation", "test") if self.unlabelled else ()
         held_out = {text for part in parts if self.corpus.has(part) for text, _ in self.corpus.labelled(part)}
         for corpus in self.unlabelled:
@@ -175,19 +175,19 @@ class LabelledText(Framing):
                 return torch.tensor([float(label) for label in labels])
             except ValueError as error:
                 raise ConfigurationError(
-                    f"a label of the {part} texts is no number: {error}; for classes set data.labels to class"
+                    f"a label of the {part} texts is not a number: {error}; for classes set data.labels to class"
                 ) from error
         ids = {name: i for i, name in enumerate(self.classes)}
         if unknown := [label for label in labels if label not in ids]:
             raise ConfigurationError(
-                f"the {part} texts have the label {unknown[0]!r}, which is no class.{nearest(unknown[0], ids)} "
+                f"the {part} texts have the label {unknown[0]!r}, which is not a class.{nearest(unknown[0], ids)} "
                 f"Classes: {', '.join(self.classes)}."
             )
         return torch.tensor([ids[label] for label in labels])
 
 
 def sentences(text: str) -> list[str]:
-    r"""Return the sentences of a text: a line break ends one, and so does `.`, `!` or `?` with white space after it.
+    r"""Return the sentences of a text: one ends at a line break, or at `.`, `!` or `?` followed by white space.
 
     Example:
         >>> sentences("A bore. Never funny!\nIt lasts 2.5 hours")
@@ -197,7 +197,7 @@ def sentences(text: str) -> list[str]:
 
 
 def passages(sentences: Iterable[str], *, words: int) -> Iterator[str]:
-    """Yield sentences in a row, as many together as have at most this many words; a longer sentence is alone.
+    """Join consecutive sentences into passages of at most this many words; a longer sentence is a passage by itself.
 
     Example:
         >>> list(passages(["A bore.", "Never funny.", "It lasts more than two hours."], words=4))

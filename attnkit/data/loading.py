@@ -1,4 +1,4 @@
-"""Loaders whose batches are a pure function of seed and epoch, so that no number of processes and no interruption changes them."""
+"""Loaders whose batches are a pure function of seed and epoch, unaffected by the number of processes and by interruptions."""
 
 import zlib
 from abc import abstractmethod
@@ -25,17 +25,17 @@ FILLER = -1
 class Share:
     """One process's rows of a batch: the index of an item in attnkit's data sets.
 
-    A batch belongs to all processes, and each takes every `processes`-th row of it. All of them pad their rows to the longest of the whole
+    A batch belongs to all processes, and each takes every `processes`-th row. All of them pad their rows to the longest row of the whole
     batch, so a row has the same shape on any number of processes.
 
-    Every process has to make every step. One that gets no row, because the batch has fewer rows than there are processes, gets a *filler*:
+    Every process must take every step. If the batch has fewer rows than there are processes, a process without a row gets a *filler*:
     a copy of the first row with nothing to score. Its `example` is -1, its targets are padding, and it has no label, text or references.
 
     Attributes:
-        batch: The examples of the batch: their indices [B], or arrays of numbers [B, ...] that stand for them.
-        epoch: The epoch, of which training examples may be a function; 0 where epochs do not differ.
-        rank: Which of the processes this one is.
-        processes: How many processes share the batch.
+        batch: The examples of the batch: their indices [B], or arrays of numbers [B, ...] that identify them.
+        epoch: The epoch, on which training examples may depend; 0 if epochs do not differ.
+        rank: Rank of this process.
+        processes: Number of processes that share the batch.
 
     Example:
         >>> [Share(batch=[7, 8, 9, 5, 6], rank=rank, processes=3).rows for rank in range(3)]
@@ -52,34 +52,34 @@ class Share:
 
     @property
     def is_filler(self) -> bool:
-        """Whether no row of the batch is left for this process."""
+        """Whether the batch has no row for this process."""
         return self.rank >= len(self.batch)
 
     @property
     def rows(self) -> Any:
-        """The part of `batch` that this process has, one row at least."""
+        """This process's part of `batch`, at least one row."""
         return self.batch[:1] if self.is_filler else self.batch[self.rank :: self.processes]
 
     def example(self, numbers: Sequence[int] | Integers) -> Tensor:
-        """Return the numbers of the examples in `rows` as a batch has them: int64 [B]; that of a filler is -1."""
+        """Return the numbers of the examples in `rows` as a tensor, int64 [B]; -1 for a filler."""
         example = torch.as_tensor(numbers, dtype=torch.int64)
         return torch.full_like(example, FILLER) if self.is_filler else example
 
 
 class BatchSampler(DistributedSampler[Any]):
-    """Yields this process's share of one batch after another, in every epoch from the first one, but in the first pass from `start` on.
+    """Yields this process's share of each batch of an epoch; the next pass skips the first `start` batches.
 
-    The batches of an epoch are the same on any number of processes. Lightning leaves a `DistributedSampler` alone and tells it the epoch.
+    The batches of an epoch are the same on any number of processes. Lightning does not replace a `DistributedSampler`, and sets its epoch.
 
     Args:
-        examples: What to sample from.
+        examples: The examples to sample from.
         shuffle: Whether epochs differ.
-        seed: Of the order, at least 0.
-        num_replicas: How many processes share each batch (default: as `torch.distributed` says, if it is initialised, else 1).
-        rank: Which of them this one is (default: likewise, else 0).
+        seed: Seed of the order, at least 0.
+        num_replicas: Number of processes that share each batch (default: that of `torch.distributed` if it is initialised, else 1).
+        rank: Rank of this process among them (default: likewise, else 0).
 
     Attributes:
-        start: Batches that the next pass leaves out: a resumed run has trained on them, and `Task` says so.
+        start: Number of batches that the next pass skips; `Task` sets it to those on which a resumed run has already trained.
 
     Example:
         >>> class Pairs(BatchSampler):
@@ -110,12 +110,12 @@ class BatchSampler(DistributedSampler[Any]):
 
     @override
     def __iter__(self) -> Iterator[Share]:
-        start, self.start = self.start, 0  # the next pass is this one, even if nobody takes a batch of it
+        start, self.start = self.start, 0  # this counts as the next pass, even if no batch is taken
         epoch, batches = self._plan()
         return (Share(batch=batch, epoch=epoch, rank=self.rank, processes=self.num_replicas) for batch in batches[start:])
 
     def seen(self, count: int) -> tuple[int, int]:
-        """Return how many examples the first `count` batches of the current epoch have, and a checksum of these batches."""
+        """Return the number of examples in the first `count` batches of the current epoch, and a checksum of these batches."""
         batches = [np.asarray(batch) for batch in self._plan()[1][:count]]
         checksum = 0
         for batch in batches:
@@ -130,10 +130,10 @@ class BatchSampler(DistributedSampler[Any]):
 
 
 class BatchLoader(DataLoader[Any]):
-    """A loader without a state of its own, for `BatchSampler.start` says where it stands; Lightning asks for these methods."""
+    """A loader without state, since `BatchSampler.start` holds its position; Lightning requires these methods."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing."""
+        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class BatchLoader(DataLoader[Any]):
 
 
 class _InOrder(SequentialSampler, DistributedSampler[Any]):
-    """Batches as they are, for runs that repeat a few: Lightning leaves neither of these two kinds a sampler of its own to put in.
+    """Batches in order, for `overfit_batches`: Lightning replaces samplers that are neither of these two classes.
 
     Args:
         batches: This process's shares.
@@ -154,13 +154,13 @@ class _InOrder(SequentialSampler, DistributedSampler[Any]):
 def process_share(trainer: Trainer | None) -> dict[str, Any]:
     """Return `num_replicas` and `rank` for a sampler.
 
-    The trainer knows better than torch.distributed which processes share a batch: those of tensor parallelism do.
+    The trainer, unlike torch.distributed, knows that tensor-parallel processes load the same rows.
     """
     return (trainer and trainer.distributed_sampler_kwargs) or {}
 
 
 def sampler_loader(examples: Any, sampler: BatchSampler, *, trainer: Trainer | None, num_workers: int) -> DataLoader[Any]:
-    """Return the loader of the batches of `examples` that `sampler` chooses."""
+    """Return a loader of the batches of `examples` that `sampler` yields."""
     dataset: Dataset[Any] = examples
     order: Any = sampler
     if getattr(trainer, "overfit_batches", 0) > 0:  # the same examples in every epoch, augmented once
@@ -173,5 +173,5 @@ def sampler_loader(examples: Any, sampler: BatchSampler, *, trainer: Trainer | N
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator(),  # of the seeds of workers; without it an epoch would move torch's global state, and dropout with it
+        generator=torch.Generator(),  # for the seeds of workers; without it each epoch would advance the global state, and change dropout
     )

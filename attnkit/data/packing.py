@@ -1,4 +1,4 @@
-"""Documents packed into one long row of token ids, and the windows of it that a language model reads."""
+"""Documents packed into one long sequence of token ids, and its windows for a language model."""
 
 import math
 import re
@@ -16,20 +16,20 @@ from attnkit.data.loading import BatchSampler, Integers, Share
 from attnkit.files import regular
 from attnkit.tokenizer import Tokenizer
 
-PIECE = 8192  # characters of a document that are encoded at once, at the most
-_CHUNK = 1 << 24  # ids that are counted at once
+PIECE = 8192  # maximum characters of a document to encode at once
+_CHUNK = 1 << 24  # ids to count at once
 _IDS, _MARKS = "ids.bin", "marks.npy"
 _BEFORE_SPACE = re.compile(r".*\S(?=\s)", re.DOTALL)
 
 
 class LanguageModelBatch(TypedDict, total=False):
-    """What a language model is trained and evaluated on; in prediction there are `tokens` and `text` only."""
+    """A batch for training or evaluating a language model; in prediction it has only `example`, `tokens` and `text`."""
 
-    example: Tensor  # [B] int64: where each window begins in the text; -1 for a filler, see `attnkit.data.loading.Share`
-    tokens: Tensor  # [B, T] int64: inputs; where a document begins, bos
-    targets: Tensor  # [B, T] int64: the token after each input, eos at the end of a document; padding where nothing is scored
-    documents: Tensor  # [B, T] int64: which document of the row each input belongs to; only if asked for
-    characters: Tensor  # int64 scalar, in evaluation: the characters that the scored targets stand for
+    example: Tensor  # [B] int64: the start of each window in the text; -1 for a filler, see `attnkit.data.loading.Share`
+    tokens: Tensor  # [B, T] int64: inputs; bos at the start of a document
+    targets: Tensor  # [B, T] int64: the next token of each input, eos at the end of a document; padding where nothing is scored
+    documents: Tensor  # [B, T] int64: the document within the row that each input belongs to; only if requested
+    characters: Tensor  # int64 scalar, in evaluation: the number of characters of the scored targets
     text: list[str]  # in prediction
 
 
@@ -41,10 +41,10 @@ class Piece(NamedTuple):
 
 
 def pieces(chunks: Iterable[str]) -> Iterator[Piece]:
-    """Cut a document, which comes in chunks of any size, into pieces of at most `PIECE` characters.
+    """Cut a document, given in chunks of any size, into pieces of at most `PIECE` characters.
 
-    Cuts are before white space wherever there is some, so that the tokens of the pieces are those of the whole. A document of nothing
-    but white space has no pieces.
+    Cuts are made before white space if there is any, so that the tokens of the pieces equal those of the whole. A document of only white
+    space has no pieces.
 
     Example:
         >>> [len(piece.text) for piece in pieces(["word " * 2000, "end"])]
@@ -66,15 +66,15 @@ def pieces(chunks: Iterable[str]) -> Iterator[Piece]:
 
 
 class PackedText:
-    """A text as token ids on disk, read where they are needed.
+    """A text as token ids on disk, read on demand.
 
     Args:
-        folder: Where `write` has put the files.
-        vocab_size: Ids of the tokenizer.
+        folder: The folder that `write` has written to.
+        vocab_size: Vocabulary size of the tokenizer.
 
     Attributes:
-        ids: [N + 1] unsigned integers: eos, then the documents, with eos after each.
-        marks: [M, 2] int64: at some places, how many tokens and how many characters there are up to there; the last is the end.
+        ids: [N + 1] unsigned integers: eos, then the documents, each followed by eos.
+        marks: [M, 2] int64: the numbers of tokens and of characters before some positions; the last one is the end.
 
     Raises:
         ValueError: A file is damaged.
@@ -89,11 +89,11 @@ class PackedText:
             raise ValueError(f"{len(self.ids)} ids in place of {self.marks[-1, 0] + 1}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[Path, int]]:
-        """Processes that prepare batches open the files themselves."""
+        """Worker processes open the files themselves."""
         return type(self), self._arguments
 
     def checked(self) -> Self:
-        """Return this text after reading it once.
+        """Read the whole text once to check it, and return it.
 
         Raises:
             ValueError: An id is not in the vocabulary.
@@ -104,20 +104,20 @@ class PackedText:
         return self
 
     def __len__(self) -> int:
-        """Return the number of targets N: all tokens, and an eos for each document."""
+        """Return the number of targets N: all tokens, and one eos per document."""
         return len(self.ids) - 1
 
     def count(self, token: int) -> int:
-        """Return how many of `ids` are this token, without a copy of them all."""
+        """Count a token in `ids`, without copying them all."""
         return sum(int(np.count_nonzero(self.ids[start : start + _CHUNK] == token)) for start in range(0, len(self.ids), _CHUNK))
 
     def characters_before(self, targets: Integers) -> Integers:
-        """Return how many characters the first `targets` tokens stand for: exact at 0 and N, and between them as near as `marks` are."""
+        """Return the number of characters of the first `targets` tokens: exact at 0 and N, interpolated between `marks` elsewhere."""
         return np.rint(np.interp(targets, self.marks[:, 0], self.marks[:, 1])).astype(np.int64)
 
     @staticmethod
     def write(folder: Path, parts: Iterable[Piece], tokenizer: Tokenizer) -> None:
-        """Encode `parts` into files in `folder`, one part at a time: memory does not grow with the text."""
+        """Encode `parts` into files in `folder`, one part at a time, so that memory does not grow with the text."""
         dtype = _dtype(len(tokenizer))
         marks = [(0, 0)]
         tokens = characters = 0
@@ -141,13 +141,13 @@ class PackedText:
 class Windows(Dataset[LanguageModelBatch]):
     """Windows of a packed text; an item is one process's part of a batch.
 
-    Its index is a `Share` of an array [B, 2]: where each window begins, and how many of its targets are not scored.
+    Its index is a `Share` of an array [B, 2]: the start of each window, and the number of its targets that are not scored.
 
     Args:
         text: The text.
         context: Tokens in a window T; a shorter text is one window.
-        documents: Whether batches say which document each token belongs to.
-        counts: Whether batches say how many characters they stand for.
+        documents: Whether batches have the document of each token.
+        counts: Whether batches have the number of characters of their targets.
     """
 
     def __init__(self, text: PackedText, *, context: int, documents: bool, counts: bool) -> None:
@@ -157,7 +157,7 @@ class Windows(Dataset[LanguageModelBatch]):
         self.counts = counts
 
     def __len__(self) -> int:
-        """Return how many windows do not overlap."""
+        """Return the number of non-overlapping windows."""
         return len(self.text) // self.context
 
     def __getitem__(self, share: Share) -> LanguageModelBatch:
@@ -179,25 +179,24 @@ class Windows(Dataset[LanguageModelBatch]):
 
 
 class WindowSampler(BatchSampler):
-    """Yields the windows of one batch after another; every epoch has the same number of batches, and all processes share each of them.
+    """Yields batches of windows; every epoch has the same number of batches, and all processes share each of them.
 
-    In training the text is a ring that is cut into blocks without overlap, at other places and in another order in each epoch; what does
-    not fill a block, less than one, is left out of the epoch. The order is a pure function of seed and epoch, and global random states
-    play no part.
+    In training the text is a ring, cut into non-overlapping blocks at different places and in a different order in each epoch; a remainder
+    shorter than a block is omitted from the epoch. The order is a pure function of seed and epoch, independent of global random states.
 
-    In evaluation every target is scored exactly once. A window begins `stride` tokens after the one before it, and scores what that one
-    did not; the last one ends with the text. Batches come in a mixed order that is always the same, so that the first few of them are
-    a fair sample.
+    In evaluation every target is scored exactly once. A window begins `stride` tokens after the previous one, and scores the targets that
+    that one did not; the last window ends with the text. Batches come in one random order that is always the same, so that the first few
+    of them are a representative sample.
 
     Use it as `DataLoader(windows, sampler=..., batch_size=None)`.
 
     Args:
-        windows: What to sample from.
-        batch_size: Windows in a batch over all processes, at most.
+        windows: The windows to sample from.
+        batch_size: Maximum number of windows in a batch over all processes.
         stride: In evaluation, tokens between the starts of windows; None for training.
-        seed: Of the order, at least 0.
-        num_replicas: How many processes share each batch (default: as `torch.distributed` says, if it is initialised, else 1).
-        rank: Which of them this one is (default: likewise, else 0).
+        seed: Seed of the order, at least 0.
+        num_replicas: Number of processes that share each batch (default: that of `torch.distributed` if it is initialised, else 1).
+        rank: Rank of this process among them (default: likewise, else 0).
     """
 
     def __init__(
@@ -233,17 +232,17 @@ class WindowSampler(BatchSampler):
     def _overlapping(self, stride: int) -> Integers:
         last = self._length - self._context
         starts = np.append(np.arange(0, last, stride), last)  # [W]
-        scored = np.append(0, starts[:-1] + self._context)  # up to where the windows before it have scored
+        scored = np.append(0, starts[:-1] + self._context)  # the end of the targets that earlier windows have scored
         return np.stack([starts, scored - starts], axis=1)
 
 
 def _marks(path: Path) -> Integers:
     try:
-        marks = np.load(regular(path), mmap_mode="r")  # so that no more is taken for it than the file has
-    except Exception as error:  # the header is text that Python parses, so there is an error for every way to be wrong
-        raise ValueError(f"{path.name} is no array ({error})") from error
+        marks = np.load(regular(path), mmap_mode="r")  # so that no more memory is used than the size of the file
+    except Exception as error:  # Python parses the header, and may raise almost anything
+        raise ValueError(f"{path.name} is not an array ({error})") from error
     if marks.dtype != np.int64 or marks.ndim != 2 or marks.shape[1] != 2 or len(marks) == 0 or (np.diff(marks, axis=0) < 0).any():
-        raise ValueError(f"{path.name} has {marks.dtype} of shape {marks.shape} and not pairs of growing numbers")
+        raise ValueError(f"{path.name} has {marks.dtype} of shape {marks.shape} instead of pairs of increasing numbers")
     return np.array(marks)
 
 

@@ -1,4 +1,4 @@
-"""What framings of running text have in common."""
+"""The base of framings of running text."""
 
 import math
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from attnkit.data.summary import Summary, counted
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, tokenizers
 from attnkit.tokenizer import Tokenizer
 
-SAMPLE = 50_000_000  # characters that a tokenizer is trained on, at the most
+SAMPLE = 50_000_000  # maximum characters to train a tokenizer on
 
 
 class RunningText(Framing):
-    """What framings of running text have in common: one tokenizer, and the text as one long row of ids.
+    """The base of framings of running text: one tokenizer, and the text as one long sequence of ids.
 
     Attributes:
-        image_shape: None: these are no images.
+        image_shape: None: the data are not images.
 
     Raises:
         ConfigurationError: The corpus has no text, or a number is out of range.
@@ -32,7 +32,7 @@ class RunningText(Framing):
     takes: ClassVar = TextCorpus
     corpus: TextCorpus
     image_shape: ClassVar[None] = None
-    unknown_note: ClassVar[str] = ", which cost no bits: bits per character look better than they are"
+    unknown_note: ClassVar[str] = ", which cost no bits, so bits per character are underestimated"
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class RunningText(Framing):
 
     @property
     def tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data that rebuilds the trained tokenizer."""
+        """Plain data from which the trained tokenizer is rebuilt."""
         return self.tokenizer.spec
 
     def pieces(self, part: Part) -> Iterator[Piece]:
-        """Yield a part of the text, piece by piece, the same at each call.
+        """Yield a split of the text piece by piece, the same at each call.
 
         Raises:
             ConfigurationError: There is no text.
@@ -74,11 +74,11 @@ class RunningText(Framing):
                 empty = False
         if empty:
             bad = self.corpus.bad_rows[part]
-            skipped = f". The first row that was skipped: {bad.first}" if bad else ""
-            raise ConfigurationError(f"the {part} text is empty: there is nothing but white space in it{skipped}")
+            skipped = f". The first skipped row: {bad.first}" if bad else ""
+            raise ConfigurationError(f"the {part} text is empty or only white space{skipped}")
 
     def packed(self, part: Part) -> PackedText:
-        """Return a part of the text as token ids: encoded once, and found in the cache after that.
+        """Return a split of the text as token ids: encoded once, then read from the cache.
 
         Raises:
             ConfigurationError: There is no text.
@@ -114,7 +114,7 @@ class RunningText(Framing):
 
     @override
     def prepare_data(self) -> None:
-        """Encode what is needed, in one process; the others find it in the cache."""
+        """Encode the required splits in one process; the others read them from the cache."""
         for part in PARTS.get(self.trainer.state.fn or "", ()) if self.trainer else ():
             if self.corpus.has(part):
                 self.packed(part)

@@ -1,4 +1,4 @@
-"""Running text with spans hidden: what T5 is pre-trained on."""
+"""Span corruption of running text, T5's pre-training objective."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,26 +18,26 @@ from attnkit.tokenizer import Tokenizer
 
 @datasets.register("span_corruption")
 class SpanCorruption(RunningText):
-    """Running text with spans hidden, for the `seq2seq` task: the source has a sentinel in place of each span, the target has the spans.
+    """Running text with hidden spans, for the task `seq2seq`: the source has a sentinel for each span, and the target has the spans.
 
-    `Thank you <extra_0> me to your party <extra_1> week .` asks for `<extra_0> for inviting <extra_1> last <extra_2>`. Of each window
-    15 % of the tokens are hidden, in spans of 3 on average; all ways to choose the spans are equally likely. In training they are chosen
-    anew in each epoch, in evaluation they are always the same.
+    The target of `Thank you <extra_0> me to your party <extra_1> week .` is `<extra_0> for inviting <extra_1> last <extra_2>`. By default,
+    15 % of the tokens of each window are hidden, in spans of mean length 3; all choices of spans are equally likely. Spans are redrawn in
+    each training epoch, and fixed in evaluation.
 
     Paper: Raffel et al. 2020, section 3.1.4, https://arxiv.org/abs/1910.10683
 
     Args:
-        corpus: The text: a corpus such as `kjv`, or the path of a file of yours, or `hub:NAME`. Windows do not cross documents.
-        predict: A file with sources to predict targets for, sentinels in them: `.txt` with one per line, or a table with a column
-            `source`. Their order is kept.
+        corpus: The text: a corpus such as `kjv`, the path of your own file, or `hub:NAME`. Windows do not cross documents.
+        predict: A file with sources, sentinels included, for prediction: `.txt` with one per line, or a table with a column
+            `source`. Their order is preserved.
         context: Tokens in a window, before the corruption.
-        density: Part of the tokens that is hidden, between 0 and 1.
+        density: Fraction of the tokens to hide, between 0 and 1.
         mean_length: Mean length of a span, in tokens, at least 1.
-        src_tokenizer: Spec of the tokenizer of both sides. An untrained one gets as many sentinels among its extra tokens as a window
-            needs, and is trained on the training text.
-        batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
-        seed: Of the spans, of the order and of what the corpus draws; global random states play no part.
-        num_workers: Processes that prepare batches (0: the main process does).
+        src_tokenizer: Spec of the tokenizer of both sides. An untrained one is given as many sentinels as a window needs among its extra
+            tokens, and is trained on the training text.
+        batch_tokens: Maximum number of source and target positions in a batch over all processes, padding included.
+        seed: Seed of the spans, the order and the corpus; global random states have no effect.
+        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: The corpus has no text or cannot be read, a number is out of range, or a trained tokenizer lacks a sentinel.
@@ -85,12 +85,12 @@ class SpanCorruption(RunningText):
 
     @property
     def src_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data that rebuilds the trained tokenizer."""
+        """Plain data from which the trained tokenizer is rebuilt."""
         return self.tokenizer_spec
 
     @property
     def tgt_tokenizer_spec(self) -> dict[str, Any]:
-        """The same: both sides are one text."""
+        """The same as that of the source: both sides share one tokenizer."""
         return self.tokenizer_spec
 
     @override
@@ -130,13 +130,13 @@ class SpanCorruption(RunningText):
 
 
 def _with(sentinels: Sequence[str], spec: TokenizerSpec) -> dict[str, Any]:
-    """Return the spec of the tokenizer with the sentinels among its extra tokens."""
+    """Return the spec of the tokenizer with the sentinels added to its extra tokens."""
     resolved = tokenizers.resolve(spec)
     extra = resolved.get("extra_tokens") or []
     missing = [sentinel for sentinel in sentinels if sentinel not in extra]
     if missing and tokenizers.build(spec).trained:
         raise ConfigurationError(
             f"src_tokenizer is trained, but lacks {missing[0]!r}: windows of this size need {len(sentinels)} sentinels. "
-            f"Lower context or density, or let a new tokenizer be trained"
+            f"Lower context or density, or give an untrained tokenizer"
         )
     return {**resolved, "extra_tokens": [*extra, *missing]}

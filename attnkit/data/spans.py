@@ -1,5 +1,5 @@
 # https://arxiv.org/abs/1910.10683
-"""Spans of a text hidden behind sentinels: what is left is the source, and what was hidden is the target."""
+"""Span corruption: spans of a text are replaced by sentinels to form the source, and the hidden spans form the target."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,10 +21,10 @@ class Corrupted(NamedTuple):
 
 
 class Corruption(NamedTuple):
-    """How much of a text is hidden.
+    """The amount of text to hide.
 
     Attributes:
-        density: Part of the tokens that is hidden, between 0 and 1.
+        density: Fraction of the tokens to hide, between 0 and 1.
         mean_length: Mean length of a span, in tokens.
     """
 
@@ -32,7 +32,7 @@ class Corruption(NamedTuple):
     mean_length: float
 
     def counts(self, lengths: Integers) -> tuple[Integers, Integers]:
-        """Return how many tokens of texts of these lengths (each at least 2) are hidden, and in how many spans.
+        """Return the number of hidden tokens and of spans for texts of these lengths (each at least 2).
 
         Example:
             >>> hidden, spans = Corruption(density=0.15, mean_length=3.0).counts(np.array([2, 100, 512]))
@@ -44,20 +44,20 @@ class Corruption(NamedTuple):
         return hidden, spans.clip(1, np.minimum(hidden, lengths - hidden + 1))
 
     def apply(self, tokens: Sequence[int], sentinels: Sequence[int], rng: np.random.Generator) -> Corrupted:
-        """Hide spans of a text, each behind a sentinel of its own.
+        """Replace spans of a text by sentinels, one for each span.
 
-        How many tokens are hidden, and in how many spans, is certain. All ways to choose the spans, with at least one token between
-        two of them, are equally likely. (T5's code always keeps the first token and hides the last one.)
+        The numbers of hidden tokens and of spans are fixed. All choices of spans with at least one token between any two are equally
+        likely. (T5's code always keeps the first token and hides the last one.)
 
         Paper: Raffel et al. 2020, section 3.1.4, https://arxiv.org/abs/1910.10683
 
         Args:
             tokens: The ids of a text, at least 2.
             sentinels: The ids of the sentinels, one more than there are spans.
-            rng: Where the random numbers come from.
+            rng: The random number generator.
 
         Returns:
-            The source: the text with a sentinel in place of each span, eos. The target: bos, each sentinel with its span, one more
+            The source: the text with a sentinel in place of each span, eos. The target: bos, each sentinel followed by its span, a final
             sentinel, eos.
 
         Example:
@@ -67,7 +67,7 @@ class Corruption(NamedTuple):
         """
         (hidden,), (spans,) = self.counts(np.array([len(tokens)]))
         cuts = np.sort(rng.choice(hidden - 1, size=spans - 1, replace=False)) + 1
-        ends = np.append(cuts, hidden)  # [spans], in the row of all hidden tokens
+        ends = np.append(cuts, hidden)  # [spans], within the concatenated hidden tokens
         kept_before = np.sort(rng.choice(len(tokens) - hidden + 1, size=spans, replace=False))
         source: list[int] = []
         target = [Tokenizer.bos_id]
@@ -81,19 +81,19 @@ class Corruption(NamedTuple):
 
 
 class CorruptedWindows(BatchedExamples):
-    """Windows of a packed text, corrupted anew in every epoch of training; an item is one process's part of a batch.
+    """Windows of a packed text, corrupted differently in each epoch of training; an item is one process's part of a batch.
 
     An example is a pure function of the seeds, the epoch and the window.
 
     Args:
         text: The text.
-        context: Tokens in a window, at least 2. Windows do not cross documents; the last one of each is shorter, or left out if it has
-            only one token.
-        corruption: How much is hidden.
+        context: Tokens in a window, at least 2. Windows do not cross documents; the last window of a document may be shorter, and is
+            omitted if it has only one token.
+        corruption: The amount of text to hide.
         sentinels: Ids of the sentinels.
-        seeds: What the random numbers depend on, besides the epoch and the window.
-        tokenizer: What decodes the texts of evaluation batches, which are the same in every epoch; None: batches are for training, and
-            have no texts.
+        seeds: The seeds of the random numbers, besides the epoch and the window.
+        tokenizer: Decodes the texts of evaluation batches, which are the same in every epoch; None for training batches, which have no
+            texts.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class CorruptedWindows(BatchedExamples):
     ) -> None:
         ends = np.flatnonzero(text.ids == Tokenizer.eos_id)
         windows = -(-(np.diff(ends) - 1) // context)  # of each document
-        numbers = np.arange(windows.sum()) - np.repeat(windows.cumsum() - windows, windows)  # of a window in its document
+        numbers = np.arange(windows.sum()) - np.repeat(windows.cumsum() - windows, windows)  # index of each window in its document
         starts = np.repeat(ends[:-1] + 1, windows) + context * numbers
         lengths = np.minimum(np.repeat(ends[1:], windows) - starts, context)
         self._starts, self._sizes = starts[lengths > 1], lengths[lengths > 1]

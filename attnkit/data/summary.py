@@ -1,4 +1,4 @@
-"""What became of the data of each split: one line."""
+"""A one-line summary of the data of each split."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
 
 UNKNOWN_BOUND = 0.01
-"""The part of the tokens of a split that may be unknown without a warning."""
+"""Fraction of the tokens of a split that may be unknown without a warning."""
 
 
 class Summary:
-    """Counts what became of one split.
+    """The summary of one split.
 
     Args:
         split: Its name: `train`, `validation`, `test` or `predict`.
-        used: What is used of it, in words.
+        used: The data that are used, in words.
 
     Example:
         >>> import attnkit
@@ -27,9 +27,9 @@ class Summary:
         >>> summary = Summary("test", "3 pairs")
         >>> for text in ("abc", "cab", "abd"):
         ...     summary.add(tokenizer, text, tokenizer.encode(text))
-        >>> summary.note(2, "left out (longer than max_length=64)")
+        >>> summary.note(2, "omitted (longer than max_length=64)")
         >>> summary.line
-        "test: 3 pairs; 2 left out (longer than max_length=64), 11 % unknown tokens: 'd' (U+0064)"
+        "test: 3 pairs; 2 omitted (longer than max_length=64), 11 % unknown tokens: 'd' (U+0064)"
     """
 
     def __init__(self, split: str, used: str) -> None:
@@ -41,14 +41,14 @@ class Summary:
 
     @classmethod
     def of_texts(cls, split: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Self:
-        """Return the summary of texts that are used as they are."""
+        """Return the summary of texts that are used unchanged."""
         summary = cls(split, counted(len(texts), "text"))
         for text in texts:
             summary.add(tokenizer, text, tokenizer.encode(text))
         return summary
 
     def note(self, count: int, what: str) -> None:
-        """Say that something happened to this many examples, if it did."""
+        """Add a note about this many examples, if any."""
         if count:
             self._notes.append(f"{count:,} {what}")
 
@@ -61,18 +61,18 @@ class Summary:
 
     @property
     def line(self) -> str:
-        """What there is to say."""
+        """The summary line."""
         unknown = f"{_percent(self.unknown, self.tokens)} unknown tokens{self._which()}" if self.unknown else "no unknown tokens"
         return f"{self.split}: {self.used}; {', '.join([*self._notes, unknown])}{self.unknown_note if self.unknown else ''}"
 
     @property
     def warning(self) -> str | None:
-        """What is said besides, if too many tokens are unknown."""
+        """A warning if too many tokens are unknown, else None."""
         if self.unknown <= UNKNOWN_BOUND * self.tokens:
             return None
         return (
-            f"{self.split}: {_percent(self.unknown, self.tokens)} of the tokens are unknown to the tokenizer{self._which()}. The model has "
-            f"<unk> in their place. Check language, script and Unicode normalisation of the texts; the tokenizer bpe knows all of them"
+            f"{self.split}: {_percent(self.unknown, self.tokens)} of the tokens are unknown to the tokenizer{self._which()}. The model "
+            f"sees <unk> in their place. Check language, script and Unicode normalisation of the texts; the tokenizer bpe has no unknowns"
         )
 
     def _which(self) -> str:
@@ -80,7 +80,7 @@ class Summary:
 
 
 class Summaries:
-    """The summaries of a data module's splits, each said once, however often a loader is made.
+    """The summaries of a data module's splits, each logged once, however often a loader is created.
 
     Args:
         bad_rows: The bad rows of each split.
@@ -91,9 +91,9 @@ class Summaries:
         self._said: dict[str, str] = {}
 
     def say(self, summary: Summary) -> None:
-        """Say what became of a split, unless the same was said before; by the first process only."""
+        """Log the summary of a split in the first process, unless the same one was logged before."""
         bad = self._bad_rows[summary.split]
-        line = summary.line + (f"; {counted(len(bad), 'bad row')} skipped, the first one {bad.first}" if bad else "")
+        line = summary.line + (f"; {counted(len(bad), 'bad row')} skipped, first: {bad.first}" if bad else "")
         if self._said.get(summary.split) == line:
             return
         self._said[summary.split] = line
@@ -113,7 +113,7 @@ def counted(count: int, unit: str) -> str:
 
 
 def _percent(part: int, whole: int) -> str:
-    """Return a part of a whole in percent.
+    """Return a part of a whole as a percentage.
 
     Example:
         >>> _percent(1, 3), _percent(2, 10_000), _percent(1, 10**9)

@@ -21,23 +21,23 @@ from attnkit.tokenizer import Tokenizer
 class Text(RunningText):
     """Running text for the tasks `causal_lm` and `masked_lm`. It may be larger than memory.
 
-    The text is tokenized once, into a cache on disk (`attnkit.data.cache`). Batches are windows of `context` tokens of all documents in a
-    row, with an end after each, so that nothing is padding; documents of nothing but white space are skipped. `tokens` [B, T] are the
-    inputs, `targets` [B, T] the tokens after them; where a document begins, the input is bos. In training the windows lie elsewhere in
-    each epoch. In evaluation every token is scored exactly once, and `characters` counts what is scored.
+    The text is tokenized once, into a cache on disk (`attnkit.data.cache`). Batches are windows of `context` tokens of the concatenated
+    documents, each followed by eos, so there is no padding; documents of only white space are skipped. `tokens` [B, T] are the inputs,
+    `targets` [B, T] the next tokens; at the start of a document, the input is bos. In training the windows start at different places in
+    each epoch. In evaluation every token is scored exactly once, and `characters` counts the scored characters.
 
     Args:
-        corpus: The text: a corpus such as `kjv`, or the path of a file of yours, or `hub:NAME`. Texts with labels are read without them.
-        predict: A file with prompts to continue: `.txt` with one per line, or a table with the column. Their order is kept.
+        corpus: The text: a corpus such as `kjv`, the path of your own file, or `hub:NAME`. Labels are ignored.
+        predict: A file with prompts to continue: `.txt` with one per line, or a table with the column. Their order is preserved.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training text, or on an even sample of 50 million
-            characters of it.
+            of its characters.
         context: Tokens in a window.
-        stride: In evaluation, tokens between the starts of windows: less than `context` leaves each scored token more context before it
-            (default: `context`, no overlap).
-        batch_tokens: The budget of positions in a batch over all processes.
-        document_mask: Whether batches have `documents` [B, T], so that attention stays inside a document.
-        seed: Of the order of the windows and of what the corpus draws; global random states play no part.
-        num_workers: Processes that prepare batches (0: the main process does).
+        stride: In evaluation, tokens between the starts of windows: values below `context` give each scored token more preceding
+            context (default: `context`, no overlap).
+        batch_tokens: Maximum number of positions in a batch over all processes.
+        document_mask: Whether batches have `documents` [B, T], so that attention stays within a document.
+        seed: Seed of the order of the windows and of the corpus; global random states have no effect.
+        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: The corpus has no text or cannot be read, or a number is out of range.
@@ -85,7 +85,7 @@ class Text(RunningText):
         text = self.packed("train")
         if len(text) < self.context:
             raise ConfigurationError(
-                f"the train text has {len(text)} tokens, which do not fill a window of context={self.context}: lower it"
+                f"the train text has {len(text)} tokens, which do not fill a window of context={self.context}: lower context"
             )
         return self._window_loader("train", stride=None)
 
@@ -115,7 +115,7 @@ class Prompts(BatchedExamples):
 
     Args:
         texts: The texts.
-        tokenizer: Encodes them; bos comes first, as at the start of a document.
+        tokenizer: Encodes them, preceded by bos, as at the start of a document.
     """
 
     unit = "{} tokens"

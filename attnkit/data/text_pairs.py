@@ -19,22 +19,22 @@ from attnkit.tokenizer import Tokenizer
 
 @datasets.register("text_pairs")
 class TextPairs(Framing):
-    """Pairs of texts for the task `seq2seq`: the target is to be produced for the source.
+    """Pairs of texts for the task `seq2seq`: the model learns to produce the target from the source.
 
-    In evaluation, rows with the same source are one example with several references.
+    In evaluation, rows with the same source form one example with several references.
 
     Args:
-        corpus: The pairs: a corpus such as `cmudict`, or the path of a file of yours, or `hub:NAME`.
-        predict: A file with sources to predict for: `.txt` with one per line, or a table with the column of the sources. Their order is
-            kept.
-        max_validation_sources: Validate on at most this many sources, a random sample that is always the same (default: all).
+        corpus: The pairs: a corpus such as `cmudict`, the path of your own file, or `hub:NAME`.
+        predict: A file with sources for prediction: `.txt` with one per line, or a table with the column of the sources. Their order is
+            preserved.
+        max_validation_sources: Maximum number of validation sources, a fixed random sample (default: all).
         src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training pairs.
         tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both sides, trained on both.
-        batch_tokens: The budget of source and target positions in a batch over all processes, padding included.
-        max_length: Training pairs are left out where either side has more tokens, special ones included (default: no limit).
-            Evaluation and prediction leave nothing out.
-        seed: Of the order of the data, of `max_validation_sources` and of what the corpus draws; global random states play no part.
-        num_workers: Processes that prepare batches (0: the main process does).
+        batch_tokens: Maximum number of source and target positions in a batch over all processes, padding included.
+        max_length: Training pairs with more tokens than this on either side, special tokens included, are omitted (default: no limit).
+            Evaluation and prediction omit nothing.
+        seed: Seed of the order of the data, of `max_validation_sources` and of the corpus; global random states have no effect.
+        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: The corpus has no pairs or cannot be read, or a number is out of range.
@@ -87,16 +87,16 @@ class TextPairs(Framing):
 
     @property
     def src_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data that rebuilds the trained source tokenizer."""
+        """Plain data from which the trained source tokenizer is rebuilt."""
         return self.src_tokenizer.spec
 
     @property
     def tgt_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data that rebuilds the trained target tokenizer."""
+        """Plain data from which the trained target tokenizer is rebuilt."""
         return self.tgt_tokenizer.spec
 
     def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
-        """Return the references of each source of a part, the canonical one first."""
+        """Return the references of each source of a split, the canonical one first."""
         examples = self.corpus.references(part)
         count = self.max_validation_sources
         if part == "test" or count is None or count >= len(examples):
@@ -119,10 +119,10 @@ class TextPairs(Framing):
         encoded = [(self._source_ids(source), self._target_ids(target)) for source, target in self._pairs]
         kept = [i for i, pair in enumerate(encoded) if self.max_length is None or max(map(len, pair)) <= self.max_length]
         if not kept:
-            raise ConfigurationError(f"max_length={self.max_length} leaves none of the {len(encoded)} training pairs; raise it")
+            raise ConfigurationError(f"all {len(encoded)} training pairs are longer than max_length={self.max_length}; raise it")
         src, tgt = zip(*(encoded[i] for i in kept), strict=True)
         summary = Summary("train", counted(len(kept), "pair"))
-        summary.note(len(encoded) - len(kept), f"left out (longer than max_length={self.max_length})")
+        summary.note(len(encoded) - len(kept), f"omitted (longer than max_length={self.max_length})")
         self._say(summary, [self._pairs[i] for i in kept], src, tgt)
         return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
 
@@ -159,12 +159,12 @@ class TextPairs(Framing):
         rows = sum(source in examples for source, _ in self.corpus.pairs(part))
         summary.note(rows - len(src), "merged (rows with the same source are one example with several references)")
         self._say(summary, [(source, targets[0]) for source, targets in examples.items()], src, tgt)
-        written = self.tgt_tokenizer.normalized  # as a model writes: equal texts are then equal strings
+        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
         texts = [(source, [written(target) for target in targets]) for source, targets in examples.items()]
         return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts), order="fixed")
 
     def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[list[int]], tgt: Sequence[list[int]] | None) -> None:
-        """Say what became of a split: the ids of both sides, and the texts that they are from."""
+        """Report the summary of a split, given the ids of both sides and their texts."""
         for (source, _), ids in zip(texts, src, strict=True):
             summary.add(self.src_tokenizer, source, ids)
         for (_, target), ids in zip(texts if tgt else (), tgt or (), strict=True):

@@ -39,7 +39,7 @@ class Model(nn.Module):
 
 
 class GeneratingModel(Model, ABC):
-    """A model that scores the next token, and so generates."""
+    """A model that scores the next token, and so can generate."""
 
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, State]:

@@ -1,4 +1,4 @@
-"""The model of classes, or of numbers: one output for a whole sequence or image."""
+"""The classifier and regressor: one output for a whole sequence or image."""
 
 from typing import Unpack
 
@@ -27,7 +27,7 @@ class ClassifierModel(Model):
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Raises:
-        ConfigurationError: The pooling does not suit the stack or the embedding, or there is not the size that the embedding needs.
+        ConfigurationError: The pooling does not suit the stack or the embedding, or the size that the embedding needs is missing.
 
     Example:
         >>> import torch

@@ -1,7 +1,7 @@
-"""Registries: from names to classes, without importing what is not asked for.
+"""Registries: from names to classes, importing only what is requested.
 
 A built-in component is a module of its family's package: `attnkit/attention/additive.py` registers `additive`.
-The names are a table (`attnkit/registry/families.py`), so that `attnkit list` never imports torch.
+The names are listed in a table (`attnkit/registry/families.py`), so that `attnkit list` never imports torch.
 A third party registers with a decorator, or with one entry-point line in its `pyproject.toml`:
 
     [project.entry-points."attnkit.components"]
@@ -9,8 +9,8 @@ A third party registers with a decorator, or with one entry-point line in its `p
 
 A component is described by a *spec*, which is plain data: a name (`"additive"`), or a mapping with a name and
 arguments (`{"name": "additive", "hidden_dim": 32}`). jsonargparse's `{"class_path": ..., "init_args": ...}` is understood too.
-Where a name may stand, the import path of a class (`"my_package.kernels.Gaussian"`) means that class. Its module is imported,
-unless `importing(False)` forbids it.
+The import path of a class (`"my_package.kernels.Gaussian"`) is accepted wherever a name is. Its module is imported, unless
+`importing(False)` forbids it.
 """
 
 from attnkit.registry.arguments import Argument, WrongType

@@ -1,4 +1,4 @@
-"""The arguments of a class, as the user of its spec sees them, and the specs inside their values."""
+"""The arguments of a class, as users of its spec see them, and the specs inside their values."""
 
 import collections.abc
 import inspect
@@ -19,23 +19,23 @@ REQUIRED = inspect.Parameter.empty
 _LISTS = (list, tuple, collections.abc.Sequence)
 
 Use = Callable[["Registry", Any, str], Any]
-"""What is done with a spec: gets its registry, the spec, and where it stands, such as `layers[1].attention`."""
+"""A function of a spec: its registry, the spec, and its location, such as `layers[1].attention`."""
 
 
 class WrongType(ConfigurationError):
-    """A value that is not of its argument's type; the message begins with "must be"."""
+    """A value does not have its argument's type; the message begins with "must be"."""
 
 
 class Family:
-    """What the annotation of a slot names: a registry."""
+    """The base of registries, by which the annotation of a slot is recognised."""
 
 
 class NameOf:
-    """Marks a string as the bare name of a component: `Annotated[str, NameOf(backends, "auto")]`.
+    """Marks a string as the name of a component: `Annotated[str, NameOf(backends, "auto")]`.
 
     Args:
-        registry: Whose names.
-        *others: Words beside them.
+        registry: The registry of the names.
+        *others: Further values.
     """
 
     def __init__(self, registry: "Registry", *others: str) -> None:
@@ -49,7 +49,7 @@ class NameOf:
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument of a component, as its user sees it."""
+    """One argument of a component, as users of its spec see it."""
 
     name: str
     annotation: Any
@@ -62,40 +62,40 @@ class Argument:
 
     @cached_property
     def registry(self) -> "Registry | None":
-        """The registry that this argument's specs name a component of, if it is a component slot."""
+        """The registry of the components that this argument takes, if it is a component slot."""
         return _slot_of(self.annotation)
 
     @cached_property
     def registries(self) -> "tuple[Registry, ...]":
-        """The registries of all specs that its value may hold, also inside lists, tuples and mappings."""
+        """The registries of all specs that its value may contain, including those inside lists, tuples and mappings."""
         return tuple(dict.fromkeys(_slots_in(self.annotation)))
 
     @property
     def type(self) -> str:
-        """The type, as a message says it."""
+        """The type, as shown in messages."""
         return type_name(self.annotation)
 
     def visit(self, value: Any, use: Use, *, path: str = "") -> Any:
-        """Return `value` with `use(registry, spec, path)` in the place of each spec in it.
+        """Return `value` with each spec in it replaced by `use(registry, spec, path)`.
 
         Args:
-            value: Of the argument.
-            use: What is done with each spec.
-            path: Where the value stands.
+            value: A value of the argument.
+            use: The function to apply to each spec.
+            path: The location of the value.
 
         Raises:
-            WrongType: The value, or one inside it, is not of the argument's type.
+            WrongType: The value, or a value inside it, does not have the argument's type.
         """
         is_empty = value is None and self.registry is not None  # a parent may leave a slot empty that a user may not
         return None if is_empty else _visit(value, self.annotation, use, path)
 
     def resolve(self, value: Any, *, path: str = "") -> Any:
-        """Return `value` with resolved specs in its slots, and with words of the command line as the types that are asked for.
+        """Return `value` with the specs in its slots resolved, and each `Word` converted to the required type.
 
-        A mapping without a name adds to the default of its slot.
+        A mapping without a name is merged into the default of its slot.
 
         Raises:
-            WrongType: The value, or one inside it, is not of the argument's type.
+            WrongType: The value, or a value inside it, does not have the argument's type.
             ConfigurationError: A spec in it is wrong.
         """
         if self.registries and isinstance(value, Word) and value.value is None:
@@ -105,13 +105,13 @@ class Argument:
         return self.visit(value, lambda registry, spec, place: registry.resolve(spec, path=place), path=path)
 
     def written_default(self, *, path: str = "") -> Any:
-        """Return the default as `resolve` returns a value; it is not checked."""
+        """Return the default as `resolve` would return it, without checking it."""
         return self.resolve(self.default, path=path) if self.registries else typed(self.default, self.annotation)
 
 
 @cache
 def parameters(cls: type) -> Mapping[str, Argument]:
-    """Return what a class is built from, by name. It is kept: to read a signature takes longer than to build most components."""
+    """Return the constructor arguments of a class by name. Cached: reading a signature takes longer than building most components."""
     hints = get_type_hints(cls.__init__, include_extras=True)  # type: ignore[misc]
     found = inspect.signature(cls).parameters.values()
     return {
@@ -127,7 +127,7 @@ def _choices(annotation: Any) -> Any:
 
 
 def type_name(annotation: Any) -> str:
-    """Return an annotation as a message says it: a slot by its family.
+    """Return an annotation as shown in messages: a slot by its family.
 
     Example:
         >>> from attnkit.registry import AttentionSpec
@@ -174,7 +174,7 @@ def _visit(value: Any, annotation: Any, use: Use, path: str) -> Any:
 
 
 def _over(default: Any, value: Any) -> Any:
-    """Return the default spec of a slot with what a mapping without a name adds to it; a spec with a name takes its place."""
+    """Merge a mapping without a name into the default spec of a slot; a spec with a name replaces the default."""
     if not isinstance(value, Mapping) or "name" in value or "class_path" in value:
         return value
     base = {"name": default} if isinstance(default, str) else dict(default)
@@ -200,7 +200,7 @@ def _direct(annotation: Any) -> "Registry | None":
 
 
 def _slot_of(annotation: Any) -> "Registry | None":
-    """Return the registry in `Annotated[Spec, registry]`, also inside `... | None`."""
+    """Return the registry in `Annotated[Spec, registry]` or in `Annotated[Spec, registry] | None`."""
     if get_origin(annotation) in (Union, types.UnionType):
         return next((r for r in map(_slot_of, get_args(annotation)) if r is not None), None)
     return _direct(annotation)

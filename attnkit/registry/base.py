@@ -13,18 +13,18 @@ Spec = str | Mapping[str, Any]
 
 
 class Registry(Names):
-    """The components of one family, by name.
+    """The registry of one family: its components by name.
 
     Args:
         attribute: The name of this registry in `attnkit`, such as `"attentions"`; entry points use it as their prefix.
-        family: What one member is called in messages, such as `"attention"`.
-        package: The package with one module per built-in name.
-        given: The constructor arguments that the parent passes (widths and the like). A component takes those that it
-            needs, and its user never writes them.
+        family: The name of one member in messages, such as `"attention"`.
+        package: The package that has one module per built-in name.
+        given: The constructor arguments that the parent passes (widths and the like). A component declares the ones that it
+            needs; users never set them.
         built_in: The names that attnkit provides.
-        bases: Import paths of the classes of which a class that is named by its path must inherit one.
-        linked: Whether other parts of a recipe may give arguments to a user's own class, which is named by its path: they may be missing
-            until it is built. Such a class gets specs as plain data, which it can save.
+        bases: Import paths of base classes; a class given by its path must inherit from one of them.
+        linked: Whether other parts of a recipe may supply arguments to a user's own class (one given by its path): these may be missing
+            until it is built. Such a class receives specs as plain data, which it can save.
 
     Example:
         >>> import attnkit
@@ -54,7 +54,7 @@ class Registry(Names):
 
         Args:
             spec: A name, or a mapping with a name and arguments.
-            **given: What the parent passes; only the names in `self.given`. The component gets those that it declares.
+            **given: The arguments that the parent passes, all named in `self.given`. The component receives the ones that it declares.
 
         Raises:
             ConfigurationError: An unknown name or argument, a value of the wrong type, or a missing argument.
@@ -70,7 +70,7 @@ class Registry(Names):
         return cls(**{k: v for k, v in given.items() if k in accepted}, **arguments)
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
-        """Return the name and the arguments of a spec, unchecked. The import path of a built-in class becomes its name."""
+        """Return the name and the arguments of a spec, unchecked. The import path of a built-in class is replaced by its name."""
         if isinstance(spec, ResolvedSpec) and spec.registry is self:
             return spec.name, spec.arguments
         if isinstance(spec, str):
@@ -89,16 +89,16 @@ class Registry(Names):
         return self.canonical(str(name)), arguments
 
     def resolve(self, spec: Spec, *, path: str = "") -> ResolvedSpec:
-        """Return what `spec` means, with every default written out, also in nested specs and in those inside lists and mappings.
+        """Resolve a spec, with every default written out, including those of nested specs and of specs inside lists and mappings.
 
-        This is the only place that looks names up, follows class paths, checks arguments and types, and knows defaults. A spec that is
-        resolved already is returned as it is. Two specs that resolve to equal ones build the same component.
+        This is the only place that looks names up, follows class paths, checks arguments and types, and fills in defaults. A resolved
+        spec is returned unchanged. Specs that resolve to equal specs build the same component.
 
         Arguments that a component takes from the data module (`from_data`) may be missing until it is built.
 
         Args:
             spec: A name, or a mapping with a name and arguments.
-            path: Where it stands, such as `layers[1].attention`: messages begin with it.
+            path: The location of the spec, such as `layers[1].attention`; error messages begin with it.
 
         Raises:
             ConfigurationError: An unknown name or argument, a value of the wrong type, or a missing argument.
@@ -127,10 +127,10 @@ class Registry(Names):
         return ResolvedSpec(self, name, {key: values[key] for key in declared if key in values})
 
     def checked(self, argument: Argument, value: Any, *, of: str, path: str = "") -> Any:
-        """Return a value of an argument of the component `of`, resolved.
+        """Check and resolve the value of an argument of the component `of`.
 
         Raises:
-            ConfigurationError: It is wrong; the message names the component and the argument.
+            ConfigurationError: The value is wrong; the message names the component and the argument.
         """
         try:
             return argument.resolve(value, path=f"{path}.{argument.name}".lstrip("."))
@@ -138,7 +138,7 @@ class Registry(Names):
             raise _located(f"{self.family} {of!r}: {argument.name} {error}", path) from None
 
     def replaced(self, spec: ResolvedSpec, values: Mapping[str, Any]) -> ResolvedSpec:
-        """Return a resolved spec with other values for some arguments; only these are resolved. See `ResolvedSpec.replace`."""
+        """Return a resolved spec with some arguments replaced; only these are resolved. See `ResolvedSpec.replace`."""
         declared = {a.name: a for a in self.arguments(spec.name)}
         if unknown := [key for key in values if key not in declared]:
             raise ConfigurationError(self._unknown_argument(spec.name, unknown[0], declared))
@@ -146,11 +146,11 @@ class Registry(Names):
         return ResolvedSpec(self, spec.name, {key: arguments[key] for key in declared if key in arguments})
 
     def from_data(self, name: str) -> Mapping[str, str]:
-        """Return the arguments of a component that come from the data module, each with the attribute there that holds it."""
+        """Return the arguments of a component that come from the data module, mapped to the data module's attributes."""
         return getattr(self.get(name), "from_data", {})
 
     def arguments(self, name: str) -> tuple[Argument, ...]:
-        """Return the arguments that a user may write for `name` (those that the parent passes are left out)."""
+        """Return the arguments that a user may set for `name` (without those that the parent passes)."""
         return tuple(argument for argument in parameters(self.get(name)).values() if argument.name not in self.given)
 
     def describe(self, name: str) -> Description:
@@ -159,16 +159,16 @@ class Registry(Names):
 
     def _missing(self, name: str, missing: Sequence[Argument]) -> str:
         names = [argument.name for argument in missing]
-        link = ", or let the data module have an attribute of this name" if self._is_foreign(name) else ""
+        link = ", or give the data module an attribute of this name" if self._is_foreign(name) else ""
         return f"{self.family} {name!r} needs {', '.join(names)}: add it, as in {{name: {name}, {names[0]}: ...}}{link}"
 
     def _is_foreign(self, name: str) -> bool:
-        """Return whether this is a user's own class to which others give arguments."""
+        """Return whether this is a user's own class to which other parts of a recipe supply arguments."""
         return self.linked and "." in name
 
     def _unknown_argument(self, name: str, key: str, declared: Iterable[str]) -> str:
         if key in self.given:
-            return f"{self.family} {name!r} gets {key!r} from its parent; leave it out of the spec"
+            return f"{self.family} {name!r} receives {key!r} from its parent; remove it from the spec"
         valid = ", ".join(declared) or "none"
         return f"{self.family} {name!r} has no argument {key!r}.{nearest(key, declared)} Its arguments: {valid}."
 

@@ -17,10 +17,10 @@ _may_import: ContextVar[bool] = ContextVar("may_import", default=True)
 
 @contextmanager
 def importing(allowed: bool) -> Iterator[None]:
-    """Say whether class paths may import modules inside the `with` block; without the block they may.
+    """Allow or forbid class paths to import modules inside the `with` block; outside such a block they may.
 
-    What reads a spec that others wrote, such as that of a checkpoint, forbids it: a class path then means a class of a module that is
-    imported already, and anything else raises.
+    Code that reads untrusted specs, such as those of checkpoints, forbids it: a class path must then refer to a class of a module that
+    is already imported.
 
     Example:
         >>> import attnkit
@@ -38,17 +38,17 @@ def importing(allowed: bool) -> Iterator[None]:
 
 
 def find(path: str, *, may_import: bool | None = None) -> Any:
-    """Return what an import path names, importing its module if that is allowed.
+    """Return the object at an import path, importing its module if that is allowed.
 
     Args:
-        path: Module and name, with a dot between; a class inside a class is found too.
-        may_import: Whether a module may be imported (default: as `importing` says).
+        path: Module and name, separated by a dot; nested classes are found too.
+        may_import: Whether a module may be imported (default: as set by `importing`).
 
     Raises:
-        ConfigurationError: There is no such module or name, its module cannot be imported, or may not be.
+        ConfigurationError: There is no such module or name, or its module cannot or must not be imported.
     """
     if not all(part.isidentifier() for part in path.split(".")):
-        raise ConfigurationError(f"{path!r} is no class path: write module and class, as in my_package.my_module.MyClass")
+        raise ConfigurationError(f"{path!r} is not a class path: write module and class, as in my_package.my_module.MyClass")
     may_import = _may_import.get() if may_import is None else may_import
     parts = path.split(".")
     for end in range(len(parts) - 1, 0, -1):
@@ -58,7 +58,7 @@ def find(path: str, *, may_import: bool | None = None) -> Any:
             return _inside(module, parts[end:], path, is_static=not may_import)
     if not may_import:
         raise ConfigurationError(
-            f"{path!r} is a class of a module that is not imported, and what is read from a file may not import one: "
+            f"{path!r} is a class of a module that is not imported, and specs read from a file may not import modules: "
             f"if you trust it, `import {'.'.join(parts[:-1])}` first (on the command line: --imports {'.'.join(parts[:-1])})"
         )
     raise ConfigurationError(
@@ -67,18 +67,18 @@ def find(path: str, *, may_import: bool | None = None) -> Any:
 
 
 def import_if_there(name: str, said: str) -> ModuleType | None:
-    """Return a module, or None if there is none of this name.
+    """Import a module, or return None if there is no module of this name.
 
     Args:
         name: Its dotted name.
-        said: What messages call it.
+        said: Its description in messages.
 
     Raises:
-        ConfigurationError: It cannot be imported; the message has the reason and the line.
+        ConfigurationError: It cannot be imported; the message gives the reason and the line.
     """
     try:
         return importlib.import_module(name)
-    except Exception as error:  # a module may fail in any way
+    except Exception as error:  # importing a module may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name is not None and f"{name}.".startswith(f"{error.name}."):
             return None
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -91,7 +91,7 @@ def _inside(module: ModuleType, names: list[str], path: str, *, is_static: bool)
     found: Any = module
     for name in names:
         inner: dict[str, Any] = getattr(found, "__dict__", {})
-        # a module may import others when it is asked for an attribute, so that one which may not import is not asked
+        # getattr on a module may import others, so `is_static` reads its __dict__
         if (named := inner.get(name) if is_static else getattr(found, name, None)) is None:
             known = [n for n, value in inner.items() if isinstance(value, type)]
             kind = "class" if name == names[-1] else "module or class"
@@ -106,18 +106,18 @@ def check_class(found: Any, path: str, *, family: str, bases: tuple[str, ...]) -
     """Return `found` if it is a class that can be a component of the family.
 
     Args:
-        found: What `path` names.
+        found: The object at `path`.
         path: For messages.
-        family: What one member is called.
-        bases: The classes of which it must inherit one, as import paths.
+        family: The name of the family.
+        bases: Import paths of base classes; the class must inherit from one of them.
 
     Raises:
-        ConfigurationError: It is something else.
+        ConfigurationError: It cannot be one.
     """
     if not isinstance(found, type):
-        raise ConfigurationError(f"{path!r} is no class but {type(found).__name__}; write module and class")
+        raise ConfigurationError(f"{path!r} is not a class but a {type(found).__name__}; write module and class")
     if bases and not issubclass(found, tuple(find(base, may_import=True) for base in bases)):
-        raise ConfigurationError(f"{path!r} is no {family}: its class must inherit from {' or '.join(bases)}")
+        raise ConfigurationError(f"{path!r} cannot be used as {family}: the class must inherit from {' or '.join(bases)}")
     if inspect.isabstract(found):
         raise ConfigurationError(
             f"{path!r} cannot be built: it does not define {', '.join(sorted(getattr(found, '__abstractmethods__', ())))}"

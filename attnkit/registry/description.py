@@ -1,4 +1,4 @@
-"""What a component's docstring says of it."""
+"""The description of a component, read from its docstring and signature."""
 
 import inspect
 import re
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Description:
-    """What `describe` says of a component."""
+    """A component's documentation, as `describe` returns it."""
 
     family: str
     name: str
@@ -31,10 +31,10 @@ class Description:
 
         Args:
             component: The class.
-            family: Its family.
-            name: Its name there.
-            arguments: Those that a user may write.
-            given: Those that any parent in this family passes.
+            family: The name of its family.
+            name: Its registered name.
+            arguments: The arguments that a user may set.
+            given: The arguments that parents pass in this family.
         """
         documentation = inspect.getdoc(component) or ""
         equation = re.search(r"^Equation:\n((?:[ ]+.*\n?|\n)+)", documentation, re.M)
@@ -55,7 +55,7 @@ class Description:
 
 
 def _source(cls: type) -> tuple[str, int]:
-    """Return file and line of a class; `?` and 0 for one that was typed into an interpreter or is made by a function."""
+    """Return the file and line of a class; `?` and 0 if it was defined interactively or created by a function."""
     try:
         return inspect.getsourcefile(cls) or "?", inspect.getsourcelines(cls)[1]
     except (OSError, TypeError):

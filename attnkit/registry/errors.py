@@ -1,4 +1,4 @@
-"""What is raised when a composition is wrong."""
+"""The error for a composition that cannot be built."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ class ConfigurationError(ValueError):
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """Return `" Did you mean 'x'?"`, or an empty string if nothing is near."""
+    """Return `" Did you mean 'x'?"`, or an empty string if no candidate is close."""
     known = list(candidates)
     found = [c for c in known if c.lower() == word.lower()] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f" Did you mean {found[0]!r}?" if found else ""

@@ -13,12 +13,12 @@ from attnkit.registry.base import Registry, Spec
 
 
 class TorchOptimizers(Registry):
-    """Ours, and every optimizer of `torch.optim` by its class name in lower case: `adamw`, `sgd`, `adafactor`, ..."""
+    """attnkit's optimizers, and every optimizer of `torch.optim` by its class name in lower case: `adamw`, `sgd`, `adafactor`, ..."""
 
     libraries = ("torch.optim",)
 
     def built_in(self) -> set[str]:
-        """Return our names, and those in `torch.optim.__all__`, read without importing torch."""
+        """Return attnkit's names, and those in `torch.optim.__all__`, read without importing torch."""
         return super().built_in() | set(self._class_names)
 
     def _import(self, name: str) -> None:
@@ -41,12 +41,12 @@ class TorchOptimizers(Registry):
 
 
 class Corpora(Registry):
-    """Corpora. In place of a name, a path or `hub:NAME` stands for the corpus that reads it."""
+    """Corpora. A path or `hub:NAME` in place of a name selects the corpus that reads it."""
 
     paths = r"\.|/|^hub:"
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
-        """Return the name and the arguments of a spec, that of a location too.
+        """Return the name and the arguments of a spec, which may be a location.
 
         Example:
             >>> corpora.split("mine/train.tsv"), corpora.split("hub:wmt16:de-en")
@@ -55,7 +55,7 @@ class Corpora(Registry):
         given = {"name": spec} if isinstance(spec, str) else spec
         if not isinstance(given, Mapping) or not isinstance(name := given.get("name"), str):
             return super().split(spec)
-        if name.startswith("hub:") and name.count(":") < 3:  # with a third colon, it is a single split
+        if name.startswith("hub:") and name.count(":") < 3:  # a third colon selects a single split
             return "files", {"hub": name.removeprefix("hub:")} | {key: value for key, value in given.items() if key != "name"}
         if name.startswith("hub:") or "/" in name or name.endswith(_SUFFIXES):
             return "files", {"train": name} | {key: value for key, value in given.items() if key != "name"}
@@ -65,7 +65,7 @@ class Corpora(Registry):
 _SUFFIXES = (".csv", ".jsonl", ".npz", ".parquet", ".tsv", ".txt")
 
 
-# A new file needs its name here: a test compares these with the files.
+# A new module must be listed here: a test compares these names with the files.
 attentions = Registry(
     "attentions",
     family="attention",
@@ -181,7 +181,7 @@ FAMILIES: tuple[Registry, ...] = (
     stacks, optimizers, schedules, tasks, datasets, corpora,
 )  # fmt: skip
 
-# What a component slot is annotated with: plain data for mypy, and the registry for whoever reads the signature.
+# The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
 AttentionSpec = Annotated[Spec, attentions]
 BackendName = Annotated[str, NameOf(backends, "auto")]
 PositionSpec = Annotated[Spec, positions]

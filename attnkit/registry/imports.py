@@ -1,4 +1,4 @@
-"""Modules that a recipe, a study or a command names under `imports`: importing one registers the components that it defines."""
+"""Modules listed under `imports` in a recipe, a study or a command: importing one registers the components that it defines."""
 
 import os
 import sys
@@ -8,14 +8,14 @@ from attnkit.registry.class_path import import_if_there
 from attnkit.registry.errors import ConfigurationError
 
 IMPORTS = "imports"
-"""The key of recipes and studies."""
+"""The key in recipes and studies."""
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import modules, found as `python -m` finds them: in the current directory, then among what is installed.
+    """Import modules, found like those of `python -m`: in the current directory, then among installed packages.
 
     Args:
-        names: Dotted names, such as `my_package.attention`. One that is imported already stays as it is.
+        names: Dotted names, such as `my_package.attention`. A module that is already imported is not reloaded.
 
     Raises:
         ConfigurationError: `names` is not a list of module names, or a module is missing or cannot be imported.
@@ -37,10 +37,10 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def module_names(value: object) -> list[str]:
-    """Return `value`, each name once, if it is a list of module names.
+    """Check that `value` is a list of module names, and return each name once.
 
     Raises:
-        ConfigurationError: It is something else, such as the path of a file.
+        ConfigurationError: It is not, for example because it contains the path of a file.
 
     Example:
         >>> module_names(["my_package", "other.module", "my_package"]), module_names(None)
@@ -52,7 +52,7 @@ def module_names(value: object) -> list[str]:
     for name in names:
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")) or name.endswith(".py"):
             raise ConfigurationError(
-                f"{IMPORTS} must name modules, as in [my_package.my_module], but has {name!r}: write a module's dotted name, without .py"
+                f"{IMPORTS} must list modules, as in [my_package.my_module], but contains {name!r}: write the dotted name, without .py"
             )
     if not isinstance(value, list | tuple):
         raise ConfigurationError(f"{IMPORTS} must be a list of module names, as in [{value}], but is {value!r}")

@@ -1,4 +1,4 @@
-"""The names of one family, and the classes that they mean."""
+"""The names of one family, and their classes."""
 
 import importlib
 import inspect
@@ -18,21 +18,21 @@ C = TypeVar("C", bound=type)
 
 
 class Names(Family):
-    """Classes by name: built in, registered, provided by plugins, or named by their import paths.
+    """Classes by name: built in, registered, provided by plugins, or given by import path.
 
     Args:
         attribute: The name of the registry in `attnkit`, such as `"attentions"`; entry points use it as their prefix.
-        family: What one member is called in messages, such as `"attention"`.
-        package: The package with one module per built-in name.
+        family: The name of one member in messages, such as `"attention"`.
+        package: The package that has one module per built-in name.
         built_in: The names that attnkit provides.
-        bases: Import paths of the classes of which a class that is named by its path must inherit one.
+        bases: Import paths of base classes; a class given by its path must inherit from one of them.
     """
 
-    _all: ClassVar[dict[str, "Names"]] = {}  # by attribute: what an entry point may begin with
+    _all: ClassVar[dict[str, "Names"]] = {}  # by attribute, the prefix of entry points
     paths: ClassVar[str] = r"\."
-    """Pattern of the strings that mean a component though they are no name, such as import paths."""
+    """Pattern of the strings that select a component without being a name, such as import paths."""
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Packages of others whose classes have names in this registry."""
+    """Third-party packages whose classes have names in this registry."""
 
     def __init__(self, attribute: str, *, family: str, package: str, built_in: Iterable[str] = (), bases: Iterable[str] = ()) -> None:
         self.attribute = attribute
@@ -44,13 +44,13 @@ class Names(Family):
         self._classes: dict[str, type] = {}
         self._overridden: set[str] = set()
         self._broken: dict[str, str] = {}
-        self.version = 0  # of what is registered
+        self.version = 0  # changes with each registration
 
     def __repr__(self) -> str:
         return f"Registry({self.attribute}: {', '.join(self.names())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _registry, (self.attribute,)  # a copy in another process is that process's own
+        return _registry, (self.attribute,)  # unpickling in another process returns that process's registry
 
     def __contains__(self, name: object) -> bool:
         return name in self.names()
@@ -59,18 +59,18 @@ class Names(Family):
         return iter(self.names())
 
     def names(self) -> list[str]:
-        """Return every name, sorted: built-in, registered and provided by installed plugins. Imports none of them."""
+        """Return every name, sorted: built-in, registered and provided by installed plugins. Nothing is imported."""
         return sorted((self.built_in() | set(self._plugins) | set(self._classes)) - set(self._broken))
 
     def built_in(self) -> set[str]:
-        """Return the names that attnkit itself provides, each a module of the family's package."""
+        """Return the names that attnkit provides, each a module of the family's package."""
         return self._built_in
 
     def get(self, name: str) -> Any:
-        """Return the class that is registered as `name`, or whose import path it is, importing it if need be.
+        """Return the class that is registered as `name`, or whose import path is `name`, importing it if necessary.
 
         Raises:
-            ConfigurationError: No such name or class, or its plugin is broken, or two parties claim it.
+            ConfigurationError: There is no such name or class, its plugin is broken, or two packages claim the name.
         """
         if "." in (name := self.canonical(name)):
             return check_class(find(name), name, family=self.family, bases=self.bases)
@@ -84,10 +84,10 @@ class Names(Family):
 
         Args:
             name: A lower-case identifier.
-            override: Replace the component that has this name. Without it, a taken name raises.
+            override: Whether to replace an existing component of this name; otherwise a taken name is an error.
 
         Raises:
-            ConfigurationError: The name is taken or is no identifier, or an argument of the class is called `name`.
+            ConfigurationError: The name is taken or not an identifier, or an argument of the class is called `name`.
         """
         if not (name.isidentifier() and name == name.lower()):
             raise ConfigurationError(f"{self.family} name {name!r} must be a lower-case Python identifier")
@@ -99,7 +99,7 @@ class Names(Family):
                 )
             is_built_in = cls.__module__ == f"{self.package}.{name}"
             if is_built_in and name in self._overridden:
-                return cls  # the replacement was registered before the built-in module was imported: it stays
+                return cls  # the replacement was registered before the built-in module was imported: keep it
             taken = self._classes.get(name)
             if not override:
                 if taken is not None and taken is not cls:
@@ -123,7 +123,7 @@ class Names(Family):
         return decorate
 
     def canonical(self, name: str) -> str:
-        """Return the registered name, if `name` is the import path of a class of attnkit's own or of torch's that has one; else `name`.
+        """Return the registered name of a class of attnkit or torch given by its import path; any other `name` unchanged.
 
         Example:
             >>> import attnkit
@@ -138,15 +138,15 @@ class Names(Family):
         try:
             found = find(name, may_import=True)
         except ConfigurationError:
-            return name  # whoever asks for the class says what is wrong
+            return name  # `get` reports the error
         return next((n for n in self._names_of(found) if n in self.built_in() and self.get(n) is found), name)
 
     def _names_of(self, cls: Any) -> list[str]:
-        """Return the built-in names that a class of our own or of torch's may have."""
+        """Return the candidate built-in names of a class of attnkit or torch."""
         return [n for n, known in self._classes.items() if known is cls]
 
     def by_class_name(self, name: str) -> Any:
-        """Return the built-in class that is called `name`, for a package that imports its classes when they are asked for.
+        """Return the built-in class called `name`, for packages that import their classes lazily.
 
         Raises:
             AttributeError: There is none.
@@ -162,11 +162,11 @@ class Names(Family):
         raise AttributeError(f"module {self.package!r} has no attribute {name!r}")
 
     def _check_claims(self, name: str) -> None:
-        """Raise if two parties provide `name`: which one is meant must not depend on what was imported first."""
+        """Raise if two packages provide `name`: the choice must not depend on the order of imports."""
         claimants = [_distribution(p) for p in self._plugins.get(name, [])] + (["attnkit"] if name in self.built_in() else [])
         if len(claimants) > 1 and name not in self._overridden:
             raise ConfigurationError(
-                f"{self.family} {name!r} is claimed by {' and '.join(sorted(claimants))}; uninstall one, or have it renamed"
+                f"{self.family} {name!r} is claimed by {' and '.join(sorted(claimants))}; uninstall one of them, or rename the component"
             )
 
     def _load(self, name: str) -> None:
@@ -198,7 +198,7 @@ class Names(Family):
             if not isinstance(cls, type):
                 raise TypeError(f"{plugin.value} is not a class")
             self.register(name)(cls)
-        except Exception as error:  # a plugin may fail in any way, and must not break the others
+        except Exception as error:  # a plugin may raise anything, and must not break the others
             self._broken[name] = (
                 f"{self.family} {name!r} comes from the plugin {_distribution(plugin)!r} ({plugin.value}), "
                 f"which cannot be loaded: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Resolved specs: what a component is built from, with nothing left to look up."""
+"""Resolved specs: specs from which a component is built without any further lookup."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ResolvedSpec(Mapping[str, Any]):
-    """A spec whose names are looked up, whose values have the types of their arguments, and whose defaults are written out.
+    """A spec with names looked up, values converted to the types of their arguments, and defaults written out.
 
-    `Registry.resolve` makes it, once; `Registry.build` builds from it without looking at it again. The slots in it hold resolved specs.
-    It reads as a mapping of `name` and the arguments, and equals any mapping of the same content.
+    `Registry.resolve` creates it once; `Registry.build` builds from it without further checks. Its slots hold resolved specs.
+    It is a mapping of `name` and the arguments, and equals any mapping with the same content.
 
     Attributes:
-        registry: The family of the component.
-        name: Its name there, or the path of its class.
+        registry: The registry of the component's family.
+        name: The component's registered name, or its class path.
 
     Example:
         >>> import attnkit
@@ -55,24 +55,24 @@ class ResolvedSpec(Mapping[str, Any]):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """A copy of the arguments, as the component's constructor takes them."""
+        """A copy of the arguments for the component's constructor."""
         return {key: _copied(value) for key, value in self._arguments.items()}
 
     @property
     def unresolved(self) -> dict[str, Any]:
-        """A copy of the arguments in which specs are mappings again; values that are objects stay as they are."""
+        """A copy of the arguments with nested specs as plain mappings; values that are objects are kept."""
         return {key: _dictionary(value) for key, value in self._arguments.items()}
 
     def plain(self) -> dict[str, Any]:
-        """Return the spec as plain data, from which `resolve` makes it again.
+        """Return the spec as plain data, which `resolve` turns back into this spec.
 
         Raises:
-            ConfigurationError: A value is not plain data, but an object.
+            ConfigurationError: A value is an object, not plain data.
         """
         return {"name": self.name} | {key: plain_data(value, path=key) for key, value in self._arguments.items()}
 
     def replace(self, **arguments: Any) -> "ResolvedSpec":
-        """Return the spec with other values for some arguments; only these are resolved.
+        """Return a copy of the spec with some arguments replaced; only these are resolved.
 
         Raises:
             ConfigurationError: There is no such argument, or a value is wrong.
@@ -86,7 +86,7 @@ class ResolvedSpec(Mapping[str, Any]):
 
 
 def _copied(value: Any) -> Any:
-    """Return a value with new lists and mappings, so that no component changes the spec of another; resolved specs stay as they are."""
+    """Copy the lists and mappings in a value, so that no component can change another's spec; resolved specs are shared."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value

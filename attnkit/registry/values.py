@@ -1,4 +1,4 @@
-"""Values of arguments: of which type they are, and as plain data."""
+"""Values of arguments: checks and conversions of their types, and plain data."""
 
 import types
 import typing
@@ -9,24 +9,24 @@ from attnkit.registry.errors import ConfigurationError
 
 
 class Word(str):
-    """A scalar as it was written on the command line: `123` may be a number or a text, and the argument's type decides which.
+    """A scalar as written on the command line: `123` may be a number or a string, and the argument's type decides which.
 
     Args:
         text: As written.
-        value: As YAML reads it.
+        value: The value that YAML reads.
     """
 
     value: Any
 
     def __new__(cls, text: str, value: Any) -> Self:
-        """Return `text` with what it may mean instead."""
+        """Return `text` with its alternative value."""
         word = super().__new__(cls, text)
         word.value = value
         return word
 
 
 def typed(value: Any, annotation: Any) -> Any:
-    """Return a copy of `value` in which each `Word` has the type that `annotation` asks for; tuples become lists, as in YAML.
+    """Return a copy of `value` with each `Word` converted to the type of `annotation`; tuples become lists, as in YAML.
 
     Example:
         >>> [typed(Word("12", 12), annotation) for annotation in (int, str, str | int, list[str])]
@@ -44,14 +44,14 @@ def typed(value: Any, annotation: Any) -> Any:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return the types, and the values of a Literal, that an annotation is a union of."""
+    """Return the members of a union: its types, and the values of its Literals."""
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(member for part in get_args(annotation) for member in _members(part))
     return get_args(annotation) if get_origin(annotation) is typing.Literal else (annotation,)
 
 
 def is_of_type(value: Any, annotation: Any) -> bool:
-    """Check a value against the plain annotations that specs use; anything else passes."""
+    """Check a value against the simple annotations that specs use; any other annotation accepts it."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return any(is_of_type(value, a) for a in get_args(annotation))
@@ -69,7 +69,7 @@ def is_of_type(value: Any, annotation: Any) -> bool:
 
 
 def number_in(value: Any) -> int | float | None:
-    """Return the number that a string spells, such as `1e-5`, which readers of YAML 1.1 leave a string; None if it spells none.
+    """Return the number that a string spells, such as `1e-5`, which YAML 1.1 reads as a string; None if it is not a number.
 
     Example:
         >>> number_in("1e-5"), number_in("8"), number_in("small"), number_in(8)
@@ -84,7 +84,7 @@ def number_in(value: Any) -> int | float | None:
 
 
 def yaml_number(number: int | float) -> str:
-    """Return a number as every reader of YAML takes it for one: 1.1 wants a point before the exponent.
+    """Format a number so that every YAML reader parses it as one: YAML 1.1 requires a point before the exponent.
 
     Example:
         >>> yaml_number(1e-5), yaml_number(8)
@@ -95,10 +95,10 @@ def yaml_number(number: int | float) -> str:
 
 
 def plain_data(value: Any, *, path: str) -> Any:
-    """Return a copy of `value` made of mappings, lists, strings, numbers, booleans and None only; tuples become lists.
+    """Return a copy of `value` made only of mappings, lists, strings, numbers, booleans and None; tuples become lists.
 
     Raises:
-        ConfigurationError: Something else is in it; `path` says where in the message.
+        ConfigurationError: It contains anything else; the message begins with `path`.
 
     Example:
         >>> plain_data({"betas": (0.9, 0.98)}, path="optimizer")

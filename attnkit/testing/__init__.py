@@ -1,4 +1,4 @@
-"""The conformance kit: the rules that every piece keeps, as checks for any registered name, a plugin's too.
+"""The conformance kit: the rules that every component must satisfy, as checks for any registered name, including plugins'.
 
 From the command line, `attnkit check gaussian`. From pytest, one decorator:
 
@@ -8,12 +8,12 @@ From the command line, `attnkit check gaussian`. From pytest, one decorator:
     def test_conformance(check):
         check()
 
-From Python, a check is a function that raises AssertionError, with the seed that repeats it:
+From Python, a check is a function that raises AssertionError, with the seed that reproduces it:
 
     for check in attnkit.testing.checks_for("attentions", "gaussian"):
         check()
 
-A component whose arguments have no defaults is checked by its spec, as in `checks_for("attentions", {"name": "gaussian", "width": 2.0})`.
+A component with required arguments is checked by its spec, as in `checks_for("attentions", {"name": "gaussian", "width": 2.0})`.
 """
 
 from attnkit.testing.kit import Check, checks_for, parametrize

@@ -1,4 +1,4 @@
-"""Rules of attention: masks, backends, precision, grouped heads, recorded weights."""
+"""Rules for attention: masks, backends, precision, grouped heads, recorded weights."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -15,14 +15,14 @@ from attnkit.recording import record_attention
 from attnkit.registry import Registry, Spec
 from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
 
-BATCH, LENGTH, LONG = 2, 7, 130  # half precision takes another path on a CPU beyond 128 keys
+BATCH, LENGTH, LONG = 2, 7, 130  # half precision takes a different path on a CPU beyond 128 keys
 HALF_UNIT = 2.0**-8  # relative spacing of bfloat16
-LARGE = 300.0  # an inner product of four such channels is 360,000, over five times what fp16 can hold
+LARGE = 300.0  # an inner product of four such channels is 360,000, over five times fp16's maximum
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Queries [B, H, T, Dh], keys and values [B, Hkv, T, Dh], a mask and a bias; all tensors of fresh random numbers."""
+    """Queries [B, H, T, Dh], keys and values [B, Hkv, T, Dh], a mask and a bias; all tensors are random."""
 
     query: Tensor
     key: Tensor
@@ -36,7 +36,7 @@ class Inputs:
 
 
 def masks() -> dict[str, Mask | Tensor | None]:
-    """Return masks of every form: broadcast along any axis, symbolic, with rows that attend to nothing."""
+    """Return masks of every form: broadcast along any axis, symbolic, with fully masked rows."""
     full = torch.rand(BATCH, NUM_HEADS, LENGTH, LENGTH) < 0.6
     full[0, 0, 0] = False
     key = torch.rand(BATCH, 1, 1, LENGTH) < 0.6
@@ -112,7 +112,7 @@ def _each(attention: Attention) -> Iterator[tuple[str, str, Mask | Tensor | None
 
 
 def gives_zeros_for_a_fully_masked_row(registry: Registry, spec: Spec) -> None:
-    """Zeros and finite gradients, on every backend and in every precision; weights are zero too."""
+    """A fully masked row gives zeros and finite gradients on every backend and in every precision; its weights are zero too."""
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         attention = make(registry, spec, dtype=dtype)
         for backend, name, mask in _each(attention):
@@ -129,7 +129,7 @@ def gives_zeros_for_a_fully_masked_row(registry: Registry, spec: Spec) -> None:
 
 
 def masks_keys_whose_bias_is_minus_infinity(registry: Registry, spec: Spec) -> None:
-    """A bias of -inf is a mask, on every backend, in every precision, at short and long lengths; with a mask, the two combine."""
+    """A bias of -inf acts as a mask on every backend, in every precision, at short and long lengths; it combines with a mask."""
     tolerances = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 2.0**-7, torch.bfloat16: 16 * HALF_UNIT}
     cases = [(dtype, LENGTH) for dtype in tolerances] + [(torch.float16, LONG), (torch.bfloat16, LONG)]
     for dtype, length in cases:
@@ -161,7 +161,7 @@ def masks_keys_whose_bias_is_minus_infinity(registry: Registry, spec: Spec) -> N
 
 
 def ignores_masked_keys(registry: Registry, spec: Spec) -> None:
-    """Other masked keys and values give the same output, bit for bit, and get no gradient."""
+    """Changing masked keys and values leaves the output bitwise identical, and they get no gradient."""
     for dtype in (torch.float64, torch.bfloat16):
         attention = make(registry, spec, dtype=dtype)
         keep = torch.rand(BATCH, 1, 1, LENGTH) < 0.6
@@ -180,14 +180,14 @@ def ignores_masked_keys(registry: Registry, spec: Spec) -> None:
 
 
 def agrees_with_the_reference_on_every_backend(registry: Registry, spec: Spec) -> None:
-    """Values and gradients: to 1e-10 in float64, and as far as the digits go in fp32 and bfloat16."""
+    """Values and gradients agree: to 1e-10 in float64, and to within rounding in fp32 and bfloat16."""
     for backend in make(registry, spec).backends:
         agrees_with_the_reference(registry, spec, backend)
 
 
 def agrees_with_the_reference(registry: Registry, spec: Spec, backend: str) -> int:
-    """Compare one backend with the reference, over masks, biases and dtypes; return how many calls it computed rather than refused."""
-    # a weighted mean of values, after a softmax of rounded inputs: a few roundings each, more in the sums of a gradient
+    """Compare a backend with the reference over masks, biases and dtypes; return the number of calls that it computed, not refused."""
+    # a weighted mean of values after a softmax of rounded inputs has a few rounding errors, the sums of a gradient more
     computed = 0
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5), (torch.bfloat16, 16 * HALF_UNIT)):
         attention = make(registry, spec, dtype=dtype)
@@ -203,7 +203,7 @@ def agrees_with_the_reference(registry: Registry, spec: Spec, backend: str) -> i
                 exact = Inputs(query, key, value, mask, attn_bias)
                 try:
                     output = given.attend(attention, backend=backend)
-                except Refused:  # of what it cannot compute; `auto` gives that to another
+                except Refused:  # it cannot compute this; `auto` would choose another backend
                     continue
                 computed += 1
                 expected = exact.attend(oracle)
@@ -217,7 +217,7 @@ def agrees_with_the_reference(registry: Registry, spec: Spec, backend: str) -> i
 
 
 def has_exact_gradients(registry: Registry, spec: Spec) -> None:
-    """Gradients by finite differences, in float64, with respect to inputs, bias and parameters."""
+    """Gradients of inputs, bias and parameters match finite differences, in float64."""
     attention = make(registry, spec)
     names = [name for name, _ in attention.named_parameters()]
     parameters = [p.detach().clone().requires_grad_() for p in attention.parameters()]
@@ -233,7 +233,7 @@ def has_exact_gradients(registry: Registry, spec: Spec) -> None:
 
 
 def does_not_overflow_in_half_precision(registry: Registry, spec: Spec) -> None:
-    """Logits past 65,504 give finite outputs and gradients, in autocast and in half precision throughout."""
+    """Logits beyond 65,504 give finite outputs and gradients, in autocast and in pure half precision."""
     for dtype in (torch.float16, torch.bfloat16):
         for is_autocast in (True, False):
             attention = make(registry, spec, dtype=torch.float32 if is_autocast else dtype)
@@ -247,7 +247,7 @@ def does_not_overflow_in_half_precision(registry: Registry, spec: Spec) -> None:
 
 
 def repeats_grouped_heads(registry: Registry, spec: Spec) -> None:
-    """Grouped-query attention = multi-head attention with keys, values and their parameters repeated."""
+    """Grouped-query attention equals multi-head attention with keys, values and their parameters repeated."""
     for kv_heads in (1, NUM_KV_HEADS):
         grouped, full = make(registry, spec, num_kv_heads=kv_heads), make(registry, spec, num_kv_heads=NUM_HEADS)
         groups = NUM_HEADS // kv_heads
@@ -265,7 +265,7 @@ def repeats_grouped_heads(registry: Registry, spec: Spec) -> None:
 
 
 def records_weights_without_a_trace(registry: Registry, spec: Spec) -> None:
-    """The recorded weights give the output, and recording changes neither outputs nor the random numbers of dropout."""
+    """The recorded weights reproduce the output, and recording changes neither the outputs nor the random numbers of dropout."""
     attention = make(registry, spec)
     for backend, name, mask in _each(attention):
         given = inputs(mask, bias=name == "full")
@@ -285,7 +285,7 @@ def records_weights_without_a_trace(registry: Registry, spec: Spec) -> None:
 
 
 def drops_weights_in_training_alone(registry: Registry, spec: Spec) -> None:
-    """Dropout changes the output in training mode, and nothing in evaluation mode; on average it changes nothing."""
+    """Dropout changes the output in training mode, but not in evaluation mode."""
     attention = make(registry, spec)
     given = inputs()
     for backend in attention.backends:

@@ -1,4 +1,4 @@
-"""Rules of backends: each agrees with the reference, for every score that it supports."""
+"""Rules for backends: each agrees with the reference for every score that it supports."""
 
 from attnkit.attention import Attention
 from attnkit.registry import Registry, Spec, attentions
@@ -7,7 +7,7 @@ from attnkit.testing.component import has_a_running_example, is_documented
 
 
 def agrees_with_the_reference_on_every_score(registry: Registry, spec: Spec) -> None:
-    """Values and gradients, for each registered attention whose score the backend does not refuse; it must compute at least one."""
+    """Compares values and gradients for each registered attention whose score the backend supports, of which there must be one."""
     name, _ = registry.split(spec)
     computed = 0
     for score in attentions.names():

@@ -1,4 +1,4 @@
-"""Rules of every component: its documentation, its spec, its initialisation."""
+"""Rules for every component: its documentation, its spec, its initialisation."""
 
 import doctest
 import inspect
@@ -33,12 +33,12 @@ GIVEN: dict[str, Any] = {
 """The arguments that the kit passes as the parent."""
 
 STACK_SIZES: dict[str, Any] = {"d_model": D_MODEL, "num_layers": 2, "num_heads": NUM_HEADS, "num_kv_heads": NUM_KV_HEADS}
-"""The arguments of a stack that have no defaults, and grouped heads."""
+"""The required arguments of a stack, and grouped heads."""
 
 
 @cache
 def _vectors() -> tuple[tempfile.TemporaryDirectory[str], str]:
-    """Write a file of vectors for some of the words; it lasts until the process ends."""
+    """Write a file of vectors for some of the words, which is deleted when the process ends."""
     folder = tempfile.TemporaryDirectory()
     path = Path(folder.name, "vectors.txt")
     path.write_text("".join(f"{word} {i} -0.5 {i * i}\n" for i, word in enumerate(WORDS) if i % 3), encoding="utf-8")
@@ -46,25 +46,25 @@ def _vectors() -> tuple[tempfile.TemporaryDirectory[str], str]:
 
 
 def _own_arguments(registry: Registry) -> dict[str, Any]:
-    """Return the kit's values for arguments by name: sizes that fit its inputs, and arguments without a default."""
+    """Return the kit's values for arguments, by name: sizes that match its inputs, and required arguments."""
     if registry.attribute == "stacks":
         return STACK_SIZES
     return {"patch_size": 3, "path": _vectors()[1], "dim": 3} if registry.attribute == "embeddings" else {}
 
 
 def build(registry: Registry, spec: Spec, **other: Any) -> Any:
-    """Build a component in the kit's small sizes.
+    """Build a component with the kit's small sizes.
 
     Args:
         registry: Its family.
-        spec: Its spec; a stack's sizes may be missing, and an embedding's patch size or file of vectors.
-        **other: What the parent passes instead of the kit's own values.
+        spec: Its spec; the sizes of a stack, and the patch size or vector file of an embedding, may be missing.
+        **other: Arguments of the parent that override the kit's values.
     """
     return registry.build(complete(registry, spec), **{k: v for k, v in {**GIVEN, **other}.items() if k in registry.given})
 
 
 def complete(registry: Registry, spec: Spec) -> Spec:
-    """Add the kit's own arguments to a spec, those that the component has."""
+    """Add to a spec those of the kit's arguments that the component has."""
     name, arguments = registry.split(spec)
     declared = {a.name for a in registry.arguments(name)}
     return {"name": name, **{k: v for k, v in _own_arguments(registry).items() if k in declared}, **arguments}
@@ -75,11 +75,11 @@ def is_documented(registry: Registry, spec: Spec) -> None:
     name, _ = registry.split(spec)
     described = registry.describe(name)
     assert described.summary, f"{name} has no docstring; its first line must summarise it"
-    assert described.equation, f"{name}'s docstring has no section `Equation:` with the formula, indented"
+    assert described.equation, f"{name}'s docstring has no section `Equation:` with the indented formula"
     assert described.paper, f"{name}'s docstring has no line `Paper: Author Year, address`"
     assert re.search(r"https?://\S+", described.paper), f"the paper of {name} has no address: {described.paper!r}"
     declared = inspect.signature(registry.get(name)).parameters.values()
-    parameters = [p for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]  # torch's own, where there is no __init__
+    parameters = [p for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]  # torch's own, if there is no __init__
     positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
     assert not positional, f"{name} takes {', '.join(positional)} by position; put a * before them"
     section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)+)", described.documentation, re.M)
@@ -87,7 +87,7 @@ def is_documented(registry: Registry, spec: Spec) -> None:
     missing = [p.name for p in parameters if p.name not in entries]
     assert not missing, f"{name}'s docstring has no entry in `Args:` for {', '.join(missing)}"
     unknown = entries - {p.name for p in parameters}
-    assert not unknown, f"{name}'s docstring documents {', '.join(sorted(unknown))}, which it does not take"
+    assert not unknown, f"{name}'s docstring documents {', '.join(sorted(unknown))}, which are not its arguments"
 
 
 def has_a_running_example(registry: Registry, spec: Spec) -> None:
@@ -113,7 +113,7 @@ def survives_the_round_trip_through_its_spec(registry: Registry, spec: Spec) -> 
 
 
 def is_initialised_by_the_seed_alone(registry: Registry, spec: Spec) -> None:
-    """One seed gives one initialisation: on any device, and by `reset_parameters` after a start on the meta device."""
+    """A seed determines the initialisation: on any device, and by `reset_parameters` after construction on the meta device."""
     seed = int(torch.randint(2**31, ()))
     torch.manual_seed(seed)
     first = build(registry, spec)
@@ -121,14 +121,14 @@ def is_initialised_by_the_seed_alone(registry: Registry, spec: Spec) -> None:
     second = build(registry, spec)
     torch.manual_seed(seed)
     third = start_on_meta(registry, spec)
-    for how, other in (("a second start", second), ("a start on the meta device", third)):
+    for how, other in (("a second construction", second), ("construction on the meta device", third)):
         for key, value in first.state_dict().items():
-            assert torch.isfinite(value).all(), f"{key} is not finite at the start"
+            assert torch.isfinite(value).all(), f"{key} is not finite after initialisation"
             assert torch.equal(value, other.state_dict()[key]), f"{key} differs after {how} with the same seed"
 
 
 def start_on_meta(registry: Registry, spec: Spec) -> nn.Module:
-    """Build a component without memory, then give it memory and initialise it, as large models are."""
+    """Build a component on the meta device, then allocate and initialise it, as large models are."""
     with torch.device("meta"):
         module: nn.Module = build(registry, spec)
     module.to_empty(device="cpu")

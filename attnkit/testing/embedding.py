@@ -1,4 +1,4 @@
-"""Rules of embeddings only: the table for tied outputs, and checkpoints that need no other file."""
+"""Rules for embeddings only: the table for tied outputs, and checkpoints that need no other file."""
 
 import torch
 
@@ -18,7 +18,7 @@ def offers_a_table_to_tie_or_none(registry: Registry, spec: Spec) -> None:
 
 
 def is_restored_by_its_state_dict_alone(registry: Registry, spec: Spec) -> None:
-    """A new one with the state dict of another gives the same vectors, with no other file loaded."""
+    """A new embedding with the state dict of another gives the same vectors, without loading any other file."""
     first, second = make(registry, spec), build(registry, spec)
     second.load_state_dict(first.state_dict())
     x = draw_input(first).to(torch.get_default_dtype() if first.reads == "image" else torch.long)

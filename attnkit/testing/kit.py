@@ -1,4 +1,4 @@
-"""Which rules hold for which family, and how one is run."""
+"""The rules of each family, as checks that can be run."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Check:
     """One rule, for one component.
 
     Attributes:
-        name: The rule, and what the component is combined with.
+        name: The rule, and the combination that it is checked in.
         run: Raises if the rule is broken.
     """
 
@@ -38,17 +38,17 @@ class Check:
     run: Callable[[], None]
 
     def __call__(self, seed: int | None = None) -> None:
-        """Run the check on random inputs of a seed (default: torch's initial seed). The caller's random numbers are not touched.
+        """Run the check on random inputs from a seed (default: torch's initial seed). The caller's random state is not affected.
 
         Raises:
-            AssertionError: The rule is broken; the message says how, and which seed repeats it.
+            AssertionError: The rule is broken; the message says how, and which seed reproduces it.
         """
         with torch.random.fork_rng(devices=[]):
             seed = torch.initial_seed() % 2**32 if seed is None else seed
             torch.manual_seed(seed)
             try:
                 self.run()
-            except Exception as error:  # a crash breaks the rule too
+            except Exception as error:  # a crash also breaks the rule
                 kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
                 raise AssertionError(f"{self.name}: {kind}{error}\nTo repeat it: check(seed={seed})") from error
 
@@ -61,7 +61,7 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
         spec: Its name, or a mapping with name and arguments.
 
     Raises:
-        ConfigurationError: No such family or component, or one that has no rules.
+        ConfigurationError: There is no such family or component, or it has no rules.
 
     Example:
         >>> checks = checks_for("norms", "rms_norm")
@@ -94,7 +94,7 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
 
 
 def optional_slots(registry: Registry, spec: Spec) -> Iterator[tuple[str, Spec]]:
-    """Yield each optional slot that a spec leaves empty, and the spec with the slot filled by the first name of its family.
+    """Yield each empty optional slot of a spec, and the spec with the slot filled by the first name of its family.
 
     Example:
         >>> [slot for slot, _ in optional_slots(stacks, "encoder_decoder")]
@@ -107,13 +107,13 @@ def optional_slots(registry: Registry, spec: Spec) -> Iterator[tuple[str, Spec]]
 
 
 def parametrize(family: str, *specs: Spec) -> Any:
-    """Return a pytest decorator: the test's argument `check` is each check of each component in turn.
+    """Return a pytest decorator that parametrizes the argument `check` of a test with each check of each component.
 
     Args:
         family: The name of their registry in `attnkit`.
-        *specs: The components; none means all that are registered.
+        *specs: The components (none: all registered ones).
     """
-    import pytest  # whoever runs `attnkit check` need not have it
+    import pytest  # `attnkit check` does not need pytest
 
     registry = next((f for f in FAMILIES if f.attribute == family), None)
     chosen: tuple[Spec, ...] = specs or tuple(registry or ())

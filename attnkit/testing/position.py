@@ -1,4 +1,4 @@
-"""Rules of positions: tables survive any precision, and a token's values do not depend on the rest of its batch."""
+"""Rules for positions: tables stay exact in any precision, and a token's values do not depend on the rest of its batch."""
 
 import copy
 from typing import Any
@@ -26,13 +26,13 @@ def outputs(position: Position, query_positions: Tensor, key_positions: Tensor) 
 
 
 def is_exact_in_any_precision(registry: Registry, spec: Spec) -> None:
-    """Tables survive `.to(bfloat16)` and a start on the meta device, and are float64 after `.double()`; learned numbers are rounded."""
+    """Tables stay exact after `.to(bfloat16)` and construction on the meta device, and become float64 after `.double()`."""
     position: Position = build(registry, spec)
     t = torch.arange(LENGTH)[None]
     empty = start_on_meta(registry, spec)
     assert isinstance(empty, Position)
     empty.load_state_dict(position.state_dict())
-    for how, other in (("a start on the meta device", empty), (".to(bfloat16)", copy.deepcopy(position).to(torch.bfloat16))):
+    for how, other in (("construction on the meta device", empty), (".to(bfloat16)", copy.deepcopy(position).to(torch.bfloat16))):
         if how == ".to(bfloat16)":
             with torch.no_grad():
                 for parameter in position.parameters():
@@ -60,7 +60,7 @@ def says_the_same_wherever_a_token_stands(registry: Registry, spec: Spec) -> Non
 
 
 def fits_the_stream(registry: Registry, spec: Spec) -> None:
-    """Shapes are [B or 1, T, D], [B or 1, 1, T, R] and [B or 1, H, Q, K]; a rotation keeps every length."""
+    """Shapes are [B or 1, T, D], [B or 1, 1, T, R] and [B or 1, H, Q, K]; a rotation preserves norms."""
     position: Position = build(registry, spec)
     t = torch.arange(LENGTH)[None]
     said = outputs(position, t, t)
@@ -70,13 +70,13 @@ def fits_the_stream(registry: Registry, spec: Spec) -> None:
         assert torch.isfinite(tensor).all(), f"the {name} is not finite"
     rotation = position.rotation(t)
     if isinstance(rotation, Rotation):
-        assert position.needs_inner_product, "a rotation is only right for inner products: set needs_inner_product"
+        assert position.needs_inner_product, "a rotation is only correct for inner products: set needs_inner_product"
         x = torch.randn(2, NUM_HEADS, LENGTH, HEAD_DIM, dtype=torch.float64)
-        assert torch.allclose(rotation(x).norm(dim=-1), x.norm(dim=-1), rtol=1e-6), "the rotation changes a length"
+        assert torch.allclose(rotation(x).norm(dim=-1), x.norm(dim=-1), rtol=1e-6), "the rotation changes a norm"
 
 
 def has_exact_gradients(registry: Registry, spec: Spec) -> None:
-    """Gradients of learned numbers by finite differences, in float64; each number is used."""
+    """Gradients of learned parameters match finite differences, in float64."""
     position: Position = build(registry, spec).double()
     parameters: dict[str, Any] = dict(position.named_parameters())
     t = torch.arange(LENGTH)[None]

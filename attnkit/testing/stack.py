@@ -1,4 +1,4 @@
-"""Rules of stacks, through the interface that a model uses: encode, decode, decoding continued from a state."""
+"""Rules for stacks, through the interface that models use: encode, decode, decoding continued from a state."""
 
 import copy
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Inputs:
     src: Tensor
 
     def run(self, stack: nn.Module) -> Tensor:
-        """Return the stack's output [B, T, D]. The key mask is that of the source where there is one."""
+        """Return the stack's output [B, T, D]. The key mask applies to the source if there is one."""
         if isinstance(stack, EncoderDecoderStack):
             return stack.decode(self.x, stack.encode(self.src, src_mask=self.key_mask))[0]
         output = stack(self.x, key_mask=self.key_mask)
@@ -79,7 +79,7 @@ def gives_a_row_alone_what_it_gives_in_a_batch(registry: Registry, spec: Spec) -
 
 
 def ignores_masked_tokens(registry: Registry, spec: Spec) -> None:
-    """Other tokens under the mask change nothing, bit for bit; a decoder's later tokens change no earlier ones."""
+    """Changing masked tokens leaves the output bitwise identical; a decoder's later tokens do not affect earlier ones."""
     stack = make(registry, spec)
     for given in padded():
         other, y = draw(), given.run(stack)
@@ -96,7 +96,7 @@ def ignores_masked_tokens(registry: Registry, spec: Spec) -> None:
 
 
 def stays_finite_without_any_token(registry: Registry, spec: Spec) -> None:
-    """A row (a source) that is all padding gives finite outputs and gradients."""
+    """A row (or a source) of only padding gives finite outputs and gradients."""
     stack = make(registry, spec)
     given = draw(torch.zeros(len(LENGTHS), LENGTH, dtype=torch.bool))
     y = given.run(stack)
@@ -106,7 +106,7 @@ def stays_finite_without_any_token(registry: Registry, spec: Spec) -> None:
 
 @torch.no_grad()
 def decodes_in_steps(registry: Registry, spec: Spec) -> None:
-    """One by one, in chunks, and after a beam reorder: the full forward pass. States are values: none is changed."""
+    """Decoding one by one, in chunks, and after a beam reorder equals the full forward pass. States are not modified in place."""
     stack, given = make(registry, spec), padded()[1]
     if isinstance(stack, EncoderStack):
         return
@@ -132,7 +132,7 @@ def decodes_in_steps(registry: Registry, spec: Spec) -> None:
 
 
 def owns_only_what_it_uses(registry: Registry, spec: Spec) -> None:
-    """Every parameter has a gradient: a piece that is not chosen owns none."""
+    """Every parameter has a gradient: unused components have no parameters."""
     stack = make(registry, spec).train()
     torch.autograd.backward(padded()[0].run(stack).square().mean())
     unused = [name for name, p in stack.named_parameters() if p.grad is None]
@@ -140,7 +140,7 @@ def owns_only_what_it_uses(registry: Registry, spec: Spec) -> None:
 
 
 def records_weights_without_a_trace(registry: Registry, spec: Spec) -> None:
-    """Recording attention changes neither outputs nor the random numbers that are drawn."""
+    """Recording attention changes neither the outputs nor the random numbers."""
     stack, given = make(registry, spec).train(), draw()
     state = torch.get_rng_state()
     expected = given.run(stack)

@@ -1,4 +1,4 @@
-"""Rules of token-wise components: norms, feed-forwards, residuals and embeddings."""
+"""Rules for token-wise components: norms, feed-forward layers, residuals and embeddings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from attnkit.testing.attention import assert_close, assert_finite
 from attnkit.testing.component import D_MODEL, IMAGE_SHAPE, VOCAB_SIZE, WORDS, build
 
 BATCH, LENGTH = 2, 5
-LARGE = 80.0  # the sum of the squares of 16 such channels is past what fp16 can hold
+LARGE = 80.0  # the sum of squares of 16 such channels overflows fp16
 
 
 class _Joined(nn.Module):
@@ -29,7 +29,7 @@ class _Joined(nn.Module):
 
 
 def make(registry: Registry, spec: Spec) -> Any:
-    """Build the piece, ready for use: a residual around a sublayer, an embedding with its vectors."""
+    """Build the component, ready for use: a residual around a sublayer, an embedding with its vectors."""
     piece: nn.Module = build(registry, spec)
     if isinstance(piece, Embedding):
         piece.load_vectors(WORDS)
@@ -45,7 +45,7 @@ def draw_input(module: nn.Module) -> Tensor:
 
 
 def treats_each_token_on_its_own(registry: Registry, spec: Spec) -> None:
-    """A token has the same output, of width D, alone and in a batch; so has an image, each pixel of which is in one token."""
+    """A token has the same output, of width D, alone and in a batch; so does an image, in which each pixel affects exactly one token."""
     module = make(registry, spec).double().eval()
     x = draw_input(module)
     y = module(x)
@@ -65,7 +65,7 @@ def treats_each_token_on_its_own(registry: Registry, spec: Spec) -> None:
 
 
 def has_exact_gradients(registry: Registry, spec: Spec) -> None:
-    """Gradients by finite differences, in float64, of the input and of every parameter."""
+    """Gradients of the input and of every parameter match finite differences, in float64."""
     module = make(registry, spec).double().eval()
     x = draw_input(module)
     names = [name for name, _ in module.named_parameters()]
@@ -78,11 +78,11 @@ def has_exact_gradients(registry: Registry, spec: Spec) -> None:
     assert torch.autograd.gradcheck(run, (x, *parameters), fast_mode=True)
     module(x).sum().backward()
     unused = [name for name, p in module.named_parameters() if p.grad is None]
-    assert not unused, f"{', '.join(unused)} has no gradient: a piece owns only what it uses"
+    assert not unused, f"{', '.join(unused)} has no gradient: a component must use every parameter that it owns"
 
 
 def does_not_overflow_in_half_precision(registry: Registry, spec: Spec) -> None:
-    """Inputs the sum of whose squares fp16 cannot hold give finite outputs and gradients in autocast."""
+    """Inputs whose sum of squares overflows fp16 give finite outputs and gradients in autocast."""
     for dtype in (torch.float16, torch.bfloat16):
         module = make(registry, spec)
         x = draw_input(module)

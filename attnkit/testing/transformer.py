@@ -1,4 +1,4 @@
-"""Rules of every compatible attention x position x mask, in a Transformer of two layers with grouped heads."""
+"""Rules for every compatible attention x position x mask, in a two-layer Transformer with grouped heads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def draw() -> Tensor:
 
 
 def key_masks(mask: str) -> list[Tensor | None]:
-    """Return the key masks to try: padding on the right, on the left, and inside; or none."""
+    """Return the key masks to try: padding on the right, on the left, and in between; or none."""
     if not MASKS[mask].is_padded:
         return [None]
     right = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
@@ -63,7 +63,7 @@ def key_masks(mask: str) -> list[Tensor | None]:
 
 
 def is_refused(attention: Spec, position: Spec) -> None:
-    """An incompatible pair is refused at configuration time, with both names and the reason."""
+    """An incompatible pair is refused at configuration time, with a message that has both names and the reason."""
     try:
         make(attention, position, "none")
     except ConfigurationError as error:
@@ -85,7 +85,7 @@ def gives_a_row_alone_what_it_gives_in_a_batch(attention: Spec, position: Spec, 
 
 
 def ignores_masked_tokens(attention: Spec, position: Spec, mask: str) -> None:
-    """Changing masked tokens changes no bit of the output; in a causal model, later tokens change no earlier output."""
+    """Changing masked tokens leaves the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
     model, x = make(attention, position, mask), draw()
     for key_mask in key_masks(mask):
         if key_mask is not None:
@@ -101,7 +101,7 @@ def ignores_masked_tokens(attention: Spec, position: Spec, mask: str) -> None:
 
 
 def decodes_in_steps(attention: Spec, position: Spec, mask: str) -> None:
-    """One by one, in chunks, and after the rows of the state were reordered and repeated: the full forward pass."""
+    """Decoding one by one, in chunks, and after reordering and repeating the rows of the state equals the full forward pass."""
     model, x = make(attention, position, mask), draw()
     for key_mask in key_masks(mask):
         whole, _ = model(x, key_mask=key_mask)
@@ -117,7 +117,7 @@ def decodes_in_steps(attention: Spec, position: Spec, mask: str) -> None:
 
 
 def agrees_on_every_backend(attention: Spec, position: Spec, mask: str) -> None:
-    """Values and gradients of the whole Transformer are those of the reference, and every parameter has one."""
+    """Values and gradients of the whole Transformer match those of the reference, and every parameter has a gradient."""
     oracle, x = make(attention, position, mask, backend="reference"), draw()
     for key_mask in key_masks(mask)[:1]:
         expected, _ = oracle(x, key_mask=key_mask)
@@ -129,13 +129,13 @@ def agrees_on_every_backend(attention: Spec, position: Spec, mask: str) -> None:
             assert_close(y, expected, 1e-10, f"output, backend {backend}")
             y.square().mean().backward()
             for (name, wanted), parameter in zip(oracle.named_parameters(), model.parameters(), strict=True):
-                assert wanted.grad is not None, f"{name} has no gradient: a piece that is not used owns parameters"
+                assert wanted.grad is not None, f"{name} has no gradient: an unused component owns parameters"
                 assert parameter.grad is not None, f"{name} has no gradient, backend {backend}"
                 assert_close(parameter.grad, wanted.grad, 1e-10, f"gradient of {name}, backend {backend}")
 
 
 def records_weights_without_a_trace(attention: Spec, position: Spec, mask: str) -> None:
-    """Recorded weights lie under the mask and sum to one; the output stays the same, with dropout too."""
+    """Recorded weights respect the mask and sum to one; the output is unchanged, also with dropout."""
     model, x, kind = make(attention, position, mask, attention_dropout=0.3, dropout=0.3), draw(), MASKS[mask]
     model.train()
     for key_mask in key_masks(mask):
@@ -153,13 +153,13 @@ def records_weights_without_a_trace(attention: Spec, position: Spec, mask: str) 
         assert len(maps) == len(model.layers), f"{len(maps)} maps for {len(model.layers)} layers"
         for path, weights in maps.items():
             assert tuple(weights.shape) == (len(LENGTHS), NUM_HEADS, LENGTH, LENGTH), f"{path} has shape {tuple(weights.shape)}"
-            assert (weights.masked_select(real[:, None, :, None] & ~allowed[:, None]) == 0).all(), f"{path} attends under the mask"
+            assert (weights.masked_select(real[:, None, :, None] & ~allowed[:, None]) == 0).all(), f"{path} attends to masked keys"
             sums = weights.sum(-1).transpose(1, 2)[real]
             assert_close(sums, torch.ones_like(sums), 1e-6, f"sum of the weights of {path}")
 
 
 def stays_finite_in_half_precision(attention: Spec, position: Spec, mask: str) -> None:
-    """Outputs in fp16 and bf16 autocast are near those in float64, gradients are finite."""
+    """Outputs in fp16 and bf16 autocast are close to those in float64, and gradients are finite."""
     model, x = make(attention, position, mask), draw()
     key_mask = key_masks(mask)[-1]
     expected, _ = model(x, key_mask=key_mask)

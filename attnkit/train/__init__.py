@@ -1,1 +1,1 @@
-"""A recipe carried out: its specs are resolved, its run has a folder and logs, and Lightning trains."""
+"""Running a recipe: resolving its specs, managing its run's folder and logs, and training with Lightning."""

@@ -1,4 +1,4 @@
-"""What can be done next with a run: the commands, to the letter."""
+"""The next steps after a run, as exact commands."""
 
 import shlex
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from attnkit.train.runs import runs_in
 
 
 def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[str], *, resumable_as: str | None) -> str:
-    """Return what to do after a fit that was stopped.
+    """Return how to continue a fit that was stopped.
 
     Args:
-        trainer: Of the fit.
+        trainer: The trainer of the fit.
         program: The command, as in `["attnkit"]`.
         given: The arguments after `fit`.
         resumable_as: The name of the run's folder, if `--resume` finds it again.
@@ -27,7 +27,7 @@ def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[st
     paths = [c.path for c in trainer.checkpoint_callbacks if isinstance(c, LastCheckpoint) and c.path.exists()]
     command = [*program, "fit", *given]
     if not paths:
-        return f"Nothing is saved, since no step was complete. Start again with:\n  {shlex.join(command)}"
+        return f"Nothing was saved, because no step was completed. Start again with:\n  {shlex.join(command)}"
     if "--resume" not in command:
         run = paths[0].parents[1]
         is_newest = run.name.startswith("version_") and run == runs_in(run.parent)[-1]
@@ -39,7 +39,7 @@ def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[st
 
 
 def what_to_do_with(trainer: Trainer, model: LightningModule, data: ResolvedSpec | None, program: Sequence[str]) -> str | None:
-    """Return where the checkpoint of a fit is, and the commands that use it; None if it has none."""
+    """Return the path of a fit's checkpoint and the commands that use it; None if it has none."""
     paths = [_path_of(callback) for callback in trainer.checkpoint_callbacks]
     if (path := next(filter(None, paths), None)) is None:
         return None
@@ -64,7 +64,7 @@ def _without(command: Sequence[str], flag: str) -> list[str]:
 
 
 def _path_of(callback: Checkpoint) -> str | None:
-    """Return the best checkpoint that a callback has written, or the last one."""
+    """Return the best checkpoint that a callback has written, or else the last one."""
     if isinstance(callback, ModelCheckpoint):
         return callback.best_model_path or callback.last_model_path or None
     return str(callback.path) if isinstance(callback, LastCheckpoint) and callback.path.exists() else None

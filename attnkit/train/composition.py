@@ -9,10 +9,10 @@ from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks
 
 
 def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
-    """Return the resolved specs of `model` and `data`; without the latter for a user's own class that has dataloaders itself.
+    """Return the resolved specs of `model` and `data`; `data` is optional for a user's own class with dataloaders.
 
     Raises:
-        ConfigurationError: One of them is missing or wrong; the message names the place, as in `model.stack.attention`.
+        ConfigurationError: One of them is missing or wrong; the message gives the location, such as `model.stack.attention`.
     """
     for key, registry, example in (("model", tasks, "seq2seq"), ("data", datasets, "text_pairs")):
         if recipe.get(key) is None and (key == "model" or not _has_dataloaders(tasks.split(recipe["model"])[0])):
@@ -24,7 +24,7 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
     specs = {key: family.resolve(recipe[key], path=key) for key, family in families.items() if recipe.get(key) is not None}
     if taken := [key for key in tasks.from_data(specs["model"].name) if key in specs["model"]]:
         name = specs["model"].name
-        raise ConfigurationError(f"model: task {name!r} takes {taken[0]!r} from the data module; leave it out")
+        raise ConfigurationError(f"model: task {name!r} takes {taken[0]!r} from the data module; remove it")
     return specs
 
 
@@ -34,7 +34,7 @@ def _has_dataloaders(name: str) -> bool:
 
 
 def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
-    """Return one line for each component of a spec: its role, its name and the plain arguments that are not at their default.
+    """Return one line for each component of a spec: its role, its name and its non-default plain arguments.
 
     Example:
         >>> from attnkit.registry import norms

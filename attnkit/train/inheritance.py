@@ -1,4 +1,4 @@
-"""What a task takes from the data module, and what a run takes from the checkpoint that it starts from (`model.init_from`)."""
+"""The arguments that a task takes from the data module, and those that `model.init_from` takes from a checkpoint."""
 
 import re
 from collections.abc import Mapping
@@ -10,21 +10,21 @@ from attnkit.recipe import recipe_names
 from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks, tokenizers
 
 INHERITED = ("stack", "embedding")
-"""The arguments of a task that `init_from` gives, unless the recipe does."""
+"""The arguments of a task that `init_from` provides unless the recipe sets them."""
 
 
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
     """Return the arguments of a task that come from the data module.
 
     Raises:
-        ConfigurationError: The data lack one; the message names data sets that have all.
+        ConfigurationError: The data module lacks one; the message names data modules that have all.
     """
     wanted = tasks.from_data(task)
     if lacking := [attribute for attribute in wanted.values() if not _has(module, attribute)]:
         fitting = [name for name in datasets if _fits(name, wanted)]
         raise ConfigurationError(
             f"the task {task!r} needs data with {' and '.join(lacking)}, which {dataset!r} does not have. "
-            f"Data sets that suit it: {', '.join(fitting) or 'none'}."
+            f"Data modules that provide it: {', '.join(fitting) or 'none'}."
         )
     return {argument: getattr(module, attribute) for argument, attribute in wanted.items()}
 
@@ -32,11 +32,11 @@ def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
 def linked_values(model: ResolvedSpec, data: ResolvedSpec | None, module: object) -> dict[str, Any]:
     """Return the arguments of a task that come from the data module.
 
-    A class that does not say which these are (`from_data`) gets those that it needs, that the recipe lacks and that the data module has
-    as attributes of the same name.
+    For a class that does not declare them (`from_data`), these are its required arguments that the recipe does not set and that the data
+    module has as attributes of the same name.
 
     Raises:
-        ConfigurationError: The data lack one that the task declares.
+        ConfigurationError: The data module lacks one that the task declares.
     """
     if tasks.from_data(model.name):
         if data is None:
@@ -50,7 +50,7 @@ def read_init_from(path: object) -> dict[str, Any] | None:
     """Return the checkpoint that `model.init_from` names, or None if it is null.
 
     Raises:
-        CheckpointError: It cannot be used; if it would be the result of a recipe, the message says how to make it.
+        CheckpointError: It cannot be used; if it is the result of a recipe, the message says how to train it.
     """
     if path is None or str(path) == "null":
         return None
@@ -62,25 +62,25 @@ def read_init_from(path: object) -> dict[str, Any] | None:
         made = re.match(r"(?:.*/)?runs/(.+)/version_\d+/checkpoints/", str(path))
         recipe = made[1] if made and made[1] in recipe_names() else None
         hint = (
-            f"make it with: attnkit fit --config {recipe}" if recipe else "give a checkpoint of attnkit fit, or null to start from nothing"
+            f"Train it with: attnkit fit --config {recipe}" if recipe else "Give a checkpoint of attnkit fit, or null to train from scratch"
         )
-        raise CheckpointError(f"model.init_from: {error}. To have one, {hint}") from error
+        raise CheckpointError(f"model.init_from: {error}. {hint}") from error
 
 
 def inherited_layer(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the layer of a recipe that lies below all others: the stack and the embedding of the checkpoint to start from."""
+    """Return the lowest layer of a recipe: the stack and the embedding of the checkpoint to start from."""
     arguments = checkpoint["hyper_parameters"]
     return {"model": {key: arguments[key] for key in INHERITED if key in arguments}}
 
 
 def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[str, Any]:
-    """Return the trained tokenizers of a checkpoint that a data set takes, by argument."""
+    """Return the trained tokenizers of a checkpoint that a data module accepts, by argument."""
     accepted = [argument.name for argument in datasets.arguments(dataset) if argument.registry is tokenizers]
     return {name: spec for name, spec in checkpoint["hyper_parameters"].items() if name in accepted and spec is not None}
 
 
 def _has(thing: object, attribute: str) -> bool:
-    """Return whether there is such an attribute, without computing a property."""
+    """Return whether an object has an attribute, without evaluating properties."""
     return hasattr(type(thing), attribute) or attribute in vars(thing)
 
 

@@ -1,4 +1,4 @@
-"""Links between arguments, made by `link_arguments` as in LightningCLI, of which one end belongs to the model or the data."""
+"""Links between arguments, made by `link_arguments` as in LightningCLI, with at least one end in the model or the data."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from attnkit.registry import ConfigurationError, ResolvedSpec
 
 @dataclass(frozen=True)
 class Link:
-    """The target gets the value of the source, or what `compute` makes of the values of several.
+    """Sets the target to the value of the source, or to the result of `compute` on the values of several.
 
     Args:
         sources: Keys such as `data.batch_size`.
         target: A key of `model` or `data`.
-        compute: Of the values, in the order of the sources.
+        compute: Computes the target's value from the sources' values, in their order.
         apply_on: `parse`: sources are arguments; `instantiate`: sources are the data module or its attributes.
     """
 
@@ -27,7 +27,7 @@ class Link:
 
     @staticmethod
     def concerns_specs(source: str | Sequence[str], target: str) -> bool:
-        """Return whether jsonargparse, which sees neither model nor data, leaves a link to us."""
+        """Return whether a link involves the model or the data, which jsonargparse does not see."""
         sources = [source] if isinstance(source, str) else source
         return any(key.partition(".")[0] in SPEC_KEYS for key in (*sources, target))
 
@@ -35,11 +35,11 @@ class Link:
         """Set the target in `specs`.
 
         Args:
-            specs: Of `model` and `data`.
+            specs: The specs of `model` and `data`.
             read: Returns the value of a source.
 
         Raises:
-            ConfigurationError: There is no such source or target, or the target does not take the value.
+            ConfigurationError: There is no such source or target, or the value is wrong for the target.
         """
         values = [read(key) for key in self.sources]
         family, *path = _parts(self.target)
@@ -52,7 +52,7 @@ def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:
     """Return an argument of the model or the data, such as `model.stack.d_model`.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: There is no such argument.
     """
     family, *path = _parts(key)
     try:
@@ -62,7 +62,7 @@ def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:
 
 
 def attribute_at(thing: object, key: str) -> Any:
-    """Return what a key such as `data.num_classes` means of the data module: the attribute, or without one the module itself.
+    """Return the attribute of the data module that a key such as `data.num_classes` names; the module itself for `data`.
 
     Raises:
         ConfigurationError: There is no such attribute.

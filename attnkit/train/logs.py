@@ -1,4 +1,4 @@
-"""The logs of a run: a resumed run continues them from its checkpoint, without gaps and without duplicates."""
+"""The logs of a run, which a resumed run continues from its checkpoint without gaps or duplicates."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ POSITION = "log_position"  # in a checkpoint
 
 
 class LogPosition(Callback):
-    """Writes into each checkpoint how much was logged before it."""
+    """Saves the current position of the logs in each checkpoint."""
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -33,7 +33,7 @@ class LogPosition(Callback):
 
 
 def cut_back(folder: Path, position: Any) -> None:
-    """Remove from the logs in a run's folder the entries after a checkpoint.
+    """Remove the entries after a checkpoint from the logs in a run's folder.
 
     Raises:
         CheckpointError: The position is damaged.

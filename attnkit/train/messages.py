@@ -1,4 +1,4 @@
-"""What a user reads of a training: one message for each mistake, and no noise."""
+"""The messages of a training: one for each mistake, and no noise."""
 
 import logging
 import traceback
@@ -13,11 +13,11 @@ from attnkit.train.out_of_memory import ADVICE, is_out_of_memory, what_failed
 
 NOISE = (
     r".*isinstance\(treespec, LeafSpec\)",  # Lightning's own use of torch
-    r".*does not have many workers",  # batches of token ids are ready in no time
-    r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is not a state to go on with, but a model
-    r".*The dirpath has changed",  # a run that goes on has a folder of its own
-    r".*Checkpoint directory .* exists and is not empty",  # one that is resumed has its old one
-    r".*AMP with fp16 is not supported on CPU",  # which is refused
+    r".*does not have many workers",  # batches of token ids take no time to load
+    r".*callbacks used to create the checkpoint need to be provided",  # `best.ckpt` is a model, not a state to resume from
+    r".*The dirpath has changed",  # a run that starts from a checkpoint has a folder of its own
+    r".*Checkpoint directory .* exists and is not empty",  # a resumed run keeps its folder
+    r".*AMP with fp16 is not supported on CPU",  # attnkit raises an error instead
     r".*WeightAveraging callback with a model that overrides",  # as every task does
 )
 
@@ -28,7 +28,7 @@ def _is_no_advertisement(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def quiet(*others: str) -> Iterator[None]:
-    """Leave out warnings that mean nothing here, and those that match `others`, inside the `with` block."""
+    """Suppress warnings that are irrelevant here, and those that match `others`, inside the `with` block."""
     with warnings.catch_warnings():
         for message in (*NOISE, *others):
             warnings.filterwarnings("ignore", message=message)
@@ -38,7 +38,7 @@ def quiet(*others: str) -> Iterator[None]:
 
 @contextmanager
 def one_message() -> Iterator[None]:
-    """Turn what is the recipe's fault, but is noticed late, into a `ConfigurationError`; and a lack of memory into a `MemoryError`."""
+    """Turn late errors caused by the recipe into a `ConfigurationError`, and out-of-memory errors into a `MemoryError`."""
     try:
         yield
     except MisconfigurationException as error:
@@ -47,7 +47,7 @@ def one_message() -> Iterator[None]:
         frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
         if isinstance(error, ConfigurationError) or all(frame.f_code is not Registry.build.__code__ for frame in frames):
             raise
-        raise ConfigurationError(str(error)) from error  # a component refused its arguments
+        raise ConfigurationError(str(error)) from error  # a component rejected its arguments
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise MemoryError(f"{what_failed(error)}. {ADVICE}") from error

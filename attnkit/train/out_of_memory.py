@@ -1,4 +1,4 @@
-"""Running out of memory: it has many names, and one remedy."""
+"""Out-of-memory errors: how to recognise them, and what to do about them."""
 
 import errno
 
@@ -10,13 +10,13 @@ _SIGNS = (
     "Cannot allocate memory",
 )
 ADVICE = (
-    "Lower data.batch_tokens (trainer.accumulate_grad_batches makes up for it), set model.activation_checkpointing to layer, or lower "
-    "trainer.precision to bf16-mixed. `attnkit plan --config RECIPE --memory SIZE` says what would fit"
+    "Lower data.batch_tokens (trainer.accumulate_grad_batches compensates for it), set model.activation_checkpointing to layer, or lower "
+    "trainer.precision to bf16-mixed. `attnkit plan --config RECIPE --memory SIZE` shows what would fit"
 )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an exception means that memory could not be allocated, on any device. Needs no torch.
+    """Return whether an exception means that memory could not be allocated, on any device. Does not import torch.
 
     Example:
         >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
@@ -30,7 +30,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def what_failed(error: BaseException) -> str:
-    """Return one line on what could not be allocated, for a message.
+    """Return a one-line description of an out-of-memory error, for a message.
 
     Example:
         >>> text = "[enforce fail at alloc_cpu.cpp:130] err == 0. DefaultCPUAllocator: can't allocate memory: tried to allocate 8 bytes."

@@ -1,4 +1,4 @@
-"""Where a command writes: to stdout, or to a file that appears whole or not at all."""
+"""The output of a command: stdout, or a file that is written atomically."""
 
 import sys
 import warnings
@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def notes() -> Iterator[None]:
-    """Print warnings of unknown tokens as notes on stderr, and others as ever."""
+    """Print warnings about unknown tokens as notes on stderr, and others as usual."""
     with warnings.catch_warnings():
         warnings.filterwarnings("default", category=UnknownTokens)
         show = warnings.showwarning
@@ -39,7 +39,7 @@ def notes() -> Iterator[None]:
 
 @contextmanager
 def output(out: str | None) -> Iterator[TextIO]:
-    """Yield stdout, or with `out` a file that takes this name at the end of the `with` block, if nothing failed in it.
+    """Yield stdout, or, given `out`, a file that takes this name at the end of the `with` block unless the block fails.
 
     Raises:
         ConfigurationError: `out` is a folder.

@@ -1,4 +1,4 @@
-"""The parser of Lightning's part of the command line."""
+"""The parser for Lightning's part of the command line."""
 
 import re
 from collections.abc import Callable
@@ -27,17 +27,17 @@ class Parser(LightningArgumentParser):
         compute_fn: Callable[..., Any] | None = None,
         apply_on: str = "parse",
     ) -> None:
-        """Link arguments as jsonargparse does; the registries hold those of the model and the data, so a link to one is kept for them."""
+        """Link arguments as jsonargparse does; links from or to the model and the data are kept for the registries, which hold those."""
         if Link.concerns_specs(source, target):
             self.links.append(Link((source,) if isinstance(source, str) else tuple(source), target, compute_fn, apply_on))
         else:
             super().link_arguments(source, target, compute_fn=compute_fn, apply_on=apply_on)
 
     def put_integers_first(self) -> None:
-        """Let a number without a point be an integer where a float would do too: `limit_train_batches=1` is one batch, and 1.0 is all.
+        """Read a number without a decimal point as an integer where both types fit: `limit_train_batches=1` is one batch, 1.0 is all.
 
-        The first type of a union that fits is taken. But `typing` has one object for `Optional[Union[int, float]]` and for
-        `Optional[Union[float, int]]`, that which came first; so the order in Lightning's signature depends on what was imported before.
+        jsonargparse takes the first type of a union that fits. But `typing` caches `Optional[Union[int, float]]` and
+        `Optional[Union[float, int]]` as one object, whichever came first, so the order in Lightning's signature depends on import order.
         """
         for action in self._actions:
             types = get_args(getattr(action, "_typehint", None))
@@ -46,7 +46,7 @@ class Parser(LightningArgumentParser):
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise `message`, with what could have been meant, as a `ConfigurationError`."""
+        """Raise `message`, with a suggestion, as a `ConfigurationError`."""
         parsers = [self, *(p for action in self._actions if isinstance(action.choices, dict) for p in action.choices.values())]
         options = [o.lstrip("-") for parser in parsers for action in parser._actions for o in action.option_strings]
         if unknown := re.search(r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\w.]+)'|Option '([\w.]+)'", message):

@@ -1,4 +1,4 @@
-"""The processes of one run on this machine: of one that dies the others say which it was, once, and none outlives the first."""
+"""The processes of one run on this machine: if one dies, a single message names it, and no process outlives the first."""
 
 import os
 import signal
@@ -16,25 +16,25 @@ from attnkit.lightning_internals import observing_processes
 from attnkit.registry import ConfigurationError
 
 LAUNCHER = "ATTNKIT_LAUNCHER"
-"""The environment variable by which the first process tells those that it begins its number."""
+"""The environment variable through which the first process passes its process id to those that it starts."""
 
 LOST = 76
-"""Exit status of a process that ends because another one is gone (EX_PROTOCOL of sysexits.h)."""
+"""Exit status of a process that exits because another one has died (EX_PROTOCOL in sysexits.h)."""
 
 POLL = 0.2
 NOTICED = 3.0
-"""Seconds in which the death of a process is noticed by its parent or its child."""
+"""Seconds within which a parent or child notices the death of a process."""
 
 GRACE = 30.0
-"""Seconds that other processes have to end after the first one is done."""
+"""Seconds that the other processes have to exit after the first one has finished."""
 
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Watch the other processes of the run that is made in the `with` block.
+    """Watch the other processes of the run in the `with` block.
 
-    A broken connection to a process that died becomes one message that names it. What is wrong with a recipe or a file, and so in every
-    process, is said by the first one.
+    A broken connection to a dead process is reported in one message that names the process. An error in a recipe or a file, which occurs
+    in every process, is reported by the first one.
 
     Raises:
         SystemExit: Another process has died.
@@ -49,10 +49,10 @@ def together() -> Iterator[None]:
 
 
 class Watch(threading.Thread):
-    """Takes the place of Lightning's observer, which kills this process without a word when one that it began has died.
+    """Replaces Lightning's observer, which kills this process silently when one that it started has died.
 
     Args:
-        processes: Those that this one began, ranks 1, 2, ... of this machine.
+        processes: The processes that this one started, ranks 1, 2, ... of this machine.
     """
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -62,24 +62,24 @@ class Watch(threading.Thread):
         self.message = ""
 
     def run(self) -> None:
-        """Wait for a process that dies, and for this one to notice; end it if it does not."""
+        """Wait until a process dies, and then for this process to notice; exit if it does not."""
         while not self.over.wait(POLL):
             if any(process.poll() for process in self.processes):
-                time.sleep(POLL)  # of several that died at nearly the same time, find the one that did not die of another's death
+                time.sleep(POLL)  # if several died almost together, find the one that died first
                 self.message = obituary([process.poll() for process in self.processes], [p.pid for p in self.processes])
                 self.found.set()
-                if not self.over.wait(NOTICED):  # it hangs, waiting for the dead one
+                if not self.over.wait(NOTICED):  # it hangs, waiting for the dead process
                     self.report()
                     self.kill()
                     os._exit(1)
                 return
 
     def report(self) -> None:
-        """Say who died."""
+        """Report which process died."""
         print(f"attnkit: error: {self.message}", file=sys.stderr, flush=True)
 
     def kill(self) -> None:
-        """End the processes at once."""
+        """Kill the processes."""
         for process in self.processes:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -87,7 +87,7 @@ class Watch(threading.Thread):
             process.wait()
 
     def wait_for_all(self) -> None:
-        """Let the processes end by themselves."""
+        """Wait for the processes to exit, and kill those that do not."""
         until = time.monotonic() + GRACE
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
@@ -96,11 +96,11 @@ class Watch(threading.Thread):
 
 
 def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
-    """Return the sentence about the process that died.
+    """Return the message about the process that died.
 
     Args:
-        codes: Exit codes of ranks 1, 2, ... of this machine; negative: of a signal; None: it lives.
-        pids: Their numbers.
+        codes: Exit codes of ranks 1, 2, ... of this machine; negative for a signal, None while running.
+        pids: Their process ids.
 
     Example:
         >>> print(obituary([76, -9], [11, 12]))
@@ -122,7 +122,7 @@ def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether an error says that the connection to another process broke.
+    """Return whether an error means that the connection to another process was lost.
 
     Example:
         >>> is_lost(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1")), is_lost(RuntimeError("no"))
@@ -148,11 +148,11 @@ def _as_first() -> Iterator[None]:
         with observing_processes(begin):
             yield
     except BaseException as error:
-        if watch is None:  # another launcher began all processes, or there is but one
+        if watch is None:  # another launcher started all processes, or there is only one
             if not is_lost(error):
-                _let_the_first_speak(error)
+                _let_rank_0_report(error)
                 raise
-            message = _sentence(f"rank {_rank()} lost the connection to another process: one has died, and its launcher says which")
+            message = _sentence(f"rank {_rank()} lost the connection to another process: one has died, and its launcher reports which")
             print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
             raise SystemExit(1) from error
         lost = is_lost(error) and watch.found.wait(NOTICED)
@@ -184,8 +184,8 @@ def _as_child(parent: int) -> Iterator[None]:
     def watch() -> None:
         while not over.wait(POLL):
             if os.getppid() != parent:
-                if os.environ.get("LOCAL_RANK") == "1":  # one of those that are left speaks
-                    message = _sentence(f"rank 0 (process {parent}), which began the other processes, has died")
+                if os.environ.get("LOCAL_RANK") == "1":  # only one of the remaining processes reports it
+                    message = _sentence(f"rank 0 (process {parent}), which started the other processes, has died")
                     print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
                 os._exit(LOST)
 
@@ -194,16 +194,16 @@ def _as_child(parent: int) -> Iterator[None]:
         yield
     except Exception as error:
         if is_lost(error):
-            time.sleep(NOTICED)  # if it is the parent that died, the other thread says so
+            time.sleep(NOTICED)  # if the parent died, the other thread reports it
             raise SystemExit(LOST) from error
-        _let_the_first_speak(error)
+        _let_rank_0_report(error)
         raise
     finally:
         over.set()
 
 
-def _let_the_first_speak(error: BaseException) -> None:
-    """Wait until the first process, which has met the same mistake, has said so and ended this one."""
+def _let_rank_0_report(error: BaseException) -> None:
+    """Wait for the first process, which has the same error, to report it and kill this one."""
     if _rank() > 0 and isinstance(error, ConfigurationError | OSError):
         time.sleep(NOTICED)
 

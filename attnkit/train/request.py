@@ -1,4 +1,4 @@
-"""What a command is asked for."""
+"""The request that a command line makes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,22 +12,22 @@ class Request:
     """The arguments of `attnkit fit` and its siblings."""
 
     given: list[str] = field(default_factory=list)
-    """All of them, as they were given."""
+    """All of them, as given."""
     recipes: list[str] = field(default_factory=list)
     flags: dict[str, Any] = field(default_factory=dict)
-    """What `--model...`, `--data...` and `--imports` ask for, as a layer."""
+    """The values of `--model...`, `--data...` and `--imports`, as a layer."""
     others: list[str] = field(default_factory=list)
     """Everything else, for Lightning's parser."""
     ckpt_path: str | None = None
     resume: bool = False
     trust: bool = False
-    """Whether all of the trainer section in a checkpoint is used."""
+    """Whether to use the whole trainer section of a checkpoint."""
     out: str | None = None
     print_config: bool = False
     help_of: str | None = None
-    """The slot, such as `model.stack.attention`, for which `--model.stack.attention.help [NAME]` asks."""
+    """The slot, such as `model.stack.attention`, that `--model.stack.attention.help [NAME]` asks about."""
     help_name: str | None = None
 
     def layers(self, command: str = "fit") -> list[dict[str, Any]]:
-        """Return the layers of all recipes for a command, after importing the modules that they and the flags name."""
+        """Return the layers of all recipes for a command, after importing the modules that they and the flags list."""
         return read_layers(self.recipes, command=command, imports=self.flags.get(IMPORTS, ()))

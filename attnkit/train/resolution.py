@@ -1,4 +1,4 @@
-"""From a request to what is trained: layers merged, a checkpoint's recipe under them, and the specs resolved once."""
+"""From a request to resolved specs: merge the layers over a checkpoint's recipe, and resolve the specs once."""
 
 import re
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ from attnkit.train.trust import import_classes, require_imported, trusted_part
 
 @dataclass
 class Resolution:
-    """What a request asks for, with nothing left to look up."""
+    """A request with every name looked up."""
 
     specs: dict[str, ResolvedSpec]
-    """Of `model`, and of `data` unless the model brings its own."""
+    """The specs of `model`, and of `data` unless the model has its own dataloaders."""
     others: dict[str, Any]
     """The other sections of the recipe, for Lightning's parser."""
     imports: list[str]
@@ -36,9 +36,9 @@ class Resolution:
     checkpoint: dict[str, Any] | None = None
     """The description of the checkpoint."""
     resumed: Path | None = None
-    """The folder of the run that continues."""
+    """The folder of the run to resume."""
     tokenizers: dict[str, Any] = field(default_factory=dict)
-    """Trained ones of the checkpoint that a new run starts from."""
+    """The trained tokenizers of the checkpoint from which a new run starts."""
 
 
 def resolve_request(
@@ -49,22 +49,22 @@ def resolve_request(
     model_class: type[LightningModule] | None = None,
     datamodule_class: type[LightningDataModule] | None = None,
 ) -> Resolution:
-    """Return what a request means.
+    """Resolve a request.
 
     Args:
         command: `fit`, `validate`, `test` or `predict`.
         request: The arguments after it.
         claims: Holds the folder of a run that is resumed.
-        model_class: What `model` means where it has no name.
-        datamodule_class: What `data` means where it has no name.
+        model_class: The class of `model` if it has no name.
+        datamodule_class: The class of `data` if it has no name.
 
     Raises:
         ConfigurationError: A recipe, a checkpoint or an argument is wrong.
     """
     if request.out is not None and command != "predict":
-        raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} writes no such file")
+        raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} does not write any")
     if request.trust and command != "fit":
-        raise ConfigurationError(f"--trust is for attnkit fit: attnkit {command} takes nothing of the trainer from a checkpoint")
+        raise ConfigurationError(f"--trust is for attnkit fit: attnkit {command} uses no trainer settings from a checkpoint")
     dropped: list[str] = []
     recipe: dict[str, Any] = {}
     for layer in request.layers(command):
@@ -103,10 +103,10 @@ def resolve_request(
 
 
 def _of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
-    """Return a spec that means `cls`, unless it names a subclass.
+    """Return a spec of `cls`, or the given one if it names a subclass.
 
     Raises:
-        ConfigurationError: It names another class.
+        ConfigurationError: It names an unrelated class.
     """
     path = f"{cls.__module__}.{cls.__qualname__}"
     if spec is None:
@@ -115,21 +115,22 @@ def _of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
         return {"name": path, **spec}
     name, _ = registry.split(spec)
     if not issubclass(registry.get(name), cls):
-        raise ConfigurationError(f"{key} is {cls.__qualname__} here, or a subclass of it, which {name!r} is not")
+        raise ConfigurationError(f"{key} must be {cls.__qualname__} or a subclass of it, which {name!r} is not")
     return spec
 
 
 def _recipe_in_checkpoint(
     command: str, request: Request, checkpoint: dict[str, Any], path: str, recipe: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the recipe in the checkpoint; of its trainer section only what is harmless, unless `--trust` is given."""
+    """Return the recipe in the checkpoint, with only the harmless part of its trainer section unless `--trust` is given."""
     saved = recipe_in(checkpoint, command)
     if not request.trust:
         asked = {*module_names(recipe.get(IMPORTS)), *request.flags.get(IMPORTS, ())}
         if unasked := [module for module in module_names(saved.pop(IMPORTS, None)) if module not in asked]:
             needed = " ".join(f"--{IMPORTS} {module}" for module in unasked)
             trust = ", or --trust" if command == "fit" else ""
-            say(f"note: the checkpoint's recipe imports {', '.join(unasked)}, which was not done: if you trust it, add {needed}{trust}")
+            listed = ", ".join(unasked)
+            say(f"note: modules that the checkpoint's recipe imports were not imported: {listed}; if you trust them, add {needed}{trust}")
         require_imported(saved, path)
     data = merge(recipe, request.flags, dropped=[]).get("data")
     saved, note = without_outdated_data(saved, checkpoint, path, given=data)

@@ -1,4 +1,4 @@
-"""`attnkit fit`, `validate`, `test` and `predict`: Lightning's command line around resolved specs."""
+"""`attnkit fit`, `validate`, `test` and `predict`: Lightning's command line on resolved specs."""
 
 import inspect
 import json
@@ -46,7 +46,7 @@ TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
 
 def carry_out(command: str, request: Request) -> None:
-    """Carry out `attnkit fit | validate | test | predict`.
+    """Run `attnkit fit | validate | test | predict`.
 
     Raises:
         ConfigurationError: A recipe, a checkpoint or an argument is wrong.
@@ -57,22 +57,22 @@ def carry_out(command: str, request: Request) -> None:
 
 
 class RunCLI(LightningCLI):
-    """LightningCLI in which `model` and `data` are specs, resolved and built by the registries.
+    """LightningCLI whose `model` and `data` are specs, resolved and built by the registries.
 
-    jsonargparse parses everything else. It resolves no component, so that the command line, YAML, Python and checkpoints have one set of
-    rules and one set of messages, and nothing but plain data reaches a checkpoint.
+    jsonargparse parses everything else. It resolves no component, so that the command line, YAML, Python and checkpoints share one set of
+    rules and one set of messages, and only plain data reaches a checkpoint.
 
     Args:
-        command: `fit`, `validate`, `test` or `predict`; None builds everything and runs nothing.
+        command: `fit`, `validate`, `test` or `predict`; None builds everything without running it.
         request: The arguments after it.
         claims: Holds the folder of the run until it is closed.
-        model_class: What `model` means where it has no name.
-        datamodule_class: What `data` means where it has no name.
+        model_class: The class of `model` if it has no name.
+        datamodule_class: The class of `data` if it has no name.
         trainer_class: As for LightningCLI.
         trainer_defaults: As for LightningCLI.
         seed_everything_default: As for LightningCLI.
         auto_configure_optimizers: As for LightningCLI.
-        program: How messages call the command.
+        program: The command as shown in messages.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class RunCLI(LightningCLI):
             parser_class=Parser,
             save_config_callback=None,  # RecipeCallback writes the whole recipe
             auto_configure_optimizers=auto_configure_optimizers,
-            load_from_checkpoint_support=False,  # it would put what jsonargparse parsed, which is no model, into checkpoints
+            load_from_checkpoint_support=False,  # it would save jsonargparse's configuration, which has no model, in checkpoints
         )
 
     @override
@@ -135,7 +135,7 @@ class RunCLI(LightningCLI):
         return [link for link in parser.links if link.apply_on == stage]
 
     def _argument(self, key: str) -> Any:
-        """Return an argument by its key, of the model, the data or of what jsonargparse has parsed."""
+        """Return an argument by its key: of the model, of the data, or one that jsonargparse has parsed."""
         return argument_at(self.specs, key) if key.partition(".")[0] in self.specs else self._parsed(self.config)[key]
 
     def _parsed(self, config: Any) -> Any:
@@ -144,7 +144,7 @@ class RunCLI(LightningCLI):
 
     @override
     def instantiate_classes(self) -> None:
-        """Build the data module, the task and the trainer. What a task takes from the data is read from the data module."""
+        """Build the data module, the task and the trainer. Arguments that a task takes from the data are read from the data module."""
         self.config_init = self.parser.instantiate(self.config)
         specs, self.datamodule = dict(self.specs), None
         if "data" in specs:
@@ -163,11 +163,11 @@ class RunCLI(LightningCLI):
 
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Build the trainer, with logs under `runs/` and the best and the last checkpoint unless the recipe says otherwise."""
+        """Build the trainer, with logs under `runs/` and the best and last checkpoints unless the recipe says otherwise."""
         chosen = self._parsed(self.config_init).trainer
         callbacks = _listed(chosen.callbacks)
         others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in self._callback_keys())]
-        if self.subcommand == "fit" and chosen.logger is None and not chosen.fast_dev_run:  # which writes nothing
+        if self.subcommand == "fit" and chosen.logger is None and not chosen.fast_dev_run:  # fast_dev_run writes no files
             folder, resumed = Path(chosen.default_root_dir or "runs"), self.resolution.resumed
             number = version_of(resumed) if resumed else self._new_version(folder / self._run_name())
             if resumed is not None and self.checkpoint is not None:
@@ -183,18 +183,18 @@ class RunCLI(LightningCLI):
         if self.subcommand == "fit":
             callbacks += self._own_callbacks(chosen, [*callbacks, *others])
         if chosen.enable_model_summary is None:
-            kwargs["enable_model_summary"] = False  # RecipeCallback has one
+            kwargs["enable_model_summary"] = False  # RecipeCallback prints one
         if self.subcommand == "predict" and chosen.enable_progress_bar is None:
             kwargs["enable_progress_bar"] = False  # stdout is for the predictions
         callbacks += [RecipeCallback(self._run_name(), self.recipe), LogPosition()]
         try:
             trainer = super().instantiate_trainer(callbacks=callbacks, **kwargs)
-        except ValueError as error:  # such as the name of an accelerator or a strategy
+        except ValueError as error:  # such as an unknown accelerator or strategy
             raise ConfigurationError(f"trainer: {error}") from error
         except ModuleNotFoundError as error:
             if chosen.precision not in TRANSFORMER_ENGINE:
                 raise
-            message = f"trainer.precision {chosen.precision} needs a GPU from Hopper on, and: pip install 'transformer-engine[pytorch]'"
+            message = f"trainer.precision {chosen.precision} needs a Hopper GPU or later, and: pip install 'transformer-engine[pytorch]'"
             raise ConfigurationError(message) from error
         self._check(trainer, str(chosen.precision))
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
@@ -202,11 +202,11 @@ class RunCLI(LightningCLI):
         return trainer
 
     def _callback_keys(self) -> list[str]:
-        """Return the keys of callbacks that have arguments of their own (`add_lightning_class_args`)."""
+        """Return the keys of callbacks with arguments of their own (`add_lightning_class_args`)."""
         return self._parser(self.subcommand).callback_keys
 
     def _own_callbacks(self, chosen: Any, others: list[Callback]) -> list[Callback]:
-        """Return the callbacks that every fit has, unless it has others of the same kind."""
+        """Return the default callbacks of a fit, except those of which it already has one of the same kind."""
 
         def lacks(kind: type[Callback]) -> bool:
             return not any(isinstance(callback, kind) for callback in others)
@@ -219,7 +219,7 @@ class RunCLI(LightningCLI):
             if isinstance(monitor, tuple) and chosen.limit_val_batches != 0:
                 found.append(ModelCheckpoint(filename="best", monitor=monitor[0], mode=monitor[1]))
             found += [LastCheckpoint()] if lacks(LastCheckpoint) else []
-        if isinstance(self.model, Task):  # they repeat its steps and count its operations
+        if isinstance(self.model, Task):  # these callbacks repeat its steps and count its FLOPs
             found += [kind() for kind in (FiniteCheck, Throughput) if lacks(kind)]
         return found
 
@@ -229,15 +229,15 @@ class RunCLI(LightningCLI):
         reads_by_itself = type(trainer.strategy).load_checkpoint is not Strategy.load_checkpoint
         if self.ckpt_path is not None and Path(self.ckpt_path).is_dir() and reads_by_itself and not isinstance(trainer.strategy, FSDP2):
             raise ConfigurationError(
-                f"trainer.strategy: {type(trainer.strategy).__name__} would run code that a sharded checkpoint holds; use fsdp2 or ddp"
+                f"trainer.strategy: {type(trainer.strategy).__name__} would run code contained in a sharded checkpoint; use fsdp2 or ddp"
             )
 
     def _new_version(self, folder: Path) -> int:
-        """Create the folder of this run, and return its number; other processes of the run need none, since they write nothing."""
+        """Create the folder of this run, and return its number; only the first process of a run needs one, as the others do not write."""
         return self.claims.enter_context(new_run(folder)) if is_first() else 0
 
     def _hold(self, folder: Path) -> None:
-        """Hold a folder that may serve many runs, one after another."""
+        """Claim a folder that several runs may use, one after another."""
         if is_first():
             folder.mkdir(parents=True, exist_ok=True)
             self.claims.enter_context(owned(folder, say=say))
@@ -258,9 +258,9 @@ class RunCLI(LightningCLI):
             print(advice)
 
     def predict(self, **kwargs: Any) -> None:
-        """Print one line for each prediction, or write them to the file of `--out`."""
+        """Print one line for each prediction, or write the lines to the file given by `--out`."""
         if self.request.out is not None and self.trainer.world_size > 1:
-            raise ConfigurationError("--out is written by one process, which then has all predictions; add --trainer.devices 1")
+            raise ConfigurationError("--out needs all predictions in one process; add --trainer.devices 1")
         with output(self.request.out) as file:
             batches = cast(list[Any], self.trainer.predict(**kwargs) or [])
             for batch in batches:
@@ -274,7 +274,7 @@ class RunCLI(LightningCLI):
         return str(name) if is_run_name(name) else self.specs["model"].name
 
     def _complete(self) -> dict[str, Any]:
-        """Return the whole recipe, without what is null by default."""
+        """Return the whole recipe, without values that are null by default."""
         chosen = self._parsed(read_yaml(self.parser.dump(self.config, skip_unset=False), where="the parsed recipe"))
         default = inspect.signature(self.trainer_class).parameters
         trainer = {k: v for k, v in chosen.pop("trainer").items() if v is not None or k not in default or default[k].default is not None}

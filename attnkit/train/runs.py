@@ -1,4 +1,4 @@
-"""The runs of a recipe: folders `version_0`, `version_1`, ... with checkpoints, each held by the process whose run it is."""
+"""The runs of a recipe: folders `version_0`, `version_1`, ... with checkpoints, each held by the process that runs it."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -24,41 +24,41 @@ DAMAGED, INEXACT = ".damaged", ".within_step"
 ROOT = "--trainer.default_root_dir"
 RECIPE = "config.yaml"
 STARTED = (EVENTS, RECIPE, "hparams.yaml")
-"""What a run writes before its first step."""
+"""The files that a run writes before its first step."""
 
 
 def find_run(
     request: Request, command: str, recipe: Mapping[str, Any], ckpt_path: str | None, claims: ExitStack
 ) -> tuple[Path, str] | tuple[None, None]:
-    """Return the folder and the newest checkpoint of the newest run of a recipe, for `--resume`; None if there is none, and say so.
+    """Return the folder and the newest checkpoint of a recipe's newest run, for `--resume`; if there is none, None, with a note.
 
-    The first process holds the folder until the end of `claims`, and has it before it looks
-    into it, so that nothing of a living run is touched.
+    The first process claims the folder before it looks into it, and holds it until the end of `claims`, so that a live run is never
+    touched.
 
     Raises:
-        ConfigurationError: It is not clear which run is meant.
-        OwnedError: The newest run is under way.
+        ConfigurationError: The run is ambiguous.
+        OwnedError: The newest run is still running.
     """
     if command != "fit" or ckpt_path not in (None, "last"):
-        raise ConfigurationError("--resume is for attnkit fit, and finds the checkpoint by itself: leave out one of both")
+        raise ConfigurationError("--resume is for attnkit fit, and finds the checkpoint by itself: remove it or --ckpt_path")
     if not request.recipes:
-        raise ConfigurationError("--resume goes on with the newest run of a recipe: add --config RECIPE")
+        raise ConfigurationError("--resume continues the newest run of a recipe: add --config RECIPE")
     flags = (flag.partition("=")[2] or after for flag, after in pairwise([*request.others, ""]) if flag.partition("=")[0] == ROOT)
     root = next(flags, None) or (recipe.get("trainer") or {}).get("default_root_dir") or "runs"
     for run in reversed(runs_in(Path(root) / run_name(request.recipes[0]))):
         owner = owner_of(run) if is_first() else None
         saved = any(run.glob("checkpoints/*.ckpt"))
         if owner is None and not saved and not (run / RECIPE).exists():
-            continue  # a start that failed is no run
+            continue  # a start that failed does not count
         if is_first() and (saved or owner is not None):
             claims.enter_context(owned(run, say=say))
-            for draft in run.glob("checkpoints/.*.ckpt*.tmp"):  # a kill leaves what was being written
+            for draft in run.glob("checkpoints/.*.ckpt*.tmp"):  # a killed process leaves its drafts
                 shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
         if (path := newest_checkpoint(run / "checkpoints")) is not None:
-            say(f"note: going on from {short_path(str(path))}")
+            say(f"note: resuming from {short_path(str(path))}")
             return run, str(path)
         break
-    say("note: --resume found no checkpoint of this recipe, so the run starts anew")
+    say("note: --resume found no checkpoint of this recipe, so a new run starts")
     return None, None
 
 
@@ -66,7 +66,7 @@ def find_run(
 def new_run(folder: Path) -> Iterator[int]:
     """Create the next folder `version_N`, hold it until the end of the `with` block, and yield N.
 
-    Of several processes each gets a folder of its own. If the run fails before its first step, the folder is removed again.
+    Concurrent processes each get a folder of their own. If the run fails before its first step, the folder is removed.
     """
     while True:
         runs = runs_in(folder)
@@ -81,37 +81,37 @@ def new_run(folder: Path) -> Iterator[int]:
         try:
             yield version_of(run)
         except BaseException:
-            _remove_if_nothing_came(run)
+            _remove_if_empty(run)
             raise
 
 
-def _remove_if_nothing_came(run: Path) -> None:
-    """Remove the folder of a run that has neither checkpoints nor metrics; what attnkit did not write stays."""
+def _remove_if_empty(run: Path) -> None:
+    """Remove the folder of a run without checkpoints and metrics; files that attnkit did not write are kept."""
     if (run / METRICS).exists() or any(run.glob("checkpoints/*")):
         return
     for pattern in STARTED:
         for path in run.glob(pattern):
             path.unlink()
     disown(run)
-    with suppress(OSError):  # there is more
+    with suppress(OSError):  # there are other files
         if (run / "checkpoints").exists():
             (run / "checkpoints").rmdir()
         run.rmdir()
 
 
 def is_first() -> bool:
-    """Return whether this process is the first of its run: it alone holds the folder, and writes."""
+    """Return whether this process is the first of its run, the only one that holds the folder and writes."""
     return not getattr(rank_zero_only, "rank", 0)
 
 
 def run_name(recipe: str) -> str:
-    """Return what the runs of a recipe are called: by its name if it comes with attnkit, else by its file."""
+    """Return the name of a recipe's runs: its short name if it comes with attnkit, else the name of its file."""
     path, folder = find_recipe(recipe).resolve(), recipe_folder().resolve()
     return path.relative_to(folder).with_suffix("").as_posix() if path.is_relative_to(folder) else path.stem
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the folders `version_N`, by N."""
+    """Return the folders `version_N`, sorted by N."""
     return sorted((path for path in folder.glob("version_*") if path.name[8:].isdecimal()), key=version_of)
 
 
@@ -126,24 +126,24 @@ def version_of(run: Path) -> int:
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint in a folder that can be used.
+    """Return the newest usable checkpoint in a folder.
 
-    One that is damaged is put aside under another name, with a warning, so that it never takes the place of a good one. So is one of
-    between two micro-batches of a step (`ModelCheckpoint` writes it if a validation falls there), unless there is no other.
+    A damaged one is renamed, with a warning, so that it never replaces a good one. So is one saved between two micro-batches of a step
+    (`ModelCheckpoint` writes it if a validation falls there), unless there is no other.
     """
     within_step: list[Path] = []
     for path in sorted(folder.glob("*.ckpt"), key=lambda p: p.stat().st_mtime_ns, reverse=True):
         try:
             description = require_undamaged(path)
         except MissingComponentError:
-            raise  # the checkpoint is good
+            raise  # the checkpoint is intact
         except CheckpointError as error:
-            say(f"warning: {error}; it is put aside as {path.name}{DAMAGED}, and an earlier one is used")
+            say(f"warning: {error}; it was renamed to {path.name}{DAMAGED}, and an earlier one is used")
             rank_zero_only(path.replace)(path.with_name(path.name + DAMAGED))
             continue
         if not description.get(WITHIN_STEP):
             for newer in within_step:
-                say(f"note: {newer.name} is from within a step; it is put aside as {newer.name}{INEXACT}, and made again")
+                say(f"note: {newer.name} was saved within a step; it was renamed to {newer.name}{INEXACT}, and will be written again")
                 rank_zero_only(newer.replace)(newer.with_name(newer.name + INEXACT))
             return path
         within_step.append(path)

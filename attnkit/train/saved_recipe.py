@@ -16,12 +16,12 @@ from attnkit.task import Task
 
 
 class RecipeCallback(Callback):
-    """Writes the recipe beside the run as `config.yaml`, and into each checkpoint (all but the task, which is there already).
+    """Writes the recipe to the run's folder as `config.yaml`, and into each checkpoint (except the task, which is there already).
 
-    Says how many parameters the parts of the model have, in the place of Lightning's summary (whose FLOPs are 0 on a CPU).
+    Prints the number of parameters of each part of the model, instead of Lightning's summary (whose FLOPs are 0 on a CPU).
 
     Args:
-        name: What the run is called.
+        name: The name of the run.
         recipe: The complete recipe.
     """
 
@@ -33,7 +33,7 @@ class RecipeCallback(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        folder = trainer.log_dir  # on every rank: it is broadcast
+        folder = trainer.log_dir  # accessed on every rank, since it is broadcast
         if stage == "fit" and trainer.is_global_zero and folder is not None and not self.recipe["trainer"]["fast_dev_run"]:
             Path(folder).mkdir(parents=True, exist_ok=True)
             (Path(folder) / "config.yaml").write_text(as_yaml(self.recipe), encoding="utf-8")
@@ -49,18 +49,18 @@ class RecipeCallback(Callback):
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if not isinstance(pl_module, Task):  # one writes more of itself
+        if not isinstance(pl_module, Task):  # a Task writes its own description
             model = dict(self.recipe["model"])
             checkpoint["attnkit"] = describe(model.pop("name"), model) | {"arguments": model}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Import what the recipe imports: a process that a launcher spawns has no modules but those of the classes that it receives."""
+        """Import the recipe's modules: a spawned process has imported only the modules of the classes that it receives."""
         vars(self).update(state)
         import_modules(self.recipe.get(IMPORTS, ()))
 
 
 def parameter_line(task: LightningModule) -> str:
-    """Return how many parameters a task has, and where; shared ones count once, for the part that has them first.
+    """Return the number of parameters of a task and of its parts; shared ones count once, for the first part that has them.
 
     Example:
         >>> from torch import nn
@@ -85,7 +85,7 @@ def as_yaml(recipe: Mapping[str, Any]) -> str:
 
 
 def recipe_in(checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
-    """Return the recipe in a checkpoint. The trainer's settings are for `fit` only, and not all can be trusted; see `trusted_part`."""
+    """Return the recipe in a checkpoint. Trainer settings are included for `fit` only, and are untrusted; see `trusted_part`."""
     name, arguments = checkpoint["attnkit"]["task"], arguments_of(checkpoint)
     from_data = tasks.from_data(name)
     model = {key: value for key, value in arguments.items() if key not in from_data}

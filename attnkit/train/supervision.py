@@ -1,4 +1,4 @@
-"""A training under supervision: of signals, of the other processes of its run, and of its health."""
+"""Supervising a training: its signals, the other processes of its run, and its health."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +14,11 @@ from attnkit.train.ranks import together
 from attnkit.train.runs import is_first
 
 UNHEALTHY = 3
-"""Exit status of a training that would only get worse, so that no script starts it again and again."""
+"""Exit status of an unhealthy training, so that scripts do not restart it forever."""
 
 
 def supervised(train: Callable[[], Any]) -> None:
-    """Call `train` with signals, the other processes of the run and warnings taken care of.
+    """Call `train`, handling signals, the other processes of the run, and warnings.
 
     Raises:
         ConfigurationError: A recipe, a checkpoint or an argument is wrong.
@@ -27,7 +27,7 @@ def supervised(train: Callable[[], Any]) -> None:
     try:
         with quiet(), stop_signals.taken(), together(), notes(), restoring(), one_message():
             train()
-    except Stopped as stop:  # the first process's status is the command's
+    except Stopped as stop:  # the command's status is that of the first process
         rank_zero_only(say)("\n".join([f"note: {stop}", *getattr(stop, "__notes__", ())]))
         raise SystemExit(stop.code if is_first() else 0) from None
     except UnhealthyError as error:

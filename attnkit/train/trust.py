@@ -1,4 +1,4 @@
-"""What a run takes from the recipe in a checkpoint, which somebody else may have made, and what only with `--trust`."""
+"""Which parts of the recipe in a checkpoint, which may come from someone else, are used with and without `--trust`."""
 
 import os
 import re
@@ -54,7 +54,7 @@ STEERING = frozenset(
         "enable_autolog_hparams",
     }
 )
-"""The keys of the trainer that are taken if they are numbers, words, or lists of these."""
+"""The trainer keys that are used if their values are numbers, words, or lists of these."""
 
 LIGHTNING = {
     "EarlyStopping": "monitor min_delta patience verbose mode strict check_finite stopping_threshold divergence_threshold "
@@ -67,7 +67,7 @@ LIGHTNING = {
     "Timer": "duration interval verbose",
     "TQDMProgressBar": "refresh_rate process_position leave",
 }
-"""Callbacks of Lightning with the arguments that neither import anything nor name a place outside the run's folder."""
+"""Lightning's callbacks, each with the arguments that cannot import code or refer to a path outside the run's folder."""
 
 OURS = {
     "AttentionMaps": "every_n_steps rows figures",
@@ -77,18 +77,18 @@ OURS = {
     "Throughput": "peak_tflops",
 }
 
-_PLACEHOLDER = re.compile(r"\{[\w/]*(:[.\w]*)?\}")  # of a metric in the name of a file
+_PLACEHOLDER = re.compile(r"\{[\w/]*(:[.\w]*)?\}")  # a metric in a file name
 
 
 def trusted_part(trainer: Any, *, given: Collection[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return what is taken without `--trust` from the trainer section of a checkpoint, and the names of what is left out.
+    """Return the part of a checkpoint's trainer section that is used without `--trust`, and the names of the settings left out.
 
-    Taken are settings that only steer the training, the callbacks that attnkit and Lightning ship, with plain arguments, and `FSDP2`.
-    Never taken are paths, and classes of any other name.
+    Used are settings that only control the training, callbacks of attnkit and Lightning with plain arguments, and `FSDP2`. Paths and
+    any other classes are never used.
 
     Args:
         trainer: The section.
-        given: The keys for which the recipe or the command line has a value of its own; they are neither taken nor reported.
+        given: The keys that the recipe or the command line sets; they are neither used nor reported.
 
     Example:
         >>> trusted_part({"max_epochs": 3, "callbacks": [{"class_path": "evil.Evil"}], "default_root_dir": "/tmp"}, given=())
@@ -111,9 +111,9 @@ def trusted_part(trainer: Any, *, given: Collection[str]) -> tuple[dict[str, Any
 
 
 def import_classes(recipe: Mapping[str, Any]) -> None:
-    """Import the classes that a recipe of the user's own names by their paths, so that a checkpoint of such a run can be read.
+    """Import the classes that the user's own recipe names by class path, so that a checkpoint of such a run can be read.
 
-    Mistakes in it are left to those who build from it.
+    Mistakes in the recipe are reported later, when it is resolved.
     """
     for key, registry in (("model", tasks), ("data", datasets)):
         with suppress(ConfigurationError):
@@ -121,10 +121,10 @@ def import_classes(recipe: Mapping[str, Any]) -> None:
 
 
 def require_imported(recipe: Mapping[str, Any], source: str) -> None:
-    """Raise if the recipe in a checkpoint names a class of a module that is not imported: importing it would run its code.
+    """Check that the recipe in a checkpoint names only classes of imported modules: importing another would run its code.
 
     Raises:
-        ConfigurationError: It does.
+        ConfigurationError: It names a class of a module that is not imported.
     """
     if "data" in recipe:
         try:
@@ -135,7 +135,7 @@ def require_imported(recipe: Mapping[str, Any], source: str) -> None:
 
 
 def is_run_name(name: Any) -> bool:
-    """Return whether a name from a checkpoint can be that of a folder below `runs`.
+    """Return whether a name from a checkpoint is a valid folder below `runs`.
 
     Example:
         >>> [is_run_name(name) for name in ("g2p/transformer", "../x", "/x", "a/../../x", "")]
@@ -160,7 +160,7 @@ _STRATEGIES = {path: ["tensor_parallel_size", "save_distributed_checkpoint"] for
 
 
 def _is_known(spec: Any, known: Mapping[str, list[str]]) -> bool:
-    """Return whether a spec of jsonargparse names a known class and gives it known, plain arguments; null is no argument."""
+    """Return whether a jsonargparse spec names a known class with known, plain arguments; null values are ignored."""
     if isinstance(spec, str):
         spec = {"class_path": spec}
     if not isinstance(spec, Mapping) or not set(spec) <= {"class_path", "init_args"} or spec.get("class_path") not in known:
@@ -173,7 +173,7 @@ def _is_known(spec: Any, known: Mapping[str, list[str]]) -> bool:
 
 
 def _steers(key: str, value: Any) -> bool:
-    """Return whether a setting is a number or a word, or some of these; a word with a dot would be imported."""
+    """Return whether a setting is a number or a word, or a collection of these; a word with a dot would be imported."""
     if key == "logger":
         return isinstance(value, bool)
     if key == "devices":  # a process is started for each

@@ -1,5 +1,5 @@
 """One run of a study, or a question about one, in a process of its own.
 
 `job` and `launch` start such processes, and `folder` reads their files; these import no torch. `run`, `inspection` and `probe` are the
-processes. A worker knows one run: designs, comparisons and reports are not in here.
+processes. A worker knows only one run: designs, comparisons and reports are in `attnkit.ablation`.
 """

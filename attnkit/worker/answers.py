@@ -13,12 +13,12 @@ class Inspection:
         recipe: All of `model` and `data` written out, and the recipe's own trainer section.
         notes: Arguments that were dropped when layers were merged.
         parameters: The number of parameters of the model.
-        flops: Of a forward pass through a batch of validation data, if FLOPs are matched.
+        flops: FLOPs of a forward pass through a batch of validation data, if FLOPs are matched.
         adjusted: The width that `match` found.
-        takes_seed: Whether the data take a seed of their own.
+        takes_seed: Whether the data module takes a seed.
         error: Why it cannot be built.
-        kind: `mistake`: a wrong name, argument or value; `illegal`: components that do not go together.
-        sources: The files of the user's own modules, with hashes of their content: the answer holds while they are the same.
+        kind: `mistake`: a wrong name, argument or value; `illegal`: incompatible components.
+        sources: The files of the user's own modules, with hashes of their content: the answer is valid while they are unchanged.
     """
 
     recipe: Mapping[str, Any] | None = None
@@ -34,7 +34,7 @@ class Inspection:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """The times of a few steps of a variant, and the length of a whole run that follows. In seconds.
+    """The times of a few steps of a variant, and the estimated duration of a whole run, in seconds.
 
     Attributes:
         startup: Until the first step: imports, data, model.
@@ -56,5 +56,5 @@ class Probe:
 
     @property
     def seconds(self) -> float:
-        """The length of a whole run."""
+        """The duration of a whole run."""
         return self.startup + self.training + self.validation * self.validations

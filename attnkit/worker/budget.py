@@ -16,7 +16,7 @@ class Budget:
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """The changes to the recipe, by dotted key. With `steps`, schedules are as long; with others, steps are not known before."""
+        """The changes to the recipe, by dotted key. Only with `steps` is the length of the schedule known in advance."""
         ends = {"trainer.min_epochs": None, "trainer.min_steps": None, "trainer.max_time": None}
         return ends | ({"trainer.max_epochs": -1, "trainer.max_steps": self.limit} if self.on == "steps" else {})
 

@@ -28,10 +28,10 @@ def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:
 
 
 def uses_processor_time() -> bool:
-    """Return whether training is timed in processor time: with one thread on the CPU, other load on the machine then counts little."""
+    """Return whether training is timed in CPU time: with one CPU thread, other load on the machine then matters little."""
     return not torch.accelerator.is_available() and torch.get_num_threads() == 1
 
 
 def now() -> float:
-    """Return the time in seconds by the clock of trainings."""
+    """Return the time in seconds on the clock used for trainings."""
     return time.process_time() if uses_processor_time() else time.perf_counter()

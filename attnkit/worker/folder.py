@@ -1,8 +1,8 @@
-"""The folder of a run: JSON files that appear whole or not at all. No torch.
+"""The folder of a run: JSON files that are written atomically. No torch.
 
     job.json, status.json, result.json, environment.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/
 
-There is no database: many processes may write at once, each to files of its own.
+There is no database: processes may write concurrently, each to its own files.
 """
 
 import errno
@@ -20,7 +20,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.worker.records import read
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""The errors of a full disk."""
+"""The error numbers of a full disk."""
 
 BUSY = 75
 """Exit status of a run that another process is working on (EX_TEMPFAIL of sysexits.h)."""
@@ -30,7 +30,7 @@ FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
 
 SPECIAL = {"source": 1, "target": 2}
-"""The number of special tokens of each side, which `data.max_length` counts too: the end, and the start of targets."""
+"""The number of special tokens on each side, which `data.max_length` includes: eos, and bos on the target side."""
 
 T = TypeVar("T")
 Row = Mapping[str, float | None]
@@ -66,7 +66,7 @@ class Status:
 
 
 def key_of(content: Any) -> str:
-    """Return a name for plain data: a hash that does not depend on the order of keys.
+    """Return a name for plain data: a hash that is independent of the order of keys.
 
     Raises:
         ConfigurationError: A number in it is not finite.
@@ -83,14 +83,14 @@ def key_of(content: Any) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file of JSON that takes its name when it is complete."""
+    """Write a JSON file atomically."""
     text = json.dumps(content, indent=1)
     with atomic(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a file of JSON; None if there is no such file.
+    """Return the content of a JSON file; None if there is no such file.
 
     Raises:
         ConfigurationError: It is damaged.
@@ -104,15 +104,15 @@ def read_json(path: Path) -> Any:
     except ValueError as error:
         raise ConfigurationError(f"{path} is damaged: {error}") from error
     if value is None:
-        raise ConfigurationError(f"{path} is damaged: it holds null")
+        raise ConfigurationError(f"{path} is damaged: it contains null")
     return value
 
 
 def read_record(cls: type[T], path: Path) -> T | None:
-    """Return the dataclass in a file of JSON; None if there is no such file.
+    """Return the dataclass in a JSON file; None if there is no such file.
 
     Raises:
-        ConfigurationError: It is damaged, or has been edited into something that attnkit does not write.
+        ConfigurationError: It is damaged, or its content is not what attnkit writes.
     """
     if (found := read_json(path)) is None:
         return None
@@ -154,6 +154,6 @@ def status_of(run: Path) -> dict[str, Any]:
 
 
 def note(run: Path, kind: str, message: str) -> None:
-    """Write down that a run failed, unless it has an outcome."""
+    """Record that a run failed, unless it already has an outcome."""
     if status_of(run)["status"] not in FINAL:
         write_json(run / "status.json", {"status": "failed", "kind": kind, "message": message})

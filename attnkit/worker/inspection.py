@@ -1,4 +1,4 @@
-"""The inspection of a plan: answers each composition in FOLDER/job.json in a line of JSON on stdout."""
+"""The inspection for a plan: answers each composition in FOLDER/job.json with a line of JSON on stdout."""
 
 import contextlib
 import inspect
@@ -29,7 +29,7 @@ class Inspector:
     Args:
         recipe: The file, or the short name.
         match: `on`, `adjust` and `tolerance` of the study's `match`, or None.
-        baseline: The layers of the composition to whose size others are matched.
+        baseline: The layers of the composition whose size the others must match.
     """
 
     def __init__(self, recipe: str, *, match: Mapping[str, Any] | None, baseline: Sequence[Mapping[str, Any]]) -> None:

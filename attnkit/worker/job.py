@@ -1,4 +1,4 @@
-"""Worker processes, which end when the process that began them does. No torch."""
+"""Worker processes, which end with the process that started them. No torch."""
 
 import json
 import os
@@ -24,14 +24,14 @@ POLL = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The work of one process; its folder holds the question, `job.json`, and gets the answers.
+    """The work of one process; its folder contains the question, `job.json`, and receives the answers.
 
     Attributes:
-        folder: Of the job.
-        directory: The current folder of the process: paths in recipes may be relative to it.
-        worker: The module that is the process.
+        folder: The folder of the job.
+        directory: The working directory of the process: paths in recipes may be relative to it.
+        worker: The module that the process runs.
         gpu: The only GPU that it sees; None: all GPUs of the machine.
-        timeout: Seconds after which it is ended.
+        timeout: Seconds after which it is stopped.
     """
 
     folder: Path
@@ -41,7 +41,7 @@ class Job:
     timeout: float | None = None
 
     def carry_out(self, stop: Event | None = None) -> int:
-        """Begin the process, wait for it, and note how it ended if it was ended; return its exit status."""
+        """Start the process, wait for it, record a timeout, and return its exit status."""
         environment = dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.gpu is not None else {})
         limit = [f"{TIMEOUT}{self.timeout}"] if self.timeout is not None else []
         command = [sys.executable, "-m", self.worker, str(self.folder), DRIVEN, *limit]
@@ -69,24 +69,24 @@ class Job:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children if they still run: first by SIGTERM, so that they can save a checkpoint."""
+    """Stop a process and its children if they are still running: first by SIGTERM, so that they can save a checkpoint."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # loaders of data, other ranks
+        os.killpg(process.pid, signal.SIGKILL)  # data loaders, other ranks
     process.wait()
 
 
 def ask(worker: str, question: Any, *, timeout: float | None = None) -> tuple[list[dict[str, Any]], str]:
-    """Return the answers of a worker process, in order, and why they are not all there; empty if they are.
+    """Return the answers of a worker process, in order, and the reason if some are missing, else an empty string.
 
     Args:
         worker: `INSPECTION` or `PROBE`.
         question: Plain data.
-        timeout: Seconds after which the process is ended.
+        timeout: Seconds after which the process is stopped.
     """
     with tempfile.TemporaryDirectory(prefix="attnkit-") as name:
         folder = Path(name)

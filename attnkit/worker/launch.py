@@ -1,4 +1,4 @@
-"""Engines: where jobs are carried out, by processes of this machine, by SLURM or by Ray. Each calls `Job.carry_out`. No torch.
+"""Engines: where jobs run, as processes on this machine, or on SLURM or Ray. Each calls `Job.carry_out`. No torch.
 
 The folder of results and the current folder must be the same on all machines.
 """
@@ -19,12 +19,12 @@ from attnkit.worker.job import POLL, Job
 from attnkit.worker.lifeline import GRACE
 
 Submit = Callable[[Job], Any]
-"""Starts a job, now or when there is room; returns a future, or what has its `done()` and `result()`."""
+"""Starts a job, now or when resources are free; returns a future, or an object with its `done()` and `result()`."""
 
 
 @contextmanager
 def local() -> Iterator[Submit]:
-    """Carry jobs out as processes on this machine; those that still run at the end of the `with` block are ended, and can be continued."""
+    """Run jobs as processes on this machine; those still running at the end of the `with` block are stopped, and can be resumed."""
     stop = Event()
     with ThreadPoolExecutor(max_workers=1024) as pool:  # a thread waits for a process; the engine limits how many run at a time
         try:
@@ -37,20 +37,20 @@ def local() -> Iterator[Submit]:
 def slurm(
     *, cluster: str = "slurm", partition: str | None = None, time: int = 24 * 60, cpus: int = 1, gpus: int = 0, memory: int = 8
 ) -> Iterator[Submit]:
-    """Carry jobs out on a SLURM cluster, by submitit; those that have not ended at the end of the `with` block are cancelled.
+    """Run jobs on a SLURM cluster through submitit; those still running at the end of the `with` block are cancelled.
 
     Args:
-        cluster: `slurm`, or `local` to try it without one.
-        partition: Where the jobs queue.
-        time: Minutes that a run may take. One that takes longer is killed, and continues from its checkpoint if the study retries that.
-        cpus: For each run.
-        gpus: For each run.
-        memory: In GB, for each run.
+        cluster: `slurm`, or `local` to try it without a cluster.
+        partition: The SLURM partition.
+        time: Time limit of a run in minutes. A run that exceeds it is killed, and resumes from its checkpoint if the study retries it.
+        cpus: CPUs per run.
+        gpus: GPUs per run.
+        memory: Memory per run, in GB.
     """
     import submitit
 
     if cluster == "local" and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # submitit cancels its local jobs by SIGINT, which they would ignore too: a shell's `&` starts commands like that
+        # submitit cancels local jobs by SIGINT, which they would inherit as ignored: a shell's `&` starts commands that way
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         executor = submitit.AutoExecutor(folder=Path("runs/submitit").absolute(), cluster=cluster)
@@ -79,12 +79,12 @@ def slurm(
 
 @contextmanager
 def ray(*, address: str | None = None, cpus: float = 1, gpus: float = 0) -> Iterator[Submit]:
-    """Carry jobs out as tasks of a Ray cluster; those that have not ended at the end of the `with` block are cancelled.
+    """Run jobs as tasks on a Ray cluster; those still running at the end of the `with` block are cancelled.
 
     Args:
-        address: Of the cluster; None: a cluster that is started on this machine for this study.
-        cpus: For each run.
-        gpus: For each run.
+        address: Address of the cluster; None starts a cluster on this machine for this study.
+        cpus: CPUs per run.
+        gpus: GPUs per run.
     """
     import ray as cluster
 
@@ -111,7 +111,7 @@ def _carry_out(job: Job) -> int:
 
 
 ENGINES: Mapping[str, tuple[Callable[..., Any], str]] = {"local": (local, ""), "slurm": (slurm, "submitit"), "ray": (ray, "ray")}
-"""By name, with the package that each needs."""
+"""The engines by name, each with the package that it needs."""
 
 
 def read_engine(given: Any) -> dict[str, Any]:

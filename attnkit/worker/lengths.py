@@ -1,4 +1,4 @@
-"""Metrics of generated texts by the length of their source and of their target: does a model generalise beyond its training?"""
+"""Metrics of generated texts by source and target length, to show whether a model generalises to longer texts."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Table = list[dict[str, float]]
 class Lengths(Callback):
     """Keeps the metrics of generated texts by length, of the last evaluation. Tasks that do not generate have none.
 
-    With several ranks it keeps none, as each rank sees only a part.
+    With several ranks it keeps none, since each rank sees only a part.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Ends a worker process whose driver was killed, or no longer watches the clock. No torch.
+"""Ends a worker process whose driver has died or whose time is up. No torch.
 
-The driver holds the other end of the pipe that is this process's stdin, and never writes to it. The system closes the pipe when the driver
-ends, in whatever way, so the end of stdin is the end of the driver.
+This process's stdin is a pipe whose other end the driver holds without writing to it. The system closes the pipe when the driver ends, in
+whatever way, so the end of stdin means the end of the driver.
 """
 
 import os
@@ -22,13 +22,13 @@ GRACE = 10
 
 
 def hold_on(folder: Path, arguments: Sequence[str]) -> None:
-    """Start to watch the driver and the clock.
+    """Start watching the driver and the clock.
 
-    When the driver is gone or the time is up, this process gets SIGTERM, and `GRACE` seconds later its group is killed. A job that takes
-    too long is noted as failed; one whose driver is gone is not, and the next driver continues it.
+    When the driver has died or the time is up, this process gets SIGTERM, and `GRACE` seconds later its process group is killed. A job
+    that takes too long is recorded as failed; one whose driver has died is not, and the next driver resumes it.
 
     Args:
-        folder: Of the job.
+        folder: The folder of the job.
         arguments: `--driven` and `--timeout=SECONDS`, or one of them; without both, there is nothing to watch.
     """
     timeout = next((float(a.removeprefix(TIMEOUT)) for a in arguments if a.startswith(TIMEOUT)), None)
@@ -46,11 +46,11 @@ def _watch(folder: Path, driven: bool, timeout: float | None, is_first: bool) ->
     lost, *_ = select.select([STDIN] if driven else [], [], [], timeout)
     if is_first:  # it tells the others
         if lost:
-            print("attnkit: the process that started this one is gone, so this one saves its state and ends", file=sys.stderr, flush=True)
+            print("attnkit: the process that started this one has died, so this one saves its state and exits", file=sys.stderr, flush=True)
         elif timeout is not None:
             note(folder, "timeout", took_too_long(timeout))
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE)
     if os.getpgid(0) == os.getsid(0):  # a group of its own
-        os.killpg(0, signal.SIGKILL)  # loaders of data and other ranks too
+        os.killpg(0, signal.SIGKILL)  # including data loaders and other ranks
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Ends a run of a study when its budget is used."""
+"""Ends a run of a study when its budget is used up."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +21,9 @@ class Limit(Callback):
     tokens and FLOPs are summed.
 
     Args:
-        budget: Of the run.
+        budget: The budget of the run.
         tokens: Returns the number of tokens so far.
-        seconds: Returns the length of the training so far.
+        seconds: Returns the training time so far.
     """
 
     state_key = "attnkit_budget"
@@ -54,7 +54,7 @@ class Limit(Callback):
         trainer.should_stop |= self.spent >= self.budget.limit
 
     def require_spent(self) -> None:
-        """Check that the run used its budget, without which it cannot be compared with one that did.
+        """Check that the run used up its budget; otherwise it cannot be compared with others.
 
         Raises:
             ConfigurationError: It ended earlier.
@@ -62,7 +62,7 @@ class Limit(Callback):
         if self.spent < self.budget.limit:
             raise ConfigurationError(
                 f"the training ended after {self.spent:g} {self.budget.on}, before its budget of {self.budget.limit:g}: "
-                "set trainer.max_epochs higher (the schedule is as long), and use no other way to stop"
+                "raise trainer.max_epochs (which also lengthens the schedule), and do not stop in any other way"
             )
 
     @override

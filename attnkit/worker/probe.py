@@ -1,4 +1,4 @@
-"""The probe of a plan: trains a few steps of each job in FOLDER/job.json, and answers each in a line of JSON on stdout."""
+"""The probe for a plan: trains a few steps of each job in FOLDER/job.json, and answers each with a line of JSON on stdout."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ from attnkit.worker.run import RECIPE, WorkerCLI, request_of
 WARM_UP = 2
 STEPS = 8
 ENOUGH = 3.0
-"""Seconds of steps after which the probe makes no further step."""
+"""Seconds of training after which the probe stops."""
 
 
 class EnoughError(Exception):
@@ -37,23 +37,23 @@ class EnoughError(Exception):
 
 
 class Stopwatch(Callback):
-    """Times the first steps of a training, and ends it.
+    """Times the first steps of a training, then ends it.
 
-    A validation batch is timed in Lightning's check before the training.
+    A validation batch is timed in Lightning's sanity check before the training.
 
     Args:
         recorder: Of the run; its clock stops during validations.
-        budget: Of a run.
+        budget: The budget of a run.
         tests: Whether a run ends with a pass through the test data.
-        startup: Seconds that were spent before the job began.
+        startup: Seconds spent before the job started.
     """
 
     def __init__(self, recorder: Recorder, *, budget: Budget | None, tests: bool, startup: float) -> None:
         self.recorder, self.budget, self.tests, self.startup = recorder, budget, tests, startup
         self.answer: Probe | None = None
         self._began, self._validation_began = now(), 0.0
-        self._checking = self._batch = 0.0  # seconds of the whole check before the training, and of its last batch
-        self._base = (0, 0, 0.0)  # batches, tokens and seconds of the warm-up
+        self._checking = self._batch = 0.0  # seconds of the whole sanity check, and of its last batch
+        self._base = (0, 0, 0.0)  # batches, tokens and seconds at the end of the warm-up
         self._example: Any = None
 
     @override
@@ -118,10 +118,10 @@ class Stopwatch(Callback):
 
 
 class ProbeCLI(WorkerCLI):
-    """A run that starts no other processes."""
+    """A run in a single process."""
 
     def before_fit(self) -> None:
-        """Refuse to time a run of several processes."""
+        """Raise if the run has several processes, which cannot be timed."""
         if self.trainer.world_size > 1:
             raise ConfigurationError(f"a run of {self.trainer.world_size} processes cannot be timed")
 
@@ -143,14 +143,14 @@ def _validations(trainer: Trainer, batches: float) -> int:
 
 
 def probe(job: dict[str, Any], *, startup: float) -> Probe:
-    """Train a few steps of a job, in a folder that is then removed, and return their times."""
+    """Train a few steps of a job in a temporary folder, and return their times."""
     recorder = Recorder(job["seeds"])
     watch = Stopwatch(recorder, budget=Budget(**job["budget"]) if "budget" in job else None, tests=job["test"], startup=startup)
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (Path(name) / RECIPE).write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
         request = request_of(job, Path(name))
-        request.others.append("--trainer.num_sanity_val_steps=2")  # the first one warms up
+        request.others.append("--trainer.num_sanity_val_steps=2")  # the first batch is a warm-up
         with contextlib.suppress(EnoughError):
             ProbeCLI(request, recorder, [watch])
     if watch.answer is None:
@@ -169,7 +169,7 @@ def main(folder: Path) -> int:
         with contextlib.redirect_stdout(io.StringIO()):
             try:
                 answer = asdict(probe(job, startup=startup))
-            except (Exception, SystemExit) as error:  # a plan can do without any of them
+            except (Exception, SystemExit) as error:  # a plan does not depend on any of them
                 answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
         print(json.dumps(answer), flush=True)
     return 0

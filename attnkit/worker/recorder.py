@@ -1,4 +1,4 @@
-"""The record of a training of a study: its seeds, its batches and its curve."""
+"""The record of a run of a study: its seeds, batches and learning curve."""
 
 import hashlib
 import math
@@ -19,12 +19,12 @@ from attnkit.worker.costs import now, real_tokens
 class Recorder(Callback):
     """Seeds the random numbers of a training, and records its measurements. Its state is in the checkpoints.
 
-    Initialisation, data order and dropout have a seed each, so that the draws of one variant change nothing in another. A hash of every
-    batch proves that all variants saw the same batches.
+    Initialisation, data order and dropout have separate seeds, so that random draws of one variant do not affect another. A hash of all
+    batches proves that all variants saw the same ones.
 
     Args:
-        seeds: Of initialisation and dropout. attnkit's dropout is a function of its seed, the epoch and the example. Modules that draw from
-            torch's generators find them in a state that follows from the seed, the step and the process, also in a resumed run.
+        seeds: The seeds of initialisation and dropout. attnkit's dropout is a function of its seed, the epoch and the example. For modules
+            that draw from torch's generators, these are seeded by the seed, the step and the process, also in a resumed run.
     """
 
     state_key = "attnkit_ablation"
@@ -51,7 +51,7 @@ class Recorder(Callback):
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        # checkpoints are written before a step begins, so a step is recorded when it has ended
+        # checkpoints are written before a step starts, so a step is recorded after it has ended
         tensors = [leaf.detach().cpu() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         digest = hashlib.sha256(self.digest.encode())
         for tensor in tensors:
@@ -75,7 +75,7 @@ class Recorder(Callback):
         self.on_train_end(trainer, pl_module)
 
     def elapsed(self) -> float:
-        """Return the seconds of training: validations do not count."""
+        """Return the seconds of training, excluding validations."""
         return self.seconds + (now() - self._started if self._started is not None else 0.0)
 
     def _stop_clock(self) -> None:

@@ -1,4 +1,4 @@
-"""One run of a study, in a process of its own: `python -m attnkit.worker.run FOLDER` trains what FOLDER/job.json says.
+"""One run of a study, in a process of its own: `python -m attnkit.worker.run FOLDER` trains the job in FOLDER/job.json.
 
 `attnkit.worker.job` adds `--driven`, and `--timeout=SECONDS` if the study has one; see `attnkit.worker.lifeline`.
 """
@@ -46,7 +46,7 @@ RECIPE = "recipe.yaml"
 
 
 class WorkerCLI(RunCLI):
-    """`attnkit fit` with a `Recorder`; a training that its health checks end has diverged.
+    """`attnkit fit` with a `Recorder`; a training ended by its health checks counts as diverged.
 
     Args:
         request: The arguments.
@@ -91,14 +91,14 @@ def request_of(job: dict[str, Any], folder: Path) -> Request:
 
 
 def train(folder: Path) -> None:
-    """Carry out the job in a folder, going on from its last checkpoint if there is one, and write the result."""
+    """Run the job in a folder, resuming from its last checkpoint if there is one, and write the result."""
     job = read_json(folder / "job.json")
     if not is_child():
         import_modules(job["recipe"].get(IMPORTS, ()))
         write_json(folder / "environment.json", environment())
         (folder / RECIPE).write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
     recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
-    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # the second alone if it was killed between the two
+    saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only the second exists if it was killed between the two
     request = request_of(job, folder)
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
     limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
@@ -107,7 +107,7 @@ def train(folder: Path) -> None:
         limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
     metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
-    training = {  # written down before the test, which puts callbacks back to where the best checkpoint was
+    training = {  # recorded before the test, which restores the callbacks' states from the best checkpoint
         "curve": [{k: v if math.isfinite(v) else None for k, v in point.items()} for point in recorder.curve],
         "batches": recorder.batches,
         "batch_hash": recorder.digest,
@@ -140,16 +140,16 @@ def best_checkpoint(trainer: Trainer) -> str:
     """Return the path of the best checkpoint of a run, by the metric that its recipe monitors.
 
     Raises:
-        ConfigurationError: It keeps none.
+        ConfigurationError: It saves none.
     """
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
             return callback.best_model_path
-    raise ConfigurationError("test: true needs the best checkpoint, but the recipe keeps none: let it validate, and keep checkpoints on")
+    raise ConfigurationError("test: true needs the best checkpoint, but the recipe saves none: enable validation and checkpoints")
 
 
 def is_child() -> bool:
-    """Return whether Lightning began this process as another rank of a run: the first rank has the lock, and writes."""
+    """Return whether Lightning started this process as another rank of a run: the first rank has the lock, and writes."""
     return int(os.environ.get("LOCAL_RANK", "0")) > 0
 
 
@@ -168,7 +168,7 @@ def environment() -> dict[str, Any]:
 
 
 def kind_of(error: BaseException) -> str:
-    """Return the kind of a failure, which decides whether it is tried again.
+    """Return the kind of a failure, which decides whether the run is retried.
 
     Example:
         >>> kind_of(ConfigurationError("no such name")), kind_of(OSError(28, "No space left on device")), kind_of(ZeroDivisionError())
@@ -184,7 +184,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def main(folder: Path) -> int:
-    """Train, and write down how it ended. Returns the exit status."""
+    """Train, record how it ended, and return the exit status."""
     with stop_signals.taken():
         try:
             with together():
@@ -200,7 +200,7 @@ def _main(folder: Path) -> int:
     try:
         with owned(folder):
             if (folder / "status.json").exists():
-                return 0  # by another process, since this one was begun
+                return 0  # by another process, after this one was started
             try:
                 with quiet(r".*configured with multiple `ModelCheckpoint`"), one_message():  # the first is `best`
                     train(folder)

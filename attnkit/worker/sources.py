@@ -1,4 +1,4 @@
-"""The user's own modules: results depend on them, too. No torch."""
+"""The user's own modules, on which results also depend. No torch."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ def own_sources() -> dict[str, str]:
 
 
 def unchanged(sources: Mapping[str, str]) -> bool:
-    """Return whether files have the content that they had."""
+    """Return whether the content of the files is unchanged."""
     return all(Path(file).is_file() and _hash(file) == content for file, content in sources.items())
 
 

@@ -244,7 +244,7 @@ class Mine(RMSNorm):
     monkeypatch.delitem(sys.modules, "norm_of_a_stranger")
     (tmp_path / "ran").unlink()
     for load, source in ((load_checkpoint, path), (Task.load, path), (load_exported, tmp_path / "mine.safetensors")):
-        with pytest.raises(CheckpointError, match="may not import one: if you trust it, `import norm_of_a_stranger` first"):
+        with pytest.raises(CheckpointError, match="may not import modules: if you trust it, `import norm_of_a_stranger` first"):
             load(source)
     assert not (tmp_path / "ran").exists()
     load_checkpoint(path, trust=True)

@@ -110,8 +110,8 @@ def test_a_file_appears_whole_or_not_at_all(attnkit: Command, trained: Path, mon
         (["--temperature", 1, "--beam_size", 3], "mutually exclusive"),
         (["--temperature", 1, "--n_best", 3], "mutually exclusive"),
         (["--n_best", 3, "--beam_size", 2], "n_best must be from 1 to beam_size (2), but is 3"),
-        (["--stream", "--n_best", 3], "--stream prints an output while it grows, but --n_best ranks whole outputs"),
-        (["--stream", "--out", "x"], "--stream prints an output while it grows, but the file of --out appears when it is whole"),
+        (["--stream", "--n_best", 3], "--stream prints an output as it is generated, but --n_best ranks whole outputs"),
+        (["--stream", "--out", "x"], "--stream prints an output as it is generated, but the file of --out is created only when complete"),
         (["--stream", "--beam_size", 3], "cannot stream"),
         (["--min_length", 9, "--max_length", 3], "min_length (9) must not exceed max_length (3)"),
     ],
@@ -135,7 +135,7 @@ def test_predictions_go_to_a_file_that_appears_whole(attnkit: Command, trained: 
 def test_a_file_is_for_predictions_alone(attnkit: Command, trained: Path) -> None:
     outcome = attnkit("test", "--ckpt_path", trained, "--out", "x")
     assert outcome.status == 2
-    assert "--out is for the predictions of attnkit predict; attnkit test writes no such file" in outcome.err
+    assert "--out is for the predictions of attnkit predict; attnkit test does not write any" in outcome.err
     assert "--out needs a value, as in --out PATH" in attnkit("predict", "--ckpt_path", trained, "--out").err
     assert "--out FILE" in attnkit("predict", "--help").out
 

@@ -79,8 +79,8 @@ def test_imports_in_a_checkpoint_are_done_only_if_asked_for(attnkit: Command) ->
     path = "runs/mine/version_0/checkpoints/last.ckpt"
     forget()
     printed = attnkit("fit", "--ckpt_path", path, "--print_config")
-    assert printed.err.count("note: the checkpoint's recipe imports manhattans, which was not done") == 1
-    assert "if you trust it, add --imports manhattans, or --trust" in printed.err
+    assert printed.err.count("note: modules that the checkpoint's recipe imports were not imported: manhattans") == 1
+    assert "if you trust them, add --imports manhattans, or --trust" in printed.err
     assert "imports" not in read_yaml(printed.out, where="")
     assert "manhattans" not in sys.modules
     assert "--trust" not in attnkit("test", "--ckpt_path", path).err

@@ -42,8 +42,8 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
     assert ddp["gradient buckets (ddp)"] == alone["gradients"] == alone["parameters"]
     assert ddp["gradients: all-reduce"] == pytest.approx(1.5 * alone["gradients"], abs=0.2)  # 2 * 3 / 4
     assert fsdp2["gradients: reduce-scatter"] == pytest.approx(0.75 * alone["gradients"], abs=0.2)
-    assert "together" not in alone
-    assert ddp["tokens of a step, at most"] == alone["tokens of a step, at most"]  # the processes share a batch
+    assert "total" not in alone
+    assert ddp["tokens per step, at most"] == alone["tokens per step, at most"]  # the processes share a batch
     split = planned(attnkit, tiny, "--mesh", "1x2")
     assert split["parameters"] < alone["parameters"]
     assert split["activations: all-reduce (tensor parallel)"] >= 0
@@ -60,7 +60,7 @@ def test_strategies_share_out_what_they_promise(attnkit: Any, tiny: str) -> None
         (["--machine", "nowhere.json"], "nowhere.json"),
         (["--trainer.devices", "3", "--trainer.strategy", "fsdp2_tp2"], "which do not divide 3"),
         (["--mesh", "8by1"], "as in 8x1, but is '8by1'"),
-        (["--mesh", "1x2", "--strategy", "ddp"], "ddp splits no layers"),
+        (["--mesh", "1x2", "--strategy", "ddp"], "ddp does not split layers"),
         (["--mesh", "1x3"], "num_heads 2 cannot be split over 3 processes"),
         (["--mesh", "1x2", "--model.stack", "recurrent_encoder_decoder"], "this stack has none; use a mesh such as 8x1"),
         (["--mesh", "9999x1", "--measure"], "--measure starts all 9999 processes of the mesh on this machine"),
@@ -76,7 +76,7 @@ def test_what_cannot_be_planned_is_said(attnkit: Any, tiny: str, flags: list[str
 def test_a_recipe_is_named_as_for_every_other_command(attnkit: Any, tiny: str) -> None:
     assert attnkit("plan", "--config", tiny).out == attnkit("plan", tiny).out != ""
     merged = attnkit("plan", "--config", tiny, "--config", tiny, "--trainer.accumulate_grad_batches", 3, "--trainer.max_steps=5")
-    assert numbers(merged.out)["tokens of a step, at most"] == 3 * numbers(attnkit("plan", tiny).out)["tokens of a step, at most"]
+    assert numbers(merged.out)["tokens per step, at most"] == 3 * numbers(attnkit("plan", tiny).out)["tokens per step, at most"]
     asked = attnkit("plan", tiny, "--trainer.devices", 4, "--trainer.strategy=fsdp2_tp2", "--trainer.precision", "bf16-mixed")
     assert "2 x 2 processes, fsdp2, bf16-mixed" in asked.out
     assert "takes no --ckpt_path" in attnkit("plan", tiny, "--ckpt_path", "x").err
@@ -86,12 +86,12 @@ def test_a_step_fits_or_not_and_what_would_change_it_is_planned(attnkit: Any, ti
     roomy = attnkit("plan", tiny, "--memory", "1GB", "--peak", 100)
     assert roomy.status == 0
     assert re.search(r"^fits: yes, 0\.00 GB of 1\.00 GB; 0\.90 GB are free", roomy.out, re.MULTILINE)
-    assert "each planned again" not in roomy.out
+    assert "changes that save memory" not in roomy.out
     narrow = attnkit("plan", tiny, "--gpus", 2, "--memory", "1KB", "--peak", 100)
     assert narrow.status == 1
     assert re.search(r"^fits: NO", narrow.out, re.MULTILINE)
     assert re.search(r"no +[\d.]+   --model.activation_checkpointing layer", narrow.out)
-    assert "none of them fits" in narrow.out
+    assert "none of them fit" in narrow.out
 
 
 def test_time_is_operations_over_the_part_of_the_peak_that_is_stated(attnkit: Any, tiny: str, tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_time_is_operations_over_the_part_of_the_peak_that_is_stated(attnkit: An
     assert found["matrix products, ms"] == pytest.approx(
         1e15 * found["TFLOP with padding and recomputation"] / 5e9 / 1000, rel=0.2, abs=100
     )
-    assert found["network, ms"] == pytest.approx(1000 * found["together"] * 2**20 / 1e7, abs=6)
+    assert found["network, ms"] == pytest.approx(1000 * found["total"] * 2**20 / 1e7, abs=6)
     assert re.search("bound by +matrix products", outcome.out)
     (tmp_path / "machine.json").write_text(json.dumps({"tflops": {"fp32": 0.000_01}, "memory": 1e9}), encoding="utf-8")
     from_file = attnkit("plan", tiny, "--machine", "machine.json", *flags)
     assert numbers(from_file.out)["matrix products, ms"] == found["matrix products, ms"]
     assert "fits: yes" in from_file.out
-    assert "for seconds, add --peak" in attnkit("plan", tiny).out
+    assert "to estimate times, add --peak" in attnkit("plan", tiny).out
 
 
 class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]

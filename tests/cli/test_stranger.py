@@ -204,7 +204,7 @@ def test_the_attention_passes_the_kit(attnkit: Command) -> None:
         (["fit", "--model.d_model", "wide"], "d_model must be int, but is 'wide'"),
         (["fit", "--data.size", "1.5"], r"model|data: dataset 'stranger_model.Numbers': size must be int, but is 1.5"),
         (["fit", "--model.attention", "rotary"], "model.attention: unknown attention 'rotary'. 'rotary' is a position."),
-        (["fit", "--model", "seq2seq"], "model is Net here, or a subclass of it, which 'seq2seq' is not"),
+        (["fit", "--model", "seq2seq"], "model must be Net or a subclass of it, which 'seq2seq' is not"),
         (["fti"], "unknown command 'fti'. Did you mean 'fit'"),
         (["fit", "--data", "text_pairs"], "data is Numbers here"),
     ],
@@ -220,7 +220,7 @@ def test_a_subclass_can_be_chosen() -> None:
 
 def test_what_nothing_gives_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(import_module("stranger_model").Numbers, "num_classes")
-    with pytest.raises(ConfigurationError, match=r"needs num_classes: add it, .*, or let the data module have an"):
+    with pytest.raises(ConfigurationError, match=r"needs num_classes: add it, .*, or give the data module an"):
         stranger("fit")
     built = stranger("--model.num_classes", "3", "--trainer.logger", "false", run=False)
     assert built.model.hparams["num_classes"] == 3

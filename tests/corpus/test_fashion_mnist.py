@@ -30,7 +30,7 @@ def test_the_last_training_images_are_for_validation(folder: Path) -> None:
     assert torch.equal(torch.cat([train.pixels, validation.pixels]), whole.pixels)
     assert [len(part.names) for part in (train, validation)] == [50, 10]
     assert not FashionMNIST(folder=str(folder), validation_images=0).has("validation")
-    with pytest.raises(ConfigurationError, match="validation_images=60 leaves none of 60"):
+    with pytest.raises(ConfigurationError, match="validation_images=60 leaves none of the 60"):
         images(folder, "train", validation_images=60)
 
 
@@ -102,5 +102,5 @@ def test_idx_files_are_read_in_their_shape_and_damage_is_named(tmp_path: Path, r
 
     for wrong in (b"", b"\0\0\x09\x01\0\0\0\x01a", gzip.decompress(content)[:-1], gzip.decompress(content) + b"a"):
         path.write_bytes(gzip.compress(wrong))
-        with pytest.raises(ConfigurationError, match="truncated, or no idx file of bytes"):
+        with pytest.raises(ConfigurationError, match="truncated, or not an idx file of bytes"):
             read_idx(path)

@@ -101,7 +101,7 @@ def test_reviews_are_the_same_from_the_hub(folder: Path, monkeypatch: pytest.Mon
     rows[0]["label"] = -1
     with pytest.raises(ConfigurationError, match="has the label '-1', which is neither 0 nor 1"):
         IMDB(source="hub").labelled("train")
-    with pytest.raises(ConfigurationError, match="imdb from package has no test part"):
+    with pytest.raises(ConfigurationError, match="imdb with source package has no test split"):
         IMDB(folder=str(folder)).labelled("test")
 
 

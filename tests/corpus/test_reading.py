@@ -126,7 +126,7 @@ def test_a_line_that_is_not_utf8_is_named_with_its_number(name: str, tmp_path: P
     [
         ("a.tsv", "a\tA\nb\n", 2, "1 cell, but line 1 has 2: 'b'"),
         ("a.tsv", "source\tid\ttarget\n\na\t1\tA\nb\t2\n", 4, "2 cells, but the header has 3: 'b', '2'"),
-        ("a.tsv", "a\tA\nb\tB\tC\n", 2, "3 cells, but line 1 has 2: 'b', 'B', 'C' (no cell can contain a tab"),
+        ("a.tsv", "a\tA\nb\tB\tC\n", 2, "3 cells, but line 1 has 2: 'b', 'B', 'C' (a cell cannot contain a tab"),
         ("a.csv", "source,target\na,A\nb\n", 3, "1 cell, but the header has 2: 'b'"),
         ("a.csv", "source,target\nHello, world,Bonjour\n", 2, "3 cells, but the header has 2: 'Hello', ' world', 'Bonjour' (a cell with a"),
         ("a.csv", 'source,target\n"a\nb",A\nc\n', 4, "1 cell, but the header has 2: 'c'"),
@@ -139,7 +139,7 @@ def test_a_line_that_is_not_utf8_is_named_with_its_number(name: str, tmp_path: P
 def test_a_row_that_cannot_be_used_is_an_error_with_file_and_line(name: str, content: str, line: int, reason: str, tmp_path: Path) -> None:
     path = write(tmp_path / name, content)
     assert refusal(path).startswith(f"{path}:{line}: {reason}")
-    with pytest.raises(ConfigurationError, match="Correct the row, or leave such rows out with on_bad_rows: skip"):
+    with pytest.raises(ConfigurationError, match="Correct the row, or omit such rows with on_bad_rows: skip"):
         read_columns(path, COLUMNS, bad_rows=BadRows("error"))
 
 
@@ -174,7 +174,7 @@ def test_a_null_in_a_table_of_columns_is_a_bad_row(tmp_path: Path) -> None:
 
 def test_rows_that_are_all_skipped_are_an_error_that_shows_the_first(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "source,target\na\nb\n")
-    with pytest.raises(ConfigurationError, match=r"a.csv has no row that can be used. The first one that was skipped: .*a.csv:2: 1 cell"):
+    with pytest.raises(ConfigurationError, match=r"a.csv has no usable row. The first skipped row: .*a.csv:2: 1 cell"):
         read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
 
 
@@ -235,7 +235,7 @@ def test_a_quote_that_swallows_the_rest_of_a_file_is_an_error_that_names_its_lin
 
 def test_a_row_of_several_lines_that_ends_wrongly_is_no_row_to_skip(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", 'source,target\n"a,A\nb,B\n"c",C\n')
-    with pytest.raises(ConfigurationError, match=r"a.csv:2: not CSV: a row from this line to line 4 ends in a cell with text after"):
+    with pytest.raises(ConfigurationError, match=r"a.csv:2: not CSV: the row from this line to line 4 has text after"):
         read_columns(path, COLUMNS, bad_rows=BadRows("skip"))
 
 

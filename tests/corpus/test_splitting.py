@@ -32,5 +32,5 @@ def test_validation_and_test_are_apart() -> None:
 
 @pytest.mark.parametrize(("validation", "test"), [(0.01, 0.0), (0.99, 0.0), (0.0, 0.01), (0.5, 0.49)])
 def test_a_part_without_examples_is_refused(validation: float, test: float) -> None:
-    with pytest.raises(ConfigurationError, match=r"_fraction=.* of 2 distinct words is [012]: every part must have some"):
+    with pytest.raises(ConfigurationError, match=r"_fraction=.* of 2 distinct words is [012]: every split needs at least one"):
         set_aside(["a", "b", "a"], validation=validation, test=test, seed=0, what="distinct words")

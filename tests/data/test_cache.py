@@ -88,7 +88,7 @@ def test_a_damaged_entry_is_made_anew_with_a_warning(content: str, own_cache: Pa
     spec = trained(tokenizers.build(BPE), Counted("abab")).spec
     (entry,) = entries(own_cache)
     (entry / "spec.json").write_text(content)
-    with pytest.warns(UserWarning, match="is damaged .* made anew"):
+    with pytest.warns(UserWarning, match="is damaged .* will be rebuilt"):
         assert trained(tokenizers.build(BPE), Counted("abab")).spec == spec
     assert json.loads((entry / "spec.json").read_text()) == spec
 
@@ -128,13 +128,13 @@ def test_the_entry_of_a_faster_process_is_as_good(own_cache: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_refused_with_what_to_do(own_cache: Path) -> None:
     own_cache.mkdir()
     own_cache.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a folder"):
+    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a writable folder"):
         trained(tokenizers.build(BPE), Counted("a"))
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused_with_what_to_do(own_cache: Path) -> None:
     own_cache.write_text("")
-    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a folder"):
+    with pytest.raises(ConfigurationError, match="set ATTNKIT_CACHE to a writable folder"):
         trained(tokenizers.build(BPE), Counted("a"))
 
 

@@ -193,7 +193,7 @@ def test_files_of_different_sizes_and_damaged_ones_are_named(tmp_path: Path, rng
     with pytest.raises(ConfigurationError, match=r"2.png has 4 x 5 pixels, the first image 4 x 4; to resize all, set image_shape: \[1"):
         read_images(str(folder), labelled=True)
     (folder / "a" / "2.png").write_bytes(b"\x89PNG nothing")
-    with pytest.raises(ConfigurationError, match=r"2.png is no image, or damaged"):
+    with pytest.raises(ConfigurationError, match=r"2.png is damaged, or not an image"):
         read_images(str(folder), labelled=True)
     (folder / "b").mkdir()
     with pytest.raises(ConfigurationError, match="folder of the class 'b' has no image files"):
@@ -204,7 +204,7 @@ def test_a_class_that_training_lacks_is_named(tmp_path: Path) -> None:
     image = np.zeros((4, 4), np.uint8)
     train = write_folder(tmp_path / "train", {"cat/1.png": image, "dog/1.png": image})
     test = write_folder(tmp_path / "test", {"cats/1.png": image})
-    with pytest.raises(ConfigurationError, match=r"has the class 'cats', which is none of the training's. Did you mean 'cat'"):
+    with pytest.raises(ConfigurationError, match=r"has the class 'cats', which is not among the training classes. Did you mean 'cat'"):
         make(train=str(train), test=str(test)).test_dataloader()
 
 
@@ -263,13 +263,13 @@ def test_files_that_are_missing_damaged_or_of_no_known_form_are_refused(path: st
         read_images(str(tmp_path / "b.npz"), labelled=True)
     content = Path(path).read_bytes()
     Path(path).write_bytes(content[:-100])
-    with pytest.raises(ConfigurationError, match=r"truncated, damaged or no .npz file"):
+    with pytest.raises(ConfigurationError, match=r"truncated, damaged or not a .npz file"):
         read_images(path, labelled=True)
     np.savez(tmp_path / "x.npz", images=np.zeros((1, 2, 2), np.uint8))
     with pytest.raises(ConfigurationError, match="has no array 'labels'; it has images"):
         read_images(str(tmp_path / "x.npz"), labelled=True)
     (tmp_path / "x.csv").write_text("")
-    with pytest.raises(ConfigurationError, match="are no labelled images: give a folder"):
+    with pytest.raises(ConfigurationError, match="cannot be read as labelled images: give a folder"):
         read_images(str(tmp_path / "x.csv"), labelled=True)
 
 

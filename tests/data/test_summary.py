@@ -48,7 +48,7 @@ def test_pairs_say_what_is_skipped_left_out_merged_and_unknown(write: Write, cap
     test = write("test.csv", "source,target\na,A\nb,B\na,B\na,A\n" + "".join(f"{'abc' * i},C\n" for i in range(1, 20)) + "x,C\n")
     data = pairs(train=train, test=test, max_length=6, on_bad_rows="skip")
     assert said(caplog, data.train_dataloader) == [
-        f"train: 60 pairs; 1 left out (longer than max_length=6), no unknown tokens; 2 bad rows skipped, the first one {train}:2: 3 cells, "
+        f"train: 60 pairs; 1 omitted (longer than max_length=6), no unknown tokens; 2 bad rows skipped, first: {train}:2: 3 cells, "
         "but the header has 2: 'Hello', ' world', 'Bonjour' (a cell with a comma in it must be in \"quotes\")"
     ]
     merged = "2 merged (rows with the same source are one example with several references)"
@@ -72,7 +72,7 @@ def test_labelled_texts_say_what_is_skipped_and_truncated(write: Write, caplog: 
     rows = [{"text": "so good", "label": "praise"}, {"text": "not so good at all", "label": "blame"}, {"text": None, "label": "blame"}]
     path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     data = framed("labelled_text", tokenizer="word", max_length=6, on_bad_rows="skip", train=path, predict=path)
-    skipped = f"1 bad row skipped, the first one {path}:3: column 'text' must be text, but is None (NoneType)"
+    skipped = f"1 bad row skipped, first: {path}:3: column 'text' must be text, but is None (NoneType)"
     truncated = "1 truncated (longer than max_length=6), no unknown tokens"
     assert said(caplog, data.train_dataloader) == [f"train: 2 texts; {truncated}; {skipped}"]
     assert said(caplog, data.predict_dataloader) == [f"predict: 2 texts; {truncated}; {skipped}"]
@@ -87,7 +87,7 @@ def test_running_text_counts_a_bad_row_once_though_it_is_read_several_times(
     for _ in range(2):  # the second time, the text is in the cache
         name, tokenizer = ("span_corruption", "src_tokenizer") if wrapped else ("text", "tokenizer")
         data = framed(name, context=6, **{tokenizer: "word"}, **files)
-        skipped = f"1 bad row skipped, the first one {path}:11: 2 cells"
+        skipped = f"1 bad row skipped, first: {path}:11: 2 cells"
         (line,) = said(caplog, data.train_dataloader)
         assert line.startswith(f"train: 29 tokens in 8 documents; no unknown tokens; {skipped}")
         assert said(caplog, data.train_dataloader) == []

@@ -280,7 +280,7 @@ def test_ids_are_small_and_opened_anew_in_another_process(tmp_path: Path) -> Non
 def test_tokens_that_are_unknown_in_evaluation_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"), pytest.warns(UnknownTokens, match="test: 40 % of the tokens are unknown to the tokenizer"):
         build(train=write(tmp_path / "a.txt", "abc" * 9), test=write(tmp_path / "b.txt", "abXYc")).test_dataloader()
-    hidden = "40 % unknown tokens, which cost no bits: bits per character look better than they are"
+    hidden = "40 % unknown tokens, which cost no bits, so bits per character are underestimated"
     assert f"test: 5 tokens in 1 document; {hidden}" in caplog.messages
 
 
@@ -304,7 +304,7 @@ def test_prompts_keep_their_order_and_begin_with_bos(tmp_path: Path) -> None:
         ({"stride": 0}, "stride must be from 1"),
         ({"batch_tokens": 15}, "batch_tokens=15 must be at least context=16"),
         ({"seed": -1}, "seed must be at least 0"),
-        ({"separator": ""}, "separator must have characters"),
+        ({"separator": ""}, "separator must not be empty"),
         ({"validation_fraction": 0.6, "test_fraction": 0.4}, "together below 1"),
         ({"test": "a.txt", "test_fraction": 0.1}, "test and test_fraction exclude each other"),
     ],
@@ -326,7 +326,7 @@ def test_texts_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ("test", {"train": short, "test": empty}, "the test text is empty"),
         ("train", {"train": str(tmp_path / "latin.txt")}, "latin.txt: not UTF-8 .*iconv"),
         ("train", {"train": short}, "has 4 tokens, which do not fill a window of context=16"),
-        ("predict", {"train": short}, "there is nothing to predict for"),
+        ("predict", {"train": short}, "there are no inputs for prediction"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             getattr(build(**arguments), f"{part}_dataloader")()

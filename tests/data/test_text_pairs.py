@@ -104,7 +104,7 @@ def test_a_part_that_is_not_set_is_named() -> None:
         _ = build().src_tokenizer_spec
     with pytest.raises(ConfigurationError, match=r"there is no test data: set data\.corpus.test"):
         build().test_dataloader()
-    with pytest.raises(ConfigurationError, match=r"there is nothing to predict for: set data\.predict"):
+    with pytest.raises(ConfigurationError, match=r"there are no inputs for prediction: set data\.predict"):
         build().predict_dataloader()
 
 

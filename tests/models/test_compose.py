@@ -151,7 +151,7 @@ def test_three_way_ties_need_one_vocabulary() -> None:
             {"attention": {"name": "additive", "hiden_dim": 3}},
             "attention 'additive' has no argument 'hiden_dim'. Did you mean 'hidden_dim'",
         ),
-        ({"attention": {"name": "additive", "head_dim": 3}}, "gets 'head_dim' from its parent"),
+        ({"attention": {"name": "additive", "head_dim": 3}}, "receives 'head_dim' from its parent"),
         ({"attention": {"name": "additive", "hidden_dim": "wide"}}, r"hidden_dim must be int \| None, but is 'wide' \(str\)"),
         ({"position": "rotery"}, "unknown position 'rotery'. Did you mean 'rotary'"),
         ({"atention": "additive"}, "stack 'encoder' has no argument 'atention'. Did you mean 'attention'"),

@@ -25,7 +25,7 @@ def test_bench_writes_a_file_that_plan_reads(attnkit: Any, tmp_path: Path, monke
     assert machine.memory is not None
     assert machine.memory > 2**20
     assert machine.bandwidth is None
-    assert "products of bf16 matrices, TFLOP/s" in outcome.out
+    assert "bf16 matrix products, TFLOP/s" in outcome.out
     assert attnkit("bench", "--processes", 0).status == 2
 
 

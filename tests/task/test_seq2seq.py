@@ -80,7 +80,7 @@ def test_generate_refuses_a_single_text(make_task):
         ({"src_tokenizer": "character"}, "src_tokenizer is not trained; pass the .spec of a trained one"),
         ({"optimizer": "adamv"}, "unknown optimizer 'adamv'. Did you mean 'adam"),
         ({"optimizer": {"name": "sgd", "learning_rate": 1.0}}, "optimizer 'sgd' has no argument 'learning_rate'"),
-        ({"schedule": {"name": "linear", "total_steps": 9}}, "schedule 'linear' gets 'total_steps' from its parent"),
+        ({"schedule": {"name": "linear", "total_steps": 9}}, "schedule 'linear' receives 'total_steps' from its parent"),
         ({"stack": {**STACK, "attention": "aditive"}}, "unknown attention 'aditive'. Did you mean 'additive'"),
         (
             {"stack": {**STACK, "attention": {"name": "additive", "hidden_dim": torch.tensor(3)}}},

@@ -84,9 +84,9 @@ def test_only_plain_types_come_out() -> None:
             ["--model.stack.attention.hiden_dim", "1"],
             r"model\.stack\.attention: attention 'toy' has no argument 'hiden_dim'.*'hidden_dim'\?",
         ),
-        (["--model.stack.attention.head_dim", "1"], r"model\.stack\.attention: attention 'toy' gets 'head_dim' from its parent"),
+        (["--model.stack.attention.head_dim", "1"], r"model\.stack\.attention: attention 'toy' receives 'head_dim' from its parent"),
         (["--model.stack.attention", "[toy]"], r"model\.stack\.attention: attention must be a name or a mapping"),
-        (["--model.src_tokenizer", "toy"], r"model: task 'toy_task' takes 'src_tokenizer' from the data module; leave it out"),
+        (["--model.src_tokenizer", "toy"], r"model: task 'toy_task' takes 'src_tokenizer' from the data module; remove it"),
     ],
 )
 def test_a_mistake_is_located(flags: list[str], message: str) -> None:

@@ -67,7 +67,7 @@ def test_a_missing_start_says_how_to_make_it(attnkit: Command, recipes: None) ->
     outcome = attnkit("fit", "--config", "next.yaml", f"--model.init_from={made}")
     assert outcome.status == 2
     assert f"model.init_from: no checkpoint at {made}" in outcome.err
-    assert "make it with: attnkit fit --config g2p/transformer" in outcome.err
+    assert "Train it with: attnkit fit --config g2p/transformer" in outcome.err
     foreign = attnkit("fit", "--config", "next.yaml", "--model.init_from=mine.tsv")
     assert foreign.status == 2
     assert "model.init_from: mine.tsv is not an attnkit checkpoint" in foreign.err
@@ -87,10 +87,10 @@ def test_after_a_fit_the_next_command_suits_the_task(attnkit: Command, recipes: 
             ["--data=text_pairs", "--data.corpus=mine.tsv"],
             "the task 'classification' needs data with tokenizer_spec and image_shape and classes, which 'text_pairs'",
         ),
-        (["--data=text_pairs", "--data.corpus=mine.tsv"], "does not have. Data sets that suit it: labelled_images, labelled_text."),
+        (["--data=text_pairs", "--data.corpus=mine.tsv"], "does not have. Data modules that provide it: labelled_images, labelled_text."),
         (
             ["--model=seq2seq", "--model.stack={name: encoder_decoder, d_model: 8, num_layers: 1, num_heads: 2}"],
-            "'labelled_text' does not have. Data sets that suit it: span_corruption, text_pairs.",
+            "'labelled_text' does not have. Data modules that provide it: span_corruption, text_pairs.",
         ),
     ],
 )

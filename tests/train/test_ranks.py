@@ -122,7 +122,9 @@ def test_when_the_first_process_dies_one_of_the_others_says_so(tmp_path: Path, r
         time.sleep(0.01)
     said = (tmp_path / "errors").read_text()
     assert (
-        said.startswith(f"attnkit: error: rank 0 (process {pid}), which began the other processes, has died.") if rank == "1" else not said
+        said.startswith(f"attnkit: error: rank 0 (process {pid}), which started the other processes, has died.")
+        if rank == "1"
+        else not said
     )
 
 

@@ -140,7 +140,7 @@ def test_before_the_first_step_a_signal_ends_a_run_that_leaves_nothing(
     monkeypatch.setattr(Seq2Seq, moment, lambda *_, **__: os.kill(os.getpid(), signal.SIGINT))
     outcome = attnkit("fit", "--config", "tiny.yaml")
     assert outcome.status == 130
-    assert outcome.err.endswith("Nothing is saved, since no step was complete. Start again with:\n  attnkit fit --config tiny.yaml\n")
+    assert outcome.err.endswith("Nothing was saved, because no step was completed. Start again with:\n  attnkit fit --config tiny.yaml\n")
     assert list((tmp_path / "runs/tiny").iterdir()) == []
 
 
@@ -193,7 +193,7 @@ def test_failed_starts_leave_nothing_that_resume_would_meet(attnkit: Command, tm
     (tmp_path / "runs/tiny/version_1").mkdir()  # left by an older version, or by a kill
     outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 1)
     assert outcome.status == 0
-    assert "going on from runs/tiny/version_0/checkpoints/last.ckpt" in outcome.err
+    assert "resuming from runs/tiny/version_0/checkpoints/last.ckpt" in outcome.err
 
 
 def test_a_trial_run_leaves_no_folder(attnkit: Command, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_it_is_used(attnkit
     assert outcome.status == 0
     assert outcome.err.count("warning: ") == 2
     assert "is truncated or damaged" in outcome.err
-    assert "going on from runs/tiny/version_0/checkpoints/previous.ckpt" in outcome.err
+    assert "resuming from runs/tiny/version_0/checkpoints/previous.ckpt" in outcome.err
     assert not list(SAVED.glob(".*"))
     assert {path.name for path in SAVED.glob("*.damaged")} == {"last.ckpt.damaged", "best.ckpt.damaged"}
     assert (SAVED / "last.ckpt").exists()
@@ -288,17 +288,17 @@ def test_without_a_checkpoint_the_run_starts_anew(attnkit: Command, tmp_path: Pa
     write_recipe(tmp_path, Random(0))
     outcome = attnkit("fit", "--config", "tiny.yaml", "--resume", "--trainer.max_epochs", 1)
     assert outcome.status == 0
-    assert "--resume found no checkpoint of this recipe, so the run starts anew" in outcome.err
+    assert "--resume found no checkpoint of this recipe, so a new run starts" in outcome.err
     again = attnkit("fit", "--config", "tiny.yaml", "--ckpt_path", "last", "--trainer.max_epochs", 1)  # nothing is left to do
     assert again.status == 0
-    assert "going on from runs/tiny/version_0/checkpoints/last.ckpt" in again.err
+    assert "resuming from runs/tiny/version_0/checkpoints/last.ckpt" in again.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["test", "--resume", "--ckpt_path", "x.ckpt"], "--resume is for attnkit fit"),
-        (["fit", "--resume", "--config", "tiny.yaml", "--ckpt_path", "x.ckpt"], "leave out one of both"),
+        (["fit", "--resume", "--config", "tiny.yaml", "--ckpt_path", "x.ckpt"], "remove it or --ckpt_path"),
         (["fit", "--resume", "--model", "seq2seq"], "add --config RECIPE"),
     ],
 )

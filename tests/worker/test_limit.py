@@ -102,7 +102,7 @@ def test_seconds_end_a_run() -> None:
 
 def test_a_training_that_ends_before_its_budget_is_a_failed_run() -> None:
     assert not run(folder := begin("short", "tokens", 10**9, max_epochs=1))
-    assert "before its budget of 1e+09: set trainer.max_epochs higher" in status_of(folder)["message"]
+    assert "before its budget of 1e+09: raise trainer.max_epochs" in status_of(folder)["message"]
 
 
 def test_a_budget_is_one_number() -> None:
