@@ -1,0 +1,41 @@
+"""The comparison of docs/_tools/first_losses.py sees one bit."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "docs/_tools"))
+
+from first_losses import compare, digest
+
+STEPS = {"initial": "a", "batches": ["b", "c"], "losses": [2.0, 1.5], "final": "d"}
+
+
+def test_equal_trainings_are_equal() -> None:
+    assert compare("g2p/transformer", STEPS, STEPS) == "| g2p/transformer | equal | equal | equal | 1.5 | equal |"
+
+
+def test_each_difference_is_seen() -> None:
+    def row(**changed: Any) -> str:
+        return compare("r", STEPS, {**STEPS, **changed})
+
+    assert row(initial="x") == "| r | **different** | equal | equal | 1.5 | equal |"
+    assert row(batches=["c", "b"]) == "| r | equal | **different** | equal | 1.5 | equal |"
+    assert row(losses=[2.0, 1.75]) == "| r | equal | equal | **0.25** | 1.75 | equal |"
+    assert row(final="x") == "| r | equal | equal | equal | 1.5 | **different** |"
+
+
+def test_a_digest_depends_on_bits_shapes_types_and_names_and_not_on_the_order() -> None:
+    values = {"tokens": torch.arange(6), "words": ["a"]}
+    assert digest(values) == digest(dict(reversed(values.items())))
+    others = [
+        {**values, "tokens": torch.tensor([0, 1, 2, 3, 4, 6])},
+        {**values, "tokens": torch.arange(6).view(2, 3)},
+        {**values, "tokens": torch.arange(6, dtype=torch.int32)},
+        {**values, "words": ["b"]},
+        {"tokens": values["tokens"], "letters": ["a"]},
+    ]
+    assert len({digest(values), *map(digest, others)}) == 6
+    assert digest({"x": torch.tensor(0.0)}) != digest({"x": torch.tensor(-0.0)})
