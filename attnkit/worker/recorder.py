@@ -42,6 +42,7 @@ class Recorder(Callback):
         self.seconds = 0.0
         self.curve: list[dict[str, float]] = []
         self._started: float | None = None
+        self._is_loading = False
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -59,11 +60,14 @@ class Recorder(Callback):
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.seed_data()  # the loader of the first epoch begins next
+        self.seed_data()
+        self._is_loading = True  # Lightning starts the loader of the first epoch of a fit before `on_train_epoch_start`, others after it
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.seed_data()  # that of another epoch
+        if not self._is_loading:
+            self.seed_data()
+        self._is_loading = False
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
