@@ -431,7 +431,7 @@ def test_own_classes_are_ablated_from_plan_to_report(attnkit: Command) -> None:
     study(OWN, factors={"model.d_model": [16]}, metric="test/loss")
     planned = attnkit("ablate", "plan", "s.yaml")
     assert planned.status == 0, planned.err
-    assert "  baseline: 724 parameters, about" in planned.out
+    assert "  baseline: 1,018 parameters, about" in planned.out
     assert "note: stranger_model.Noisy is not a task of attnkit: its FLOPs are unknown" in planned.out
     assert "note: stranger_model.Shuffled takes no seed" in planned.out
     ran = attnkit("ablate", "run", "s.yaml", "--jobs", 2)
