@@ -55,7 +55,8 @@ def settle(checkpoint: Mapping[str, Any], trainer: Trainer) -> Progress:
         batch["is_last_batch"] = False  # fetched, but not processed
     for counts in (batch["total"], batch["current"]):  # the next batch may have been fetched, and the hooks of this one may have started
         counts |= dict.fromkeys(done, counts["processed"])
-    fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = trainer.global_step
+    if trainer.lightning_module.automatic_optimization:  # otherwise a batch may have any number of optimizer steps
+        fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] = trainer.global_step
     batches = batch["current"]["processed"]
     is_within_step = batches % trainer.accumulate_grad_batches != 0 and not batch["is_last_batch"]
     return Progress(epoch["current"]["processed"], batches, is_within_step)

@@ -162,11 +162,12 @@ def read_recipe(name: str) -> dict[str, Any]:
     content = read_yaml(read_text(path, limit=MAX_BYTES), where=str(path))
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path} must be a mapping with the keys model, data and trainer, but is {type(content).__name__}")
-    return _plain_specs(content)
+    return plain_specs(content)
 
 
-def _plain_specs(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    sections = {key: _plain_specs(value) for key, value in recipe.items() if key in COMMANDS and isinstance(value, Mapping)}
+def plain_specs(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe, or a layer of one, with `model` and `data` as `plain` writes them, also in the sections of commands."""
+    sections = {key: plain_specs(value) for key, value in recipe.items() if key in COMMANDS and isinstance(value, Mapping)}
     return {key: plain(value) if key in SPEC_KEYS else sections.get(key, value) for key, value in recipe.items()}
 
 

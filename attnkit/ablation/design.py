@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal, get_args
 
+from attnkit.recipe import plain
 from attnkit.registry import ConfigurationError, nearest
 
 Design = Literal["one_factor", "full_factorial", "leave_one_out", "cumulative", "list"]
@@ -60,9 +61,10 @@ def label(value: Any) -> str:
     """Return the name of a value in tables.
 
     Example:
-        >>> label({"name": "additive", "hidden_dim": 32}), label("cosine"), label(4), label(None)
-        ('additive(hidden_dim=32)', 'cosine', '4', 'none')
+        >>> label({"name": "additive", "hidden_dim": 32}), label({"class_path": "my.Own"}), label(4), label(None)
+        ('additive(hidden_dim=32)', 'my.Own', '4', 'none')
     """
+    value = plain(value)
     if isinstance(value, Mapping):
         arguments = ", ".join(f"{k}={label(v)}" for k, v in value.items() if k != "name")
         return f"{value.get('name', '')}({arguments})" if arguments else str(value.get("name"))

@@ -113,7 +113,7 @@ def _finished(plan: Plan) -> dict[str, Timing]:
 
 def _without_seeds(job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a job on which its time depends."""
-    data = {key: value for key, value in job["recipe"]["data"].items() if key != "seed"}
+    data = {key: value for key, value in job["recipe"].get("data", {}).items() if key != "seed"}
     return {**job, "recipe": {**job["recipe"], "data": data}, "seeds": None}
 
 

@@ -12,12 +12,18 @@ def checklist(results: Results) -> list[Check]:
     unpaired, failures, environments = results.unpaired(), results.failures(), results.environments()
     effects = sum(len(e) for e in plan.side_effects.values())
     seeded = all(plan.inspections[v.name].takes_seed for v in plan.variants)
+    unhashed, miscounted = results.unhashed(), results.miscounted()
     only = f", but not with the seeds {unpaired}" if unpaired else ""
+    only += f", which does not cover what they hold of type {', '.join(unhashed)}" if unhashed else ""
+    seeds = "the order of the data has a seed of its own"
+    if not seeded:
+        seeds += ": no, for the data take none" if not plan.limits else ": only in what they draw from global generators, see below"
     return [
-        (not unpaired, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
-        (seeded, "the order of the data has a seed of its own"),
+        (not unpaired and not unhashed, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
+        (seeded, seeds),
         (not failures, f"every run has a number: {len(plan.runs) - len(failures)} of {len(plan.runs)}"),
         _sizes(results),
+        *([(False, f"the plan counted other parameters than were trained, in {', '.join(miscounted)}")] if miscounted else []),
         (
             len(environments) <= 1,
             f"all runs were made in {'the same environment' if len(environments) <= 1 else 'different environments'}",
@@ -35,8 +41,10 @@ def checklist(results: Results) -> list[Check]:
 def _sizes(results: Results) -> Check:
     study, plan = results.study, results.plan
     by_flops = study.match is not None and study.match.on == "flops"
-    sizes = [(i.flops if by_flops else i.parameters) or 0 for i in (plan.inspections[v.name] for v in plan.variants)]
-    spread = max(sizes) / min(sizes) - 1 if all(sizes) else 0.0
+    sizes = [(plan.inspections[v.name].flops if by_flops else results.parameters(v.name)) or 0 for v in plan.variants]
+    if not all(sizes):
+        return False, "the sizes of the variants are not known"
+    spread = max(sizes) / min(sizes) - 1
     limit = study.match.tolerance if study.match else 0.0
     text = f"the {'FLOPs' if by_flops else 'sizes'} of the variants differ by {spread:.1%}"
     return spread <= 2 * limit + 0.005, text + (f" (match: up to {limit:.1%} each)" if limit else "")

@@ -128,7 +128,7 @@ def cost_quality(results: Results) -> Figure:
     costs = {name: cost for name in names if (cost := results.mean_cost(name, "flops"))}
     if not costs:
         label = "parameters"
-        costs = {name: float(size) for name in names if (size := results.plan.inspections[name].parameters)}
+        costs = {name: float(size) for name in names if (size := results.parameters(name))}
     with _canvas("cost_quality", height=2.8 + _legend_height(results)) as (axes, svg):
         for variant, look in _looks(results):
             values = [v for v in results.values(variant).values() if v is not None and math.isfinite(v)]

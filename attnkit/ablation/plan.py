@@ -76,6 +76,11 @@ class StoredPlan:
     tuned: Mapping[str, Tuned] = field(default_factory=dict)
 
     @property
+    def limits(self) -> tuple[str, ...]:
+        """What the study can neither control nor measure in the user's own classes, in sentences."""
+        return tuple(dict.fromkeys(limit for v in self.variants for limit in self.inspections[v.name].limits))
+
+    @property
     def key_by_variant(self) -> dict[tuple[str, int], str]:
         """The key of the run of each variant and seed."""
         return {(variant, run.seed): run.key for run in self.runs for variant in run.variants}

@@ -12,6 +12,7 @@ from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import SEED_KINDS, StudySpec
 from attnkit.ablation.tuning import best_of, trials_of
+from attnkit.recipe import plain
 from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
@@ -48,6 +49,10 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
     found = inspect(study.recipe, compositions, match=match, cache=folder / "inspections")
     _refuse_mistakes(chosen, found)
     inspections = {v.name: i for v, i in zip(chosen, found, strict=True)}
+    if study.budget is not None and study.budget.on == "flops" and (uncounted := [n for n, i in inspections.items() if not i.counts_flops]):
+        raise ConfigurationError(
+            f"budget: the FLOPs of {uncounted[0]!r} cannot be counted, as its model is not a task of attnkit: use steps, tokens or seconds"
+        )
     left_out = [(v, v.excluded) for v in variants if v.excluded is not None]
     left_out += [(v, i.error) for v, i in zip(chosen, found, strict=True) if i.error is not None]
     kept = tuple(v for v in chosen if inspections[v.name].error is None)
@@ -95,10 +100,12 @@ def _runs(study: StudySpec, variants: Sequence[Variant], inspections: Mapping[st
         for variant in variants:
             inspection = inspections[variant.name]
             assert inspection.recipe is not None
-            data = dict(inspection.recipe["data"]) | ({"seed": seeds["data"]} if inspection.takes_seed else {})
+            recipe = dict(inspection.recipe)
+            if inspection.takes_seed:
+                recipe["data"] = {**recipe["data"], "seed": seeds["data"]}
             job = {
                 "attnkit": __version__,
-                "recipe": {**inspection.recipe, "data": data},
+                "recipe": recipe,
                 "seeds": seeds,
                 "test": study.metric.startswith("test/"),
             } | ({"budget": asdict(study.budget)} if study.budget else {})
@@ -150,6 +157,7 @@ def side_effects(
         return ()
     theirs = inspections[reference.name]
     given = {**reference.overrides, **variant.overrides} | ({matched: None} if matched else {})
+    given = {key.replace(".init_args.", "."): plain(value) for key, value in given.items()}
     asked = {f"{key}.{leaf}".rstrip(".") for key, value in given.items() for leaf in flat(value)}
     asked |= {*given, *(f"{key}.name" for key in given)}
     notes = []

@@ -39,6 +39,7 @@ LEGEND = (
     "Bold: a difference that is shown after the correction. Effect: the difference in standard deviations of the paired differences. "
     "P(better): the share of seeds with which it is better."
 )
+LIMITS = "What the study can neither control nor measure in the user's own classes"
 Row = tuple[bool, tuple[str, ...]]
 """Whether a difference is shown, and the cells."""
 
@@ -151,6 +152,8 @@ def markdown(results: Results) -> str:
     lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {escape.markdown(text)}" for holds, text in checklist(results)), ""]
     if effects := _effects(results):
         lines += [*(escape.markdown_item(f"{name}: {effect}") for name, effect in effects), ""]
+    if results.plan.limits:
+        lines += [f"{LIMITS}:", "", *(escape.markdown_item(limit) for limit in results.plan.limits), ""]
     if results.plan.tuned:
         lines += ["## Tuning", "", TUNING, "", _markdown_table(*tuning(results)), ""]
     lines += ["## Methods", "", escape.markdown(methods(results)), "", "## Provenance", ""]
@@ -212,6 +215,8 @@ def page(results: Results) -> str:
         omissions=omissions(results),
         checklist=checklist(results),
         effects=_effects(results),
+        limits=results.plan.limits,
+        limits_title=LIMITS,
         tuning=tuning(results),
         tuning_means=TUNING,
         environments=results.environments(),

@@ -114,6 +114,21 @@ class Results:
         value: float | None = result.get(name)
         return value
 
+    def parameters(self, variant: str) -> int | None:
+        """Return the number of parameters of a variant: as trained, or if no run is finished, as planned."""
+        keys = [key for (v, _), key in self.plan.key_by_variant.items() if v == variant]
+        trained = {self.result[key].get("parameters") for key in keys} - {None}
+        return trained.pop() if len(trained) == 1 else self.plan.inspections[variant].parameters
+
+    def miscounted(self) -> list[str]:
+        """Return the variants whose runs had another number of parameters than the plan says: their modules grow in `setup`, say."""
+        planned = {v.name: self.plan.inspections[v.name].parameters for v in self.plan.variants}
+        return [name for name, count in planned.items() if count is not None and self.parameters(name) != count]
+
+    def unhashed(self) -> list[str]:
+        """Return the types of values in batches that could not be hashed, so that nobody knows whether they were the same."""
+        return sorted({kind for result in self.result.values() for kind in result.get("unhashed", ())})
+
     def mean_cost(self, variant: str, name: str) -> float | None:
         """Return one of `COSTS`, averaged over the finished runs of a variant."""
         keys = [key for (v, _), key in self.plan.key_by_variant.items() if v == variant and self.status[key]["status"] == "ok"]
@@ -180,7 +195,7 @@ class Results:
                     "effect": c.effect if c and not any(c.diverged) else None,
                     "p_better": c.wins if c else None,
                     "verdict": c.verdict if c else "the same" if variant.name in self.same else "reference",
-                    "parameters": self.plan.inspections[variant.name].parameters,
+                    "parameters": self.parameters(variant.name),
                     **{name: self.mean_cost(variant.name, name) for name in COSTS},
                     "runs_ok": len(known),
                     "diverged": sum(v is not None and math.isnan(v) for v in values),

@@ -36,15 +36,18 @@ def plan(options: Options) -> int:
     baseline = planned.inspections[planned.variants[0].name].parameters or 0
     for variant in planned.variants:
         inspection = planned.inspections[variant.name]
-        size = inspection.parameters or 0
-        gap = f" ({size / baseline - 1:+.1%})" if baseline and size != baseline else ""
+        size = inspection.parameters
+        gap = f" ({size / baseline - 1:+.1%})" if baseline and size and size != baseline else ""
         adjusted = f", {study.match.adjust} = {inspection.adjusted}" if study.match and inspection.adjusted is not None else ""
         flops = f", {inspection.flops:,} FLOPs" if inspection.flops is not None else ""
-        print(f"  {variant.name}: {size:,} parameters{gap}{flops}{adjusted}{_time(times.timings.get(variant.name))}")
+        parameters = "parameters not known before the runs" if size is None else f"{size:,} parameters"
+        print(f"  {variant.name}: {parameters}{gap}{flops}{adjusted}{_time(times.timings.get(variant.name))}")
         for effect in planned.side_effects[variant.name]:
             print(f"      also: {effect}")
     for variant, reason in planned.left_out:
         print(f"  left out: {variant.name}: {reason}")
+    for limit in planned.limits:
+        print(f"note: {limit}")
     if study.budget:
         print(_budget(planned))
     if planned.trials is not None and study.tune is not None:

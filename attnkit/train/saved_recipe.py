@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from attnkit import __version__
 from attnkit.checkpoint.description import RECIPE_STATE, arguments_of, describe, saved_recipe
+from attnkit.lightning_internals import settle
 from attnkit.registry import IMPORTS, import_modules, tasks
 from attnkit.task import Task
 
@@ -52,6 +53,8 @@ class RecipeCallback(Callback):
         if not isinstance(pl_module, Task):  # a Task writes its own description
             model = dict(self.recipe["model"])
             checkpoint["attnkit"] = describe(model.pop("name"), model) | {"arguments": model}
+            if "fit_loop" in checkpoint.get("loops", ()):
+                settle(checkpoint, trainer)  # or a run that continues would skip hooks of its first epoch
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Import the recipe's modules: a spawned process has imported only the modules of the classes that it receives."""

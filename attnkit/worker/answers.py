@@ -12,10 +12,12 @@ class Inspection:
     Attributes:
         recipe: All of `model` and `data` written out, and the recipe's own trainer section.
         notes: Arguments that were dropped when layers were merged.
-        parameters: The number of parameters of the model.
+        parameters: The number of parameters of the model; None if it is not known before training.
         flops: FLOPs of a forward pass through a batch of validation data, if FLOPs are matched.
         adjusted: The width that `match` found.
         takes_seed: Whether the data module takes a seed.
+        counts_flops: Whether FLOPs of training can be counted.
+        limits: What a study can neither control nor measure in the user's own classes, in sentences.
         error: Why it cannot be built.
         kind: `mistake`: a wrong name, argument or value; `illegal`: incompatible components.
         sources: The files of the user's own modules, with hashes of their content: the answer is valid while they are unchanged.
@@ -27,6 +29,8 @@ class Inspection:
     flops: int | None = None
     adjusted: int | None = None
     takes_seed: bool = False
+    counts_flops: bool = True
+    limits: tuple[str, ...] = ()
     error: str | None = None
     kind: Literal["mistake", "illegal"] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)

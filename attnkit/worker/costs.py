@@ -17,7 +17,13 @@ def real_tokens(batch: Any) -> int:
     """Return the number of non-padding tokens of a batch, inputs and targets."""
     if isinstance(batch, Mapping):
         batch = {name: value for name, value in batch.items() if name != "example"}
-    return sum(int(leaf.count_nonzero()) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
+    integers = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
+    return sum(int(dense(leaf).count_nonzero()) for leaf in integers)
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return a tensor, which may be sparse, with all its zeros."""
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:

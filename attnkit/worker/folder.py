@@ -38,7 +38,10 @@ Row = Mapping[str, float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The measurements of a run; numbers that are not finite are None."""
+    """The measurements of a run; numbers that are not finite are None.
+
+    `batch_hash` leaves out values of the types in `unhashed`.
+    """
 
     metrics: Row
     curve: tuple[Row, ...] = ()
@@ -46,6 +49,7 @@ class Result:
     parameters: int | None = None
     batches: int | None = None
     batch_hash: str = ""
+    unhashed: tuple[str, ...] = ()
     tokens: int | None = None
     tokens_per_second: float | None = None
     seconds: float | None = None

@@ -12,11 +12,12 @@ from typing import Any
 from lightning.pytorch import Trainer
 
 from attnkit.profile.flops import batch_flops, forward_flops
-from attnkit.recipe import merge, read_recipe
-from attnkit.registry import IMPORTS, ConfigurationError, datasets, import_modules, module_names, nearest, tasks
+from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, plain_specs, read_layers
+from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, import_modules, module_names, nearest, tasks
 from attnkit.train.composition import complete_recipe
-from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from, values_from_data
+from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, linked_values, read_init_from
 from attnkit.worker.folder import read_json
+from attnkit.worker.foreign import UncountedError, built, is_own_module, limits_of, parameters_of
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.sources import own_sources
 
@@ -33,11 +34,22 @@ class Inspector:
     """
 
     def __init__(self, recipe: str, *, match: Mapping[str, Any] | None, baseline: Sequence[Mapping[str, Any]]) -> None:
-        self.recipe = read_recipe(recipe)
+        self.layers = read_layers([recipe])  # runs are fits: the recipe's section `fit` is one of them
         self.match, self.on = match, match["on"] if match else "params"
         self.batches: dict[Any, Any] = {}  # of data modules
         self.modules: dict[str, Any] = {}  # data modules by their spec: reading data takes longer than building models
-        self.target = self.measure(self.completed(baseline)[0]) if match else 0
+        self.target = self.target_of(baseline) if match else 0
+
+    def target_of(self, baseline: Sequence[Mapping[str, Any]]) -> int:
+        """Return the size to which others are matched."""
+        recipe, _ = self.completed(baseline)
+        try:
+            return self.measure(recipe)
+        except UncountedError as error:
+            name = recipe["model"]["name"]
+            raise ConfigurationError(
+                f"match: the parameters of {name} are not known before a training ({error}); leave match out"
+            ) from error
 
     def answer(self, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the fields of an `attnkit.worker.answers.Inspection`."""
@@ -54,30 +66,48 @@ class Inspector:
                 if abs(gap) > self.match["tolerance"]:
                     message = f"match: {self.match['adjust']}={adjusted} is nearest, but still {gap:+.1%} off in {self.match['on']}"
                     return {"error": message, "kind": "illegal"}
-            sizes = {"parameters": self.measure(recipe, on="params"), "flops": self.measure(recipe) if self.on == "flops" else None}
+            flops = self.measure(recipe) if self.on == "flops" else None
+            parameters, uncounted = self.counted(recipe)
         except ValueError as error:  # a ConfigurationError is one too
             return {"error": str(error), "kind": "illegal"}
-        takes_seed = any(a.name == "seed" for a in datasets.arguments(recipe["data"]["name"]))
-        return {"recipe": recipe, "notes": notes, "adjusted": adjusted, "takes_seed": takes_seed, **sizes}
+        takes_seed = "data" in recipe and any(a.name == "seed" for a in datasets.arguments(recipe["data"]["name"]))
+        return {
+            "recipe": recipe,
+            "notes": notes,
+            "adjusted": adjusted,
+            "takes_seed": takes_seed,
+            "parameters": parameters,
+            "flops": flops,
+            "counts_flops": not is_own_module(recipe["model"]["name"]),
+            "limits": [*uncounted, *limits_of(recipe, takes_seed=takes_seed)],
+        }
+
+    def counted(self, recipe: Mapping[str, Any]) -> tuple[int | None, list[str]]:
+        """Return the number of parameters of a model; None with the reason if it is not known before a training."""
+        try:
+            return self.measure(recipe, on="params"), []
+        except UncountedError as error:
+            return None, [f"the parameters of {recipe['model']['name']} are counted in its runs only: {error}"]
 
     def completed(self, layers: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
         """Return the recipe under layers with all of `model` and `data` written out, and notes on arguments that were dropped."""
         notes: list[str] = []
-        recipe: Any = self.recipe
-        import_modules([module for layer in (recipe, *layers) for module in module_names(layer.get(IMPORTS))])
-        for over in layers:
+        recipe: Any = {}
+        import_modules([module for layer in layers for module in module_names(layer.get(IMPORTS))])
+        for over in (*self.layers, *layers):
             recipe = merge(recipe, over, dropped=notes)
         accepted = inspect.signature(Trainer).parameters
         for key in recipe.get("trainer") or {}:
             if key not in accepted:
                 raise ConfigurationError(f"trainer has no argument {key!r}.{nearest(key, accepted)}")
-        start = read_init_from((recipe.get("model") or {}).get("init_from"))
+        model = recipe.get("model")
+        start = read_init_from(model.get("init_from")) if isinstance(model, Mapping) else None
         if start is not None:
             recipe = merge(inherited_layer(start), recipe, dropped=notes)
         specs = {key: spec.plain() for key, spec in complete_recipe(recipe).items()}
         if start is not None:
             specs["data"] |= inherited_tokenizers(start, specs["data"]["name"])
-        others = {k: v for k, v in recipe.items() if k not in (*specs, "seed_everything", "ckpt_path")}
+        others = {k: v for k, v in recipe.items() if k not in (*specs, *COMMANDS, "seed_everything", "ckpt_path")}
         return {**specs, **others}, notes
 
     def measure(self, recipe: Mapping[str, Any], *, on: str | None = None) -> int:
@@ -88,8 +118,14 @@ class Inspector:
             on: `params`: its parameters, where shared ones count once; `flops`: the FLOPs of a forward pass through the first batch of the
                 validation data (see `attnkit.profile.flops`). Default: as matched.
         """
-        task, module = self.built(recipe)
-        if (on or self.on) == "params":
+        on = on or self.on
+        spec, module = self.linked(recipe)
+        if is_own_module(spec.name):
+            if on == "flops":
+                raise ConfigurationError(f"match: the FLOPs of {spec.name}, which is not a task of attnkit, are unknown: match on params")
+            return parameters_of(spec)
+        task = tasks.build(spec)
+        if on == "params":
             return int(task.parameter_count)
         if module not in self.batches:
             module.prepare_data()
@@ -97,14 +133,14 @@ class Inspector:
             self.batches[module] = next(iter(module.val_dataloader()))
         return batch_flops(forward_flops(task), task, self.batches[module])
 
-    def built(self, recipe: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return the task, without a model yet, and the data module."""
-        model, data = recipe["model"], recipe["data"]
-        name = json.dumps(data, sort_keys=True)
+    def linked(self, recipe: Mapping[str, Any]) -> tuple[ResolvedSpec, Any]:
+        """Return the spec of the task with what it takes from the data, and the data module; None if the task has dataloaders itself."""
+        model, data = tasks.resolve(recipe["model"]), datasets.resolve(recipe["data"]) if "data" in recipe else None
+        name = json.dumps(recipe.get("data"), sort_keys=True)
         if name not in self.modules:
-            self.modules[name] = datasets.build(data)
+            self.modules[name] = None if data is None else built(datasets, data)
         module = self.modules[name]
-        return tasks.build(model | values_from_data(model["name"], data["name"], module)), module
+        return model.replace(**linked_values(model, data, module)), module
 
     def solved(self, layers: Sequence[Mapping[str, Any]]) -> int:
         """Return the width nearest to the target, by bisection, since the measure grows with the width."""
@@ -131,14 +167,17 @@ def layered(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return overrides by dotted key as layers of a recipe, one for each key.
 
     Example:
-        >>> layered({"model.stack.attention": "additive"})
-        [{'model': {'stack': {'attention': 'additive'}}}]
+        >>> layered({"model.stack.attention": {"class_path": "additive", "init_args": {"hidden_dim": 8}}})
+        [{'model': {'stack': {'attention': {'name': 'additive', 'hidden_dim': 8}}}}]
     """
     layers = []
     for key, value in overrides.items():
-        for part in reversed(key.split(".")):
+        parts = key.split(".")
+        if parts[0] in SPEC_KEYS:
+            parts = [part for part in parts if part != "init_args"]
+        for part in reversed(parts):
             value = {part: value}
-        layers.append(value)
+        layers.append(plain_specs(value))
     return layers
 
 

@@ -44,6 +44,8 @@ class Limit(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._formula and isinstance(pl_module, Task):
             self.flops += (1 + BACKWARD) * batch_flops(self._formula, pl_module, batch)
+        if self.budget.on == "tokens" and not self.tokens():
+            raise ConfigurationError("budget: batches have no tokens, which are int64 values other than 0: use steps or seconds")
         if is_accumulating(trainer):
             return
         used = {"steps": trainer.global_step, "tokens": self.tokens(), "flops": self.flops, "seconds": self.seconds()}[self.budget.on]

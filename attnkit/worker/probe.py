@@ -122,6 +122,7 @@ class ProbeCLI(WorkerCLI):
 
     def before_fit(self) -> None:
         """Raise if the run has several processes, which cannot be timed."""
+        super().before_fit()
         if self.trainer.world_size > 1:
             raise ConfigurationError(f"a run of {self.trainer.world_size} processes cannot be timed")
 

@@ -2,18 +2,20 @@
 
 import hashlib
 import math
-from typing import Any, cast
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from attnkit.callback.throughput import peak_memory
 from attnkit.strategy import data_share
 from attnkit.task import Task
-from attnkit.worker.costs import now, real_tokens
+from attnkit.worker.costs import dense, now, real_tokens
 
 
 class Recorder(Callback):
@@ -23,8 +25,10 @@ class Recorder(Callback):
     batches proves that all variants saw the same ones.
 
     Args:
-        seeds: The seeds of initialisation and dropout. attnkit's dropout is a function of its seed, the epoch and the example. For modules
-            that draw from torch's generators, these are seeded by the seed, the step and the process, also in a resumed run.
+        seeds: The seeds of initialisation, data and dropout. attnkit's dropout is a function of its seed, the epoch and the example, and so
+            is its data. A user's own modules and loaders that draw from global generators find them in a state that follows from the seed
+            and the number of batches (for modules, also from the process), also in a resumed run: torch's before each step, and all of
+            them before data are loaded.
     """
 
     state_key = "attnkit_ablation"
@@ -33,16 +37,37 @@ class Recorder(Callback):
         self.seeds = seeds
         self.diverged = False
         self.digest = ""
+        self.unhashed: list[str] = []  # the types of values in batches that cannot be hashed
         self.batches = self.tokens = self.memory = 0
         self.seconds = 0.0
         self.curve: list[dict[str, float]] = []
         self._started: float | None = None
+        self._is_loading = False
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             torch.manual_seed(self.seeds["initialisation"])  # the model is built next
-            cast(Task, pl_module).draw_seed = self.seeds["dropout"]
+            if isinstance(pl_module, Task):
+                pl_module.draw_seed = self.seeds["dropout"]
+
+    def seed_data(self) -> None:
+        """Seed the global generators for what draws from them while data are prepared or loaded."""
+        seed = self.seeds["data"] + 1_000_003 * self.batches
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+
+    @override
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.seed_data()
+        self._is_loading = True  # Lightning starts the loader of the first epoch of a fit before `on_train_epoch_start`, others after it
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._is_loading:
+            self.seed_data()
+        self._is_loading = False
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -52,14 +77,22 @@ class Recorder(Callback):
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         # checkpoints are written before a step starts, so a step is recorded after it has ended
-        tensors = [leaf.detach().cpu() for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)]
         digest = hashlib.sha256(self.digest.encode())
-        for tensor in tensors:
-            digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            digest.update(tensor.reshape(-1).contiguous().view(torch.uint8).numpy().data)
+        for leaf in leaves(batch):
+            if isinstance(leaf, Tensor):
+                leaf = dense(leaf.detach()).cpu()
+                digest.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
+                digest.update(leaf.reshape(-1).contiguous().view(torch.uint8).numpy().data)
+            elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+                digest.update(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
+            elif leaf is None or isinstance(leaf, str | bytes | int | float | complex | np.generic):
+                digest.update(repr(leaf).encode())
+            elif (kind := type(leaf).__name__) not in self.unhashed:
+                self.unhashed.append(kind)
         self.digest = digest.hexdigest()
         self.batches += 1
-        self.tokens += real_tokens(tensors)
+        self.tokens += real_tokens(batch)
+        self.seed_data()  # the next batch is loaded
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -87,16 +120,37 @@ class Recorder(Callback):
             return
         self.memory = max(self.memory, peak_memory(pl_module.device) or 0)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self.curve.append({"step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3), **metrics})
+        self.curve.append({**metrics, "step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3)})
+        self.seed_data()  # a validation may draw from the generators, too
         if not math.isfinite(metrics.get("val/loss", 0.0)):
             self.diverged = True
             trainer.should_stop = True
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        kept = ("digest", "batches", "tokens", "memory", "curve", "diverged")
+        kept = ("digest", "unhashed", "batches", "tokens", "memory", "curve", "diverged")
         return {name: getattr(self, name) for name in kept} | {"seconds": self.elapsed()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         vars(self).update(state_dict)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield the values in a batch: those inside mappings, sequences and objects with attributes, such as dataclasses.
+
+    Example:
+        >>> list(leaves({"a": [1, "x"], "b": (None, {"c": 2.0})}))
+        ['a', 1, 'x', 'b', None, 'c', 2.0]
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+    elif not isinstance(value, Tensor | np.ndarray) and type(value).__module__ != "builtins" and getattr(value, "__dict__", None):
+        yield from leaves(vars(value))
+    else:
+        yield value

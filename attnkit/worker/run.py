@@ -27,6 +27,7 @@ from attnkit.callback.last_checkpoint import LAST, PREVIOUS
 from attnkit.callback.stopping import Stopped, stop_signals
 from attnkit.ownership import OwnedError, owned
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules
+from attnkit.task import Task
 from attnkit.train.messages import one_message, quiet
 from attnkit.train.out_of_memory import is_out_of_memory
 from attnkit.train.output import say
@@ -68,6 +69,10 @@ class WorkerCLI(RunCLI):
         trainer.callbacks[:0] = [self.recorder, *self.others]  # type: ignore[attr-defined]
         return trainer
 
+    def before_fit(self) -> None:
+        """Seed what a data module draws while it is set up: a module of a user's own has drawn before."""
+        self.recorder.seed_data()
+
     @override
     def _run_subcommand(self, subcommand: str) -> None:
         try:
@@ -105,12 +110,13 @@ def train(folder: Path) -> None:
     cli = WorkerCLI(request, recorder, [lengths, *([limit] if limit else [])])
     if limit is not None and not recorder.diverged:
         limit.require_spent()
-    metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if "/" in k}
+    metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if k not in ("step", "tokens", "seconds")}
     metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
     training = {  # recorded before the test, which restores the callbacks' states from the best checkpoint
         "curve": [{k: v if math.isfinite(v) else None for k, v in point.items()} for point in recorder.curve],
         "batches": recorder.batches,
         "batch_hash": recorder.digest,
+        "unhashed": recorder.unhashed,
         "tokens": recorder.tokens,
         "seconds": round(recorder.seconds, 3),
         "clock": "processor" if uses_processor_time() else "wall",
@@ -119,8 +125,8 @@ def train(folder: Path) -> None:
         "budget": None if limit is None else {**job["budget"], "spent": limit.spent},
     }
     if job["test"] and not recorder.diverged:
-        [tested] = cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True)
-        metrics |= dict(tested)
+        for tested in cli.trainer.test(cli.model, datamodule=cli.datamodule, ckpt_path=best_checkpoint(cli.trainer), weights_only=True):
+            metrics |= dict(tested)  # of a loader
     result = {
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         **training,
@@ -129,7 +135,8 @@ def train(folder: Path) -> None:
     }
     if is_child():
         return
-    result["flops_per_token"] = training_flops_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None))
+    if isinstance(cli.model, Task):
+        result["flops_per_token"] = training_flops_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None))
     write_json(folder / "result.json", result)
     write_json(
         folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
@@ -145,7 +152,10 @@ def best_checkpoint(trainer: Trainer) -> str:
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_path:
             return callback.best_model_path
-    raise ConfigurationError("test: true needs the best checkpoint, but the recipe saves none: enable validation and checkpoints")
+    raise ConfigurationError(
+        "a metric of the test data needs the best checkpoint, but the run keeps none: let the recipe validate, keep checkpoints on, and "
+        "give a LightningModule of your own an attribute `monitor`, such as ('val/loss', 'min')"
+    )
 
 
 def is_child() -> bool:

@@ -1,0 +1,101 @@
+"""A user's own LightningModule and LightningDataModule in a study: its parameters, and what cannot be controlled or measured for it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+
+from attnkit.data.base import Framing
+from attnkit.registry import ConfigurationError, Registry, ResolvedSpec, datasets, tasks
+from attnkit.task import Task
+
+
+class UncountedError(ConfigurationError):
+    """The number of parameters of a module is not known before it is trained."""
+
+
+def is_own_module(name: str) -> bool:
+    """Return whether a class path in `model` names a plain LightningModule, not a task of attnkit.
+
+    Example:
+        >>> is_own_module("seq2seq"), is_own_module("lightning.pytorch.demos.boring_classes.BoringModel")
+        (False, True)
+    """
+    return not issubclass(tasks.get(name), Task)
+
+
+def built(registry: Registry, spec: ResolvedSpec) -> Any:
+    """Build a component; whatever a user's own constructor raises becomes a message.
+
+    Raises:
+        ConfigurationError: It cannot be built.
+    """
+    try:
+        return registry.build(spec)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        if "." not in spec.name:
+            raise
+        raise ConfigurationError(f"{spec.name} cannot be built: {type(error).__name__}: {error}") from error
+
+
+def parameters_of(spec: ResolvedSpec) -> int:
+    """Return the number of parameters of a user's own LightningModule; shared ones count once.
+
+    It is built on the meta device, where parameters take no memory; if its constructor needs values of tensors, on the CPU.
+
+    Raises:
+        UncountedError: They are not known before a training: lazy modules, or a `configure_model` that needs a Trainer.
+        ConfigurationError: The module cannot be built.
+    """
+    try:
+        module = _built_on("meta", spec)
+    except ConfigurationError:
+        module = _built_on("cpu", spec)
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            module.configure_model()
+    except Exception as error:
+        raise UncountedError(f"its configure_model needs a training: {type(error).__name__}: {error}") from error
+    if any(torch.nn.parameter.is_lazy(p) for p in module.parameters()):
+        raise UncountedError("it has lazy modules")
+    return sum(p.numel() for p in module.parameters())
+
+
+def _built_on(device: str, spec: ResolvedSpec) -> LightningModule:
+    with torch.device(device), torch.random.fork_rng(devices=[]):
+        module: LightningModule = built(tasks, spec)
+    return module
+
+
+def limits_of(recipe: Mapping[str, Any], *, takes_seed: bool) -> list[str]:
+    """Return what a study can neither control nor measure in the user's own classes of a complete recipe, in sentences.
+
+    Args:
+        recipe: The complete recipe.
+        takes_seed: Whether the data take a seed of their own.
+    """
+    model, data = recipe["model"]["name"], recipe.get("data", {}).get("name")
+    found = []
+    if is_own_module(model):
+        found += [
+            f"{model} is not a task of attnkit: its FLOPs are unknown",
+            f"initialisation and dropout of {model} draw from torch's generator: it has the same state for all variants when the module is "
+            "built and when each step begins, but a variant that draws more or fewer numbers shifts all later draws",
+        ]
+    if data is not None and issubclass(datasets.get(data), Framing):
+        return found
+    source = model if data is None else data
+    if not takes_seed:
+        found.append(
+            f"{source} takes no seed: the study's seed of data sets the global generators of torch, NumPy and Python before its data are "
+            "set up, before each epoch (a DataLoader shuffles then) and before each batch; other generators are not controlled"
+        )
+    return [
+        *found,
+        f"batches of {source} count as many tokens as they have int64 values other than 0",
+        f"a run that was interrupted within an epoch continues as Lightning does, which gives it other batches of {source} unless its "
+        "loader can be resumed; the hash of the batches shows it",
+    ]

@@ -1,0 +1,51 @@
+"""The record of a training: batches of any kind are hashed, whole, or the record says what is not."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnkit.worker.recorder import Recorder
+from tests.ablation.conftest import SEEDS
+
+
+@dataclass
+class Batch:
+    x: Any
+
+
+def recorded(batch: Any) -> Recorder:
+    recorder, nothing = Recorder(SEEDS), SimpleNamespace()
+    recorder.on_train_batch_end(nothing, nothing, None, batch, 0)  # type: ignore[arg-type]
+    return recorder
+
+
+def test_batches_that_differ_in_anything_have_other_hashes() -> None:
+    batches = [
+        torch.tensor([1, 2]),
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([1, 2]).to_sparse(),
+        torch.tensor([1.0, 2.0], dtype=torch.bfloat16),
+        np.array([1, 3]),
+        np.array([1, 2]),
+        ["a", "b"],
+        ["a", "c"],
+        {"x": 1},
+        {"y": 1},
+        Batch(torch.ones(2)),
+        Batch(torch.zeros(2)),
+    ]
+    assert recorded(batches[2]).digest == recorded(batches[0]).digest, "the same numbers"
+    digests = [recorded(batch).digest for batch in batches[:2] + batches[3:]]
+    assert len(set(digests)) == len(digests)
+    assert not any(recorded(batch).unhashed for batch in batches)
+
+
+def test_a_value_that_cannot_be_hashed_is_named() -> None:
+    assert recorded([torch.ones(1), {1, 2}, object()]).unhashed == ["set", "object"]
+
+
+def test_tokens_are_those_of_the_batch_and_not_the_numbers_of_its_examples() -> None:
+    assert recorded({"example": torch.tensor([7, 8]), "tokens": torch.tensor([[5, 0], [4, 3]])}).tokens == 3
