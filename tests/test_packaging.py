@@ -97,11 +97,11 @@ def imported(folder: Path) -> set[str]:
 )
 def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
-    behind = {"mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "pytest": "pytest"}  # pytest: only inside functions for tests
+    behind = {"mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "grimp": "import-linter"}
     ours = [*(ROOT / folder).rglob("*"), *(ROOT / "docs/_tools").iterdir()]  # tests import the tools of the documentation too
     here = {path.stem for path in ours if path.is_dir() or path.suffix == ".py"}
     distributions = packages_distributions()
-    for module in imported(ROOT / folder) - here - {"pytest"}:
+    for module in imported(ROOT / folder) - here - {"pytest"}:  # attnkit imports pytest only inside functions for tests
         owners = {normal(behind.get(module, d)) for d in distributions.get(module, [module])}
         assert owners & declared, f"{folder} imports {module}, of {owners}, which pyproject.toml does not declare"
 

@@ -130,7 +130,7 @@ def test_wrong_labels_and_missing_parts_are_named(write: Write) -> None:
     data = make(train=write(), validation=write([("so", "prase")], "v.tsv"))
     with pytest.raises(ConfigurationError, match=r"validation texts have the label 'prase', which is not a class. Did you mean 'praise'"):
         data.val_dataloader()
-    with pytest.raises(ConfigurationError, match=r"no number.*for classes set data.labels to class"):
+    with pytest.raises(ConfigurationError, match=r"not a number.*for classes set data.labels to class"):
         make(train=write(), labels="number").train_dataloader()
     with pytest.raises(ConfigurationError, match="are numbers; use task regression"):
         _ = make(train=write([("a", "1")]), labels="number").classes
