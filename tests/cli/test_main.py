@@ -79,11 +79,11 @@ def test_describe_shows_equation_arguments_paper_and_source(attnkit: Command) ->
     out = attnkit("describe", "toy_task").out
     assert out.startswith("task.toy_task: A toy task.\n")
     assert "  stack: stack (required)\n" in out
-    assert "the data module gives them: src_tokenizer" in out
+    assert "Passed by the data module, not by you: src_tokenizer" in out
     out = attnkit("describe", "attention.toy").out
     assert "Equation:\n  $$w = 1$$\n" in out
     assert "  hidden_dim: int = 16\n      Width of the hidden layer.\n" in out
-    assert "the parent gives them: head_dim" in out
+    assert "Passed by the parent, not by you: head_dim" in out
     assert "Paper: Nobody 2026, https://example.org" in out
     assert "conftest.py:" in out
 

@@ -260,7 +260,7 @@ def test_the_attention_passes_the_kit(attnkit: Command) -> None:
         (["fit", "--model.attention", "rotary"], "model.attention: unknown attention 'rotary'. 'rotary' is a position."),
         (["fit", "--model", "seq2seq"], "model must be Net or a subclass of it, which 'seq2seq' is not"),
         (["fti"], "unknown command 'fti'. Did you mean 'fit'"),
-        (["fit", "--data", "text_pairs"], "data is Numbers here"),
+        (["fit", "--data", "text_pairs"], "data must be Numbers or a subclass of it"),
     ],
 )
 def test_mistakes_are_explained_as_those_of_names(args: list[str], message: str) -> None:
