@@ -17,6 +17,8 @@ from attnkit.strategy import data_share
 
 DATA_POSITION = "data_position"  # in a checkpoint: how much of the epoch's data is done
 RANDOM = "random_states"  # in a checkpoint: those of each process
+PER_ELEMENT = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum")
+"""What torch's optimizers keep for each element of a parameter."""
 WITHIN_STEP = "within_step"  # in a checkpoint: whether it lacks the gradients of the first micro-batches of a step
 
 
@@ -52,6 +54,7 @@ def continue_from(position: Mapping[str, Any], trainer: Trainer) -> None:
     if not is_resuming(trainer):
         _seed_generators(trainer)
         return
+    _require_fitting_states(trainer)
     try:
         _take_up(trainer, position.get(DATA_POSITION))
         states = position.get(RANDOM, ())
@@ -67,6 +70,23 @@ def continue_from(position: Mapping[str, Any], trainer: Trainer) -> None:
         f"and example, and stay the same."
     )
     _seed_generators(trainer)
+
+
+def _require_fitting_states(trainer: Trainer) -> None:
+    """Raise if an average that an optimizer keeps for each element of a parameter has another shape than the parameter.
+
+    Raises:
+        CheckpointError: There is one.
+    """
+    for optimizer in trainer.optimizers:
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            for name, value in optimizer.state.get(parameter, {}).items():
+                if name in PER_ELEMENT and value is not None and getattr(value, "shape", None) != parameter.shape:
+                    shape = list(value.shape) if isinstance(value, torch.Tensor) else value
+                    raise CheckpointError(
+                        f"the optimizer's state in the checkpoint does not fit the model: {name} of a parameter {list(parameter.shape)} "
+                        f"is {shape!s:.100}; use an earlier checkpoint"
+                    )
 
 
 def _samplers(trainer: Trainer) -> list[Any]:

@@ -475,6 +475,14 @@ def has_numbers_for_optimizers(good: dict[str, Any], path: Path) -> None:
 
 
 @attack(STATES)
+def has_averages_of_other_shapes(good: dict[str, Any], path: Path) -> None:
+    """Has averages of the optimizer in other shapes than the parameters."""
+    [states] = good["optimizer_states"]
+    wrong = {index: {name: torch.zeros(3, 1, 4) if v.ndim else v for name, v in of.items()} for index, of in states["state"].items()}
+    changed(good, path, optimizer_states=[states | {"state": wrong}])
+
+
+@attack(STATES)
 def has_texts_for_schedules(good: dict[str, Any], path: Path) -> None:
     """Has a text where states of schedules should be."""
     changed(good, path, lr_schedulers=["a"])
