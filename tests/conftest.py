@@ -20,6 +20,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's `&` begins co
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LIGHTNING = (
+    "PL_GLOBAL_SEED",
+    "PL_SEED_WORKERS",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "RANK",
+    "WORLD_SIZE",
+)
+"""What a fit in this process sets in its environment: a command that a later test starts would take itself for one rank of several, and wait
+for the others, or draw from another seed."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz", action="store_true", help="draw a fresh seed for each test, and print it, in place of the fixed one")
     parser.addoption("--seed", type=int, metavar="N", help="give each test this seed, to repeat what --fuzz found")
@@ -33,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Seed every generator by the test's name, or randomly with `--fuzz`; leave no seed of Lightning to the tests that follow."""
+    """Seed every generator by the test's name, or randomly with `--fuzz`; leave nothing of Lightning in the environment."""
     drawn = request.config.getoption("--seed")
     if request.config.getoption("--fuzz"):
         drawn = random.SystemRandom().randrange(2**31)
@@ -44,7 +59,7 @@ def _seeded(request: pytest.FixtureRequest) -> Iterator[None]:
     random.seed(drawn)
     np.random.seed(drawn)
     yield
-    for variable in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):  # of `seed_everything`; strategies of several processes seed by them again
+    for variable in LIGHTNING:
         os.environ.pop(variable, None)
 
 
