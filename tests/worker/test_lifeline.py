@@ -131,4 +131,4 @@ def test_a_driver_that_is_killed_takes_its_worker_with_it(job: str, tmp_path: Pa
         assert time.monotonic() < deadline + 60
         time.sleep(0.02)
     if job == "run":
-        assert "the process that started this one is gone" in (tmp_path / "run/stderr.txt").read_text()
+        assert "the process that started this one has died" in (tmp_path / "run/stderr.txt").read_text()
