@@ -28,7 +28,6 @@ DYNAMIC = {
 TYPES = "for annotations alone"
 KNOWN = {
     ("attnkit.attention.backend.base", "attnkit.attention.base"): TYPES,
-    ("attnkit.cli.completion", "attnkit.cli.main"): "completion asks the command line for its own help",
     ("attnkit.registry.arguments", "attnkit.registry.base"): TYPES,
     ("attnkit.registry.resolved", "attnkit.registry.base"): TYPES,
     ("attnkit.task.transfer", "attnkit.task.base"): TYPES,

@@ -1,14 +1,13 @@
 """Shell completion: `attnkit completion SHELL` prints a script that asks `attnkit completion answer WORD...` for candidates."""
 
-import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from attnkit.recipe import merge, plain, read_recipe, recipe_names
+from attnkit.cli.arguments import read_arguments
+from attnkit.recipe import COMMANDS, merge, read_recipe, recipe_names
 from attnkit.registry import FAMILIES, ConfigurationError
 
 SCRIPTS = {
@@ -37,46 +36,53 @@ compdef _attnkit attnkit
     "fish": """complete -c attnkit -a '(attnkit completion answer (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
 """,
 }
-RECIPE_COMMANDS = ("fit", "validate", "test", "predict", "plan")
+RECIPE_COMMANDS = (*COMMANDS, "plan")
 SECTIONS = ("model", "data", "trainer")
 
 
-def candidates(words: Sequence[str], *, schema: Callable[[], str]) -> list[str]:
+def candidates(
+    words: Sequence[str], *, commands: Iterable[str], help_of: Callable[[Sequence[str]], str], schema: Callable[[], str]
+) -> list[str]:
     """Return the completions of the last word; none where the shell should offer files.
 
     Args:
         words: The command line after `attnkit`, up to the cursor; the last word may be empty.
+        commands: The names of all commands.
+        help_of: Returns the output of `--help` after some words.
         schema: Returns the JSON schema of recipes, which contains all names, keys and values.
 
     Example:
-        >>> candidates(["fi"], schema=str), candidates(["describe", "addit"], schema=str)
-        (['fit'], ['additive'])
+        >>> candidates(["describe", "addit"], commands=["describe", "fit"], help_of=str, schema=str)
+        ['additive']
     """
     *before, current = words or [""]
-    found: Iterator[str] = iter(())
-    with suppress(ConfigurationError, IndexError):  # an unreadable recipe has no completions
-        found = iter([*_candidates(before, current, schema)])
+    if not before:
+        return sorted(command for command in commands if command.startswith(current))
+    found: list[str] = []
+    with suppress(ConfigurationError):  # an unreadable recipe has no completions
+        found = [*_candidates(before[0], _joined(before[1:]), current, help_of, schema)]
     return sorted({word for word in found if word.startswith(current)})
 
 
-def _candidates(before: Sequence[str], current: str, schema: Callable[[], str]) -> Iterator[str]:
-    from attnkit.cli.main import COMMANDS
+def _joined(words: Sequence[str]) -> list[str]:
+    """Join `--key`, `=` and `value`, as which bash passes `--key=value`; a last `=` is dropped, since its value is being completed."""
+    joined = "\0".join(words).replace("\0=\0", "=").removesuffix("\0=")
+    return joined.split("\0") if words else []
 
-    if not before:
-        yield from COMMANDS
-        return
-    command, *rest = before
-    flag = rest[-2] if rest[-1:] == ["="] and len(rest) > 1 else "".join(rest[-1:])  # bash splits words at `=`
-    flag = "" if "=" in flag else flag
+
+def _candidates(
+    command: str, rest: Sequence[str], current: str, help_of: Callable[[Sequence[str]], str], schema: Callable[[], str]
+) -> Iterator[str]:
+    flag = "" if not rest or "=" in rest[-1] else rest[-1]
     if flag in ("--config", "-c"):
         yield from recipe_names()
     elif command in RECIPE_COMMANDS and flag.partition(".")[0].removeprefix("--") in SECTIONS and flag.startswith("--"):
         known = _Schema(json.loads(schema()))
-        yield from known.values(known.at(flag.removeprefix("--").split("."), _recipe(rest)))
+        yield from known.values(known.at(flag.removeprefix("--").split("."), _recipe(rest[:-1])))
     elif command in RECIPE_COMMANDS and (section := re.match(r"--(model|data|trainer)\.", current)):
         path = current.removeprefix("--").split(".")[:-1]
-        known = _Schema(json.loads(schema()))
-        for key, value in known.keys(known.at(path, _recipe(rest)), _inside(_recipe(rest), path)).items():
+        known, recipe = _Schema(json.loads(schema())), _recipe(rest)
+        for key, value in known.keys(known.at(path, recipe), _inside(recipe, path)).items():
             yield ".".join([f"--{path[0]}", *path[1:], key])
             if section[1] != "trainer" and known.is_slot(value):
                 yield ".".join([f"--{path[0]}", *path[1:], key, ""])
@@ -86,7 +92,7 @@ def _candidates(before: Sequence[str], current: str, schema: Callable[[], str]) 
     elif not current.startswith("-") and command == "list":
         yield from (registry.family for registry in FAMILIES)
     else:
-        help_text = _help([command, *(word for word in rest[:1] if command == "ablate" and not word.startswith("-"))])
+        help_text = help_of([command, *(word for word in rest[:1] if command == "ablate" and not word.startswith("-"))])
         if current.startswith("-"):
             yield from re.findall(r"(?<![\w-])--[a-z_]+\b(?!\.)", help_text)
             if command in RECIPE_COMMANDS:
@@ -95,28 +101,12 @@ def _candidates(before: Sequence[str], current: str, schema: Callable[[], str]) 
             yield from re.findall(r"^(?: {4}|  )([a-z]+)  +\w", help_text.partition("positional arguments:")[2], re.MULTILINE)
 
 
-def _help(words: list[str]) -> str:
-    from attnkit.cli.main import main
-
-    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
-        main([*words, "--help"])
-    return out.getvalue()
-
-
 def _recipe(words: Sequence[str]) -> dict[str, Any]:
-    """Return the recipe on the command line so far, from its recipes and from flags such as `--model.stack.attention additive`."""
+    """Return the recipe on the command line so far; the modules that it imports are left alone."""
+    request = read_arguments(words)
     recipe: dict[str, Any] = {}
-    spaced = " ".join(words).replace(" = ", " ").replace("=", " ").split(" ")
-    settings = [(flag, value) for flag, value in pairwise(spaced) if flag.startswith("-")]
-    for flag, value in settings:
-        if flag in ("--config", "-c"):
-            recipe = merge(recipe, read_recipe(value), dropped=[])
-    for flag, value in settings:
-        layer: Any = value
-        for part in reversed(flag.removeprefix("--").split(".")):
-            layer = {part: layer}
-        if flag.startswith(("--model", "--data")):
-            recipe = merge(recipe, plain(layer), dropped=[])
+    for layer in [*map(read_recipe, request.recipes), request.flags]:
+        recipe = merge(recipe, layer, dropped=[])
     return recipe
 
 

@@ -1,8 +1,10 @@
 """The `attnkit` command: dispatches to the subcommands and turns errors into messages. Heavy modules are imported only when needed."""
 
 import argparse
+import io
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 from typing_extensions import override
@@ -174,12 +176,19 @@ def _completion(arguments: Arguments) -> int:
     from attnkit.cli.completion import SCRIPTS, candidates
 
     if arguments[:1] == ["answer"]:
-        print("\n".join(candidates(arguments[1:], schema=_recipe_schema)))
+        print("\n".join(candidates(arguments[1:], commands=COMMANDS, help_of=help_of, schema=_recipe_schema)))
         return 0
     parser = _Parser("completion")
     parser.add_argument("shell", choices=SCRIPTS, help='in ~/.bashrc: eval "$(attnkit completion bash)"; fish: ... | source')
     print(SCRIPTS[parser.parse_args(arguments).shell], end="")
     return 0
+
+
+def help_of(words: Sequence[str]) -> str:
+    """Return the output of `attnkit WORDS --help`."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()):
+        main([*words, "--help"])
+    return out.getvalue()
 
 
 COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {

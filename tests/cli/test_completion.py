@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from attnkit.cli.completion import SCRIPTS, candidates
-from attnkit.cli.main import COMMANDS
+from attnkit.cli.main import COMMANDS, help_of
 from attnkit.cli.schema import recipe_schema
 from attnkit.recipe import recipe_names
 
@@ -16,7 +16,7 @@ from attnkit.recipe import recipe_names
 @pytest.fixture(scope="module")
 def complete() -> Callable[..., list[str]]:
     schema = recipe_schema()
-    return lambda *words: candidates(words, schema=lambda: schema)
+    return lambda *words: candidates(words, commands=COMMANDS, help_of=help_of, schema=lambda: schema)
 
 
 RECIPE = ("fit", "--config", "g2p/transformer")
