@@ -5,6 +5,7 @@ Only regular files are opened, and reading one never takes much more memory than
 """
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -150,6 +151,21 @@ def atomic(path: str | Path) -> Iterator[Path]:
 def cache_folder() -> Path:
     """Return the folder of the cache, `${ATTNKIT_CACHE:-~/.cache/attnkit}`; it need not exist."""
     return Path(os.environ.get("ATTNKIT_CACHE") or "~/.cache/attnkit").expanduser()
+
+
+def code_version() -> str:
+    """Return a hash of the names, times and sizes of attnkit's own files, which changes when its code does."""
+    package, stamps = Path(__file__).parent, []
+    for folder, _, names in os.walk(package):
+        if not folder.endswith("__pycache__"):
+            stamps += [stamp(os.path.join(folder, name)) for name in names]
+    return hashlib.sha256("\n".join(sorted(stamps)).encode()).hexdigest()[:16]
+
+
+def stamp(file: str) -> str:
+    """Return the name, the modification time and the size of a file."""
+    status = os.stat(file)
+    return f"{file} {status.st_mtime_ns} {status.st_size}"
 
 
 def unpacked_limit(size: int) -> int:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnkit import __version__
-from attnkit.ablation.inspection import source_version, stored
+from attnkit.ablation.inspection import stored
 from attnkit.ablation.plan import Plan
 from attnkit.ablation.progress import Say
+from attnkit.files import code_version
 from attnkit.worker.answers import Probe
 from attnkit.worker.folder import key_of, status_of, write_json
 from attnkit.worker.job import PROBE, ask
@@ -65,7 +66,7 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
     known = _finished(plan)
     runs = [run for run in plan.runs if run.seed == plan.study.seeds[0]]
     machine = [platform.node(), os.cpu_count(), *(os.environ.get(name) for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))]
-    shared = [__version__, source_version(), machine]
+    shared = [__version__, code_version(), machine]
     jobs = {run.variants[0]: run.job for run in runs if run.variants[0] not in known}
     files = {name: plan.folder / "probes" / f"{key_of([shared, _without_seeds(job)])}.json" for name, job in jobs.items()}
     unknown = [name for name, file in files.items() if stored(Probe, file) is None]

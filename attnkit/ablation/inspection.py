@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import attnkit
+from attnkit.files import code_version
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of, read_record, write_json
@@ -26,7 +27,7 @@ def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: An
     Raises:
         ConfigurationError: The recipe cannot be inspected at all.
     """
-    shared = [attnkit.__version__, source_version(), str(Path(recipe).resolve()), Path(recipe).read_text(encoding="utf-8"), match]
+    shared = [attnkit.__version__, code_version(), str(Path(recipe).resolve()), Path(recipe).read_text(encoding="utf-8"), match]
     files = [cache / f"{key_of([shared, compositions[0] if match else None, overrides])}.json" for overrides in compositions]
     known = [stored(Inspection, file) for file in files]
     if asked := [i for i, answer in enumerate(known) if answer is None or not unchanged(answer.sources)]:
@@ -46,8 +47,3 @@ def stored(kind: type[T], file: Path) -> T | None:
         return read_record(kind, file)
     except ConfigurationError:
         return None
-
-
-def source_version() -> float:
-    """Return when attnkit's own code last changed: answers of other code are not used."""
-    return max(file.stat().st_mtime for file in Path(attnkit.__file__).parent.rglob("*.py"))

@@ -1,15 +1,13 @@
 """Texts that take seconds to compute and change only with the installation, cached on disk."""
 
 import hashlib
-import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
-from pathlib import Path
 
 from attnkit import __version__
-from attnkit.files import atomic, cache_folder, read_text
+from attnkit.files import atomic, cache_folder, code_version, read_text, stamp
 from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError
 
 LIBRARIES = ("torch", "lightning", "jsonargparse")
@@ -46,22 +44,13 @@ def kept(name: str, make: Callable[[], str]) -> str:
 
 def _installation() -> str:
     """Return a hash of attnkit's files, the libraries and the plugins; imports none of them."""
-    parts = [__version__, sys.version, *(f"{registry.attribute}: {registry.names()}" for registry in FAMILIES)]
+    parts = [__version__, code_version(), sys.version, *(f"{registry.attribute}: {registry.names()}" for registry in FAMILIES)]
     for library in LIBRARIES:
         try:
             parts.append(version(library))
         except PackageNotFoundError:
             parts.append("")
-    package = Path(__file__).parents[1]
-    for folder, _, names in os.walk(package):
-        if not folder.endswith("__pycache__"):
-            parts += [_stamp(os.path.join(folder, name)) for name in sorted(names)]
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
         spec = find_spec(point.module.partition(".")[0])
-        parts += [f"{point.name} {point.value} {point.dist and point.dist.version}", _stamp(spec.origin) if spec and spec.origin else ""]
+        parts += [f"{point.name} {point.value} {point.dist and point.dist.version}", stamp(spec.origin) if spec and spec.origin else ""]
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()[:16]
-
-
-def _stamp(file: str) -> str:
-    status = os.stat(file)
-    return f"{file} {status.st_mtime_ns} {status.st_size}"

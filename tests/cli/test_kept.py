@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import attnkit
-from attnkit.cli import kept as module
+from attnkit import files
 from attnkit.cli.kept import kept
 from attnkit.files import cache_folder
 
@@ -26,11 +26,11 @@ def test_a_text_is_made_once() -> None:
 
 
 def test_a_change_of_a_file_of_attnkit_makes_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "attnkit" / "cli"
-    package.mkdir(parents=True)
-    source = package / "kept.py"
+    package = tmp_path / "attnkit"
+    package.mkdir()
+    source = package / "files.py"
     source.write_text("", encoding="utf-8")
-    monkeypatch.setattr(module, "__file__", str(source))
+    monkeypatch.setattr(files, "__file__", str(source))
     assert kept("x", lambda: "old") == "old"
     assert kept("x", lambda: "new") == "old"
     os.utime(source, ns=(1, 1))
