@@ -96,6 +96,29 @@ def document(query_documents: Tensor, key_documents: Tensor) -> Tensor:
     return (query_documents[:, :, None] == key_documents[:, None, :])[:, None]
 
 
+def starts(documents: Tensor, key_mask: Tensor | None = None) -> Tensor:
+    """Return which tokens are the first of their document, in rows that pack several.
+
+    Args:
+        documents: [B, T] integers, the document of each token.
+        key_mask: [B, T] bool, True = real token (default: all); the numbers at padding are not read.
+
+    Returns:
+        [B, T] bool. The first token of a row is one, too.
+
+    Example:
+        >>> starts(torch.tensor([[7, 7, 9, 9]])).int()
+        tensor([[1, 0, 1, 0]], dtype=torch.int32)
+        >>> starts(torch.tensor([[7, 0, 7, 9]]), torch.tensor([[True, False, True, True]])).int()
+        tensor([[1, 0, 0, 1]], dtype=torch.int32)
+    """
+    if key_mask is not None:
+        columns = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+        documents = documents.gather(1, columns.masked_fill(~key_mask, 0).cummax(1).values)  # padding: that of the last real token
+    changed = documents[:, 1:] != documents[:, :-1]
+    return torch.cat([torch.ones_like(documents[:, :1], dtype=torch.bool), changed], 1)
+
+
 def combine(*masks: Tensor | None) -> Tensor | None:
     """Return the logical AND of the masks that are not None, or None if all are None.
 

@@ -217,7 +217,8 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
 
     Mappings merge key by key. A component that replaces one of another name starts from its own defaults: arguments of the old one never
     leak into the new one, and `dropped` lists those that no longer apply. A stack is the exception, since its arguments are the size and
-    the components of the whole model: it keeps the ones that it also has. The `imports` of all layers are joined without duplicates.
+    the components of the whole model: it keeps the ones that it also has. A mapping from
+    indices changes single items of a list. The `imports` of all layers are joined without duplicates.
 
     Example:
         >>> dropped = []
@@ -237,6 +238,8 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
             for key, value in over.items():
                 merged[key] = merge(merged[key], value, path=f"{path}.{key}".lstrip("."), dropped=dropped) if key in merged else value
             return merged
+        if isinstance(base, list) and over and all(key.isdigit() for key in over):
+            return _merge_items(base, over, path=path, dropped=dropped)
     elif isinstance(base, Mapping) and _name(base) == _name(over):
         return base
     if not isinstance(base, Mapping):
@@ -252,6 +255,16 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
         new = over if isinstance(over, Mapping) else {"name": over}
         return merge({**kept, "name": _name(over)}, new, path=path, dropped=dropped)
     return over
+
+
+def _merge_items(base: list[Any], over: Mapping[str, Any], *, path: str, dropped: list[str]) -> list[Any]:
+    """Return a list overlaid with a mapping from indices to items, as in `layers: {1: {mixer: none}}`."""
+    merged = list(base)
+    for index, value in over.items():
+        if int(index) >= len(merged):
+            raise ConfigurationError(f"{path} has {len(merged)} entries, numbered from 0, so there is no {path}.{index}")
+        merged[int(index)] = merge(merged[int(index)], value, path=f"{path}.{index}", dropped=dropped)
+    return merged
 
 
 def _name(spec: Any) -> Any:

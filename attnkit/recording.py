@@ -38,7 +38,7 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
         >>> with attnkit.record_attention(model) as maps:
         ...     _ = model(torch.tensor([[4, 5, 6]]))
         >>> {path: tuple(weights.shape) for path, weights in maps.items()}
-        {'stack.encoder.layers.0.self_attention': (1, 2, 3, 3)}
+        {'stack.encoder.layers.0.mixer': (1, 2, 3, 3)}
     """
     maps: dict[str, Tensor] = {}
     handles, joined = [], set()
@@ -84,7 +84,7 @@ def attention_maps(model: nn.Module, inputs: Tensor, output: Tensor | None = Non
         ...     stack="encoder_decoder", d_model=16, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=9, eos_id=None)
         >>> src = torch.tensor([[4, 5, 6]])
         >>> maps = attention_maps(model, src, model.generate(src, max_length=4, beam_size=2))
-        >>> maps["stack.decoder.layers.0.cross_attention"].shape
+        >>> maps["stack.decoder.layers.0.cross_mixer"].shape
         torch.Size([1, 2, 4, 3])
     """
     if output is None and isinstance(model, EncoderDecoderModel):

@@ -69,7 +69,7 @@ def test_a_path_may_stand_where_a_name_may() -> None:
     sizes = {"stack": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
     model = attnkit.compose(**sizes, attention={"class_path": PATH}, position="alibi")
     assert model.spec["attention"] == {"name": PATH, "width": 1.0}
-    assert type(attnkit.compose(**model.spec).stack.encoder.layers[0].self_attention.attention).__name__ == "MyOwn"
+    assert type(attnkit.compose(**model.spec).stack.encoder.layers[0].mixer.attention).__name__ == "MyOwn"
     model(torch.tensor([[4, 5]])).sum().backward()
     with pytest.raises(ConfigurationError, match=r"position 'rotary' is not legal with attention 'my_pkg.additive.MyOwn'"):
         attnkit.compose(**sizes, attention=PATH, position="rotary")

@@ -64,7 +64,7 @@ def test_the_tutorial_runs(tmp_path: Path) -> None:
     code = "\n".join(blocks("docs/tutorial.md", "python"))
     assert "max_epochs=12" in code
     output = run(code.replace("max_epochs=12", "max_epochs=1, enable_progress_bar=False"), tmp_path)
-    for expected in ("torch.Size([1, 3, 12])", "Did you mean 'additive'?", "stack.decoder.layers.0.cross_attention (1, 2, 7, 7)"):
+    for expected in ("torch.Size([1, 3, 12])", "Did you mean 'additive'?", "stack.decoder.layers.0.cross_mixer (1, 2, 7, 7)"):
         assert expected in output
 
 

@@ -21,14 +21,14 @@ def test_every_attention_of_a_model_is_recorded_by_its_path(seed: int) -> None:
     assert torch.equal(expected, recorded)
     shapes = {path.removeprefix("stack."): tuple(weights.shape) for path, weights in maps.items()}
     assert shapes == {
-        **{f"encoder.layers.{i}.self_attention": (2, 4, 6, 6) for i in (0, 1)},
-        **{f"decoder.layers.{i}.self_attention": (2, 4, 5, 5) for i in (0, 1)},
-        **{f"decoder.layers.{i}.cross_attention": (2, 4, 5, 6) for i in (0, 1)},
+        **{f"encoder.layers.{i}.mixer": (2, 4, 6, 6) for i in (0, 1)},
+        **{f"decoder.layers.{i}.mixer": (2, 4, 5, 5) for i in (0, 1)},
+        **{f"decoder.layers.{i}.cross_mixer": (2, 4, 5, 6) for i in (0, 1)},
     }
     for weights in maps.values():
         assert not weights.requires_grad
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-    assert (maps["stack.decoder.layers.1.cross_attention"][1, :, :, 3:] == 0).all()
+    assert (maps["stack.decoder.layers.1.cross_mixer"][1, :, :, 3:] == 0).all()
 
 
 def test_gradients_are_the_same(seed: int) -> None:

@@ -55,7 +55,7 @@ def test_resolving_it_again_and_building_from_it_read_nothing(monkeypatch: pytes
 
     monkeypatch.setattr(Registry, "split", refuse)
     built = attnkit.stacks.build(spec)
-    assert built.encoder.layers[1].self_attention.attention.hidden_dim == 4
+    assert built.encoder.layers[1].mixer.attention.hidden_dim == 4
 
 
 def test_a_resolved_spec_of_another_family_is_not_taken_for_one_of_this() -> None:

@@ -2,27 +2,26 @@
 
 from attnkit.layers.compatibility import check_compatible
 from attnkit.layers.config import (
-    AttentionConfig,
     EncoderDecoderConfig,
+    LayerConfig,
+    PlacedLayerConfig,
     RecurrentConfig,
     RecurrentEncoderConfig,
     RecurrentEncoderDecoderConfig,
     TransformerConfig,
 )
 from attnkit.layers.context_decoder import ContextDecoder, ContextState, UnprojectedAttention
-from attnkit.layers.multi_head import KeyValues, MultiHeadAttention
 from attnkit.layers.recurrent import CellState, Recurrent, RecurrentLayer, RecurrentState
 from attnkit.layers.transformer import Transformer, TransformerState
 from attnkit.layers.transformer_layer import TransformerLayer
 
 __all__ = [
-    "AttentionConfig",
     "CellState",
     "ContextDecoder",
     "ContextState",
     "EncoderDecoderConfig",
-    "KeyValues",
-    "MultiHeadAttention",
+    "LayerConfig",
+    "PlacedLayerConfig",
     "Recurrent",
     "RecurrentConfig",
     "RecurrentEncoderConfig",

@@ -1,7 +1,17 @@
-"""Which position encodings work with which scores."""
+"""Which mixers, scores and positions work together. What does not is refused before anything is built."""
 
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from attnkit.layers.config import LayerConfig
+from attnkit.mixer import AttentionConfig, Direction, Mixer
 from attnkit.position import Position
-from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, attentions, positions
+from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, attentions, mixers, positions
+from attnkit.registry.arguments import parameters
+
+SIZES = {"d_model", "num_heads", "num_kv_heads", "head_dim"}
+"""Options that a stack may have although no mixer reads them: positions read them, too."""
 
 
 def check_compatible(*, attention: AttentionSpec, position: PositionSpec, is_cross: bool = False) -> None:
@@ -24,8 +34,8 @@ def check_compatible(*, attention: AttentionSpec, position: PositionSpec, is_cro
     """
     position_name, attention_name = positions.resolve(position).name, attentions.resolve(attention).name
     kind = positions.get(position_name)
-    if is_cross and kind.embedding is not Position.embedding:
-        legal = [n for n in positions.names() if positions.get(n).embedding is Position.embedding]
+    if is_cross and adds(kind):
+        legal = [n for n in positions.names() if not adds(positions.get(n))]
         raise ConfigurationError(
             f"cross_position {position_name!r} is not legal: it adds to the embeddings, which `position` does already. "
             f"Choose one of: {', '.join(legal)}."
@@ -37,3 +47,102 @@ def check_compatible(*, attention: AttentionSpec, position: PositionSpec, is_cro
             f"product depends on their distance, and the score of {attention_name!r} is not an inner product. "
             f"Choose another position, or one of these attentions: {', '.join(legal)}."
         )
+
+
+def adds(position: type[Position]) -> bool:
+    """Return whether a position encoding adds to the embeddings, once for the whole stack."""
+    return position.embedding is not Position.embedding
+
+
+def mixer_class(config: LayerConfig) -> type[Mixer[Any]]:
+    """Return the class of a layer's mixer."""
+    kind: type[Mixer[Any]] = mixers.get(mixers.resolve(config.mixer).name)
+    return kind
+
+
+def options_read(config: LayerConfig) -> frozenset[str]:
+    """Return the names of the options of a layer that its mixer reads."""
+    return frozenset(parameters(mixer_class(config))) & _OPTIONS
+
+
+def check_direction(config: LayerConfig, direction: Direction) -> None:
+    """Raise unless a layer's mixer can read in a direction.
+
+    Raises:
+        ConfigurationError: It cannot; the message lists those that can.
+    """
+    kind = mixer_class(config)
+    if direction not in kind.directions:
+        able = [n for n in mixers.names() if direction in mixers.get(n).directions]
+        wanted = {"causal": "in a decoder", "bidirectional": "in an encoder", "cross": "as what reads a memory"}[direction]
+        raise ConfigurationError(
+            f"mixer {mixers.resolve(config.mixer).name!r} does not work {wanted}: it is {' or '.join(sorted(kind.directions))}. "
+            f"Choose one of: {', '.join(able)}."
+        )
+
+
+def check_layers(
+    stack: LayerConfig, layers: list[LayerConfig], own: list[frozenset[str]], *, direction: Direction, memory: Sequence[LayerConfig]
+) -> None:
+    """Raise unless the layers of a stack are legal, and every option of theirs has an effect.
+
+    Args:
+        stack: The options of the stack.
+        layers: Those of each layer.
+        own: The names of the options that each layer sets itself.
+        direction: What its mixers read.
+        memory: The options of what reads a memory, if a mixer does.
+
+    Raises:
+        ConfigurationError: A layer is not legal, or nothing reads an option that was set.
+
+    Example:
+        >>> stack = LayerConfig(d_model=8, mixer="none", attention="additive")
+        >>> check_layers(stack, [stack], [frozenset()], direction="causal", memory=[])
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.errors.ConfigurationError: attention has no effect: no layer has a mixer that reads it (mixers: none); ...
+    """
+    for config, options in zip(layers, own, strict=True):
+        check_direction(config, direction)
+        name, reads = mixers.resolve(config.mixer).name, options_read(config)
+        if unread := sorted(options & (_OPTIONS - reads - SIZES)):
+            raise ConfigurationError(f"{unread[0]} has no effect in a layer with the mixer {name!r}, which does not read it; remove it")
+        position = positions.resolve(config.position).name
+        if "position" in options and adds(positions.get(position)):
+            raise ConfigurationError(f"position {position!r} adds to the embeddings, before the first layer: set it for the stack")
+        if mixer_class(config).reads_positions:
+            if "attention" in reads:
+                check_compatible(attention=config.attention, position=config.position)
+        elif "position" in options and position != "none":
+            raise ConfigurationError(f"position {position!r} has no effect in a layer with the mixer {name!r}, which reads none; remove it")
+    used = sorted({mixers.resolve(config.mixer).name for config in layers})
+    readable = frozenset().union(*(options_read(config) for config in [*layers, *memory]))
+    arguments = {name: a for name, a in parameters(AttentionConfig).items() if name not in SIZES}
+    changed = {name for name, a in arguments.items() if a.resolve(getattr(stack, name)) != a.written_default()}
+    if unread := sorted(changed - readable):
+        raise ConfigurationError(
+            f"{unread[0]} has no effect: no layer has a mixer that reads it (mixers: {', '.join(used)}); remove it, or choose another mixer"
+        )
+    kind = positions.get(name := positions.resolve(stack.position).name)
+    if name != "none" and not adds(kind) and not any(mixer_class(config).reads_positions for config in layers):
+        legal = [n for n in positions.names() if n == "none" or adds(positions.get(n))]
+        raise ConfigurationError(
+            f"position {name!r} has no effect: no mixer of this stack reads positions (mixers: {', '.join(used)}). "
+            f"Choose one of: {', '.join(legal)}."
+        )
+
+
+def build_mixer(config: LayerConfig, direction: Direction) -> Mixer[Any]:
+    """Build the mixer of a layer, or of its memory.
+
+    Raises:
+        ConfigurationError: It cannot do this, or its spec is wrong.
+    """
+    check_direction(config, direction)
+    options = {f.name: getattr(config, f.name) for f in fields(AttentionConfig)}
+    mixer: Mixer[Any] = mixers.build(config.mixer, **options, dropout=config.dropout, direction=direction)
+    return mixer
+
+
+_OPTIONS = frozenset(f.name for f in fields(AttentionConfig))

@@ -3,64 +3,84 @@
 The `...Options` give type checkers and editors the same fields as keyword arguments, for `attnkit.compose`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Required, TypedDict
 
-from attnkit.registry import AttentionSpec, BackendName, FeedForwardSpec, NormSpec, PositionSpec, ResidualSpec
+from attnkit.mixer import AttentionConfig, Direction
+from attnkit.mixer.config import check_positive, check_probability
+from attnkit.registry import (
+    AttentionSpec,
+    BackendName,
+    ConfigurationError,
+    FeedForwardSpec,
+    LayerSpec,
+    MixerSpec,
+    NormSpec,
+    PositionSpec,
+    ResidualSpec,
+)
 
 Cell = Literal["rnn", "lstm", "gru"]
 Placement = Literal["after", "before"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionConfig:
-    """The options of an attention layer.
+class LayerConfig(AttentionConfig):
+    """The options of a layer. In a list of layers, each may have its own.
 
     Args:
-        d_model: Width of the residual stream D.
-        num_heads: Number of query heads H.
-        num_kv_heads: Number of key and value heads (default: H; 1 is multi-query attention, another divisor of H grouped-query attention).
-        head_dim: Width of a head (default: d_model / num_heads).
-        attention: The score of self-attention.
-        query_key_norm: The norm of queries and keys, over the channels of each head, before positions rotate them; it keeps logits from
-            growing (default: none).
-        attention_dropout: Probability of dropping an attention weight.
-        bias: Whether the query, key, value and output projections have biases.
-        backend: The implementation of attention (auto, reference, chunked, sdpa); results do not depend on it.
-
-    Raises:
-        ValueError: `num_heads` does not divide `d_model`, or a width or probability is out of range.
-    """
-
-    d_model: int
-    num_heads: int
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
-    attention: AttentionSpec = "scaled_dot_product"
-    query_key_norm: NormSpec | None = None
-    attention_dropout: float = 0.0
-    bias: bool = True
-    backend: BackendName = "auto"
-
-    def __post_init__(self) -> None:
-        if self.num_heads < 1 or (self.head_dim is None and self.d_model % self.num_heads):
-            raise ValueError(f"num_heads ({self.num_heads}) must divide d_model ({self.d_model}), or head_dim be given")
-        _check_positive(d_model=self.d_model, head_dim=self.head_dim)
-        _check_probability(attention_dropout=self.attention_dropout)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransformerConfig(AttentionConfig):
-    """The options of the stacks `encoder` and `decoder`, and of their layers.
-
-    Args:
-        num_layers: Number of layers.
-        position: Position encoding, shared by all layers; an encoder and its decoder each have their own.
+        mixer: What moves information between tokens.
+        position: Position encoding. Layers with equal positions share them; an encoder and its decoder each have their own.
         norm: The normalisation layer.
         feed_forward: The position-wise feed-forward network.
         residual: How each sublayer joins the residual stream.
         dropout: Probability of dropping an element of the embeddings and of each sublayer's output.
-        window: Sliding window: self-attention reaches fewer than `window` tokens away (default: all tokens).
+
+    Raises:
+        ValueError: A width, count or probability is out of range.
+    """
+
+    mixer: MixerSpec = "multi_head"
+    position: PositionSpec = "sinusoidal"
+    norm: NormSpec = "layer_norm"
+    feed_forward: FeedForwardSpec = "mlp"
+    residual: ResidualSpec = "pre_norm"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_probability(dropout=self.dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedLayerConfig(LayerConfig):
+    """The options of a layer in its stack.
+
+    Args:
+        direction: What the mixer reads: earlier tokens (`causal`) or all (`bidirectional`).
+        cross_mixer: The mixer that reads a memory, or None for a layer without memory.
+        cross_attention: Its score.
+    """
+
+    direction: Direction = "causal"
+    cross_mixer: MixerSpec | None = None
+    cross_attention: AttentionSpec = "scaled_dot_product"
+
+    @property
+    def cross(self) -> LayerConfig:
+        """The options of the mixer that reads the memory."""
+        return replace(self, mixer=self.cross_mixer or "none", attention=self.cross_attention, window=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(LayerConfig):
+    """The options of the stacks `encoder` and `decoder`.
+
+    Args:
+        num_layers: Number of layers (default: those of `layers`, once).
+        layers: A pattern of layers, repeated until there are `num_layers`. Each is a mapping of the options in which it differs from the
+            stack, and of `repeat` (how often it stands there) and `share` (whether it has one set of parameters wherever it stands); `{}`
+            is a layer as the stack describes it (default: all layers are).
         embedding_norm: Whether the sum of embeddings and positions is normalised, before the dropout (BERT).
         final_norm: Whether a norm follows the last layer (default: if the residual kind needs one).
 
@@ -68,20 +88,18 @@ class TransformerConfig(AttentionConfig):
         ValueError: A width, count or probability is out of range.
     """
 
-    num_layers: int
-    position: PositionSpec = "sinusoidal"
-    norm: NormSpec = "layer_norm"
-    feed_forward: FeedForwardSpec = "mlp"
-    residual: ResidualSpec = "pre_norm"
-    dropout: float = 0.0
-    window: int | None = None
+    num_layers: int | None = None
+    layers: list[LayerSpec] | None = None
     embedding_norm: bool = False
     final_norm: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive(num_layers=self.num_layers, window=self.window)
-        _check_probability(dropout=self.dropout)
+        check_positive(num_layers=self.num_layers)
+        if self.num_layers is None and not self.layers:
+            raise ConfigurationError("the stack needs num_layers, or layers: a list of at least one layer")
+        if self.layers is not None and not self.layers:
+            raise ConfigurationError("layers must have at least one entry; leave it out if all layers are as the stack describes them")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +108,8 @@ class EncoderDecoderConfig(TransformerConfig):
 
     Args:
         num_decoder_layers: Number of decoder layers (default: `num_layers`).
+        decoder_layers: The decoder's pattern of layers (default: `layers`).
+        cross_mixer: What reads the encoder's output.
         cross_attention: The score of cross-attention (default: that of self-attention).
         cross_position: Position encoding inside cross-attention: `none`, or a kind that rotates or adds a bias by the distance between
             target and source token. A prior for monotone alignments (pronunciation, speech), not for translation.
@@ -99,12 +119,14 @@ class EncoderDecoderConfig(TransformerConfig):
     """
 
     num_decoder_layers: int | None = None
+    decoder_layers: list[LayerSpec] | None = None
+    cross_mixer: MixerSpec = "multi_head"
     cross_attention: AttentionSpec | None = None
     cross_position: PositionSpec = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive(num_decoder_layers=self.num_decoder_layers)
+        check_positive(num_decoder_layers=self.num_decoder_layers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +149,8 @@ class RecurrentConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_positive(d_model=self.d_model, num_layers=self.num_layers)
-        _check_probability(dropout=self.dropout)
+        check_positive(d_model=self.d_model, num_layers=self.num_layers)
+        check_probability(dropout=self.dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,29 +192,31 @@ class RecurrentEncoderDecoderConfig(RecurrentEncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive(num_decoder_layers=self.num_decoder_layers)
-        _check_probability(attention_dropout=self.attention_dropout)
+        check_positive(num_decoder_layers=self.num_decoder_layers)
+        check_probability(attention_dropout=self.attention_dropout)
 
 
 class TransformerOptions(TypedDict, total=False):
     """The fields of `TransformerConfig`."""
 
     d_model: Required[int]
-    num_heads: Required[int]
+    num_heads: int | None
     num_kv_heads: int | None
     head_dim: int | None
     attention: AttentionSpec
     query_key_norm: NormSpec | None
     attention_dropout: float
     bias: bool
+    window: int | None
     backend: BackendName
-    num_layers: Required[int]
+    mixer: MixerSpec
     position: PositionSpec
     norm: NormSpec
     feed_forward: FeedForwardSpec
     residual: ResidualSpec
     dropout: float
-    window: int | None
+    num_layers: int | None
+    layers: list[LayerSpec] | None
     embedding_norm: bool
     final_norm: bool | None
 
@@ -201,6 +225,8 @@ class EncoderDecoderOptions(TransformerOptions, total=False):
     """The fields of `EncoderDecoderConfig`."""
 
     num_decoder_layers: int | None
+    decoder_layers: list[LayerSpec] | None
+    cross_mixer: MixerSpec
     cross_attention: AttentionSpec | None
     cross_position: PositionSpec
 
@@ -230,15 +256,3 @@ class RecurrentEncoderDecoderOptions(RecurrentEncoderOptions, total=False):
     input_feeding: bool
     attention_dropout: float
     backend: BackendName
-
-
-def _check_positive(**numbers: int | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be positive, but is {number}")
-
-
-def _check_probability(**numbers: float) -> None:
-    for name, number in numbers.items():
-        if not 0 <= number <= 1:
-            raise ValueError(f"{name} must be in [0, 1], but is {number}")

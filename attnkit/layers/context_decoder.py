@@ -2,19 +2,20 @@
 """A recurrent decoder with a context: a fixed vector, or computed by attention at each step."""
 
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from attnkit import masks
 from attnkit.attention import Attention
-from attnkit.layers.config import AttentionConfig, RecurrentEncoderDecoderConfig
-from attnkit.layers.multi_head import KeyValues, MultiHeadAttention
+from attnkit.layers.config import RecurrentEncoderDecoderConfig
 from attnkit.layers.recurrent import CellState, Recurrent, RecurrentLayer, RecurrentState
 from attnkit.linear import Linear
 from attnkit.masks import Mask
-from attnkit.registry import ConfigurationError, attentions
+from attnkit.mixer import Mixer, Tokens
+from attnkit.mixer.multi_head import KeyValues, MultiHeadAttention
+from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, attentions
 from attnkit.state import State
 
 
@@ -35,46 +36,52 @@ class ContextState(State):
     memory_mask: Tensor | None = None
 
 
-class UnprojectedAttention(nn.Module):
+class UnprojectedAttention(Mixer[KeyValues]):
     """Attention of one head without projections, as in recurrent models: the states are queries, keys and values.
 
     Args:
-        config: The options; `head_dim` and `bias` concern projections and are ignored.
+        d_model: Width of the states D.
+        attention: The score.
+        attention_dropout: Probability of dropping an attention weight.
+        backend: The implementation of attention (auto, reference, chunked, sdpa); results do not depend on it.
 
     Raises:
         ConfigurationError: An unknown attention, or a wrong argument of it.
         ValueError: The score has no such backend.
 
     Example:
-        >>> attention = UnprojectedAttention(AttentionConfig(d_model=8, num_heads=1, attention="dot_product"))
-        >>> attention(torch.randn(2, 5, 8), attention.key_values(torch.randn(2, 7, 8))).shape
+        >>> attention = UnprojectedAttention(d_model=8, attention="dot_product")
+        >>> attention(torch.randn(2, 5, 8), Tokens(), attention.remember(torch.randn(2, 7, 8), Tokens()))[0].shape
         torch.Size([2, 5, 8])
     """
 
-    def __init__(self, config: AttentionConfig) -> None:
-        super().__init__()
-        self.attention: Attention = attentions.build(config.attention, head_dim=config.d_model, num_heads=1, num_kv_heads=1)
-        self.attention.check_backend(config.backend)
-        self.dropout, self.backend = config.attention_dropout, config.backend
+    directions = frozenset({"cross"})
+    growth = "linear"
 
-    def key_values(self, memory: Tensor) -> KeyValues:
+    def __init__(self, *, d_model: int, attention: AttentionSpec, attention_dropout: float = 0.0, backend: BackendName = "auto") -> None:
+        super().__init__()
+        self.attention: Attention = attentions.build(attention, head_dim=d_model, num_heads=1, num_kv_heads=1)
+        self.attention.check_backend(backend)
+        self.dropout, self.backend = attention_dropout, backend
+
+    def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
         """Return the keys and values of the memory [B, K, D], projected by the score's own weights."""
         return KeyValues(self.attention.project_key(memory[:, None]), memory[:, None])
 
-    def forward(self, x: Tensor, memory: KeyValues, *, mask: Mask | None = None, first_query: int = 0) -> Tensor:
-        """Attend from `x` [B, Q, D] to `memory`, giving [B, Q, D]; the other arguments are those of `Attention.forward`."""
-        query = self.attention.project_query(x[:, None])
+    def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
+        """Attend from `x` [B, T, D] to the memory; see `Mixer.forward`."""
+        assert state is not None
         heads: Tensor = self.attention(
-            query,
-            memory.key,
-            memory.value,
-            mask=mask,
+            self.attention.project_query(x[:, None]),
+            state.key,
+            state.value,
+            mask=tokens.mask,
             projected=True,
             dropout=self.dropout,
-            first_query=first_query,
+            first_query=tokens.first,
             backend=self.backend,
         )
-        return heads[:, 0]
+        return heads[:, 0], state
 
 
 class ContextDecoder(nn.Module):
@@ -111,14 +118,12 @@ class ContextDecoder(nn.Module):
         self.recurrent = Recurrent(layers, input_dim=input_dim)
         self.attention: UnprojectedAttention | MultiHeadAttention | None = None
         if attention is not None:
-            heads = AttentionConfig(
-                d_model=d_model,
-                num_heads=config.num_heads,
-                attention=attention,
-                attention_dropout=config.attention_dropout,
-                backend=config.backend,
+            options: dict[str, Any] = {"attention": attention, "attention_dropout": config.attention_dropout, "backend": config.backend}
+            self.attention = (
+                UnprojectedAttention(d_model=d_model, **options)
+                if config.num_heads == 1
+                else MultiHeadAttention(d_model=d_model, num_heads=config.num_heads, direction="cross", **options)
             )
-            self.attention = UnprojectedAttention(heads) if config.num_heads == 1 else MultiHeadAttention(heads)
         has_context = attention is not None or placement == "before"
         self.readout = Linear(2 * d_model, d_model, bias=False) if has_context else None
 
@@ -135,7 +140,7 @@ class ContextDecoder(nn.Module):
         if self.attention is None:
             return ContextState(layers, fed=encoded.layers[-1].hidden if self.placement == "before" else None)
         fed = memory.new_zeros(memory.shape[0], self.d_model) if self.input_feeding else None
-        return ContextState(layers, fed, self.attention.key_values(memory), memory_mask)
+        return ContextState(layers, fed, self.attention.remember(memory, Tokens()), memory_mask)
 
     def forward(self, x: Tensor, state: ContextState) -> tuple[Tensor, ContextState]:
         """Decode `x` [B, T, D], which follows `state`; return [B, T, D] and the state after it."""
@@ -179,7 +184,7 @@ class ContextDecoder(nn.Module):
     def _attend(self, query: Tensor, state: ContextState, mask: Mask | None, *, first_query: int = 0) -> Tensor:
         assert self.attention is not None
         assert state.memory is not None
-        context: Tensor = self.attention(query, state.memory, mask=mask, first_query=first_query)
+        context: Tensor = self.attention(query, Tokens(mask=mask, first=first_query), state.memory)[0]
         return context
 
     def _join(self, context: Tensor, h: Tensor) -> Tensor:

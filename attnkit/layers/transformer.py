@@ -1,7 +1,7 @@
 # https://arxiv.org/abs/1706.03762
-"""N Transformer layers with positions: the core of every Transformer stack."""
+"""Layers with positions: the core of every stack that is not recurrent as a whole."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import cast
 
 import torch
@@ -10,33 +10,34 @@ from torch import Tensor, nn
 from attnkit import masks
 from attnkit.attention import FiniteBias
 from attnkit.dropout import Dropout
-from attnkit.layers.compatibility import check_compatible
-from attnkit.layers.config import TransformerConfig
-from attnkit.layers.multi_head import KeyValues
+from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class
+from attnkit.layers.config import LayerConfig, TransformerConfig
+from attnkit.layers.pattern import pattern
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
+from attnkit.mixer import Direction, Tokens
 from attnkit.position import Position, Rotation
-from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, norms, positions
+from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, layer_kinds, mixers, norms, positions
 from attnkit.state import State
 
 
 @dataclass(frozen=True)
 class TransformerState(State):
-    """The cache of a decoder, for the tokens so far.
+    """The state of a decoder after the tokens so far.
 
     Attributes:
         positions: [B, K].
         key_mask: [B, K] bool, or None if all tokens are real.
-        layers: Keys and values of each layer's self-attention; empty before the first token.
-        memory: Keys and values of each layer's cross-attention; empty without memory.
+        layers: The state of the mixer at each depth; empty before the first token.
+        memory: The memory of each layer with parameters of its own; empty without one.
         memory_mask: [B, S] bool, or None.
         memory_positions: [B, S], or None without memory.
     """
 
     positions: Tensor
     key_mask: Tensor | None = None
-    layers: tuple[KeyValues, ...] = ()
-    memory: tuple[KeyValues, ...] = ()
+    layers: tuple[State | None, ...] = ()
+    memory: tuple[State, ...] = ()
     memory_mask: Tensor | None = None
     memory_positions: Tensor | None = None
 
@@ -46,12 +47,17 @@ class Transformer(nn.Module):
 
     Args:
         config: The options.
-        causal: Whether a token attends only itself and earlier ones.
-        cross_attention: The score of cross-attention, or None for layers without memory.
-        cross_position: Position encoding inside cross-attention: `none`, or a kind that rotates or adds a bias.
+        causal: Whether a token sees only itself and earlier ones.
+        cross_mixer: The mixer that reads a memory, or None for layers without memory.
+        cross_attention: Its score.
+        cross_position: Position encoding of the memory: `none`, or a kind that rotates or adds a bias.
+
+    Attributes:
+        layers: The layers that have parameters of their own, by their first place in the stack.
+        order: Which of them stands at each depth.
 
     Raises:
-        ConfigurationError: A position encoding does not work with its score, or a spec is wrong.
+        ConfigurationError: A mixer does not work in this direction, a position encoding not with a score, or a spec is wrong.
 
     Example:
         >>> layers = Transformer(TransformerConfig(d_model=8, num_layers=2, num_heads=2), causal=True)
@@ -66,22 +72,53 @@ class Transformer(nn.Module):
         config: TransformerConfig,
         *,
         causal: bool,
-        cross_attention: AttentionSpec | None = None,
+        cross_mixer: MixerSpec | None = None,
+        cross_attention: AttentionSpec = "scaled_dot_product",
         cross_position: PositionSpec = "none",
     ) -> None:
         super().__init__()
-        check_compatible(attention=config.attention, position=config.position)
-        if cross_attention is not None:
-            check_compatible(attention=cross_attention, position=cross_position, is_cross=True)
-        self.causal, self.window = causal, config.window
-        layers = [TransformerLayer(config, cross_attention=cross_attention) for _ in range(config.num_layers)]
-        self.layers = nn.ModuleList(layers)
-        widths = {"d_model": config.d_model, "head_dim": layers[0].self_attention.head_dim, "num_heads": config.num_heads}
-        self.position: Position = positions.build(config.position, **widths, bidirectional=not causal)
+        self.causal = causal
+        self.order, specs = pattern(config.layers, config.num_layers)
+        common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
+        own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in specs]
+        configs = [LayerConfig(**common | options) for options in own]
+        direction: Direction = "causal" if causal else "bidirectional"
+        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
+        reading = [] if cross_mixer is None else [replace(configs[0], mixer=cross_mixer)]
+        check_layers(config, configs, [frozenset(options) for options in own], direction=direction, memory=reading)
+        for read in reading:
+            check_direction(read, "cross")
+            if mixer_class(read).reads_positions:
+                check_compatible(attention=cross_attention, position=cross_position, is_cross=True)
+        self.layers = nn.ModuleList(layer_kinds.build(spec, **common, **cross, direction=direction) for spec in specs)
+        self.unmaskable = sorted({mixers.resolve(layer.mixer).name for layer in configs if not mixer_class(layer).reads_masks})
+
+        # what each layer reads: its positions, which layers of equal widths share, and its window
+        placed = [(config.position, config.head_width, config.num_heads)]
+        kinds: list[tuple[int | None, int | None]] = []
+        self.kind_of = []
+        for layer in configs:
+            place = (layer.position, layer.head_width, layer.num_heads)
+            reads = mixer_class(layer).reads_positions
+            if reads and place not in placed:
+                placed.append(place)
+            kind = (placed.index(place) if reads else None, layer.window if mixer_class(layer).reads_masks else None)
+            if kind not in kinds:
+                kinds.append(kind)
+            self.kind_of.append(kinds.index(kind))
+        self.kinds = kinds
+        built = [
+            positions.build(spec, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=not causal)
+            for spec, head_dim, num_heads in placed
+        ]
+        self.position: Position = built[0]
+        self.other_positions = nn.ModuleList(built[1:])
+        widths = {"d_model": config.d_model, "head_dim": config.head_width, "num_heads": config.num_heads}
         self.cross_position: Position = positions.build(cross_position, **widths, bidirectional=True)
         self.embedding_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
-        final_norm = layers[0].feed_forward_residual.needs_final_norm if config.final_norm is None else config.final_norm
+        last = cast(TransformerLayer, self.layers[self.order[-1]])
+        final_norm = last.needs_final_norm if config.final_norm is None else config.final_norm
         self.final_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if final_norm else None
 
     def forward(
@@ -90,6 +127,7 @@ class Transformer(nn.Module):
         *,
         key_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
+        documents: Tensor | None = None,
         state: TransformerState | None = None,
     ) -> tuple[Tensor, TransformerState]:
         """Run the layers over `x`, after the tokens that `state` remembers.
@@ -98,24 +136,23 @@ class Transformer(nn.Module):
             x: Embedded tokens [B, T, D].
             key_mask: [B, T] bool, True = real token (default: all).
             attn_mask: Further restriction of self-attention, bool, broadcasts to [B, H, T, K].
+            documents: [B, T] integers, the document of each token, in rows that pack several: no mixer reads another document. A document
+                is contiguous. Not together with a state.
             state: From an earlier call, or from `start` (default: nothing before `x`, no memory).
 
         Returns:
             [B, T, D], and the state after `x`.
 
         Raises:
-            ConfigurationError: The sequence is longer than the position encoding allows.
+            ConfigurationError: The sequence is longer than the position encoding allows, or a mixer cannot read `attn_mask`.
         """
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
         past = state.positions.shape[1]
-        if self.position.max_length is not None and past + length > self.position.max_length:
-            raise ConfigurationError(
-                f"a sequence of {past + length} tokens does not fit into positions that end at {self.position.max_length}; "
-                f"shorten it, raise the position's max_length, or use positions of any length (sinusoidal, rotary, alibi, relative)"
-            )
+        self._check_inputs(past, length, attn_mask, documents)
         if key_mask is not None:
             masks.check_bool(key_mask, "key_mask", x.shape[:2])
+        real = key_mask
         if key_mask is not None or state.key_mask is not None:
             key_mask = _extend(state.key_mask, key_mask, batch, past, length, x.device)  # [B, K]
         columns = torch.arange(past + length, device=x.device)[None]  # [1, K]
@@ -124,28 +161,39 @@ class Transformer(nn.Module):
         added = _embedding(self.position, query_positions, columns)
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
-        rotation, bias = _rotation(self.position, query_positions, columns), _bias(self.position, query_positions, key_positions)
-        mask = self._mask(query_positions, key_positions, key_mask, attn_mask)
-        memory_mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))
-        memory_bias = None if state.memory_positions is None else _bias(self.cross_position, query_positions, state.memory_positions)
-        memory_rotation = _rotation(self.cross_position, query_positions, columns)
-        caches = []
-        for i, layer in enumerate(self.layers):
-            x, cache = layer(
-                x,
-                mask=mask,
-                attn_bias=bias,
-                rotation=rotation,
-                past=state.layers[i] if state.layers else None,
-                memory=state.memory[i] if state.memory else None,
-                memory_mask=memory_mask,
-                memory_bias=memory_bias,
-                memory_rotation=memory_rotation,
+        restriction = masks.combine(attn_mask, None if documents is None else masks.document(documents, documents))
+        tokens = []
+        for place, window in self.kinds:
+            position = None if place is None else self._position(place)
+            tokens.append(
+                Tokens(
+                    mask=self._mask(query_positions, key_positions, key_mask, restriction, window),
+                    bias=None if position is None else _bias(position, query_positions, key_positions),
+                    rotation=None if position is None else _rotation(position, query_positions, columns),
+                    real=real,
+                    starts=None if documents is None else masks.starts(documents, real),
+                )
             )
-            caches.append(cache)
+        memory_tokens = None
+        if state.memory:
+            memory_tokens = Tokens(
+                mask=None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask)),
+                bias=None if state.memory_positions is None else _bias(self.cross_position, query_positions, state.memory_positions),
+                rotation=_rotation(self.cross_position, query_positions, columns),
+            )
+        after = []
+        for depth, i in enumerate(self.order):
+            x, layer_state = self.layers[i](
+                x,
+                tokens[self.kind_of[i]],
+                state.layers[depth] if state.layers else None,
+                memory=state.memory[i] if state.memory else None,
+                memory_tokens=memory_tokens,
+            )
+            after.append(layer_state)
         x = x if self.final_norm is None else self.final_norm(x)
-        positions = key_positions.expand(batch, -1)
-        return x, TransformerState(positions, key_mask, tuple(caches), state.memory, state.memory_mask, state.memory_positions)
+        seen = key_positions.expand(batch, -1)
+        return x, TransformerState(seen, key_mask, tuple(after), state.memory, state.memory_mask, state.memory_positions)
 
     def start(self, memory: Tensor, memory_mask: Tensor | None = None) -> TransformerState:
         """Return the state before the first token, with the memory [B, S, D] projected for every layer."""
@@ -154,17 +202,38 @@ class Transformer(nn.Module):
             masks.check_bool(memory_mask, "memory_mask", memory.shape[:2])
         columns = torch.arange(length, device=memory.device)[None]  # [1, S]
         memory_positions = columns if memory_mask is None else masks.positions(memory_mask)  # [1 or B, S]
-        rotation = _rotation(self.cross_position, memory_positions, columns)
+        tokens = Tokens(rotation=_rotation(self.cross_position, memory_positions, columns), real=memory_mask)
         return TransformerState(
             positions=torch.empty(batch, 0, dtype=torch.long, device=memory.device),
-            memory=tuple(cast(TransformerLayer, layer).project_memory(memory, rotation=rotation) for layer in self.layers),
+            memory=tuple(cast(TransformerLayer, layer).remember(memory, tokens) for layer in self.layers),
             memory_mask=memory_mask,
             memory_positions=memory_positions.expand(batch, -1),
         )
 
-    def _mask(self, query_positions: Tensor, key_positions: Tensor, key_mask: Tensor | None, attn_mask: Tensor | None) -> Mask | None:
-        window = None if self.window is None else masks.sliding_window(query_positions, key_positions, self.window)
-        other = masks.combine(None if key_mask is None else masks.key(key_mask), window, attn_mask)
+    def _position(self, place: int) -> Position:
+        return self.position if place == 0 else cast(Position, self.other_positions[place - 1])
+
+    def _check_inputs(self, past: int, length: int, attn_mask: Tensor | None, documents: Tensor | None) -> None:
+        for position in (self.position, *self.other_positions):
+            limit = cast(Position, position).max_length
+            if limit is not None and past + length > limit:
+                raise ConfigurationError(
+                    f"a sequence of {past + length} tokens does not fit into positions that end at {limit}; "
+                    f"shorten it, raise the position's max_length, or use positions of any length (sinusoidal, rotary, alibi, relative)"
+                )
+        if attn_mask is not None and self.unmaskable:
+            raise ConfigurationError(
+                f"attn_mask cannot restrict the mixer {self.unmaskable[0]!r}, which does not read tokens pair by pair: leave attn_mask out "
+                f"(documents in packed rows are given as documents)"
+            )
+        if documents is not None and past:
+            raise ValueError("documents are given for whole rows, not for tokens that continue a state; leave documents or state out")
+
+    def _mask(
+        self, query_positions: Tensor, key_positions: Tensor, key_mask: Tensor | None, restriction: Tensor | None, window: int | None
+    ) -> Mask | None:
+        near = None if window is None else masks.sliding_window(query_positions, key_positions, window)
+        other = masks.combine(None if key_mask is None else masks.key(key_mask), near, restriction)
         queries, keys = query_positions.shape[1], key_positions.shape[1]
         if not self.causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends all keys
             return Mask.of(other)

@@ -1,93 +1,101 @@
 # https://arxiv.org/abs/1706.03762
-"""One layer of a Transformer: self-attention, optional cross-attention, feed-forward."""
+"""One layer of a Transformer: a mixer, an optional second mixer that reads a memory, a feed-forward network."""
 
-from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
-from attnkit.attention import FiniteBias
 from attnkit.feed_forward import FeedForward
-from attnkit.layers.config import TransformerConfig
-from attnkit.layers.multi_head import KeyValues, MultiHeadAttention
-from attnkit.masks import Mask
-from attnkit.position import Rotation
-from attnkit.registry import AttentionSpec, feed_forwards, norms, residuals
+from attnkit.feed_forward.none import NoFeedForward
+from attnkit.layers.compatibility import build_mixer
+from attnkit.layers.config import PlacedLayerConfig
+from attnkit.mixer import Mixer, Tokens
+from attnkit.mixer.none import NoMixer
+from attnkit.registry import feed_forwards, layer_kinds, norms, residuals
+from attnkit.registry.keywords import keywords_of
 from attnkit.residual import Residual
+from attnkit.state import State
 
 
+@layer_kinds.register("transformer_layer")
 class TransformerLayer(nn.Module):
-    """A layer of an encoder, of a decoder-only stack (the same, with a causal mask), or of a decoder with cross-attention.
+    r"""A layer of an encoder, of a decoder-only stack, or of a decoder with a memory.
 
-    Args:
-        config: The options.
-        cross_attention: The score of cross-attention, or None for a layer without memory.
+    A mixer or a feed-forward network `none` leaves out the sublayer, with its norm and its residual connection.
+
+    Equation:
+        $$y = x + \mathrm{mixer}(\mathrm{norm}(x)), \quad z = y + \mathrm{feed\_forward}(\mathrm{norm}(y))$$
+        with other residual kinds as they define it, and a mixer that reads the memory between the two
+
+    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
+
+    Raises:
+        ConfigurationError: The mixer does not work in this direction, or with these positions; or a spec is wrong.
+        ValueError: A width, count or probability is out of range.
 
     Example:
         >>> import torch
-        >>> layer = TransformerLayer(TransformerConfig(d_model=8, num_layers=1, num_heads=2))
-        >>> y, cache = layer(torch.randn(1, 3, 8))
-        >>> y.shape, cache.key.shape
+        >>> layer = TransformerLayer(d_model=8, num_heads=2)
+        >>> y, state = layer(torch.randn(1, 3, 8), Tokens())
+        >>> y.shape, state.key.shape
         (torch.Size([1, 3, 8]), torch.Size([1, 2, 3, 4]))
     """
 
-    def __init__(self, config: TransformerConfig, *, cross_attention: AttentionSpec | None = None) -> None:
+    @keywords_of(PlacedLayerConfig)
+    def __init__(self, config: PlacedLayerConfig) -> None:
         super().__init__()
         make_norm = partial(norms.build, config.norm, d_model=config.d_model)
         join = partial(residuals.build, config.residual, make_norm=make_norm, dropout=config.dropout)
-        self.self_attention = MultiHeadAttention(config)
-        self.self_attention_residual: Residual = join()
-        self.cross_attention = None if cross_attention is None else MultiHeadAttention(replace(config, attention=cross_attention))
-        self.cross_attention_residual: Residual | None = None if cross_attention is None else join()
+        self.mixer: Mixer[Any] = build_mixer(config, config.direction)
+        self.mixer_residual: Residual | None = None if isinstance(self.mixer, NoMixer) else join()
+        self.cross_mixer: Mixer[Any] | None = None if config.cross_mixer is None else build_mixer(config.cross, "cross")
+        self.cross_mixer_residual: Residual | None = None if self.cross_mixer is None else join()
         self.feed_forward: FeedForward = feed_forwards.build(config.feed_forward, d_model=config.d_model)
-        self.feed_forward_residual: Residual = join()
+        self.feed_forward_residual: Residual | None = None if isinstance(self.feed_forward, NoFeedForward) else join()
+
+    @property
+    def needs_final_norm(self) -> bool:
+        """Whether the layer leaves a stream that no norm has seen."""
+        parts = (self.mixer_residual, self.cross_mixer_residual, self.feed_forward_residual)
+        return any(part is not None and part.needs_final_norm for part in parts)
 
     def forward(
         self,
         x: Tensor,
+        tokens: Tokens,
+        state: State | None = None,
         *,
-        mask: Mask | None = None,
-        attn_bias: FiniteBias | Tensor | None = None,
-        rotation: Rotation | None = None,
-        past: KeyValues | None = None,
-        memory: KeyValues | None = None,
-        memory_mask: Mask | None = None,
-        memory_bias: FiniteBias | Tensor | None = None,
-        memory_rotation: Rotation | None = None,
-    ) -> tuple[Tensor, KeyValues]:
+        memory: State | None = None,
+        memory_tokens: Tokens | None = None,
+    ) -> tuple[Tensor, State | None]:
         """Run the layer.
 
         Args:
             x: The stream [B, T, D].
-            mask: Of self-attention, broadcasts to [B, H, T, past + T].
-            attn_bias: Of self-attention, broadcasts to [B, H, T, past + T].
-            rotation: Of self-attention, at the positions of `x`.
-            past: The keys and values of earlier tokens.
-            memory: The keys and values of cross-attention, from `project_memory`.
-            memory_mask: Of cross-attention, broadcasts to [B, H, T, S].
-            memory_bias: Of cross-attention, broadcasts to [B, H, T, S].
-            memory_rotation: Of cross-attention, at the positions of `x`.
+            tokens: What the mixer may know about the tokens.
+            state: The mixer's state after the earlier tokens.
+            memory: The memory, from `remember`.
+            memory_tokens: What the second mixer may know: which tokens of the memory are real, and positions.
 
         Returns:
-            The stream [B, T, D], and the keys and values of earlier and present tokens.
+            The stream [B, T, D], and the mixer's state after these tokens.
         """
-        h = self.self_attention_residual.before(x)
-        present = self.self_attention.key_values(h, rotation=rotation)
-        if past is not None:
-            present = past.append(present)
-        x = self.self_attention_residual.after(x, self.self_attention(h, present, mask=mask, attn_bias=attn_bias, rotation=rotation))
-        if self.cross_attention is not None and self.cross_attention_residual is not None:
-            if memory is None:
-                raise ValueError("a layer with cross-attention needs memory: pass layer.project_memory(encoder_output)")
-            h = self.cross_attention_residual.before(x)
-            x = self.cross_attention_residual.after(
-                x, self.cross_attention(h, memory, mask=memory_mask, attn_bias=memory_bias, rotation=memory_rotation)
-            )
-        h = self.feed_forward_residual.before(x)
-        return self.feed_forward_residual.after(x, self.feed_forward(h)), present
+        if self.mixer_residual is not None:
+            mixed, state = self.mixer(self.mixer_residual.before(x), tokens, state)
+            x = self.mixer_residual.after(x, mixed)
+        if self.cross_mixer is not None and self.cross_mixer_residual is not None:
+            if memory is None or memory_tokens is None:
+                raise ValueError("a layer that reads a memory needs one: pass memory=layer.remember(encoder_output, tokens)")
+            mixed, _ = self.cross_mixer(self.cross_mixer_residual.before(x), memory_tokens, memory)
+            x = self.cross_mixer_residual.after(x, mixed)
+        if self.feed_forward_residual is not None:
+            x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(x)))
+        return x, state
 
-    def project_memory(self, memory: Tensor, *, rotation: Rotation | None = None) -> KeyValues:
-        """Project the encoder's output [B, S, D] for cross-attention, rotated at its own positions: once for all steps."""
-        if self.cross_attention is None:
-            raise ValueError("this layer has no cross-attention: pass cross_attention=...")
-        return self.cross_attention.key_values(memory, rotation=rotation)
+    def remember(self, memory: Tensor, tokens: Tokens) -> State:
+        """Project the encoder's output [B, S, D], at its own positions, for the mixer that reads it: once for all steps."""
+        if self.cross_mixer is None:
+            raise ValueError("this layer reads no memory: build it with cross_mixer=...")
+        remembered: State = self.cross_mixer.remember(memory, tokens)
+        return remembered

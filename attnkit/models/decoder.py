@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
-from attnkit.masks import check_bool, document
+from attnkit.masks import check_bool
 from attnkit.models.base import GeneratingModel, SpecialTokens
 from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
@@ -53,17 +53,16 @@ class DecoderModel(GeneratingModel):
         Args:
             tokens: [B, T].
             key_mask: [B, T] bool, True = real token (default: all).
-            documents: [B, T] integers, the document of each token in rows that pack several: attention stays inside it (default: a row is
-                one document).
+            documents: [B, T] integers, the document of each token in rows that pack several: no token sees another (default: a row is one
+                document).
 
         Returns:
             [B, T, V].
 
         Raises:
-            ValueError: There are documents, and the stack has no attention to restrict.
+            ConfigurationError: There are documents, and the stack cannot keep them apart.
         """
-        attn_mask = None if documents is None else document(documents, documents)
-        logits: Tensor = self.head(self.stack(self.embedding(tokens), key_mask=key_mask, attn_mask=attn_mask)[0])
+        logits: Tensor = self.head(self.stack(self.embedding(tokens), key_mask=key_mask, documents=documents)[0])
         return logits
 
     def step(self, tokens: Tensor, state: State | None) -> tuple[Tensor, State]:

@@ -163,7 +163,7 @@ def changes(job: Job) -> Iterator[tuple[str, Job]]:
     size = job.micro_batches
     combined, words = job, []
     if job.model.get("activation_checkpointing", "none") == "none":
-        for policy in ("attention", "layer"):
+        for policy in ("mixer", "layer"):
             changed = replace(job, model={**job.model, "activation_checkpointing": policy})
             yield f"--model.activation_checkpointing {policy}", changed
         combined, words = changed, ["--model.activation_checkpointing layer"]

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnkit.layers import MultiHeadAttention, TransformerLayer
+from attnkit.layers import TransformerLayer
+from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.profile.memory import StepMemory
 from attnkit.registry import ConfigurationError, stacks, tasks
 
@@ -94,7 +95,9 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
     layer = next((m for m in built.modules() if isinstance(m, TransformerLayer)), None)
     if layer is None:
         raise ConfigurationError("tensor parallelism splits Transformer layers, but this stack has none; use a mesh such as 8x1")
-    heads: MultiHeadAttention = layer.self_attention
+    heads = layer.mixer
+    if not isinstance(heads, MultiHeadAttention):
+        raise ConfigurationError(f"tensor parallelism splits heads, but the mixer is {type(heads).__name__}; use a mesh such as 8x1")
     output = layer.feed_forward.output
     assert isinstance(output, nn.Linear)
     widths = {"num_heads": heads.attention.num_heads, "num_kv_heads": heads.attention.num_kv_heads, "ffn_dim": output.in_features}

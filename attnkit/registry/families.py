@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from attnkit.registry.arguments import NameOf
+from attnkit.registry.arguments import Argument, NameOf, parameters
 from attnkit.registry.base import Registry, Spec
+from attnkit.registry.resolved import ResolvedSpec
 
 
 class TorchOptimizers(Registry):
@@ -62,6 +63,38 @@ class Corpora(Registry):
         return super().split(spec)
 
 
+class LayerKinds(Registry):
+    """Kinds of layers. A spec holds the options in which a layer differs from its stack, `repeat` and `share`; it needs no name."""
+
+    def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
+        """Return the name and the arguments of a spec; without a name it is a `transformer_layer`.
+
+        Example:
+            >>> layer_kinds.split({"mixer": "multi_head", "repeat": 2})
+            ('transformer_layer', {'mixer': 'multi_head', 'repeat': 2})
+        """
+        if isinstance(spec, Mapping) and not isinstance(spec, ResolvedSpec) and not {"name", "class_path"} & set(spec):
+            spec = {"name": "transformer_layer", **spec}
+        return super().split(spec)
+
+    def arguments(self, name: str) -> tuple[Argument, ...]:
+        """Return the arguments that a user may set: the options of a layer, each None for that of the stack, `repeat` and `share`."""
+        options = [Argument(a.name, a.annotation | None, None) for a in super().arguments(name)]
+        return (*options, Argument("repeat", int, 1), Argument("share", bool, False))
+
+    def resolve(self, spec: Spec, *, path: str = "") -> ResolvedSpec:
+        """Resolve a spec; see `Registry.resolve`. The options that it leaves to the stack stay unwritten."""
+        resolved = super().resolve(spec, path=path)
+        return ResolvedSpec(self, resolved.name, {key: value for key, value in resolved.arguments.items() if value is not None})
+
+    def build(self, spec: Spec, **given: Any) -> Any:
+        """Build a layer: its own options, over those of the stack."""
+        resolved = self.resolve(spec)
+        cls = self.get(resolved.name)
+        accepted = parameters(cls)
+        return cls(**{key: value for key, value in (given | resolved.arguments).items() if key in accepted})
+
+
 _SUFFIXES = (".csv", ".jsonl", ".npz", ".parquet", ".tsv", ".txt")
 
 
@@ -80,6 +113,27 @@ backends = Registry(
     package="attnkit.attention.backend",
     bases=("attnkit.attention.backend.Backend",),
     built_in=("chunked", "reference", "sdpa"),
+)
+mixers = Registry(
+    "mixers",
+    family="mixer",
+    package="attnkit.mixer",
+    bases=("attnkit.mixer.Mixer",),
+    given=(
+        "d_model",
+        "direction",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "attention",
+        "query_key_norm",
+        "attention_dropout",
+        "bias",
+        "window",
+        "backend",
+        "dropout",
+    ),
+    built_in=("multi_head", "none"),
 )
 positions = Registry(
     "positions",
@@ -103,7 +157,7 @@ feed_forwards = Registry(
     package="attnkit.feed_forward",
     bases=("attnkit.feed_forward.FeedForward",),
     given=("d_model",),
-    built_in=("glu", "mlp"),
+    built_in=("glu", "mlp", "none"),
 )
 residuals = Registry(
     "residuals",
@@ -127,6 +181,14 @@ tokenizers = Registry(
     package="attnkit.tokenizer",
     bases=("attnkit.tokenizer.base.Tokenizer",),
     built_in=("bpe", "character", "word"),
+)
+layer_kinds = LayerKinds(
+    "layer_kinds",
+    family="layer",
+    package="attnkit.layers",
+    bases=("torch.nn.Module",),
+    given=("d_model", "direction", "cross_mixer", "cross_attention"),
+    built_in=("transformer_layer",),
 )
 stacks = Registry(
     "stacks",
@@ -177,17 +239,19 @@ corpora = Corpora(
 )
 
 FAMILIES: tuple[Registry, ...] = (
-    attentions, backends, positions, norms, feed_forwards, residuals, embeddings, tokenizers,
+    attentions, backends, mixers, positions, norms, feed_forwards, residuals, layer_kinds, embeddings, tokenizers,
     stacks, optimizers, schedules, tasks, datasets, corpora,
 )  # fmt: skip
 
 # The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
 AttentionSpec = Annotated[Spec, attentions]
 BackendName = Annotated[str, NameOf(backends, "auto")]
+MixerSpec = Annotated[Spec, mixers]
 PositionSpec = Annotated[Spec, positions]
 NormSpec = Annotated[Spec, norms]
 FeedForwardSpec = Annotated[Spec, feed_forwards]
 ResidualSpec = Annotated[Spec, residuals]
+LayerSpec = Annotated[Spec, layer_kinds]
 EmbeddingSpec = Annotated[Spec, embeddings]
 TokenizerSpec = Annotated[Spec, tokenizers]
 StackSpec = Annotated[Spec, stacks]

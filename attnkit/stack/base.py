@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
+from attnkit.registry import ConfigurationError
 from attnkit.state import State
 
 
@@ -41,7 +42,13 @@ class DecoderStack(nn.Module, ABC):
 
     @abstractmethod
     def forward(
-        self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None, state: State | None = None
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        documents: Tensor | None = None,
+        state: State | None = None,
     ) -> tuple[Tensor, State]:
         """Decode `x`, which follows the tokens that `state` remembers.
 
@@ -49,6 +56,8 @@ class DecoderStack(nn.Module, ABC):
             x: Embedded tokens [B, T, D].
             key_mask: [B, T] bool, True = real token (default: all).
             attn_mask: Further restriction of self-attention, bool, broadcasts to [B, H, T, past + T].
+            documents: [B, T] integers, the document of each token, in rows that pack several contiguous ones; no token sees another
+                document. Without a state.
             state: From an earlier call (default: nothing before `x`).
 
         Returns:
@@ -74,7 +83,12 @@ class EncoderDecoderStack(nn.Module, ABC):
         """Decode the embedded target tokens [B, T, D] that follow `state`; return [B, T, D] and the state after them."""
 
 
-def refuse_attn_mask(attn_mask: Tensor | None) -> None:
-    """Raise if a stack without attention is given a mask for it."""
+def refuse_masks(attn_mask: Tensor | None, documents: Tensor | None = None) -> None:
+    """Raise if a recurrent stack is given a mask for attention, or documents."""
+    if documents is not None:
+        raise ConfigurationError(
+            "a recurrent stack carries its state from one document into the next: set data.document_mask to false, or use the stack "
+            "'decoder', whose mixers start anew with each document"
+        )
     if attn_mask is not None:
         raise ValueError("a recurrent stack has no attention to restrict: leave attn_mask out, or use a stack with attention")

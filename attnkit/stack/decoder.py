@@ -5,8 +5,8 @@ from torch import Tensor
 
 from attnkit.layers import Transformer, TransformerConfig, TransformerState
 from attnkit.registry import stacks
+from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import DecoderStack
-from attnkit.stack.keywords import keywords_of
 from attnkit.state import State
 
 
@@ -40,9 +40,15 @@ class Decoder(DecoderStack):
         self.decoder = Transformer(config, causal=True)
 
     def forward(
-        self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None, state: State | None = None
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        documents: Tensor | None = None,
+        state: State | None = None,
     ) -> tuple[Tensor, TransformerState]:
         """Decode `x` [B, T, D]; see `DecoderStack.forward`."""
         assert state is None or isinstance(state, TransformerState)
-        y, after = self.decoder(x, key_mask=key_mask, attn_mask=attn_mask, state=state)
+        y, after = self.decoder(x, key_mask=key_mask, attn_mask=attn_mask, documents=documents, state=state)
         return y, after

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from attnkit.layers import Transformer, TransformerConfig
 from attnkit.registry import stacks
+from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import EncoderStack
-from attnkit.stack.keywords import keywords_of
 
 
 @stacks.register("encoder")

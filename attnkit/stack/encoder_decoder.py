@@ -7,8 +7,8 @@ from torch import Tensor
 
 from attnkit.layers import EncoderDecoderConfig, Transformer, TransformerState
 from attnkit.registry import stacks
+from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import EncoderDecoderStack
-from attnkit.stack.keywords import keywords_of
 from attnkit.state import State
 
 
@@ -42,8 +42,13 @@ class EncoderDecoder(EncoderDecoderStack):
         self.d_model = config.d_model
         self.encoder = Transformer(config, causal=False)
         self.decoder = Transformer(
-            config if config.num_decoder_layers is None else replace(config, num_layers=config.num_decoder_layers),
+            replace(
+                config,
+                num_layers=config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers,
+                layers=config.layers if config.decoder_layers is None else config.decoder_layers,
+            ),
             causal=True,
+            cross_mixer=config.cross_mixer,
             cross_attention=config.attention if config.cross_attention is None else config.cross_attention,
             cross_position=config.cross_position,
         )

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from attnkit.layers import Recurrent, RecurrentConfig, RecurrentState
 from attnkit.registry import stacks
-from attnkit.stack.base import DecoderStack, refuse_attn_mask
-from attnkit.stack.keywords import keywords_of
+from attnkit.registry.keywords import keywords_of
+from attnkit.stack.base import DecoderStack, refuse_masks
 from attnkit.state import State
 
 
@@ -46,10 +46,16 @@ class RecurrentDecoder(DecoderStack):
         self.decoder = Recurrent(config)
 
     def forward(
-        self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None, state: State | None = None
+        self,
+        x: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        documents: Tensor | None = None,
+        state: State | None = None,
     ) -> tuple[Tensor, RecurrentState]:
-        """Decode `x` [B, T, D]; see `DecoderStack.forward`. Without attention, an `attn_mask` is refused."""
-        refuse_attn_mask(attn_mask)
+        """Decode `x` [B, T, D]; see `DecoderStack.forward`. `attn_mask` and `documents` are refused."""
+        refuse_masks(attn_mask, documents)
         assert state is None or isinstance(state, RecurrentState)
         y, after = self.decoder(x, key_mask=key_mask, state=state)
         return y, after

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from attnkit.layers import Recurrent, RecurrentEncoderConfig
 from attnkit.registry import stacks
-from attnkit.stack.base import EncoderStack, refuse_attn_mask
-from attnkit.stack.keywords import keywords_of
+from attnkit.registry.keywords import keywords_of
+from attnkit.stack.base import EncoderStack, refuse_masks
 
 
 @stacks.register("recurrent_encoder")
@@ -44,6 +44,6 @@ class RecurrentEncoder(EncoderStack):
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None, attn_mask: Tensor | None = None) -> Tensor:
         """Encode `x` [B, T, D]; see `EncoderStack.forward`. Without attention, an `attn_mask` is refused."""
-        refuse_attn_mask(attn_mask)
+        refuse_masks(attn_mask)
         y: Tensor = self.encoder(x, key_mask=key_mask)[0]
         return y

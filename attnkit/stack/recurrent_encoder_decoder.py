@@ -5,8 +5,8 @@ from torch import Tensor
 
 from attnkit.layers import ContextDecoder, ContextState, Recurrent, RecurrentEncoderDecoderConfig
 from attnkit.registry import stacks
+from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import EncoderDecoderStack
-from attnkit.stack.keywords import keywords_of
 from attnkit.state import State
 
 

@@ -18,20 +18,21 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from attnkit.feed_forward import FeedForward
-from attnkit.layers import ContextDecoder, MultiHeadAttention, RecurrentLayer, TransformerLayer, UnprojectedAttention
+from attnkit.layers import ContextDecoder, RecurrentLayer, TransformerLayer
+from attnkit.mixer import Mixer
 from attnkit.registry import ConfigurationError
 from attnkit.strategy.tensor_parallel import split_layers
 
-ActivationCheckpointing = Literal["none", "layer", "attention", "feed_forward"]
+ActivationCheckpointing = Literal["none", "layer", "mixer", "feed_forward"]
 
 LAYERS = (TransformerLayer, RecurrentLayer, ContextDecoder)
 
-_OTHER_WAYS_IN: dict[type[nn.Module], str] = {TransformerLayer: "project_memory", ContextDecoder: "start"}
+_OTHER_WAYS_IN: dict[type[nn.Module], str] = {TransformerLayer: "remember", ContextDecoder: "start"}
 
 _RECOMPUTED: dict[ActivationCheckpointing, tuple[type[nn.Module], ...]] = {
     "none": (),
     "layer": LAYERS,
-    "attention": (MultiHeadAttention, UnprojectedAttention),
+    "mixer": (Mixer,),
     "feed_forward": (FeedForward,),
 }
 
@@ -76,7 +77,7 @@ def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) ->
 
     Args:
         model: The model; changed in place.
-        policy: `none`; `layer` keeps only the inputs of layers, at a third more computation; `attention` recomputes logits and weights,
+        policy: `none`; `layer` keeps only the inputs of layers, at a third more computation; `mixer` recomputes logits and weights,
             which grow with the square of the length; `feed_forward` recomputes the hidden activations.
 
     Raises:

@@ -5,7 +5,7 @@ As in Megatron-LM (Shoeybi et al. 2019), a layer sums over processes twice: afte
 process computes everything else itself, such as norms, embeddings and the head, with identical results.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,8 +19,9 @@ from attnkit.dropout import Dropout
 from attnkit.feed_forward import FeedForward
 from attnkit.feed_forward.glu import GLU
 from attnkit.feed_forward.mlp import MLP
-from attnkit.layers import MultiHeadAttention, TransformerLayer
-from attnkit.masks import Mask
+from attnkit.layers import TransformerLayer
+from attnkit.mixer import Tokens
+from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.registry import ConfigurationError
 
 # Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds stay whole.
@@ -79,7 +80,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
                 parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
                 _number_own(module, mesh)
             if isinstance(module, MultiHeadAttention):
-                module.register_forward_pre_hook(_OwnHeads(mesh), with_kwargs=True)
+                module.register_forward_pre_hook(_OwnHeads(mesh))
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         _distribute(module, mesh, Shard(0) if isinstance(module, Attention) else Replicate(), shared)
@@ -100,16 +101,20 @@ class _OwnHeads:
     def __init__(self, mesh: DeviceMesh) -> None:
         self.mesh = mesh
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        mask: Mask | None = kwargs.get("mask")
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, tokens, *state = args
+        return (x, self.tokens(tokens), *state)
+
+    def tokens(self, tokens: Tokens) -> Tokens:
+        """Return what the own heads of this process may know."""
+        mask, bias = tokens.mask, tokens.bias
         if mask is not None and mask.allowed is not None:
             mask = replace(mask, allowed=self.own(mask.allowed), alive=None if mask.alive is None else self.own(mask.alive))
-        bias: FiniteBias | Tensor | None = kwargs.get("attn_bias")
         if isinstance(bias, FiniteBias):
             bias = FiniteBias(self.own(bias.values))
         elif bias is not None:
             bias = self.own(bias)
-        return args, {**kwargs, "mask": mask, "attn_bias": bias}
+        return replace(tokens, mask=mask, bias=bias)
 
     def own(self, x: Tensor) -> Tensor:
         """Return the own heads of `x`, which broadcasts to [B, H, Q, K]. The gradient is gathered."""

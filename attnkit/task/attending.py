@@ -111,14 +111,14 @@ def place(path: str) -> tuple[str, Any, int]:
     """Return the part (encoder or decoder), the kind (self or cross) and the layer of an attention, from its module path.
 
     Example:
-        >>> place("stack.decoder.layers.2.cross_attention")
+        >>> place("stack.decoder.layers.2.cross_mixer")
         ('decoder', 'cross', 2)
         >>> place("stack.decoder.attention")  # of a recurrent decoder
         ('decoder', 'cross', 0)
     """
     names = path.split(".")
     layer = next((int(name) for name in names if name.isdigit()), 0)
-    return "encoder" if "encoder" in names else "decoder", "self" if names[-1] == "self_attention" else "cross", layer
+    return "encoder" if "encoder" in names else "decoder", "self" if names[-1] == "mixer" else "cross", layer
 
 
 def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

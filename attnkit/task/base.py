@@ -68,7 +68,7 @@ class Task(LightningModule, ABC):
       more axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
     * `schedule`: The factor of the learning rate at each optimizer step.
     * `init_from`: A checkpoint whose embedding and stack a fit starts from; see `initialise`.
-    * `activation_checkpointing`: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+    * `activation_checkpointing`: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
       with the square of the length), or `feed_forward`. Results are the same.
     * `compile`: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 

@@ -11,7 +11,6 @@ from typing_extensions import override
 import attnkit
 from attnkit.models import DecoderModel
 from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
-from attnkit.stack.recurrent_decoder import RecurrentDecoder
 from attnkit.strategy import ActivationCheckpointing
 from attnkit.task.arguments import require_smoothing, trained_tokenizer
 from attnkit.task.generating import TextGenerator
@@ -61,7 +60,7 @@ class CausalLM(TextGenerator):
         max_length: The most tokens to generate, including the end.
         length_penalty: Exponent of the length by which the log-probability of a beam is divided.
         prompts: Texts whose continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a document.
-        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
             with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
@@ -139,11 +138,6 @@ class CausalLM(TextGenerator):
     @override
     def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the logits [B, T, V] of the token after each of `tokens` [B, T], inside its own document if `documents` are given."""
-        if documents is not None and isinstance(cast(DecoderModel, self.model).stack, RecurrentDecoder):
-            raise ConfigurationError(
-                "a recurrent stack carries its state from one document into the next, and has no attention that a mask could "
-                "restrict: set data.document_mask to false, or use a stack with attention"
-            )
         logits: Tensor = self.model(tokens, documents=documents)  # padding is on the right, where no other token attends to it
         return logits
 

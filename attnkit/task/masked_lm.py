@@ -61,7 +61,7 @@ class MaskedLM(MaskFiller):
         init_from: A checkpoint whose embedding and stack initialise the model, if their specs are the same (default: none).
         optimizer: The optimizer.
         schedule: The learning rate over the optimizer's steps.
-        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
             with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 

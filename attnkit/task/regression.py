@@ -55,7 +55,7 @@ class Regression(PooledTask):
         metrics: `mse`, `mae`, `pearson` and `spearman` (correlations from -1 to 1). The first one selects the best checkpoint.
         init_from: A checkpoint whose embedding and stack initialise the model, such as a pretrained encoder; what does not fit is new.
         samples: Predictions printed after a validation.
-        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
             with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 

@@ -53,7 +53,7 @@ class Seq2Seq(TextGenerator):
         metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`, `chrf`. The
             first one selects the best checkpoint. If there are none, validation and test generate nothing.
         samples: Outputs printed after a validation.
-        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `attention` (the part that grows
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
             with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 

@@ -26,6 +26,7 @@ GIVEN: dict[str, Any] = {
     "num_heads": NUM_HEADS,
     "num_kv_heads": NUM_KV_HEADS,
     "bidirectional": True,
+    "direction": "causal",
     "vocab_size": VOCAB_SIZE,
     "image_shape": IMAGE_SHAPE,
     "make_norm": lambda: norms.build("layer_norm", d_model=D_MODEL),

@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
-from attnkit.registry import FAMILIES, ConfigurationError, Registry, Spec, attentions, nearest, positions, stacks
-from attnkit.testing import attention, backend, component, embedding, position, stack, tokenwise, transformer
+from attnkit.registry import FAMILIES, ConfigurationError, Registry, Spec, attentions, mixers, nearest, positions, stacks
+from attnkit.testing import attention, backend, component, embedding, mixer, position, stack, tokenwise, transformer
 
 Rule = Callable[[Registry, Spec], None]
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "attentions": (*component.RULES, *attention.RULES),
     "backends": backend.RULES,
+    "mixers": component.RULES,
     "positions": (*component.RULES, *position.RULES),
     "norms": (*component.RULES, *tokenwise.RULES),
     "feed_forwards": (*component.RULES, *tokenwise.RULES),
@@ -76,6 +77,8 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
     if registry is stacks:
         for slot, filled in optional_slots(registry, spec):
             checks += [Check(f"{rule.__name__}[{slot}]", partial(rule, registry, filled)) for rule in stack.RULES]
+    if registry is mixers:
+        return checks + [Check(name, partial(rule, spec)) for name, rule in mixer.rules_for(spec)]
     if registry is attentions:
         pairs: list[tuple[Spec, Spec]] = [(spec, p) for p in positions.names()]
     elif registry is positions:
@@ -84,12 +87,13 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
         return checks
     for pair in pairs:
         other = pair[1] if registry is attentions else pair[0]
+        options = {"attention": pair[0], "position": pair[1]}
         if not transformer.is_legal(*pair):
-            checks.append(Check(f"{transformer.is_refused.__name__}[{other}]", partial(transformer.is_refused, *pair)))
+            checks.append(Check(f"{transformer.is_refused.__name__}[{other}]", partial(transformer.is_refused, options)))
             continue
         for mask, rules in transformer.RULES.items():
             for rule in rules:
-                checks.append(Check(f"{rule.__name__}[{other}-{mask}]", partial(rule, *pair, mask)))
+                checks.append(Check(f"{rule.__name__}[{other}-{mask}]", partial(rule, options, mask)))
     return checks
 
 

@@ -1,17 +1,21 @@
-"""Rules for every compatible attention x position x mask, in a two-layer Transformer with grouped heads."""
+"""Rules for every legal combination of mixer, attention, position and mask, in a two-layer Transformer with grouped heads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnkit.layers import Transformer, TransformerConfig, TransformerLayer
+from attnkit.attention import Attention
+from attnkit.layers import Transformer, TransformerConfig
 from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, Spec, attentions, positions
 from attnkit.testing.attention import assert_close, assert_finite
 from attnkit.testing.component import D_MODEL, NUM_HEADS, STACK_SIZES
+
+Options = Mapping[str, Any]
+"""Options of a Transformer, such as its attention and its position."""
 
 LENGTHS = (5, 8, 2)
 LENGTH = max(LENGTHS)
@@ -41,10 +45,10 @@ def is_legal(attention: Spec, position: Spec) -> bool:
     return bool(getattr(scores, "inner_product", False)) or not getattr(places, "needs_inner_product", False)
 
 
-def make(attention: Spec, position: Spec, mask: str, **other: Any) -> Transformer:
+def make(options: Options, mask: str, **other: Any) -> Transformer:
     """Build the Transformer, in float64 and evaluation mode."""
     kind = MASKS[mask]
-    config = TransformerConfig(**STACK_SIZES, window=kind.window, attention=attention, position=position, **other)
+    config = TransformerConfig(**{**STACK_SIZES, "window": kind.window, **options, **other})
     return Transformer(config, causal=kind.causal).double().eval()
 
 
@@ -62,21 +66,21 @@ def key_masks(mask: str) -> list[Tensor | None]:
     return [right, right.flip(1), inside]
 
 
-def is_refused(attention: Spec, position: Spec) -> None:
+def is_refused(options: Options) -> None:
     """An incompatible pair is refused at configuration time, with a message that has both names and the reason."""
     try:
-        make(attention, position, "none")
+        make(options, "none")
     except ConfigurationError as error:
         message = str(error)
     else:
         raise AssertionError("the pair is not refused")
-    for registry, spec in ((attentions, attention), (positions, position)):
+    for registry, spec in ((attentions, options["attention"]), (positions, options["position"])):
         assert registry.resolve(spec).name in message, f"the message does not name the {registry.family}: {message}"
 
 
-def gives_a_row_alone_what_it_gives_in_a_batch(attention: Spec, position: Spec, mask: str) -> None:
+def gives_a_row_alone_what_it_gives_in_a_batch(options: Options, mask: str) -> None:
     """Batched = one by one, without the padding."""
-    model, x = make(attention, position, mask), draw()
+    model, x = make(options, mask), draw()
     for key_mask in key_masks(mask):
         y, _ = model(x, key_mask=key_mask)
         for row in range(len(LENGTHS)):
@@ -84,9 +88,9 @@ def gives_a_row_alone_what_it_gives_in_a_batch(attention: Spec, position: Spec, 
             assert_close(model(x[row, real][None])[0][0], y[row, real], 1e-10, f"row {row}, alone")
 
 
-def ignores_masked_tokens(attention: Spec, position: Spec, mask: str) -> None:
+def ignores_masked_tokens(options: Options, mask: str) -> None:
     """Changing masked tokens leaves the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
-    model, x = make(attention, position, mask), draw()
+    model, x = make(options, mask), draw()
     for key_mask in key_masks(mask):
         if key_mask is not None:
             y, _ = model(x, key_mask=key_mask)
@@ -100,9 +104,9 @@ def ignores_masked_tokens(attention: Spec, position: Spec, mask: str) -> None:
             assert torch.equal(y[real], other[real]), "later tokens change earlier ones"
 
 
-def decodes_in_steps(attention: Spec, position: Spec, mask: str) -> None:
+def decodes_in_steps(options: Options, mask: str) -> None:
     """Decoding one by one, in chunks, and after reordering and repeating the rows of the state equals the full forward pass."""
-    model, x = make(attention, position, mask), draw()
+    model, x = make(options, mask), draw()
     for key_mask in key_masks(mask):
         whole, _ = model(x, key_mask=key_mask)
         for sizes in ([1] * LENGTH, [3, 1, 4], [LENGTH - 1, 1]):
@@ -116,14 +120,14 @@ def decodes_in_steps(attention: Spec, position: Spec, mask: str) -> None:
                 rows, state, start = rows[beams], state.select(beams), stop
 
 
-def agrees_on_every_backend(attention: Spec, position: Spec, mask: str) -> None:
+def agrees_on_every_backend(options: Options, mask: str) -> None:
     """Values and gradients of the whole Transformer match those of the reference, and every parameter has a gradient."""
-    oracle, x = make(attention, position, mask, backend="reference"), draw()
+    oracle, x = make(options, mask, backend="reference"), draw()
     for key_mask in key_masks(mask)[:1]:
         expected, _ = oracle(x, key_mask=key_mask)
         expected.square().mean().backward()
-        for backend in cast(TransformerLayer, oracle.layers[0]).self_attention.attention.backends:
-            model = make(attention, position, mask, backend=backend)
+        for backend in next(module for module in oracle.modules() if isinstance(module, Attention)).backends:
+            model = make(options, mask, backend=backend)
             model.load_state_dict(oracle.state_dict())
             y, _ = model(x, key_mask=key_mask)
             assert_close(y, expected, 1e-10, f"output, backend {backend}")
@@ -134,9 +138,9 @@ def agrees_on_every_backend(attention: Spec, position: Spec, mask: str) -> None:
                 assert_close(parameter.grad, wanted.grad, 1e-10, f"gradient of {name}, backend {backend}")
 
 
-def records_weights_without_a_trace(attention: Spec, position: Spec, mask: str) -> None:
+def records_weights_without_a_trace(options: Options, mask: str) -> None:
     """Recorded weights respect the mask and sum to one; the output is unchanged, also with dropout."""
-    model, x, kind = make(attention, position, mask, attention_dropout=0.3, dropout=0.3), draw(), MASKS[mask]
+    model, x, kind = make(options, mask, attention_dropout=0.3, dropout=0.3), draw(), MASKS[mask]
     model.train()
     for key_mask in key_masks(mask):
         state = torch.get_rng_state()
@@ -158,9 +162,9 @@ def records_weights_without_a_trace(attention: Spec, position: Spec, mask: str) 
             assert_close(sums, torch.ones_like(sums), 1e-6, f"sum of the weights of {path}")
 
 
-def stays_finite_in_half_precision(attention: Spec, position: Spec, mask: str) -> None:
+def stays_finite_in_half_precision(options: Options, mask: str) -> None:
     """Outputs in fp16 and bf16 autocast are close to those in float64, and gradients are finite."""
-    model, x = make(attention, position, mask), draw()
+    model, x = make(options, mask), draw()
     key_mask = key_masks(mask)[-1]
     expected, _ = model(x, key_mask=key_mask)
     real = torch.ones(len(LENGTHS), LENGTH, dtype=torch.bool) if key_mask is None else key_mask
@@ -172,15 +176,15 @@ def stays_finite_in_half_precision(attention: Spec, position: Spec, mask: str) -
         assert_finite({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, f"gradient in {dtype}")
 
 
-def compiles_without_graph_breaks(attention: Spec, position: Spec, mask: str) -> None:
+def compiles_without_graph_breaks(options: Options, mask: str) -> None:
     """`torch.compile(fullgraph=True)` gives the same values."""
-    model, x, key_mask = make(attention, position, mask), draw(), key_masks(mask)[0]
+    model, x, key_mask = make(options, mask), draw(), key_masks(mask)[0]
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     assert_close(compiled(x, key_mask=key_mask)[0], model(x, key_mask=key_mask)[0], 1e-10, "compiled output")
 
 
-Rule = Callable[[Spec, Spec, str], None]
+Rule = Callable[[Options, str], None]
 
 _ANY: tuple[Rule, ...] = (
     gives_a_row_alone_what_it_gives_in_a_batch,

@@ -12,7 +12,7 @@ from attnkit.attention.backend import Backend, Inputs, Refused
 from attnkit.attention.backend.base import ordered
 from attnkit.attention.backend.reference import Reference
 from attnkit.attention.scaled_dot_product import ScaledDotProduct
-from attnkit.layers import AttentionConfig, MultiHeadAttention
+from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.registry.arguments import parameters
 
 H, T, D = 2, 9, 4
@@ -89,7 +89,7 @@ def test_a_backend_that_does_not_read_the_score_is_refused(kind: type[InnerProdu
     with pytest.raises(ValueError, match=reason):
         kind(head_dim=D)(x, x, x, backend="sdpa")
     with pytest.raises(ValueError, match=reason):
-        MultiHeadAttention(AttentionConfig(d_model=D, num_heads=1, attention="own", backend="sdpa"))
+        MultiHeadAttention(d_model=D, num_heads=1, attention="own", backend="sdpa")
     assert "sdpa" not in kind(head_dim=D).backends
 
 

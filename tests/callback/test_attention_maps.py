@@ -94,7 +94,7 @@ def test_tensorboard_gets_figures(words, make_batch, make_task, fit, tmp_path):
     events.Reload()
     names = ("encoder self-attention", "decoder self-attention", "cross-attention")
     assert sorted(events.Tags()["images"]) == sorted(f"attention/{name}" for name in names)
-    assert "entropy/stack.encoder.layers.0.self_attention/head_0" in events.Tags()["scalars"]
+    assert "entropy/stack.encoder.layers.0.mixer/head_0" in events.Tags()["scalars"]
 
 
 def test_a_text_too_long_for_a_figure_stops_no_training(words, make_batch, make_task, fit, tmp_path, monkeypatch):

@@ -58,9 +58,7 @@ def batches(words: Callable[..., list[str]], make_batch: Callable[..., Any]) -> 
 def test_the_first_module_the_step_and_the_batch_are_named(
     rng: random.Random, make_task: Any, fit: Any, batches: list[Any], tmp_path: Path, forward: bool, accumulate: int
 ) -> None:
-    path = rng.choice(
-        ["stack.encoder.layers.1.feed_forward", "stack.decoder.layers.0.cross_attention", "stack.decoder.layers.1.feed_forward"]
-    )
+    path = rng.choice(["stack.encoder.layers.1.feed_forward", "stack.decoder.layers.0.cross_mixer", "stack.decoder.layers.1.feed_forward"])
     number = rng.randrange(2, 6)
     broken = Break(f"model.{path}", number, forward=forward)
     with pytest.raises(UnhealthyError) as error:

@@ -72,4 +72,4 @@ def test_the_callback_can_be_named_in_a_recipe_and_changes_no_weight(attnkit: Co
     plain, watched = (torch.load(f"runs/tiny/version_{v}/checkpoints/last.ckpt", weights_only=True)["state_dict"] for v in (0, 1))
     assert plain.keys() == watched.keys()
     assert all(torch.equal(plain[name], watched[name]) for name in plain)
-    assert "entropy/stack.decoder.layers.0.cross_attention/head_1" in Path("runs/tiny/version_1/metrics.csv").read_text()
+    assert "entropy/stack.decoder.layers.0.cross_mixer/head_1" in Path("runs/tiny/version_1/metrics.csv").read_text()

@@ -217,7 +217,7 @@ def test_main_py_trains_and_says_how_to_use_the_checkpoint(repository: Path) -> 
 
 def test_it_is_trained_resumed_and_tested(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = stranger("fit", "--config", "mine.yaml")
-    assert type(first.model.model.stack.encoder.layers[0].self_attention.attention).__name__ == "Manhattan"
+    assert type(first.model.model.stack.encoder.layers[0].mixer.attention).__name__ == "Manhattan"
     assert first.trainer.global_step == 3
     saved = read_yaml(Path("runs/mine/version_0/config.yaml").read_text(), where="config.yaml")
     assert saved["imports"] == ["stranger_attention"]

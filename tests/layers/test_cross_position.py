@@ -7,6 +7,7 @@ import torch
 
 import attnkit
 from attnkit.layers import Transformer, TransformerConfig
+from attnkit.mixer import Tokens
 from attnkit.registry import ConfigurationError
 
 KINDS = [p for p in attnkit.positions.names() if p not in ("sinusoidal", "learned")]
@@ -57,16 +58,17 @@ def test_without_them_cross_attention_sees_a_bag_of_source_tokens_and_with_them_
 def test_a_rotated_score_depends_on_the_distance_alone(seed: int) -> None:
     """Shifting target and source positions by the same amount changes no output: left padding shifts neither, a prefix shifts both."""
     config = TransformerConfig(d_model=16, num_layers=1, num_heads=2, position="none")
-    body = Transformer(config, causal=True, cross_attention="dot_product", cross_position="rotary").double()
+    body = Transformer(config, causal=True, cross_mixer="multi_head", cross_attention="dot_product", cross_position="rotary").double()
     layer, x, memory = body.layers[0], torch.randn(1, 3, 16).double(), torch.randn(1, 5, 16).double()
     here, there = torch.arange(3)[None], torch.arange(5)[None]
 
     def attend(shift: int) -> torch.Tensor:
-        keys = layer.project_memory(memory, rotation=body.cross_position.rotation(there + shift))
-        return layer.cross_attention(x, keys, rotation=body.cross_position.rotation(here + shift))
+        keys = layer.remember(memory, Tokens(rotation=body.cross_position.rotation(there + shift)))
+        y, _ = layer.cross_mixer(x, Tokens(rotation=body.cross_position.rotation(here + shift)), keys)
+        return y
 
     torch.testing.assert_close(attend(0), attend(11), rtol=0, atol=1e-5)  # the table of angles is fp32
-    assert not torch.allclose(attend(0), layer.cross_attention(x, layer.project_memory(memory)), atol=1e-3)
+    assert not torch.allclose(attend(0), layer.cross_mixer(x, Tokens(), layer.remember(memory, Tokens()))[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])

@@ -3,7 +3,9 @@ from typing import Any
 import pytest
 import torch
 
-from attnkit.layers import AttentionConfig, MultiHeadAttention, Transformer, TransformerConfig, check_compatible
+from attnkit.layers import Transformer, TransformerConfig, check_compatible
+from attnkit.mixer import Tokens
+from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.registry import ConfigurationError
 
 SIZES: dict[str, Any] = {"d_model": 8, "num_heads": 2}
@@ -29,7 +31,7 @@ def transformer(*, causal: bool = True, **options: Any) -> Transformer:
 )
 def test_impossible_sizes_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        MultiHeadAttention(AttentionConfig(**{**SIZES, **wrong}))
+        MultiHeadAttention(**{**SIZES, **wrong})
 
 
 @pytest.mark.parametrize("wrong", [{"num_layers": 0}, {"window": 0}, {"dropout": -0.1}, {"attention_dropout": 2.0}])
@@ -40,14 +42,14 @@ def test_a_transformer_refuses_impossible_numbers(wrong: dict[str, Any]) -> None
 
 
 def test_a_head_may_be_wider_than_its_share(seed: int) -> None:
-    attention = MultiHeadAttention(AttentionConfig(**SIZES, head_dim=6))
+    attention = MultiHeadAttention(**SIZES, head_dim=6)
     x = torch.randn(1, 3, 8)
-    assert attention(x, attention.key_values(x)).shape == (1, 3, 8)
+    assert attention(x, Tokens())[0].shape == (1, 3, 8)
     assert attention.query.out_features == 12
 
 
 def test_without_biases_there_are_none() -> None:
-    assert not [n for n, _ in MultiHeadAttention(AttentionConfig(**SIZES, bias=False)).named_parameters() if "bias" in n]
+    assert not [n for n, _ in MultiHeadAttention(**SIZES, bias=False).named_parameters() if "bias" in n]
 
 
 def test_illegal_pairs_are_refused_with_the_reason_and_the_way_out() -> None:

@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 import attnkit
 from attnkit import masks
-from attnkit.layers import AttentionConfig, MultiHeadAttention, Transformer, TransformerConfig, TransformerLayer
+from attnkit.layers import Transformer, TransformerLayer
 from attnkit.masks import Mask
+from attnkit.mixer import Tokens
+from attnkit.mixer.multi_head import MultiHeadAttention
 
 B, S, T, D, H, F = 3, 7, 5, 16, 4, 24
 SIZES: dict[str, Any] = {"d_model": D, "num_heads": H}
@@ -31,13 +33,13 @@ def copy_attention(ours: MultiHeadAttention, torchs: nn.MultiheadAttention) -> N
 
 
 def copy_layer(ours: TransformerLayer, torchs: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> None:
-    copy_attention(ours.self_attention, torchs.self_attn)
-    residuals = [ours.self_attention_residual, ours.feed_forward_residual]
+    copy_attention(ours.mixer, torchs.self_attn)
+    residuals = [ours.mixer_residual, ours.feed_forward_residual]
     if isinstance(torchs, nn.TransformerDecoderLayer):
-        assert ours.cross_attention is not None
-        assert ours.cross_attention_residual is not None
-        copy_attention(ours.cross_attention, torchs.multihead_attn)
-        residuals.insert(1, ours.cross_attention_residual)
+        assert ours.cross_mixer is not None
+        assert ours.cross_mixer_residual is not None
+        copy_attention(ours.cross_mixer, torchs.multihead_attn)
+        residuals.insert(1, ours.cross_mixer_residual)
     for i, residual in enumerate(residuals, start=1):
         residual.norm.load_state_dict(getattr(torchs, f"norm{i}").state_dict())
     copy_linear(ours.feed_forward.input, torchs.linear1)
@@ -68,7 +70,7 @@ CAUSAL = ~masks.causal(torch.arange(T)[None], torch.arange(T)[None])[0, 0]  # to
 @pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
 def test_multi_head_attention(backend: str, seed: int) -> None:
     torchs = nn.MultiheadAttention(D, H, batch_first=True).double().eval()
-    ours = MultiHeadAttention(AttentionConfig(**SIZES, backend=backend)).double().eval()
+    ours = MultiHeadAttention(**SIZES, backend=backend, direction="cross").double().eval()
     randomise(torchs)
     copy_attention(ours, torchs)
     x, memory = torch.randn(B, T, D).double(), torch.randn(B, S, D).double()
@@ -82,21 +84,19 @@ def test_multi_head_attention(backend: str, seed: int) -> None:
             key = None if key_padding_mask is None else masks.key(masks.from_torch(key_padding_mask))
             allowed = masks.combine(key, None if attn_mask is None else masks.from_torch(attn_mask))
             with attnkit.record_attention(ours) as maps:
-                y = ours(x, ours.key_values(memory), mask=Mask.of(allowed))
+                y, _ = ours(x, Tokens(mask=Mask.of(allowed)), ours.remember(memory, Tokens()))
             assert_equal(y, expected)
             assert_equal(maps[""] if "" in maps else next(iter(maps.values())), weights)
     expected, _ = torchs(x, memory, memory, attn_mask=bias.flatten(0, 1))
-    assert_equal(ours(x, ours.key_values(memory), attn_bias=bias), expected)
+    assert_equal(ours(x, Tokens(bias=bias), ours.remember(memory, Tokens()))[0], expected)
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_encoder_layer(norm_first: bool, activation: str, seed: int) -> None:
     torchs = nn.TransformerEncoderLayer(D, H, F, activation=activation, norm_first=norm_first, batch_first=True).double().eval()
-    config = TransformerConfig(
-        **SIZES, num_layers=1, feed_forward={**FEED_FORWARD, "activation": activation}, residual="pre_norm" if norm_first else "post_norm"
-    )
-    ours = TransformerLayer(config).double()
+    feed_forward = {**FEED_FORWARD, "activation": activation}
+    ours = TransformerLayer(**SIZES, feed_forward=feed_forward, residual="pre_norm" if norm_first else "post_norm").double()
     randomise(torchs)
     copy_layer(ours, torchs)
     x, ignore = torch.randn(B, T, D).double(), padding(T)
@@ -105,21 +105,22 @@ def test_encoder_layer(norm_first: bool, activation: str, seed: int) -> None:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     torchs.self_attn.dropout = 0.0
-    assert_equal(ours(x)[0], torchs(x))
+    assert_equal(ours(x, Tokens())[0], torchs(x))
     mask = Mask.of(masks.combine(masks.key(~ignore), ~CAUSAL))
-    assert_equal(ours(x, mask=mask)[0], torchs(x, src_mask=CAUSAL, src_key_padding_mask=ignore))
+    assert_equal(ours(x, Tokens(mask=mask))[0], torchs(x, src_mask=CAUSAL, src_key_padding_mask=ignore))
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_decoder_layer(norm_first: bool, seed: int) -> None:
     torchs = nn.TransformerDecoderLayer(D, H, F, dropout=0.0, norm_first=norm_first, batch_first=True).double().eval()
-    config = TransformerConfig(**SIZES, num_layers=1, feed_forward=FEED_FORWARD, residual="pre_norm" if norm_first else "post_norm")
-    ours = TransformerLayer(config, cross_attention="scaled_dot_product").double()
+    options = {"feed_forward": FEED_FORWARD, "residual": "pre_norm" if norm_first else "post_norm", "cross_mixer": "multi_head"}
+    ours = TransformerLayer(**SIZES, **options).double()
     randomise(torchs)
     copy_layer(ours, torchs)
     x, memory, ignore = torch.randn(B, T, D).double(), torch.randn(B, S, D).double(), padding(S)
     expected = torchs(x, memory, tgt_mask=CAUSAL, memory_key_padding_mask=ignore)
-    y, _ = ours(x, mask=Mask(causal=True), memory=ours.project_memory(memory), memory_mask=Mask.of(masks.key(~ignore)))
+    read = Tokens(mask=Mask.of(masks.key(~ignore)))
+    y, _ = ours(x, Tokens(mask=Mask(causal=True)), memory=ours.remember(memory, read), memory_tokens=read)
     assert_equal(y, expected)
 
 

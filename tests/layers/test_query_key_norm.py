@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 import attnkit
-from attnkit.layers import AttentionConfig, MultiHeadAttention, Transformer, TransformerConfig
+from attnkit.layers import Transformer, TransformerConfig
 from attnkit.masks import Mask
+from attnkit.mixer import Tokens
+from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.norm import Norm
 from attnkit.registry import ConfigurationError
 
@@ -64,12 +66,12 @@ def randomised(module: Any) -> Any:
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
 @torch.no_grad()
 def test_it_normalises_each_head_before_the_rotation(kind: str, backend: str, seed: int) -> None:
-    config = AttentionConfig(d_model=D, num_heads=H, num_kv_heads=HKV, head_dim=DH, query_key_norm=kind, backend=backend)
-    attention = randomised(MultiHeadAttention(config))
+    options = {"num_heads": H, "num_kv_heads": HKV, "head_dim": DH, "query_key_norm": kind, "backend": backend}
+    attention = randomised(MultiHeadAttention(d_model=D, **options))
     position = attnkit.positions.build("rotary", head_dim=DH).double()
     rotation, x = position.rotation(torch.arange(T)[None]), torch.randn(1, T, D).double()
     with attnkit.record_attention(attention) as maps:
-        y = attention(x, attention.key_values(x, rotation=rotation), mask=Mask(causal=True), rotation=rotation)
+        y, _ = attention(x, Tokens(mask=Mask(causal=True), rotation=rotation))
     expected, weights = loop(attention, x[0], kind)
     torch.testing.assert_close(y[0], expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(next(iter(maps.values()))[0], weights, rtol=1e-12, atol=1e-12)
@@ -87,10 +89,10 @@ def test_cached_decoding_equals_the_full_pass(attention: str, seed: int) -> None
 
 
 def test_it_keeps_logits_in_bounds_whatever_the_weights(seed: int) -> None:
-    attention = MultiHeadAttention(AttentionConfig(d_model=D, num_heads=H, query_key_norm="rms_norm"))
+    attention = MultiHeadAttention(d_model=D, num_heads=H, query_key_norm="rms_norm")
     x = 1000 * torch.randn(1, T, D)
     with attnkit.record_attention(attention, logits=True) as maps:
-        attention(x, attention.key_values(x))
+        attention(x, Tokens())
     assert next(iter(maps.values())).abs().max() <= math.sqrt(D // H) + 1e-4  # |q| = |k| = sqrt(Dh), so |q . k| / sqrt(Dh) <= sqrt(Dh)
 
 
@@ -98,11 +100,11 @@ def test_self_and_cross_attention_have_norms_of_their_own_and_none_by_default() 
     spec = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
     keys = attnkit.stacks.build({**spec, "query_key_norm": {"name": "rms_norm", "eps": 1e-5}}).state_dict().keys()
     assert {key for key in keys if "query_norm" in key or "key_norm" in key} == {
-        f"{half}.layers.0.{kind}_attention.{name}_norm.weight"
-        for half, kind in (("encoder", "self"), ("decoder", "self"), ("decoder", "cross"))
+        f"{half}.layers.0.{kind}.{name}_norm.weight"
+        for half, kind in (("encoder", "mixer"), ("decoder", "mixer"), ("decoder", "cross_mixer"))
         for name in ("query", "key")
     }
-    assert keys - attnkit.stacks.build(spec).state_dict().keys() == {key for key in keys if "_norm.weight" in key and "_attention." in key}
+    assert keys - attnkit.stacks.build(spec).state_dict().keys() == {key for key in keys if "_norm.weight" in key and "mixer." in key}
 
 
 def test_it_is_named_and_checked_like_every_slot() -> None:
@@ -123,10 +125,10 @@ class InSinglePrecision(Norm):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_queries_keys_and_values_keep_one_precision_where_a_norm_computes_in_another(dtype: torch.dtype, seed: int) -> None:
-    attention = MultiHeadAttention(AttentionConfig(d_model=D, num_heads=H, query_key_norm="layer_norm", backend="sdpa"))
+    attention = MultiHeadAttention(d_model=D, num_heads=H, query_key_norm="layer_norm", backend="sdpa")
     attention.query_norm, attention.key_norm = InSinglePrecision(), InSinglePrecision()
     x = torch.randn(1, T, D)
     with torch.autocast("cpu", dtype=dtype):
-        memory = attention.key_values(x)
+        y, memory = attention(x, Tokens())
         assert memory.key.dtype == memory.value.dtype == dtype
-        assert torch.isfinite(attention(x, memory)).all()
+        assert torch.isfinite(y).all()

@@ -80,7 +80,7 @@ def test_cross_attention_may_be_of_another_kind(seed: int) -> None:
         "encoder_decoder", attention="scaled_dot_product", position="rotary", cross_attention={"name": "additive", "hidden_dim": 3}
     )
     kinds = {path.rpartition("layers.0.")[2]: type(m).__name__ for path, m in model.named_modules() if path.endswith(".attention")}
-    assert kinds == {"self_attention.attention": "ScaledDotProduct", "cross_attention.attention": "Additive"}
+    assert kinds == {"mixer.attention": "ScaledDotProduct", "cross_mixer.attention": "Additive"}
     train_and_generate(model, "encoder_decoder")
 
 
@@ -156,7 +156,7 @@ def test_three_way_ties_need_one_vocabulary() -> None:
         ({"position": "rotery"}, "unknown position 'rotery'. Did you mean 'rotary'"),
         ({"atention": "additive"}, "stack 'encoder' has no argument 'atention'. Did you mean 'attention'"),
         ({"embedding": "tokn"}, "unknown embedding 'tokn'. Did you mean 'token'"),
-        ({"num_layers": 1.5}, r"num_layers must be int, but is 1.5 \(float\)"),
+        ({"num_layers": 1.5}, r"num_layers must be int \| None, but is 1.5 \(float\)"),
         ({"bias": 1}, r"bias must be bool, but is 1 \(int\)"),
         ({"tie": "outputs"}, "tie must be one of none, output, but is 'outputs'"),
         ({"src_vocab_size": 3}, "takes vocab_size, tie, head_transform, not src_vocab_size"),

@@ -60,5 +60,6 @@ def test_pieces_that_are_not_chosen_own_nothing() -> None:
     for slot, kind in kinds.items():
         registry = getattr(attnkit, f"{slot}s")
         others = {"attention": "general", "position": "none"} | ({"position": "none"} if slot == "attention" else {})
-        found = {name: outside(kind, **{**others, slot: name}) for name in registry.built_in()}
+        names = registry.built_in() - ({"none"} if slot == "feed_forward" else set())  # without it there is no norm either
+        found = {name: outside(kind, **{**others, slot: name}) for name in names}
         assert len({frozenset(names) for names in found.values()}) == 1, f"{slot}: {found}"

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 import attnkit
-from attnkit.layers import TransformerConfig, TransformerLayer
+from attnkit.layers import TransformerLayer
 from attnkit.registry import ConfigurationError
 from attnkit.strategy.preparation import layers
 from attnkit.strategy.tensor_parallel import check_splittable
 
 
 def layer_of(**options: Any) -> TransformerLayer:
-    return TransformerLayer(TransformerConfig(num_layers=1, **options))
+    return TransformerLayer(**options)
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_recurrent_stacks_are_refused(stack: str) -> None:
 
 def test_a_parameter_of_all_heads_is_refused() -> None:
     layer = layer_of(d_model=8, num_heads=2)
-    layer.self_attention.attention.temperature = nn.Parameter(torch.ones(1))
+    layer.mixer.attention.temperature = nn.Parameter(torch.ones(1))
     with pytest.raises(ConfigurationError, match="share the parameter 'temperature'"):
         check_splittable([layer], 2)
 
 
 def test_a_module_of_all_heads_beside_the_score_is_refused() -> None:
     layer = layer_of(d_model=8, num_heads=2)
-    layer.self_attention.query_norm = nn.LayerNorm(4)
+    layer.mixer.query_norm = nn.LayerNorm(4)
     with pytest.raises(ConfigurationError, match=r"heads of MultiHeadAttention share the parameter 'query_norm.weight'"):
         check_splittable([layer], 2)
 

@@ -1,0 +1,77 @@
+"""The interface of mixers: what moves information between tokens, with a state that decoding carries from step to step."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Literal, TypeVar
+
+from torch import Tensor, nn
+
+from attnkit.attention import FiniteBias
+from attnkit.masks import Mask
+from attnkit.position import Rotation
+from attnkit.state import State
+
+Direction = Literal["causal", "bidirectional", "cross"]
+Growth = Literal["none", "constant", "window", "linear"]
+S = TypeVar("S", bound=State)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What a mixer may know about the tokens that it mixes, apart from their vectors. A stack makes it once for all layers of a kind.
+
+    Attributes:
+        mask: Which keys attention may read, broadcastable to [B, H, T, K]: causality, padding, window, documents and the caller's mask in
+            one; None allows all.
+        bias: The bias of the layer's positions, broadcastable to [B, H, T, K], or None.
+        rotation: The rotation of the layer's positions at the tokens, or None.
+        real: [B, T] bool, True = real token; None if all are. A recurrent state must neither decay nor change at padding.
+        starts: [B, T] bool, True = first token of a document, where a recurrent state starts anew; None if each row is one document.
+        first: Number of tokens before these, where a sequence comes in parts; it matters for dropout alone.
+    """
+
+    mask: Mask | None = None
+    bias: FiniteBias | Tensor | None = None
+    rotation: Rotation | None = None
+    real: Tensor | None = None
+    starts: Tensor | None = None
+    first: int = 0
+
+
+class Mixer(nn.Module, ABC, Generic[S]):
+    """What moves information between tokens, [B, T, D] -> [B, T, D].
+
+    The constructor takes the arguments of its spec, and may declare any option of a layer (`AttentionConfig`), which the layer passes:
+    `d_model`, `direction`, `num_heads`, `dropout`, ... To add a mixer, write a class like this and register it.
+
+    Attributes:
+        directions: What it can do: read earlier tokens (`causal`), all tokens (`bidirectional`), or a memory (`cross`).
+        reads_positions: Whether rotations and biases of positions reach it. Positions that add to the embeddings reach every mixer.
+        has_weights: Whether it has attention weights that `attnkit.record_attention` records.
+        reads_masks: Whether a mask between any two tokens can restrict it (`attn_mask`); padding and documents restrict every mixer.
+        growth: How its state grows with the tokens that it has read: not at all (`none`: there is no state; `constant`), until it holds
+            a window of tokens, or with each token (`linear`).
+    """
+
+    directions: ClassVar[frozenset[Direction]]
+    reads_positions: ClassVar[bool] = False
+    has_weights: ClassVar[bool] = False
+    reads_masks: ClassVar[bool] = False
+    growth: ClassVar[Growth]
+
+    @abstractmethod
+    def forward(self, x: Tensor, tokens: Tokens, state: S | None = None) -> tuple[Tensor, S | None]:
+        """Mix the tokens `x`, which follow those that `state` remembers.
+
+        Args:
+            x: [B, T, D].
+            tokens: What is known about them.
+            state: From an earlier call, or None before the first token. In direction `cross`, what `remember` returned.
+
+        Returns:
+            [B, T, D], and the state after `x`, which the next call needs. In direction `cross`, the state is returned unchanged.
+        """
+
+    def remember(self, memory: Tensor, tokens: Tokens) -> S:
+        """Return the state that represents a memory [B, S, D], projected once for all steps. Direction `cross` only."""
+        raise NotImplementedError(f"{type(self).__name__} cannot read a memory")

@@ -1,0 +1,76 @@
+"""The options that a layer hands to its mixer."""
+
+from dataclasses import dataclass
+
+from attnkit.mixer.base import Direction
+from attnkit.registry import AttentionSpec, BackendName, NormSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """The options of attention. The mixer `multi_head` reads all of them; others read those that their constructor declares.
+
+    Args:
+        d_model: Width of the residual stream D.
+        num_heads: Number of query heads H. Mixers without heads need none.
+        num_kv_heads: Number of key and value heads (default: H; 1 is multi-query attention, another divisor of H grouped-query attention).
+        head_dim: Width of a head (default: d_model / num_heads).
+        attention: The score of self-attention.
+        query_key_norm: The norm of queries and keys, over the channels of each head, before positions rotate them; it keeps logits from
+            growing (default: none).
+        attention_dropout: Probability of dropping an attention weight.
+        bias: Whether the query, key, value and output projections have biases.
+        window: Sliding window: self-attention reaches fewer than `window` tokens away (default: all tokens).
+        backend: The implementation of attention (auto, reference, chunked, sdpa); results do not depend on it.
+
+    Raises:
+        ValueError: `num_heads` does not divide `d_model`, or a width or probability is out of range.
+    """
+
+    d_model: int
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    attention: AttentionSpec = "scaled_dot_product"
+    query_key_norm: NormSpec | None = None
+    attention_dropout: float = 0.0
+    bias: bool = True
+    window: int | None = None
+    backend: BackendName = "auto"
+
+    def __post_init__(self) -> None:
+        heads = self.num_heads
+        if heads is not None and (heads < 1 or (self.head_dim is None and self.d_model % heads)):
+            raise ValueError(f"num_heads ({heads}) must divide d_model ({self.d_model}), or head_dim be given")
+        check_positive(d_model=self.d_model, head_dim=self.head_dim, window=self.window)
+        check_probability(attention_dropout=self.attention_dropout)
+
+    @property
+    def head_width(self) -> int | None:
+        """The width of a head, or None without heads."""
+        return self.head_dim if self.head_dim is not None or self.num_heads is None else self.d_model // self.num_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixerConfig(AttentionConfig):
+    """The options of attention, and what it reads.
+
+    Args:
+        direction: Whether the mixer reads earlier tokens (`causal`), all tokens (`bidirectional`) or a memory (`cross`).
+    """
+
+    direction: Direction = "causal"
+
+
+def check_positive(**numbers: int | None) -> None:
+    """Raise if a number is given and less than 1."""
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be positive, but is {number}")
+
+
+def check_probability(**numbers: float) -> None:
+    """Raise if a number is outside [0, 1]."""
+    for name, number in numbers.items():
+        if not 0 <= number <= 1:
+            raise ValueError(f"{name} must be in [0, 1], but is {number}")

@@ -1,0 +1,137 @@
+"""Rules for mixers, in a two-layer Transformer of their own and in a mixture with attention."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnkit.layers import Transformer, TransformerConfig
+from attnkit.mixer import Mixer
+from attnkit.registry import ConfigurationError, Spec, mixers, positions
+from attnkit.state import State
+from attnkit.testing import transformer
+from attnkit.testing.attention import assert_close
+from attnkit.testing.component import D_MODEL, STACK_SIZES
+from attnkit.testing.transformer import LENGTH, LENGTHS, MASKS, Options, draw
+
+Rule = Callable[[Spec], None]
+
+
+def kind(spec: Spec) -> type[Mixer[Any]]:
+    """Return the class of a mixer."""
+    found: type[Mixer[Any]] = mixers.get(mixers.resolve(spec).name)
+    return found
+
+
+def make(spec: Spec, *, causal: bool = True, **options: Any) -> Transformer:
+    """Build a Transformer with this mixer, in float64 and evaluation mode."""
+    return Transformer(TransformerConfig(**{**STACK_SIZES, "mixer": spec, **options}), causal=causal).double().eval()
+
+
+def refuses_what_it_cannot_do(spec: Spec) -> None:
+    """A direction that the mixer does not declare is refused, with the mixers that can do it."""
+    for direction in {"causal", "bidirectional", "cross"} - kind(spec).directions:
+        try:
+            if direction == "cross":
+                Transformer(TransformerConfig(**STACK_SIZES), causal=True, cross_mixer=spec)
+            else:
+                make(spec, causal=direction == "causal")
+        except ConfigurationError as error:
+            message = str(error)
+        else:
+            raise AssertionError(f"direction {direction} is not refused")
+        assert mixers.resolve(spec).name in message, f"the message does not name the mixer: {message}"
+
+
+def keeps_documents_apart(spec: Spec) -> None:
+    """In a row that packs documents, each gives what it gives alone, wherever positions are relative; padding may be on either side."""
+    directions = sorted(kind(spec).directions & {"causal", "bidirectional"})
+    documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2]]).expand(len(LENGTHS), -1)
+    for direction in directions:
+        model, x = make(spec, causal=direction == "causal", position="none"), draw()
+        whole, _ = model(x, documents=documents)
+        for start, stop in ((0, 3), (3, 5), (5, 8)):
+            assert_close(whole[:, start:stop], model(x[:, start:stop])[0], 1e-10, f"tokens {start} to {stop}, a document of their own")
+        real = torch.tensor([[False, True, True, True, True, True, True, False]]).expand(len(LENGTHS), -1)
+        padded, _ = model(x, documents=documents, key_mask=real)
+        for start, stop in ((1, 3), (3, 5), (5, 7)):
+            assert_close(padded[:, start:stop], model(x[:, start:stop])[0], 1e-10, f"tokens {start} to {stop} beside padding")
+
+
+def has_a_state_that_grows_as_declared(spec: Spec) -> None:
+    """The numbers in the state after few and after many tokens agree with `growth`."""
+    if "causal" not in kind(spec).directions:
+        return
+    model = make(spec)
+    sizes = [sum(_numbers(layer) for layer in model(torch.randn(1, n, D_MODEL).double())[1].layers) for n in (64, 128)]
+    growth = kind(spec).growth
+    expected = {"none": sizes == [0, 0], "constant": sizes[0] == sizes[1] > 0, "window": sizes[0] == sizes[1] > 0}
+    assert expected.get(growth, 0 < sizes[0] < sizes[1]), f"growth is declared as {growth!r}, but the state has {sizes} numbers"
+
+
+def mixes_with_attention(spec: Spec) -> None:
+    """A stack of this mixer and of attention, in turn, decodes in steps what it computes at once."""
+    if "causal" not in kind(spec).directions:
+        return
+    options = {"layers": [{"mixer": spec}, {}], "mixer": "multi_head", "position": "rotary"}
+    transformer.decodes_in_steps(options, "causal")
+
+
+def reads_a_memory(spec: Spec) -> None:
+    """As what reads a memory, padding of the memory has no effect, and decoding in steps equals the full pass."""
+    if "cross" not in kind(spec).directions:
+        return
+    model = Transformer(TransformerConfig(**STACK_SIZES), causal=True, cross_mixer=spec).double().eval()
+    x, memory = draw(), draw()
+    mask = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
+    start = model.start(memory, mask)
+    whole, _ = model(x, state=start)
+    other = model.start(torch.where(mask[..., None], memory, 10 * draw()), mask)
+    assert torch.equal(whole, model(x, state=other)[0]), "padding of the memory changes the output"
+    for row, length in enumerate(LENGTHS):
+        alone, _ = model(x[row][None], state=model.start(memory[row, :length][None]))
+        assert_close(whole[row], alone[0], 1e-10, f"row {row}, alone")
+    rows, state = torch.arange(len(LENGTHS)), start
+    for t in range(LENGTH):
+        y, after = model(x[rows, t : t + 1], state=state)
+        assert_close(y[:, 0], whole[rows, t], 1e-10, f"token {t}, in steps")
+        beams = torch.randint(len(rows), (len(rows),))
+        rows, state = rows[beams], after.select(beams)
+
+
+def _numbers(state: State | None) -> int:
+    if state is None:
+        return 0
+    values = [getattr(state, name) for name in state.__dataclass_fields__]
+    return sum(v.numel() if isinstance(v, Tensor) else _numbers(v) if isinstance(v, State) else 0 for v in values)
+
+
+OWN_RULES: tuple[Rule, ...] = (
+    refuses_what_it_cannot_do,
+    keeps_documents_apart,
+    has_a_state_that_grows_as_declared,
+    mixes_with_attention,
+    reads_a_memory,
+)
+
+
+def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
+    """Yield the name of each rule, and the rule as a function of the spec."""
+    for rule in OWN_RULES:
+        yield rule.__name__, rule
+    able = kind(spec)
+    legal = [p for p in positions.names() if p == "rotary" and able.reads_positions] or ["sinusoidal"]
+    for mask, rules in transformer.RULES.items():
+        masking = MASKS[mask]
+        direction = "causal" if masking.causal else "bidirectional"
+        if direction not in able.directions or (masking.window is not None and not able.reads_masks):
+            continue
+        for combined in rules:
+            if able.has_weights or combined is not transformer.records_weights_without_a_trace:
+                yield f"{combined.__name__}[{mask}]", partial(_run, combined, mask, legal[0])
+
+
+def _run(rule: Callable[[Options, str], None], mask: str, position: str, spec: Spec) -> None:
+    rule({"mixer": spec, "position": position}, mask)
