@@ -10,8 +10,8 @@ from attnkit.position import Position
 from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, attentions, mixers, positions
 from attnkit.registry.arguments import parameters
 
-SIZES = {"d_model", "num_heads", "num_kv_heads", "head_dim"}
-"""Options that a stack may have although no mixer reads them: positions read them, too."""
+SIZES = {"d_model", "num_heads", "num_kv_heads", "head_dim", "backend"}
+"""Options that a stack may have although no mixer reads them: positions read the widths, and results do not depend on a backend."""
 
 
 def check_compatible(*, attention: AttentionSpec, position: PositionSpec, is_cross: bool = False) -> None:

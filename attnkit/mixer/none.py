@@ -28,7 +28,7 @@ class NoMixer(Mixer[State]):
         tensor(0.)
     """
 
-    directions = frozenset({"causal", "bidirectional", "cross"})
+    directions = frozenset({"causal", "bidirectional"})
     growth = "none"
 
     def forward(self, x: Tensor, tokens: Tokens, state: State | None = None) -> tuple[Tensor, None]:
