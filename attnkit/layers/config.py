@@ -60,11 +60,17 @@ class PlacedLayerConfig(LayerConfig):
         direction: What the mixer reads: earlier tokens (`causal`) or all (`bidirectional`).
         cross_mixer: The mixer that reads a memory, or None for a layer without memory.
         cross_attention: Its score.
+        layer: The number of the layer, from 0.
+        depth: Layers of the stack.
+        memory_depth: Layers of the stack whose output the layer reads, or None without a memory.
     """
 
     direction: Direction = "causal"
     cross_mixer: MixerSpec | None = None
     cross_attention: AttentionSpec = "scaled_dot_product"
+    layer: int = 0
+    depth: int = 1
+    memory_depth: int | None = None
 
     @property
     def cross(self) -> LayerConfig:
@@ -81,6 +87,8 @@ class TransformerConfig(LayerConfig):
         layers: A pattern of layers, repeated until there are `num_layers`. Each is a mapping of the options in which it differs from the
             stack, and of `repeat` (how often it stands there) and `share` (whether it has one set of parameters wherever it stands); `{}`
             is a layer as the stack describes it (default: all layers are).
+        skips: Whether each layer of the second half also reads the output of its mirror image in the first, through a learned weight that
+            starts at one: the skips of a U-net.
         embedding_norm: Whether the sum of embeddings and positions is normalised, before the dropout (BERT).
         final_norm: Whether a norm follows the last layer (default: if the residual kind needs one).
 
@@ -90,6 +98,7 @@ class TransformerConfig(LayerConfig):
 
     num_layers: int | None = None
     layers: list[LayerSpec] | None = None
+    skips: bool = False
     embedding_norm: bool = False
     final_norm: bool | None = None
 
@@ -217,6 +226,7 @@ class TransformerOptions(TypedDict, total=False):
     dropout: float
     num_layers: int | None
     layers: list[LayerSpec] | None
+    skips: bool
     embedding_norm: bool
     final_norm: bool | None
 

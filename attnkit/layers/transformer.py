@@ -1,6 +1,7 @@
 # https://arxiv.org/abs/1706.03762
 """Layers with positions: the core of every stack that is not recurrent as a whole."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import cast
 
@@ -51,6 +52,7 @@ class Transformer(nn.Module):
         cross_mixer: The mixer that reads a memory, or None for layers without memory.
         cross_attention: Its score.
         cross_position: Position encoding of the memory: `none`, or a kind that rotates or adds a bias.
+        memory_depth: Layers of the stack that makes the memory, or None without one.
 
     Attributes:
         layers: The layers that have parameters of their own, by their first place in the stack.
@@ -75,6 +77,7 @@ class Transformer(nn.Module):
         cross_mixer: MixerSpec | None = None,
         cross_attention: AttentionSpec = "scaled_dot_product",
         cross_position: PositionSpec = "none",
+        memory_depth: int | None = None,
     ) -> None:
         super().__init__()
         self.causal = causal
@@ -90,7 +93,10 @@ class Transformer(nn.Module):
             check_direction(read, "cross")
             if mixer_class(read).reads_positions:
                 check_compatible(attention=cross_attention, position=cross_position, is_cross=True)
-        self.layers = nn.ModuleList(layer_kinds.build(spec, **common, **cross, direction=direction) for spec in specs)
+        stack = {"depth": len(self.order), "memory_depth": memory_depth, "direction": direction}
+        built = [layer_kinds.build(spec, **common, **cross, **stack, layer=self.order.index(i)) for i, spec in enumerate(specs)]
+        self.layers = nn.ModuleList(built)
+        self.streams = _streams(built)
         self.unmaskable = sorted({mixers.resolve(layer.mixer).name for layer in configs if not mixer_class(layer).reads_masks})
 
         # what each layer reads: its positions, which layers of equal widths share, and its window
@@ -107,19 +113,27 @@ class Transformer(nn.Module):
                 kinds.append(kind)
             self.kind_of.append(kinds.index(kind))
         self.kinds = kinds
-        built = [
+        encodings = [
             positions.build(spec, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=not causal)
             for spec, head_dim, num_heads in placed
         ]
-        self.position: Position = built[0]
-        self.other_positions = nn.ModuleList(built[1:])
+        self.position: Position = encodings[0]
+        self.other_positions = nn.ModuleList(encodings[1:])
         widths = {"d_model": config.d_model, "head_dim": config.head_width, "num_heads": config.num_heads}
+        self.skips = nn.Parameter(torch.empty(len(self.order) // 2)) if config.skips else None
         self.cross_position: Position = positions.build(cross_position, **widths, bidirectional=True)
         self.embedding_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
         last = cast(TransformerLayer, self.layers[self.order[-1]])
         final_norm = last.needs_final_norm if config.final_norm is None else config.final_norm
         self.final_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if final_norm else None
+
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weights of skips to one."""
+        if self.skips is not None:
+            nn.init.ones_(self.skips)
 
     def forward(
         self,
@@ -181,8 +195,12 @@ class Transformer(nn.Module):
                 bias=None if state.memory_positions is None else _bias(self.cross_position, query_positions, state.memory_positions),
                 rotation=_rotation(self.cross_position, query_positions, columns),
             )
-        after = []
+        x = x if self.streams == 1 else x[..., None, :].expand(-1, -1, self.streams, -1)
+        after: list[State | None] = []
+        skipped: list[Tensor] = []
         for depth, i in enumerate(self.order):
+            if self.skips is not None and depth >= len(self.order) - len(self.skips):
+                x = x + self.skips[len(skipped) - 1] * skipped.pop()
             x, layer_state = self.layers[i](
                 x,
                 tokens[self.kind_of[i]],
@@ -191,6 +209,9 @@ class Transformer(nn.Module):
                 memory_tokens=memory_tokens,
             )
             after.append(layer_state)
+            if self.skips is not None and depth < len(self.skips):
+                skipped.append(x)
+        x = x if self.streams == 1 else x.sum(-2)
         x = x if self.final_norm is None else self.final_norm(x)
         seen = key_positions.expand(batch, -1)
         return x, TransformerState(seen, key_mask, tuple(after), state.memory, state.memory_mask, state.memory_positions)
@@ -240,6 +261,16 @@ class Transformer(nn.Module):
         if other is None and queries == keys:
             return Mask(causal=True)
         return Mask.of(masks.combine(masks.causal(query_positions, key_positions), other))
+
+
+def _streams(layers: Sequence[TransformerLayer]) -> int:
+    """Return the number of streams of a stack."""
+    counts = {layer.streams for layer in layers}
+    if len(counts) > 1:
+        raise ConfigurationError(
+            f"the layers of a stack share their streams, but these have {' and '.join(map(str, sorted(counts)))}: give all one residual"
+        )
+    return counts.pop()
 
 
 def _embedding(position: Position, positions: Tensor, columns: Tensor) -> Tensor | None:

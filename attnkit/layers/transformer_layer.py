@@ -2,7 +2,7 @@
 """One layer of a Transformer: a mixer, an optional second mixer that reads a memory, a feed-forward network."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -12,9 +12,9 @@ from attnkit.layers.compatibility import build_mixer
 from attnkit.layers.config import PlacedLayerConfig
 from attnkit.mixer import Mixer, Tokens
 from attnkit.mixer.none import NoMixer
-from attnkit.registry import feed_forwards, layer_kinds, norms, residuals
+from attnkit.registry import ConfigurationError, feed_forwards, layer_kinds, norms, residuals
 from attnkit.registry.keywords import keywords_of
-from attnkit.residual import Residual
+from attnkit.residual import Residual, Sublayer
 from attnkit.state import State
 
 
@@ -46,13 +46,30 @@ class TransformerLayer(nn.Module):
     def __init__(self, config: PlacedLayerConfig) -> None:
         super().__init__()
         make_norm = partial(norms.build, config.norm, d_model=config.d_model)
-        join = partial(residuals.build, config.residual, make_norm=make_norm, dropout=config.dropout)
+
+        def join(kind: Literal["mixer", "cross_mixer", "feed_forward"]) -> Residual:
+            place = Sublayer(kind=kind, layer=config.layer, num_layers=config.depth, memory_layers=config.memory_depth)
+            widths = {"d_model": config.d_model, "dropout": config.dropout}
+            residual: Residual = residuals.build(config.residual, make_norm=make_norm, sublayer=place, **widths)
+            return residual
+
         self.mixer: Mixer[Any] = build_mixer(config, config.direction)
-        self.mixer_residual: Residual | None = None if isinstance(self.mixer, NoMixer) else join()
+        self.mixer_residual: Residual | None = None if isinstance(self.mixer, NoMixer) else join("mixer")
         self.cross_mixer: Mixer[Any] | None = None if config.cross_mixer is None else build_mixer(config.cross, "cross")
-        self.cross_mixer_residual: Residual | None = None if self.cross_mixer is None else join()
+        self.cross_mixer_residual: Residual | None = None if self.cross_mixer is None else join("cross_mixer")
         self.feed_forward: FeedForward = feed_forwards.build(config.feed_forward, d_model=config.d_model)
-        self.feed_forward_residual: Residual | None = None if isinstance(self.feed_forward, NoFeedForward) else join()
+        self.feed_forward_residual: Residual | None = None if isinstance(self.feed_forward, NoFeedForward) else join("feed_forward")
+        reads = None if self.feed_forward_residual is None else self.feed_forward_residual.reads
+        if reads == "mixer_input" and self.mixer_residual is None:
+            raise ConfigurationError(
+                "residual 'parallel' with a shared norm needs a mixer beside the feed-forward network: set shared_norm to false"
+            )
+
+    @property
+    def streams(self) -> int:
+        """The number of streams that the layer reads and writes."""
+        parts = (self.mixer_residual, self.feed_forward_residual)
+        return next((part.streams for part in parts if part is not None), 1)
 
     @property
     def needs_final_norm(self) -> bool:
@@ -72,17 +89,19 @@ class TransformerLayer(nn.Module):
         """Run the layer.
 
         Args:
-            x: The stream [B, T, D].
+            x: The stream [B, T, D]; several streams are [B, T, N, D].
             tokens: What the mixer may know about the tokens.
             state: The mixer's state after the earlier tokens.
             memory: The memory, from `remember`.
             memory_tokens: What the second mixer may know: which tokens of the memory are real, and positions.
 
         Returns:
-            The stream [B, T, D], and the mixer's state after these tokens.
+            The stream or streams, and the mixer's state after these tokens.
         """
+        layer_input = mixer_input = x
         if self.mixer_residual is not None:
-            mixed, state = self.mixer(self.mixer_residual.before(x), tokens, state)
+            mixer_input = self.mixer_residual.before(x)
+            mixed, state = self.mixer(mixer_input, tokens, state)
             x = self.mixer_residual.after(x, mixed)
         if self.cross_mixer is not None and self.cross_mixer_residual is not None:
             if memory is None or memory_tokens is None:
@@ -90,7 +109,8 @@ class TransformerLayer(nn.Module):
             mixed, _ = self.cross_mixer(self.cross_mixer_residual.before(x), memory_tokens, memory)
             x = self.cross_mixer_residual.after(x, mixed)
         if self.feed_forward_residual is not None:
-            x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(x)))
+            read = {"stream": x, "layer_input": layer_input, "mixer_input": mixer_input}[self.feed_forward_residual.reads]
+            x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(read)))
         return x, state
 
     def remember(self, memory: Tensor, tokens: Tokens) -> State:

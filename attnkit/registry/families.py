@@ -164,8 +164,19 @@ residuals = Registry(
     family="residual",
     package="attnkit.residual",
     bases=("attnkit.residual.Residual",),
-    given=("make_norm", "dropout"),
-    built_in=("none", "post_norm", "pre_norm", "rezero", "sandwich_norm"),
+    given=("make_norm", "dropout", "d_model", "sublayer"),
+    built_in=(
+        "deep_norm",
+        "hyper_connections",
+        "layer_scale",
+        "none",
+        "output_norm",
+        "parallel",
+        "post_norm",
+        "pre_norm",
+        "rezero",
+        "sandwich_norm",
+    ),
 )
 embeddings = Registry(
     "embeddings",
@@ -187,7 +198,7 @@ layer_kinds = LayerKinds(
     family="layer",
     package="attnkit.layers",
     bases=("torch.nn.Module",),
-    given=("d_model", "direction", "cross_mixer", "cross_attention"),
+    given=("d_model", "direction", "cross_mixer", "cross_attention", "layer", "depth", "memory_depth"),
     built_in=("transformer_layer",),
 )
 stacks = Registry(

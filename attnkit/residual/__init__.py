@@ -1,5 +1,5 @@
 """Residual connections."""
 
-from attnkit.residual.base import Residual
+from attnkit.residual.base import Residual, Sublayer
 
-__all__ = ["Residual"]
+__all__ = ["Residual", "Sublayer"]

@@ -1,12 +1,36 @@
-"""The interface of residual connections: how a sublayer reads from and adds to the stream ("Add & Norm")."""
+"""The interface of residual connections: how a sublayer reads from and writes to the stream or streams ("Add & Norm")."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
 from attnkit.dropout import Dropout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sublayer:
+    """Where a sublayer stands.
+
+    Attributes:
+        kind: What it is.
+        layer: The number of its layer, from 0; of layers with shared parameters the first.
+        num_layers: Layers of its stack.
+        memory_layers: Layers of the stack whose output it can read, or None without a memory.
+    """
+
+    kind: Literal["mixer", "cross_mixer", "feed_forward"] = "mixer"
+    layer: int = 0
+    num_layers: int = 1
+    memory_layers: int | None = None
+
+    @property
+    def index(self) -> int:
+        """The number of the sublayer, from 0, in a stack of two or three for each layer."""
+        kinds = ("mixer", "feed_forward") if self.memory_layers is None else ("mixer", "cross_mixer", "feed_forward")
+        return self.layer * len(kinds) + kinds.index(self.kind)
 
 
 class Residual(nn.Module, ABC):
@@ -18,9 +42,14 @@ class Residual(nn.Module, ABC):
 
     Attributes:
         needs_final_norm: Whether the stream itself is never normalised, so that a stack of such layers ends with a norm.
+        reads: What the sublayer's `before` reads: the `stream` as it is; the stream at the `layer_input`, before the mixer; or the
+            `mixer_input`, which the mixer's residual connection has normalised.
+        streams: Number of streams that it reads and writes; one stream is [B, T, D], several are [B, T, N, D].
     """
 
     needs_final_norm: ClassVar[bool] = False
+    reads: Literal["stream", "layer_input", "mixer_input"] = "stream"
+    streams: int = 1
 
     def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:
         super().__init__()

@@ -51,6 +51,7 @@ class EncoderDecoder(EncoderDecoderStack):
             cross_mixer=config.cross_mixer,
             cross_attention=config.attention if config.cross_attention is None else config.cross_attention,
             cross_position=config.cross_position,
+            memory_depth=len(self.encoder.order),
         )
 
     def encode(self, src: Tensor, *, src_mask: Tensor | None = None) -> TransformerState:

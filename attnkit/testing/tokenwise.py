@@ -24,8 +24,10 @@ class _Joined(nn.Module):
         self.residual = residual
 
     def forward(self, x: Tensor) -> Tensor:
+        streams = self.residual.streams
+        x = x if streams == 1 else torch.stack([x * (i + 1) for i in range(streams)], -2)
         y: Tensor = self.residual.after(x, 2 * self.residual.before(x))
-        return y
+        return y if streams == 1 else y.sum(-2)
 
 
 def make(registry: Registry, spec: Spec) -> Any:

@@ -1,0 +1,106 @@
+# https://arxiv.org/abs/2409.19606
+"""Hyper-connections: several streams, and learned weights by which sublayers read, write and mix them."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.registry import residuals
+from attnkit.residual.base import Residual, Sublayer
+
+
+@residuals.register("hyper_connections")
+class HyperConnections(Residual):
+    r"""Hyper-connections: N streams, which a sublayer reads through one weighting, and writes to and mixes through others.
+
+    The streams $H \in \mathbb{R}^{N \times D}$ start as N copies of the embedding, and end as their sum. With N = 1 and fixed weights
+    this is pre-norm.
+
+    Equation:
+        $$H' = A_r^\top H + B \, \mathrm{dropout}(f(\mathrm{norm}(A_m^\top H)))^\top$$
+        where `dynamic` weights depend on the token: $A_m = \bar A_m + s_\alpha \tanh(\bar H W_m)$,
+        $A_r = \bar A_r + s_\alpha \tanh(\bar H W_r)$, $B = \bar B + s_\beta \tanh(\bar H W_\beta)$, with $\bar H$ the normalised streams
+
+    Paper: Zhu et al. 2024, https://arxiv.org/abs/2409.19606
+
+    Initialisation: $\bar A_m$ reads stream k mod N at sublayer k, $\bar A_r$ is the identity, $\bar B$ is one, W is zero and s 0.01, so
+    that a new stack is one with pre-norm.
+
+    Args:
+        make_norm: Returns a new norm of the stream's width; called twice with `dynamic`.
+        dropout: Probability of dropping an element of the sublayer's output.
+        d_model: Width of a stream D.
+        sublayer: Where it stands.
+        num_streams: Number of streams N.
+        dynamic: Whether the weights depend on the token.
+
+    Raises:
+        ValueError: `num_streams` is not positive.
+
+    Example:
+        >>> residual = HyperConnections(make_norm=torch.nn.Identity, d_model=2, num_streams=3)
+        >>> streams = torch.ones(1, 1, 3, 2)
+        >>> residual.after(streams, 3 * residual.before(streams)).detach()[0, 0]
+        tensor([[4., 4.],
+                [4., 4.],
+                [4., 4.]])
+    """
+
+    needs_final_norm = True
+
+    def __init__(
+        self,
+        *,
+        make_norm: Callable[[], nn.Module],
+        dropout: float = 0.0,
+        d_model: int,
+        sublayer: Sublayer = Sublayer(),  # noqa: B008 (frozen)
+        num_streams: int = 4,
+        dynamic: bool = True,
+    ) -> None:
+        super().__init__(make_norm=make_norm, dropout=dropout)
+        if num_streams < 1:
+            raise ValueError(f"num_streams must be positive, but is {num_streams}")
+        self.streams, self.first = num_streams, sublayer.index % num_streams
+        self.norm = make_norm()
+        self.mixing = nn.Parameter(torch.empty(num_streams, num_streams + 1))  # columns: what is read (A_m), and how streams mix (A_r)
+        self.writing = nn.Parameter(torch.empty(num_streams))
+        self.stream_norm: nn.Module | None = make_norm() if dynamic else None
+        if dynamic:
+            self.mixing_weight = nn.Parameter(torch.empty(d_model, num_streams + 1))
+            self.writing_weight = nn.Parameter(torch.empty(d_model))
+            self.scales = nn.Parameter(torch.empty(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Let the streams be read in turn, and written alike."""
+        with torch.no_grad():
+            nn.init.eye_(self.mixing[:, 1:])
+            self.mixing[:, 0].zero_()
+            self.mixing[self.first, 0] = 1.0
+            nn.init.ones_(self.writing)
+            if self.stream_norm is not None:
+                nn.init.zeros_(self.mixing_weight)
+                nn.init.zeros_(self.writing_weight)
+                nn.init.constant_(self.scales, 0.01)
+
+    def before(self, x: Tensor) -> Tensor:
+        """Read the streams [B, T, N, D], giving [B, T, D]."""
+        mixing, _ = self._weights(x)
+        normed: Tensor = self.norm((mixing[..., :1] * x).sum(-2))
+        return normed
+
+    def after(self, x: Tensor, output: Tensor) -> Tensor:
+        """Mix the streams and write to them, [B, T, N, D]."""
+        mixing, writing = self._weights(x)
+        mixed = mixing[..., 1:].transpose(-1, -2).to(x.dtype) @ x
+        return mixed + writing[..., None] * self.drop(output)[..., None, :]
+
+    def _weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return A [B, T, N, N + 1] and B [B, T, N], without the first two axes if they do not depend on the token."""
+        if self.stream_norm is None:
+            return self.mixing, self.writing
+        normed = self.stream_norm(x)
+        mixing = self.mixing + self.scales[0] * torch.tanh(normed @ self.mixing_weight)
+        return mixing, self.writing + self.scales[1] * torch.tanh(normed @ self.writing_weight)
