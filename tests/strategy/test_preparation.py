@@ -51,12 +51,12 @@ def gradients(model: nn.Module, stack: str, seed: int) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("policy", ["layer", "attention", "feed_forward"])
+@pytest.mark.parametrize("policy", ["layer", "mixer", "feed_forward"])
 @pytest.mark.parametrize("stack", STACKS)
 def test_what_is_recomputed_is_the_same_with_dropout(stack: str, policy: Any, seed: int) -> None:
     model = make(stack)
     other = copy.deepcopy(model)
-    if "recurrent" in stack and (policy == "feed_forward" or (policy == "attention" and "encoder_decoder" not in stack)):
+    if "recurrent" in stack and (policy == "feed_forward" or (policy == "mixer" and "encoder_decoder" not in stack)):
         with pytest.raises(ConfigurationError, match=rf"'{policy}' has nothing to recompute"):
             checkpoint_activations(other, policy)
         return
@@ -69,7 +69,7 @@ def test_what_is_recomputed_is_the_same_with_dropout(stack: str, policy: Any, se
 
 def test_what_is_recomputed_is_not_kept() -> None:
     kept = {}
-    for policy in ("none", "attention", "feed_forward", "layer"):
+    for policy in ("none", "mixer", "feed_forward", "layer"):
         model = make("decoder", attention="dot_product", backend="reference")
         checkpoint_activations(model, policy)
         sizes: dict[int, int] = {}
@@ -81,8 +81,8 @@ def test_what_is_recomputed_is_not_kept() -> None:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
             run(model, "decoder", length=40)
         kept[policy] = sum(sizes.values())
-    assert kept["layer"] < min(kept["attention"], kept["feed_forward"])
-    assert max(kept["attention"], kept["feed_forward"]) < kept["none"]
+    assert kept["layer"] < min(kept["mixer"], kept["feed_forward"])
+    assert max(kept["mixer"], kept["feed_forward"]) < kept["none"]
 
 
 def test_what_cannot_be_is_refused_when_a_task_is_made() -> None:
@@ -91,8 +91,8 @@ def test_what_cannot_be_is_refused_when_a_task_is_made() -> None:
     recurrent = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1}
     with pytest.raises(ConfigurationError, match="'feed_forward' has nothing to recompute"):
         attnkit.tasks.build(TASK | {"stack": recurrent, "activation_checkpointing": "feed_forward"})
-    with pytest.raises(ConfigurationError, match="compile does not work with activation_checkpointing 'attention'"):
-        attnkit.tasks.build(TASK | {"activation_checkpointing": "attention", "compile": True})
+    with pytest.raises(ConfigurationError, match="compile does not work with activation_checkpointing 'mixer'"):
+        attnkit.tasks.build(TASK | {"activation_checkpointing": "mixer", "compile": True})
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_layers_share_graphs_that_take_every_length(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_copy_has_weights_of_its_own(compiled: bool) -> None:
     model = make("encoder", dropout=0.0)
-    prepare(model, activation_checkpointing="layer" if compiled else "attention", compile=compiled)
+    prepare(model, activation_checkpointing="layer" if compiled else "mixer", compile=compiled)
     other = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in model.parameters():
