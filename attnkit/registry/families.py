@@ -107,6 +107,14 @@ attentions = Registry(
     given=("head_dim", "num_heads", "num_kv_heads"),
     built_in=("additive", "cosine", "dot_product", "general", "scaled_dot_product"),
 )
+normalizers = Registry(
+    "normalizers",
+    family="normalizer",
+    package="attnkit.normalizer",
+    bases=("attnkit.normalizer.Normalizer",),
+    given=("num_heads",),
+    built_in=("entmax", "sigmoid", "softmax", "softmax_off_by_one", "softmax_with_sink"),
+)
 backends = Registry(
     "backends",
     family="backend",
@@ -133,7 +141,7 @@ mixers = Registry(
         "backend",
         "dropout",
     ),
-    built_in=("multi_head", "none"),
+    built_in=("latent_attention", "multi_head", "none"),
 )
 positions = Registry(
     "positions",
@@ -257,12 +265,14 @@ corpora = Corpora(
 )
 
 FAMILIES: tuple[Registry, ...] = (
-    attentions, backends, mixers, positions, rotary_scalings, norms, feed_forwards, residuals, layer_kinds, embeddings, tokenizers,
+    attentions, normalizers, backends, mixers, positions, rotary_scalings, norms, feed_forwards, residuals, layer_kinds, embeddings,
+    tokenizers,
     stacks, optimizers, schedules, tasks, datasets, corpora,
 )  # fmt: skip
 
 # The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
 AttentionSpec = Annotated[Spec, attentions]
+NormalizerSpec = Annotated[Spec, normalizers]
 BackendName = Annotated[str, NameOf(backends, "auto")]
 MixerSpec = Annotated[Spec, mixers]
 PositionSpec = Annotated[Spec, positions]
