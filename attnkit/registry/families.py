@@ -141,7 +141,20 @@ mixers = Registry(
         "backend",
         "dropout",
     ),
-    built_in=("latent_attention", "multi_head", "none"),
+    built_in=(
+        "delta_rule",
+        "gated_delta",
+        "gated_linear_attention",
+        "latent_attention",
+        "linear_attention",
+        "multi_head",
+        "none",
+        "retention",
+        "rg_lru",
+        "rwkv",
+        "selective_state_space",
+        "state_space",
+    ),
 )
 positions = Registry(
     "positions",
