@@ -90,7 +90,7 @@ class TransformerLayer(nn.Module):
             mixed, _ = self.cross_mixer(self.cross_mixer_residual.before(x), memory_tokens, memory)
             x = self.cross_mixer_residual.after(x, mixed)
         if self.feed_forward_residual is not None:
-            x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(x)))
+            x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(x), tokens.real))
         return x, state
 
     def remember(self, memory: Tensor, tokens: Tokens) -> State:
