@@ -105,7 +105,9 @@ def test_describe_of_what_is_not_there(attnkit: Command, word: str, message: str
 def test_describe_of_an_ambiguous_name_says_which_there_are(attnkit: Command) -> None:
     outcome = attnkit("describe", "none")
     assert outcome.status == 2
-    assert "'none' is the name of several components; write mixer.none or position.none or feed_forward.none or residual.none" in outcome.err
+    assert (
+        "'none' is the name of several components; write mixer.none or position.none or feed_forward.none or residual.none" in outcome.err
+    )
 
 
 def test_wrong_usage_has_status_2(attnkit: Command) -> None:
