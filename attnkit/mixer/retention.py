@@ -90,7 +90,7 @@ class Retention(Mixer[RecurrentState]):
         """Mix; see `Mixer.forward`."""
         query, key, value = (in_heads(self.activation(part(x)), self.num_heads) for part in (self.query, self.key, self.value))
         if tokens.rotation is not None:
-            query, key = tokens.rotation(query), tokens.rotation(key)
+            query, key = tokens.rotation.query(query), tokens.rotation.key(key)
         precision = torch.promote_types(x.dtype, torch.float32)
         rates = torch.tensor(self.log_decays, dtype=precision, device=x.device).view(1, -1, 1, 1).expand(1, -1, x.shape[1], 1)
         rates = log_decays(rates, tokens, dim=2)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.decoding import Generation, Hypotheses, Options, Start, beam, stream
+from attnkit.registry import NormSpec, StackSpec, stacks
 from attnkit.state import State
 
 
@@ -21,20 +22,29 @@ class SpecialTokens(TypedDict):
     eos_id: int | None
 
 
+def norm_of(stack: StackSpec) -> NormSpec:
+    """Return the spec of a stack's norm; of one without, such as a recurrent stack, `layer_norm`."""
+    norm: NormSpec = stacks.resolve(stack).get("norm", "layer_norm")
+    return norm
+
+
 class Model(nn.Module):
     """An embedding, a stack and a head. Made by `attnkit.compose`.
 
     Attributes:
         spec: Plain data; `attnkit.compose(**model.spec)` builds the same model with new weights.
+        learning_rates: Factor of the learning rate of each parameter by name, where it is not 1 (init `mup`); tasks apply them.
         pad_id: Fills the rows of a batch.
         bos_id: Starts a target.
         eos_id: Ends a sequence, or None.
     """
 
     spec: dict[str, Any]
+    learning_rates: dict[str, float]
 
     def __init__(self, **special_tokens: Unpack[SpecialTokens]) -> None:
         super().__init__()
+        self.learning_rates = {}
         self.pad_id, self.bos_id, self.eos_id = special_tokens["pad_id"], special_tokens["bos_id"], special_tokens["eos_id"]
 
 

@@ -25,6 +25,8 @@ from attnkit.registry.families import (
     CorpusSpec,
     EmbeddingSpec,
     FeedForwardSpec,
+    HeadSpec,
+    InitSpec,
     LayerSpec,
     MixerSpec,
     NormalizerSpec,
@@ -42,6 +44,8 @@ from attnkit.registry.families import (
     datasets,
     embeddings,
     feed_forwards,
+    heads,
+    inits,
     layer_kinds,
     mixers,
     normalizers,
@@ -56,6 +60,7 @@ from attnkit.registry.families import (
     tokenizers,
 )
 from attnkit.registry.imports import IMPORTS, import_modules, module_names
+from attnkit.registry.keywords import keywords_of
 from attnkit.registry.names import ENTRY_POINT_GROUP, registered_name
 from attnkit.registry.resolved import ResolvedSpec
 from attnkit.registry.values import Word, plain_data
@@ -71,6 +76,8 @@ __all__ = [
     "EmbeddingSpec",
     "FAMILIES",
     "FeedForwardSpec",
+    "HeadSpec",
+    "InitSpec",
     "IMPORTS",
     "LayerSpec",
     "MixerSpec",
@@ -95,7 +102,10 @@ __all__ = [
     "embeddings",
     "feed_forwards",
     "import_modules",
+    "heads",
     "importing",
+    "inits",
+    "keywords_of",
     "layer_kinds",
     "mixers",
     "module_names",

@@ -177,7 +177,7 @@ norms = Registry(
     package="attnkit.norm",
     bases=("attnkit.norm.base.Norm",),
     given=("d_model",),
-    built_in=("layer_norm", "rms_norm"),
+    built_in=("dynamic_tanh", "layer_norm", "rms_norm"),
 )
 feed_forwards = Registry(
     "feed_forwards",
@@ -185,7 +185,7 @@ feed_forwards = Registry(
     package="attnkit.feed_forward",
     bases=("attnkit.feed_forward.FeedForward",),
     given=("d_model",),
-    built_in=("glu", "mlp", "none"),
+    built_in=("glu", "mixture_of_experts", "mlp", "none"),
 )
 residuals = Registry(
     "residuals",
@@ -228,6 +228,14 @@ layer_kinds = LayerKinds(
     bases=("torch.nn.Module",),
     given=("d_model", "direction", "cross_mixer", "cross_attention", "layer", "depth", "memory_depth"),
     built_in=("transformer_layer",),
+)
+heads = Registry(
+    "heads",
+    family="head",
+    package="attnkit.head",
+    bases=("attnkit.head.Head",),
+    given=("d_model", "outputs", "tied", "norm"),
+    built_in=("bert", "linear"),
 )
 stacks = Registry(
     "stacks",
@@ -277,10 +285,17 @@ corpora = Corpora(
     built_in=("cmudict", "fashion_mnist", "files", "imdb", "kjv", "libreoffice_help", "movie_snippets", "scan"),
 )
 
+inits = Registry(
+    "inits",
+    family="init",
+    package="attnkit.init",
+    bases=("attnkit.init.Init",),
+    built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
+)
+
 FAMILIES: tuple[Registry, ...] = (
     attentions, normalizers, backends, mixers, positions, rotary_scalings, norms, feed_forwards, residuals, layer_kinds, embeddings,
-    tokenizers,
-    stacks, optimizers, schedules, tasks, datasets, corpora,
+    tokenizers, stacks, heads, inits, optimizers, schedules, tasks, datasets, corpora,
 )  # fmt: skip
 
 # The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
@@ -297,6 +312,8 @@ LayerSpec = Annotated[Spec, layer_kinds]
 EmbeddingSpec = Annotated[Spec, embeddings]
 TokenizerSpec = Annotated[Spec, tokenizers]
 StackSpec = Annotated[Spec, stacks]
+HeadSpec = Annotated[Spec, heads]
+InitSpec = Annotated[Spec, inits]
 OptimizerSpec = Annotated[Spec, optimizers]
 ScheduleSpec = Annotated[Spec, schedules]
 CorpusSpec = Annotated[Spec, corpora]

@@ -1,16 +1,20 @@
 """The base class of tasks that generate text from text: batches of texts, n-best lists and streams."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from typing_extensions import override
 
 from attnkit.decoding import Generation, Options
-from attnkit.registry import ConfigurationError
-from attnkit.task.base import Task
+from attnkit.registry import ConfigurationError, HeadSpec, InitSpec
+from attnkit.task.config import TaskConfig, require_smoothing, require_weight
+from attnkit.task.evaluation import EvaluatedTask
+from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
@@ -27,27 +31,52 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-class TextGenerator(Task):
-    """A task whose model generates text from text: a translator, a language model.
-
-    A subclass declares `beam_size`, `max_length` and `length_penalty` among its arguments, and writes `input_ids`, `input_tokenizer` and
-    `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn of unknown characters, and `decode` for batches of
-    token ids, as in its validation. The model is one of `attnkit.compose` that generates: an encoder-decoder reads the input as its
-    source, a decoder as its prompt; outputs exclude the prompt.
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConfig(TaskConfig):
+    """The options of tasks that generate text.
 
     Args:
-        arguments: The subclass's arguments, as of `Task`.
-
-    Raises:
-        ConfigurationError: A number is out of range.
+        head: The map to the logits.
+        init: How the parameters of a new model are drawn.
+        label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
+        z_loss: Coefficient of the square of the logsumexp of the logits, at least 0 (PaLM: 1e-4).
+        beam_size: Beams of generation; 1 is greedy.
+        max_length: The most tokens to generate, including the end.
+        length_penalty: Exponent of the length by which the log-probability of a beam is divided.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        super().__init__(arguments)
-        self.beam_size: int = arguments["beam_size"]
-        self.max_length: int = arguments["max_length"]
-        self.length_penalty: float = arguments["length_penalty"]
+    head: HeadSpec = "linear"
+    init: InitSpec = "default"
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    beam_size: int = 1
+    max_length: int = 64
+    length_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_smoothing(self.label_smoothing)
+        require_weight(z_loss=self.z_loss)
         Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks them
+
+
+class TextGenerator(EvaluatedTask):
+    """A task whose model generates text from text: a translator, a language model.
+
+    A subclass writes `input_ids`, `input_tokenizer` and `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn
+    of unknown characters, and `decode` for batches of token ids, as in its validation. The model is one of `attnkit.compose` that
+    generates: an encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
+    """
+
+    config: GeneratorConfig
+
+    def summed(self, logits: Tensor, targets: Tensor) -> Sums:
+        """Return the training loss of the targets [B, T], with the smoothing and the z-loss of the arguments."""
+        smoothing, z_loss = self.config.label_smoothing, self.config.z_loss
+        return cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss, pad_id=Tokenizer.pad_id)
+
+    @override
+    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
+        return {"loss": nll, "perplexity": nll.exp()}
 
     @property
     @abstractmethod
@@ -97,7 +126,7 @@ class TextGenerator(Task):
             ConfigurationError: An option is wrong, or `n` is not from 1 to `beam_size`.
             TypeError: `texts` is a single string.
         """
-        options = {"beam_size": max(n, self.beam_size), **options}
+        options = {"beam_size": max(n, self.config.beam_size), **options}
         if not 1 <= n <= options["beam_size"]:
             raise ConfigurationError(f"n_best must be from 1 to beam_size ({options['beam_size']}), but is {n}")
 
@@ -143,9 +172,9 @@ class TextGenerator(Task):
         """Return `options`, completed by the task's own; sampling has no beams."""
         samples = options.get("temperature") is not None
         return {
-            "beam_size": 1 if samples else self.beam_size,
-            "max_length": self.max_length,
-            "length_penalty": self.length_penalty,
+            "beam_size": 1 if samples else self.config.beam_size,
+            "max_length": self.config.max_length,
+            "length_penalty": self.config.length_penalty,
             **options,
         }
 
