@@ -46,7 +46,7 @@ class Framing(LightningDataModule, ABC):
         super().__init__()
         require_at_least(0, seed=seed, num_workers=num_workers)
         self.corpus = build_corpus(corpus, self.takes, seed=seed, **({} if labels is None else {"labels": labels}))
-        self.summaries = Summaries(self.corpus.bad_rows)
+        self.summaries = Summaries(self.corpus)
         self.predict, self.seed, self.num_workers = predict, seed, num_workers
 
     @override

@@ -16,6 +16,7 @@ from attnkit.data.base import Framing, require_at_least, require_distinct
 from attnkit.data.batching import Order
 from attnkit.data.image_batches import ImageBatch, ImageBatchSampler, ImageExamples
 from attnkit.data.loading import process_share
+from attnkit.data.summary import Summary, counted
 from attnkit.registry import ConfigurationError, CorpusSpec, datasets, nearest
 
 
@@ -176,6 +177,7 @@ class LabelledImages(Framing):
             std=std,
             augmentation=self.augmentation if part == "train" else None,
         )
+        self.summaries.say(Summary(part, counted(len(examples), "image")))
         sampler = ImageBatchSampler(examples, batch_size=self.batch_size, order=order, seed=self.seed, **process_share(self.trainer))
         return self.loader(examples, sampler)
 

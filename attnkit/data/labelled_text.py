@@ -86,6 +86,7 @@ class LabelledText(Framing):
         if passage_words is not None:
             require_at_least(1, passage_words=passage_words)
         self.unlabelled: list[TextCorpus] = [build_corpus(spec, TextCorpus, seed=seed) for spec in unlabelled]
+        self.summaries.corpora += self.unlabelled
         self.passage_words, self.labels, self._classes = passage_words, labels, classes
         self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
         self.batch_tokens, self.max_length = batch_tokens, max_length
