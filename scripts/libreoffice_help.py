@@ -31,9 +31,9 @@ def convert(folder: Path, languages: Sequence[str] = ("ko", "de")) -> None:
     The CRC-32 of its path modulo 20 assigns a page to validation (0), test (1 or 2) or training. Since pages share paragraphs, test pairs
     whose English or foreign text also occurs in training are omitted, and so are validation pairs whose texts occur in either.
     """
-    english_pages = _pages("en", folder)
+    english_pages = pages("en", folder)
     for language in languages:
-        foreign_pages = _pages(language, folder)
+        foreign_pages = pages(language, folder)
         found: dict[str, dict[tuple[str, str], None]] = {"train": {}, "test": {}, "validation": {}}
         for page in sorted(english_pages.keys() & foreign_pages.keys()):
             english, foreign = english_pages[page], foreign_pages[page]
@@ -48,7 +48,7 @@ def convert(folder: Path, languages: Sequence[str] = ("ko", "de")) -> None:
             write_rows(folder / "libreoffice_help" / language / f"{part}.jsonl", rows)
 
 
-def _pages(language: str, folder: Path) -> dict[str, dict[str, str]]:
+def pages(language: str, folder: Path) -> dict[str, dict[str, str]]:
     """Return the text of each paragraph id of each page."""
     locale = _LOCALES[language]
     root = package_file(f"libreoffice-help-{locale.lower()}", f"usr/share/libreoffice/help/{locale}/text", folder)

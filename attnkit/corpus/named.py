@@ -65,8 +65,10 @@ class Named(Corpus):
 
     def location(self, part: Part) -> str:
         """Return the location of a split."""
+        if self.chosen == "hub":
+            return f"{HUB}{self.hub}:{part}"
         self.check(part)
-        return f"{HUB}{self.hub}:{part}" if self.chosen == "hub" else str(self._file(part))
+        return str(self._file(part))
 
     def read(self, part: Part, columns: Sequence[str]) -> list[tuple[str, ...]]:
         """Return the rows of a split; only the first column must be text."""
