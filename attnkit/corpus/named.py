@@ -51,24 +51,16 @@ class Named(Corpus):
 
     @override
     def check(self, part: Part) -> None:
-        command = f"python scripts/{self.script}.py --folder {self.folder}"
         if self.chosen == "hub":
-            try:
-                ask_hub("get_dataset_split_names", f"{HUB}{self.hub}", self.hub)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{error}. Without the hub: {command}, in attnkit's repository, downloads the data") from error
+            _ = self._splits
         elif not self._file(part).is_file():
-            raise ConfigurationError(
-                f"there is no {self._file(part)}: {command}, in attnkit's repository, downloads the data and writes it"
-                f"{f'; or set source: hub for {HUB}{self.hub}' if self.hub else ''}"
-            )
+            hub = f"; or set source: hub for {HUB}{self.hub}" if self.hub else ""
+            raise ConfigurationError(f"there is no {self._file(part)}: {self._command}{hub}")
 
     def location(self, part: Part) -> str:
         """Return the location of a split."""
-        if self.chosen == "hub":
-            return f"{HUB}{self.hub}:{part}"
         self.check(part)
-        return str(self._file(part))
+        return f"{HUB}{self.hub}:{part}" if self.chosen == "hub" else str(self._file(part))
 
     def read(self, part: Part, columns: Sequence[str]) -> list[tuple[str, ...]]:
         """Return the rows of a split; only the first column must be text."""
@@ -88,6 +80,17 @@ class Named(Corpus):
         if differ and self.source == "auto" and self.chosen == "hub":
             raise ConfigurationError(f"{location} has other rows than the documented ones: set source: hub to use them nevertheless")
         self.origins[part] = f"{location}{', whose rows are not the documented ones' if differ else ''}"
+
+    @cached_property
+    def _splits(self) -> Any:
+        try:
+            return ask_hub("get_dataset_split_names", f"{HUB}{self.hub}", self.hub)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}. Without the hub: {self._command}") from error
+
+    @property
+    def _command(self) -> str:
+        return f"python scripts/{self.script}.py --folder {self.folder}, in attnkit's repository, downloads the data"
 
     def _file(self, part: Part) -> Path:
         return Path(self.folder, self.script, self.variant, f"{part}{self.suffix}")

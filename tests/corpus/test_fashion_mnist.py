@@ -49,6 +49,7 @@ def test_the_hub_gives_the_same_images(folder: Path, monkeypatch: pytest.MonkeyP
     stored = datasets.Dataset.from_dict(rows, features=features)
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: asked.append((name, split)) or stored)
+    monkeypatch.setattr(datasets, "get_dataset_split_names", lambda name: ["train", "test"])
     found = images("absent", "test", source="hub")
     assert asked == [(FashionMNIST.hub, "test")]
     assert torch.equal(found.pixels, packaged.pixels)
