@@ -139,12 +139,8 @@ class LabelledText(Framing):
         return self._loader("train", [*self._training, *((text, None) for text in self.unlabelled_texts())], order="shuffled")
 
     @override
-    def val_dataloader(self) -> DataLoader[LabelledBatch] | list[Any]:
-        return self._loader("validation", self.corpus.labelled("validation"), order="fixed") if self.corpus.has("validation") else []
-
-    @override
-    def test_dataloader(self) -> DataLoader[LabelledBatch]:
-        return self._loader("test", self.corpus.labelled("test"), order="fixed")
+    def evaluation_loader(self, part: Part) -> DataLoader[LabelledBatch]:
+        return self._loader(part, self.corpus.labelled(part), order="fixed")
 
     @override
     def predict_dataloader(self) -> DataLoader[LabelledBatch]:
