@@ -20,8 +20,8 @@ class KJV(Named, TextCorpus):
     kind of text, unlike the rest.) Some chapters have near copies elsewhere, as in the Gospels, or Kings and Chronicles; so a compressor
     used as a baseline should have seen the training text too, not only the test text.
 
-    Source: Debian's package `sword-text-kjv`, public domain (in the United Kingdom, printing it needs permission). The hub has several
-    King James Bibles, but none with this text, its chapters as documents, and these splits.
+    Source: Debian's package `sword-text-kjv`, public domain (in the United Kingdom, printing it needs permission). No copy on
+    the hub is known that has this text, its chapters as documents, and these splits.
 
     Args:
         folder: The folder with the files of `python scripts/kjv.py`.

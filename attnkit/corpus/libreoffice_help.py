@@ -29,8 +29,8 @@ class LibreOfficeHelp(Named, PairCorpus):
     | English and Korean | 12,345 | 761 | 1,149 | 228 and 353 |
     | English and German | 24,079 | 1,690 | 2,294 | 630 and 837 |
 
-    Source: Debian's packages `libreoffice-help-en-us`, `libreoffice-help-ko` and `libreoffice-help-de` (MPL-2.0). The hub has no copy
-    with these pairs.
+    Source: Debian's packages `libreoffice-help-en-us`, `libreoffice-help-ko` and `libreoffice-help-de` (MPL-2.0). No copy on
+    the hub is known.
 
     Args:
         source: The language to translate from: `en`, `ko` or `de`.
