@@ -69,5 +69,5 @@ class FashionMNIST(Named, ImageCorpus):
 
     def _read(self, part: Part) -> Images:
         found = read_images(self.location(part), labelled=True, class_names=False)
-        self.compare(part, [found.pixels.numpy().tobytes(), repr(found.labels).encode()])
+        self.compare(part, [found.pixels.numpy().tobytes(), repr(found.labels)])
         return Images(found.pixels, found.labels, [str(i) for i in range(len(found.names))])
