@@ -4,13 +4,14 @@ The source is Debian's package `dataset-fashion-mnist`, which is fetched if it i
 """
 
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fetching import main, package_file
 
-from attnkit.files import read_gzip
+from attnkit.files import open_gzip
 from attnkit.registry import ConfigurationError
 
 PACKAGE = "dataset-fashion-mnist"
@@ -35,7 +36,11 @@ def read_idx(path: Path) -> Any:
     Raises:
         ConfigurationError: The file is truncated, damaged, or of another format.
     """
-    content = read_gzip(path)
+    try:
+        with open_gzip(path) as stream:
+            content = stream.read()
+    except (EOFError, OSError, zlib.error) as error:
+        raise ConfigurationError(f"{path} is truncated, damaged or not compressed by gzip ({error})") from error
     axes = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     shape = [int.from_bytes(content[i : i + 4], "big") for i in range(4, 4 + 4 * axes, 4)]
     if not axes or len(content) != 4 + 4 * axes + math.prod(shape):

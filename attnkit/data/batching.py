@@ -179,18 +179,13 @@ class TokenBatchSampler(BatchSampler):
         self._first = ends[0]
         # Moving the first cut forward needs one more batch, which is not worth it if there are few batches.
         self._moves_cuts = self.shuffle and len(ends) >= 50 and 2 * len(ends) <= len(examples)
-        self._num_batches = len(ends) + self._moves_cuts
+        self.num_batches = len(ends) + self._moves_cuts
 
     @override
-    def __len__(self) -> int:
-        return self._num_batches
-
-    @override
-    def batches(self) -> list[Integers]:
-        rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
+    def batches(self, rng: np.random.Generator) -> list[Integers]:
         indices = self._arrange(rng, self._band)
         ends = self._cut(indices, first=int(rng.integers(1, self._first, endpoint=True)) if self._moves_cuts else None)
-        while len(ends) < self._num_batches:  # the extra batch was not needed: split the largest one
+        while len(ends) < self.num_batches:  # the extra batch was not needed: split the largest one
             sizes = np.diff(ends, prepend=0)
             largest = int(sizes.argmax())
             ends.insert(largest, ends[largest] - int(sizes[largest]) // 2)

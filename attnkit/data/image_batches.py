@@ -97,14 +97,9 @@ class ImageBatchSampler(BatchSampler):
         super().__init__(examples, share=share, shuffle=order == "shuffled", seed=seed)
         self.order = order
         self._count = len(examples)
-        self._num_batches = -(-self._count // batch_size)
+        self.num_batches = -(-self._count // batch_size)
 
     @override
-    def __len__(self) -> int:
-        return self._num_batches
-
-    @override
-    def batches(self) -> list[Integers]:
-        rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
+    def batches(self, rng: np.random.Generator) -> list[Integers]:
         indices = np.arange(self._count) if self.order == "given" else rng.permutation(self._count)
-        return np.array_split(indices, self._num_batches)
+        return np.array_split(indices, self.num_batches)

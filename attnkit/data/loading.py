@@ -80,11 +80,13 @@ class BatchSampler(DistributedSampler[Any]):
         share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
 
     Attributes:
+        num_batches: Number of batches of an epoch, always the same.
         start: Number of batches that the next pass skips; `Task` sets it to those on which a resumed run has already trained.
 
     Example:
         >>> class Pairs(BatchSampler):
-        ...     def batches(self):
+        ...     num_batches = 3
+        ...     def batches(self, rng):
         ...         return [[0, 1], [2, 3], [4]]
         >>> sampler = Pairs(range(5), shuffle=False, share=DataShare(2, 1))
         >>> sampler.start = 1
@@ -94,6 +96,7 @@ class BatchSampler(DistributedSampler[Any]):
         (3, 4)
     """
 
+    num_batches: int
     start: int = 0
     _planned: tuple[int, Sequence[Any]] | None = None  # the latest epoch and its batches
 
@@ -103,9 +106,13 @@ class BatchSampler(DistributedSampler[Any]):
             share = DataShare(dist.get_world_size(), dist.get_rank()) if is_shared else DataShare(1, 0)
         super().__init__(examples, num_replicas=share.num_replicas, rank=share.rank, shuffle=shuffle, seed=seed)
 
+    @override
+    def __len__(self) -> int:
+        return self.num_batches
+
     @abstractmethod
-    def batches(self) -> Sequence[Any]:
-        """Return the batches of all processes in the current epoch."""
+    def batches(self, rng: np.random.Generator) -> Sequence[Any]:
+        """Return the batches of all processes in an epoch, whose random numbers are `rng`."""
 
     @override
     def __iter__(self) -> Iterator[Share]:
@@ -124,7 +131,7 @@ class BatchSampler(DistributedSampler[Any]):
     def _plan(self) -> tuple[int, Sequence[Any]]:
         epoch = self.epoch if self.shuffle else 0
         if self._planned is None or self._planned[0] != epoch:
-            self._planned = epoch, self.batches()
+            self._planned = epoch, self.batches(np.random.default_rng([self.seed, epoch]))
         return self._planned
 
 

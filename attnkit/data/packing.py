@@ -212,17 +212,12 @@ class WindowSampler(BatchSampler):
         self._length, self._context = len(windows.text), windows.context
         self._stride = stride
         count = len(windows) if stride is None else 1 + math.ceil((self._length - self._context) / stride)
-        self._num_batches = math.ceil(count / batch_size)
+        self.num_batches = math.ceil(count / batch_size)
 
     @override
-    def __len__(self) -> int:
-        return self._num_batches
-
-    @override
-    def batches(self) -> list[Integers]:
-        rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
+    def batches(self, rng: np.random.Generator) -> list[Integers]:
         windows = rng.permutation(self._blocks(rng) if self._stride is None else self._overlapping(self._stride))
-        return np.array_split(windows, self._num_batches)
+        return np.array_split(windows, self.num_batches)
 
     def _blocks(self, rng: np.random.Generator) -> Integers:
         starts = int(rng.integers(self._length)) + self._context * np.arange(self._length // self._context)

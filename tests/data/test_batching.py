@@ -52,8 +52,8 @@ def test_every_example_comes_once_per_epoch_within_the_budget(order: str, proces
     shares = [epochs(examples, batch_tokens=300, order=order, share=DataShare(processes, rank)) for rank in range(processes)]
     for parts in zip(*shares, strict=True):
         assert sorted(i for part in parts for batch in part for i in batch) == list(range(len(examples)))
-    for batch in TokenBatchSampler(examples, batch_tokens=300, order=order, share=DataShare(processes, 0)).batches():  # type: ignore[arg-type]
-        assert padded_size(examples, batch.tolist()) <= 300
+    for share in TokenBatchSampler(examples, batch_tokens=300, order=order, share=DataShare(processes, 0)):  # type: ignore[arg-type]
+        assert padded_size(examples, share.batch.tolist()) <= 300
 
 
 LITERALS = {  # as one process had them before batches were shared

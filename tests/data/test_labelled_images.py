@@ -85,7 +85,7 @@ def test_evaluation_is_not_augmented_and_its_order_is_fixed(path: str) -> None:
 def test_processes_share_every_image_once(order: Any, ranks: int, rng: np.random.Generator) -> None:
     count, size = int(rng.integers(20, 60)), int(rng.integers(2, 7))
     samplers = [ImageBatchSampler(range(count), batch_size=size, order=order, seed=3, share=DataShare(ranks, r)) for r in range(ranks)]
-    batches = samplers[0].batches()
+    batches = [share.batch for share in samplers[0]]
     lengths = {len(batch) for batch in batches}
     assert max(lengths) <= size
     assert max(lengths) - min(lengths) <= 1
@@ -106,7 +106,7 @@ LITERALS = {  # as one process had them before batches were shared
 def test_batches_are_the_same_on_any_number_of_processes(order: Any, ranks: int) -> None:
     sampler = ImageBatchSampler(range(11), batch_size=4, order=order, seed=3, share=DataShare(ranks, ranks - 1))
     sampler.set_epoch(1)
-    assert [batch.tolist() for batch in sampler.batches()] == LITERALS[order]
+    assert [share.batch.tolist() for share in sampler] == LITERALS[order]
     assert [share.rows.tolist() for share in sampler] == [batch[ranks - 1 :: ranks] for batch in LITERALS[order]]
 
 
