@@ -60,7 +60,7 @@ def test_the_source_distribution_holds_what_the_wheel_and_the_tests_need(built: 
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "constraints.txt", "mkdocs.yml", *recipes()} <= names
-    assert {"attnkit/registry/base.py", "tests/test_packaging.py", "docs/index.md"} <= names
+    assert {"attnkit/registry/base.py", "scripts/kjv.py", "tests/test_packaging.py", "docs/index.md"} <= names
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def imported(folder: Path) -> set[str]:
 def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
     behind = {"mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "grimp": "import-linter"}
-    ours = [*(ROOT / folder).rglob("*"), *(ROOT / "docs/_tools").iterdir()]  # tests import the tools of the documentation too
+    ours = [*(ROOT / folder).rglob("*"), *(ROOT / "docs/_tools").iterdir(), *(ROOT / "scripts").iterdir()]  # tests import tools and scripts
     here = {path.stem for path in ours if path.is_dir() or path.suffix == ".py"}
     distributions = packages_distributions()
     for module in imported(ROOT / folder) - here - {"pytest"}:  # attnkit imports pytest only inside functions for tests

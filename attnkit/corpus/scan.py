@@ -27,7 +27,8 @@ class Scan(PairCorpus):
     | `addprim_turn_left` | 19,701 without `turn left`, and it alone 2,189 times | 1,208, the others with `turn left` |
 
     All splits but `simple` are exactly the published ones. The published random split is a file; attnkit's is another fixed draw of the
-    same sizes. Validation commands come from the training split (never the repeated one), so they reveal nothing about the test.
+    same sizes. Validation commands come from the training split (never the repeated one), so they reveal nothing about the test. On the
+    hub, `scan` is a script, which the `datasets` library no longer runs from version 4.0 on.
 
     Paper: Lake and Baroni 2018, https://arxiv.org/abs/1711.00350
 

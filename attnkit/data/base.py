@@ -1,6 +1,6 @@
 """The base of framings: their corpus, and the inputs for prediction."""
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
@@ -12,9 +12,10 @@ from typing_extensions import override
 from attnkit.corpus.base import Corpus, Labels, Part
 from attnkit.corpus.reading import check, read_columns
 from attnkit.data.batching import BatchedExamples, Order, TokenBatchSampler
-from attnkit.data.loading import BatchSampler, process_share, sampler_loader
+from attnkit.data.loading import BatchSampler, sampler_loader
 from attnkit.data.summary import Summaries
 from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets
+from attnkit.strategy.sharing import DataShare, data_share
 
 PARTS: dict[str, tuple[Part, ...]] = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",)}
 
@@ -46,7 +47,7 @@ class Framing(LightningDataModule, ABC):
         super().__init__()
         require_at_least(0, seed=seed, num_workers=num_workers)
         self.corpus = build_corpus(corpus, self.takes, seed=seed, **({} if labels is None else {"labels": labels}))
-        self.summaries = Summaries(self.corpus.bad_rows)
+        self.summaries = Summaries(self.corpus)
         self.predict, self.seed, self.num_workers = predict, seed, num_workers
 
     @override
@@ -67,10 +68,27 @@ class Framing(LightningDataModule, ABC):
         columns = self.corpus.columns_for(name)
         return [text for (text,) in read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])]
 
+    @abstractmethod
+    def evaluation_loader(self, part: Part) -> DataLoader[Any]:
+        """Return a loader of the validation or test split."""
+
+    @override
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+        return self.evaluation_loader("validation") if self.corpus.has("validation") else []
+
+    @override
+    def test_dataloader(self) -> DataLoader[Any]:
+        return self.evaluation_loader("test")
+
     def token_batches(self, examples: BatchedExamples, *, order: Order) -> DataLoader[Any]:
         """Return a loader of batches of at most `batch_tokens` positions."""
-        share = process_share(self.trainer)
-        return self.loader(examples, TokenBatchSampler(examples, batch_tokens=self.batch_tokens, order=order, seed=self.seed, **share))
+        sampler = TokenBatchSampler(examples, batch_tokens=self.batch_tokens, order=order, seed=self.seed, share=self.share)
+        return self.loader(examples, sampler)
+
+    @property
+    def share(self) -> DataShare | None:
+        """This process's share of each batch; None without a trainer."""
+        return data_share(self.trainer) if self.trainer else None
 
     def loader(self, examples: Any, sampler: BatchSampler) -> DataLoader[Any]:
         """Return a loader of the batches of `examples` that `sampler` yields."""

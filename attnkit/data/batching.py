@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from attnkit.data.loading import BatchSampler, Integers, Share
 from attnkit.registry import ConfigurationError
+from attnkit.strategy.sharing import DataShare
 from attnkit.tokenizer.base import Tokenizer
 
 Order = Literal["shuffled", "fixed", "given"]
@@ -146,8 +147,7 @@ class TokenBatchSampler(BatchSampler):
             for evaluation: batches come in one random order that is always the same, so that the first few of them are a representative
             sample. `given`, for prediction: nothing is sorted.
         seed: Seed of the order, at least 0.
-        num_replicas: Number of processes that share each batch (default: that of `torch.distributed` if it is initialised, else 1).
-        rank: Rank of this process among them (default: likewise, else 0).
+        share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
 
     Raises:
         ConfigurationError: An example exceeds the budget.
@@ -166,10 +166,9 @@ class TokenBatchSampler(BatchSampler):
         batch_tokens: int,
         order: Order,
         seed: int = 0,
-        num_replicas: int | None = None,
-        rank: int | None = None,
+        share: DataShare | None = None,
     ) -> None:
-        super().__init__(examples, num_replicas=num_replicas, rank=rank, shuffle=order == "shuffled", seed=seed)
+        super().__init__(examples, share=share, shuffle=order == "shuffled", seed=seed)
         self.batch_tokens = batch_tokens
         self.order = order
         self._src, self._tgt = examples.lengths
@@ -180,18 +179,13 @@ class TokenBatchSampler(BatchSampler):
         self._first = ends[0]
         # Moving the first cut forward needs one more batch, which is not worth it if there are few batches.
         self._moves_cuts = self.shuffle and len(ends) >= 50 and 2 * len(ends) <= len(examples)
-        self._num_batches = len(ends) + self._moves_cuts
+        self.num_batches = len(ends) + self._moves_cuts
 
     @override
-    def __len__(self) -> int:
-        return self._num_batches
-
-    @override
-    def batches(self) -> list[Integers]:
-        rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
+    def batches(self, rng: np.random.Generator) -> list[Integers]:
         indices = self._arrange(rng, self._band)
         ends = self._cut(indices, first=int(rng.integers(1, self._first, endpoint=True)) if self._moves_cuts else None)
-        while len(ends) < self._num_batches:  # the extra batch was not needed: split the largest one
+        while len(ends) < self.num_batches:  # the extra batch was not needed: split the largest one
             sizes = np.diff(ends, prepend=0)
             largest = int(sizes.argmax())
             ends.insert(largest, ends[largest] - int(sizes[largest]) // 2)

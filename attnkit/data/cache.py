@@ -15,28 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from attnkit import __version__
+from attnkit.corpus.fingerprint import fingerprint
 from attnkit.files import LARGEST_JSON, cache_folder, parse_json, read_text
 from attnkit.registry import ConfigurationError, tokenizers
 from attnkit.tokenizer import SymbolTokenizer, Tokenizer
 
 T = TypeVar("T")
-
-
-def fingerprint(texts: Iterable[str]) -> str:
-    """Return a hash of texts: of their content, their boundaries and their order.
-
-    Example:
-        >>> fingerprint(["ab", "c"]) == fingerprint(iter(["ab", "c"]))
-        True
-        >>> fingerprint(["ab", "c"]) == fingerprint(["a", "bc"])
-        False
-    """
-    digest = hashlib.sha256()
-    for text in texts:
-        data = text.encode(errors="surrogatepass")  # tokenizers reject such texts with a clear error
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()
 
 
 def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: Callable[[Path], T]) -> T:

@@ -12,6 +12,7 @@ from typing_extensions import override
 from attnkit.data.augmentation import Augmentation
 from attnkit.data.batching import Order
 from attnkit.data.loading import BatchSampler, Integers, Share
+from attnkit.strategy.sharing import DataShare
 
 
 class ImageBatch(TypedDict, total=False):
@@ -77,8 +78,7 @@ class ImageBatchSampler(BatchSampler):
         order: `shuffled` in each epoch, for training; `fixed`, one random order that is always the same, so that the first few batches
             are a representative sample; `given`, unchanged.
         seed: Seed of the order, at least 0.
-        num_replicas: Number of processes that share each batch (default: that of `torch.distributed` if it is initialised, else 1).
-        rank: Rank of this process among them (default: likewise, else 0).
+        share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
 
     Example:
         >>> [share.rows.tolist() for share in ImageBatchSampler(range(5), batch_size=2, order="given")]
@@ -92,20 +92,14 @@ class ImageBatchSampler(BatchSampler):
         batch_size: int,
         order: Order,
         seed: int = 0,
-        num_replicas: int | None = None,
-        rank: int | None = None,
+        share: DataShare | None = None,
     ) -> None:
-        super().__init__(examples, num_replicas=num_replicas, rank=rank, shuffle=order == "shuffled", seed=seed)
+        super().__init__(examples, share=share, shuffle=order == "shuffled", seed=seed)
         self.order = order
         self._count = len(examples)
-        self._num_batches = -(-self._count // batch_size)
+        self.num_batches = -(-self._count // batch_size)
 
     @override
-    def __len__(self) -> int:
-        return self._num_batches
-
-    @override
-    def batches(self) -> list[Integers]:
-        rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
+    def batches(self, rng: np.random.Generator) -> list[Integers]:
         indices = np.arange(self._count) if self.order == "given" else rng.permutation(self._count)
-        return np.array_split(indices, self._num_batches)
+        return np.array_split(indices, self.num_batches)

@@ -10,12 +10,13 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus import ImageCorpus, Images
+from attnkit.corpus.base import Part
 from attnkit.corpus.image_reading import read_images
 from attnkit.data.augmentation import Augmentation
 from attnkit.data.base import Framing, require_at_least, require_distinct
 from attnkit.data.batching import Order
 from attnkit.data.image_batches import ImageBatch, ImageBatchSampler, ImageExamples
-from attnkit.data.loading import process_share
+from attnkit.data.summary import Summary, counted
 from attnkit.registry import ConfigurationError, CorpusSpec, datasets, nearest
 
 
@@ -140,14 +141,8 @@ class LabelledImages(Framing):
         return self._loader("train", self._training, order="shuffled")
 
     @override
-    def val_dataloader(self) -> DataLoader[ImageBatch] | list[Any]:
-        if not self.corpus.has("validation"):
-            return []
-        return self._loader("validation", self.corpus.images("validation", shape=self.image_shape), order="fixed")
-
-    @override
-    def test_dataloader(self) -> DataLoader[ImageBatch]:
-        return self._loader("test", self.corpus.images("test", shape=self.image_shape), order="fixed")
+    def evaluation_loader(self, part: Part) -> DataLoader[ImageBatch]:
+        return self._loader(part, self.corpus.images(part, shape=self.image_shape), order="fixed")
 
     @override
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
@@ -176,7 +171,8 @@ class LabelledImages(Framing):
             std=std,
             augmentation=self.augmentation if part == "train" else None,
         )
-        sampler = ImageBatchSampler(examples, batch_size=self.batch_size, order=order, seed=self.seed, **process_share(self.trainer))
+        self.summaries.say(Summary(part, counted(len(examples), "image")))
+        sampler = ImageBatchSampler(examples, batch_size=self.batch_size, order=order, seed=self.seed, share=self.share)
         return self.loader(examples, sampler)
 
     def _label_tensor(self, part: str, images: Images) -> Tensor:

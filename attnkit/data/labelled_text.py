@@ -86,6 +86,7 @@ class LabelledText(Framing):
         if passage_words is not None:
             require_at_least(1, passage_words=passage_words)
         self.unlabelled: list[TextCorpus] = [build_corpus(spec, TextCorpus, seed=seed) for spec in unlabelled]
+        self.summaries.corpora += self.unlabelled
         self.passage_words, self.labels, self._classes = passage_words, labels, classes
         self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
         self.batch_tokens, self.max_length = batch_tokens, max_length
@@ -138,12 +139,8 @@ class LabelledText(Framing):
         return self._loader("train", [*self._training, *((text, None) for text in self.unlabelled_texts())], order="shuffled")
 
     @override
-    def val_dataloader(self) -> DataLoader[LabelledBatch] | list[Any]:
-        return self._loader("validation", self.corpus.labelled("validation"), order="fixed") if self.corpus.has("validation") else []
-
-    @override
-    def test_dataloader(self) -> DataLoader[LabelledBatch]:
-        return self._loader("test", self.corpus.labelled("test"), order="fixed")
+    def evaluation_loader(self, part: Part) -> DataLoader[LabelledBatch]:
+        return self._loader(part, self.corpus.labelled(part), order="fixed")
 
     @override
     def predict_dataloader(self) -> DataLoader[LabelledBatch]:

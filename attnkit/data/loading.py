@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, SequentialSampler
 from typing_extensions import override
 
+from attnkit.strategy.sharing import DataShare
+
 Integers = npt.NDArray[np.int64]
 
 FILLER = -1
@@ -75,17 +77,18 @@ class BatchSampler(DistributedSampler[Any]):
         examples: The examples to sample from.
         shuffle: Whether epochs differ.
         seed: Seed of the order, at least 0.
-        num_replicas: Number of processes that share each batch (default: that of `torch.distributed` if it is initialised, else 1).
-        rank: Rank of this process among them (default: likewise, else 0).
+        share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
 
     Attributes:
+        num_batches: Number of batches of an epoch, always the same.
         start: Number of batches that the next pass skips; `Task` sets it to those on which a resumed run has already trained.
 
     Example:
         >>> class Pairs(BatchSampler):
-        ...     def batches(self):
+        ...     num_batches = 3
+        ...     def batches(self, rng):
         ...         return [[0, 1], [2, 3], [4]]
-        >>> sampler = Pairs(range(5), shuffle=False, num_replicas=2, rank=1)
+        >>> sampler = Pairs(range(5), shuffle=False, share=DataShare(2, 1))
         >>> sampler.start = 1
         >>> [(share.rows, share.is_filler) for share in sampler]
         [([3], False), ([4], True)]
@@ -93,20 +96,23 @@ class BatchSampler(DistributedSampler[Any]):
         (3, 4)
     """
 
+    num_batches: int
     start: int = 0
     _planned: tuple[int, Sequence[Any]] | None = None  # the latest epoch and its batches
 
-    def __init__(self, examples: Any, *, shuffle: bool, seed: int = 0, num_replicas: int | None = None, rank: int | None = None) -> None:
-        distributed = dist.is_available() and dist.is_initialized()
-        if num_replicas is None:
-            num_replicas = dist.get_world_size() if distributed else 1
-        if rank is None:
-            rank = dist.get_rank() if distributed else 0
-        super().__init__(examples, num_replicas=num_replicas, rank=rank, shuffle=shuffle, seed=seed)
+    def __init__(self, examples: Any, *, shuffle: bool, seed: int = 0, share: DataShare | None = None) -> None:
+        if share is None:
+            is_shared = dist.is_available() and dist.is_initialized()
+            share = DataShare(dist.get_world_size(), dist.get_rank()) if is_shared else DataShare(1, 0)
+        super().__init__(examples, num_replicas=share.num_replicas, rank=share.rank, shuffle=shuffle, seed=seed)
+
+    @override
+    def __len__(self) -> int:
+        return self.num_batches
 
     @abstractmethod
-    def batches(self) -> Sequence[Any]:
-        """Return the batches of all processes in the current epoch."""
+    def batches(self, rng: np.random.Generator) -> Sequence[Any]:
+        """Return the batches of all processes in an epoch, whose random numbers are `rng`."""
 
     @override
     def __iter__(self) -> Iterator[Share]:
@@ -125,7 +131,7 @@ class BatchSampler(DistributedSampler[Any]):
     def _plan(self) -> tuple[int, Sequence[Any]]:
         epoch = self.epoch if self.shuffle else 0
         if self._planned is None or self._planned[0] != epoch:
-            self._planned = epoch, self.batches()
+            self._planned = epoch, self.batches(np.random.default_rng([self.seed, epoch]))
         return self._planned
 
 
@@ -149,14 +155,6 @@ class _InOrder(SequentialSampler, DistributedSampler[Any]):
 
     def __init__(self, batches: Sequence[Any]) -> None:
         SequentialSampler.__init__(self, batches)
-
-
-def process_share(trainer: Trainer | None) -> dict[str, Any]:
-    """Return `num_replicas` and `rank` for a sampler.
-
-    The trainer, unlike torch.distributed, knows that tensor-parallel processes load the same rows.
-    """
-    return (trainer and trainer.distributed_sampler_kwargs) or {}
 
 
 def sampler_loader(examples: Any, sampler: BatchSampler, *, trainer: Trainer | None, num_workers: int) -> DataLoader[Any]:

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from attnkit.data.loading import BatchSampler, Integers, Share
 from attnkit.files import regular
+from attnkit.strategy.sharing import DataShare
 from attnkit.tokenizer import Tokenizer
 
 PIECE = 8192  # maximum characters of a document to encode at once
@@ -195,8 +196,7 @@ class WindowSampler(BatchSampler):
         batch_size: Maximum number of windows in a batch over all processes.
         stride: In evaluation, tokens between the starts of windows; None for training.
         seed: Seed of the order, at least 0.
-        num_replicas: Number of processes that share each batch (default: that of `torch.distributed` if it is initialised, else 1).
-        rank: Rank of this process among them (default: likewise, else 0).
+        share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
     """
 
     def __init__(
@@ -206,24 +206,18 @@ class WindowSampler(BatchSampler):
         batch_size: int,
         stride: int | None,
         seed: int = 0,
-        num_replicas: int | None = None,
-        rank: int | None = None,
+        share: DataShare | None = None,
     ) -> None:
-        super().__init__(windows, num_replicas=num_replicas, rank=rank, shuffle=stride is None, seed=seed)
+        super().__init__(windows, share=share, shuffle=stride is None, seed=seed)
         self._length, self._context = len(windows.text), windows.context
         self._stride = stride
         count = len(windows) if stride is None else 1 + math.ceil((self._length - self._context) / stride)
-        self._num_batches = math.ceil(count / batch_size)
+        self.num_batches = math.ceil(count / batch_size)
 
     @override
-    def __len__(self) -> int:
-        return self._num_batches
-
-    @override
-    def batches(self) -> list[Integers]:
-        rng = np.random.default_rng([self.seed, self.epoch if self.shuffle else 0])
+    def batches(self, rng: np.random.Generator) -> list[Integers]:
         windows = rng.permutation(self._blocks(rng) if self._stride is None else self._overlapping(self._stride))
-        return np.array_split(windows, self._num_batches)
+        return np.array_split(windows, self.num_batches)
 
     def _blocks(self, rng: np.random.Generator) -> Integers:
         starts = int(rng.integers(self._length)) + self._context * np.arange(self._length // self._context)

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from attnkit.corpus.base import Part, TextCorpus
+from attnkit.corpus.fingerprint import fingerprint
 from attnkit.data.base import PARTS, Framing, require_at_least
-from attnkit.data.cache import cached, fingerprint, trained
+from attnkit.data.cache import cached, trained
 from attnkit.data.packing import PackedText, Piece, pieces
 from attnkit.data.summary import Summary, counted
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, tokenizers

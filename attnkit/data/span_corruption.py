@@ -98,14 +98,7 @@ class SpanCorruption(RunningText):
         return self.token_batches(self._windows("train", seeds=[1, self.seed], tokenizer=None), order="shuffled")
 
     @override
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        return self._evaluation_loader("validation") if self.corpus.has("validation") else []
-
-    @override
-    def test_dataloader(self) -> DataLoader[Any]:
-        return self._evaluation_loader("test")
-
-    def _evaluation_loader(self, part: Part) -> DataLoader[Any]:
+    def evaluation_loader(self, part: Part) -> DataLoader[Any]:
         return self.token_batches(self._windows(part, seeds=[0], tokenizer=self.tokenizer), order="fixed")
 
     @override

@@ -1,12 +1,12 @@
 """A one-line summary of the data of each split."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from attnkit.corpus.bad_rows import BadRows
+from attnkit.corpus.base import Corpus
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
 
@@ -63,7 +63,8 @@ class Summary:
     def line(self) -> str:
         """The summary line."""
         unknown = f"{_percent(self.unknown, self.tokens)} unknown tokens{self._which()}" if self.unknown else "no unknown tokens"
-        return f"{self.split}: {self.used}; {', '.join([*self._notes, unknown])}{self.unknown_note if self.unknown else ''}"
+        notes = [*self._notes, unknown] if self.tokens else self._notes
+        return f"{self.split}: {'; '.join(filter(None, [self.used, ', '.join(notes)]))}{self.unknown_note if self.unknown else ''}"
 
     @property
     def warning(self) -> str | None:
@@ -83,17 +84,24 @@ class Summaries:
     """The summaries of a data module's splits, each logged once, however often a loader is created.
 
     Args:
-        bad_rows: The bad rows of each split.
+        corpus: The corpus.
+
+    Attributes:
+        corpora: The corpora whose rows are used: the corpus, and those that a framing adds.
     """
 
-    def __init__(self, bad_rows: Mapping[str, BadRows]) -> None:
-        self._bad_rows = bad_rows
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpora = [corpus]
         self._said: dict[str, str] = {}
 
     def say(self, summary: Summary) -> None:
         """Log the summary of a split in the first process, unless the same one was logged before."""
-        bad = self._bad_rows[summary.split]
-        line = summary.line + (f"; {counted(len(bad), 'bad row')} skipped, first: {bad.first}" if bad else "")
+        line = summary.line
+        for corpus in self.corpora:
+            if origin := corpus.origins.get(summary.split):
+                line += f"; from {origin}"
+            if bad := corpus.bad_rows[summary.split]:
+                line += f"; {counted(len(bad), 'bad row')} skipped, first: {bad.first}"
         if self._said.get(summary.split) == line:
             return
         self._said[summary.split] = line

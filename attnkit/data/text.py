@@ -1,15 +1,11 @@
 """Running text, as windows of packed documents."""
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import Part
-from attnkit.data.batching import BatchedExamples, Sequences
-from attnkit.data.loading import Share, process_share
+from attnkit.data.batching import Sequences
+from attnkit.data.labelled_batches import LabelledExamples
 from attnkit.data.packing import LanguageModelBatch, Windows, WindowSampler
 from attnkit.data.running_text import RunningText
 from attnkit.data.summary import Summary
@@ -90,52 +86,18 @@ class Text(RunningText):
         return self._window_loader("train", stride=None)
 
     @override
-    def val_dataloader(self) -> DataLoader[LanguageModelBatch] | list[Any]:
-        return self._window_loader("validation", stride=self.stride) if self.corpus.has("validation") else []
-
-    @override
-    def test_dataloader(self) -> DataLoader[LanguageModelBatch]:
-        return self._window_loader("test", stride=self.stride)
+    def evaluation_loader(self, part: Part) -> DataLoader[LanguageModelBatch]:
+        return self._window_loader(part, stride=self.stride)
 
     @override
     def predict_dataloader(self) -> DataLoader[LanguageModelBatch]:
-        prompts = self.prediction_inputs("text")
-        self.summaries.say(Summary.of_texts("predict", self.tokenizer, prompts))
-        return self.token_batches(Prompts(prompts, self.tokenizer), order="given")
+        texts = self.prediction_inputs("text")
+        self.summaries.say(Summary.of_texts("predict", self.tokenizer, texts))
+        prompts = Sequences([[Tokenizer.bos_id, *self.tokenizer.encode(text)] for text in texts])  # as at the start of a document
+        return self.token_batches(LabelledExamples(tokens=prompts, labels=None, texts=texts), order="given")
 
     def _window_loader(self, part: Part, *, stride: int | None) -> DataLoader[LanguageModelBatch]:
         windows = Windows(self.packed(part), context=self.context, documents=self.document_mask, counts=stride is not None)
         size = self.batch_tokens // windows.context
-        sampler = WindowSampler(windows, batch_size=size, stride=stride, seed=self.seed, **process_share(self.trainer))
+        sampler = WindowSampler(windows, batch_size=size, stride=stride, seed=self.seed, share=self.share)
         return self.loader(windows, sampler)
-
-
-class Prompts(BatchedExamples):
-    """Texts to continue.
-
-    Args:
-        texts: The texts.
-        tokenizer: Encodes them, preceded by bos, as at the start of a document.
-    """
-
-    unit = "{} tokens"
-
-    def __init__(self, texts: Sequence[str], tokenizer: Tokenizer) -> None:
-        self.texts = texts
-        self.tokens = Sequences([[Tokenizer.bos_id, *tokenizer.encode(text)] for text in texts])
-        self.lengths = (self.tokens.lengths, np.zeros_like(self.tokens.lengths))
-
-    @override
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    @override
-    def text(self, index: int) -> str:
-        return self.texts[index]
-
-    def __getitem__(self, share: Share) -> LanguageModelBatch:
-        return {
-            "example": share.example(share.rows),
-            "tokens": self.tokens.padded(share.rows, self.longest(share)[0]),
-            "text": [] if share.is_filler else [self.texts[i] for i in share.rows],
-        }

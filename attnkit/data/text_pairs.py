@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import Pair, PairCorpus
+from attnkit.corpus.base import Pair, PairCorpus, Part
 from attnkit.data.base import Framing, require_at_least
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
@@ -95,7 +95,7 @@ class TextPairs(Framing):
         """Plain data from which the trained target tokenizer is rebuilt."""
         return self.tgt_tokenizer.spec
 
-    def evaluation_set(self, part: Literal["validation", "test"]) -> Mapping[str, list[str]]:
+    def evaluation_set(self, part: Part) -> Mapping[str, list[str]]:
         """Return the references of each source of a split, the canonical one first."""
         examples = self.corpus.references(part)
         count = self.max_validation_sources
@@ -127,12 +127,17 @@ class TextPairs(Framing):
         return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
 
     @override
-    def val_dataloader(self) -> DataLoader[Seq2SeqBatch] | list[Any]:
-        return self._evaluation_loader("validation") if self.corpus.has("validation") else []
-
-    @override
-    def test_dataloader(self) -> DataLoader[Seq2SeqBatch]:
-        return self._evaluation_loader("test")
+    def evaluation_loader(self, part: Part) -> DataLoader[Seq2SeqBatch]:
+        examples = self.evaluation_set(part)
+        src = [self._source_ids(source) for source in examples]
+        tgt = [self._target_ids(targets[0]) for targets in examples.values()]
+        summary = Summary(part, counted(len(src), "example"))
+        rows = sum(source in examples for source, _ in self.corpus.pairs(part))
+        summary.note(rows - len(src), "merged (rows with the same source are one example with several references)")
+        self._say(summary, [(source, targets[0]) for source, targets in examples.items()], src, tgt)
+        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
+        texts = [(source, [written(target) for target in targets]) for source, targets in examples.items()]
+        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts), order="fixed")
 
     @override
     def predict_dataloader(self) -> DataLoader[Seq2SeqBatch]:
@@ -150,18 +155,6 @@ class TextPairs(Framing):
 
     def _target_ids(self, text: str) -> list[int]:
         return [Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id]
-
-    def _evaluation_loader(self, part: Literal["validation", "test"]) -> DataLoader[Seq2SeqBatch]:
-        examples = self.evaluation_set(part)
-        src = [self._source_ids(source) for source in examples]
-        tgt = [self._target_ids(targets[0]) for targets in examples.values()]
-        summary = Summary(part, counted(len(src), "example"))
-        rows = sum(source in examples for source, _ in self.corpus.pairs(part))
-        summary.note(rows - len(src), "merged (rows with the same source are one example with several references)")
-        self._say(summary, [(source, targets[0]) for source, targets in examples.items()], src, tgt)
-        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
-        texts = [(source, [written(target) for target in targets]) for source, targets in examples.items()]
-        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts), order="fixed")
 
     def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[list[int]], tgt: Sequence[list[int]] | None) -> None:
         """Report the summary of a split, given the ids of both sides and their texts."""

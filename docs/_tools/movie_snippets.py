@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--start", help="the pretrained checkpoint")
     parser.add_argument("--runs", type=Path, default=Path("runs/movie_snippets"), help="folder of the runs")
-    parser.add_argument("--folder", default="data", help="folder of the sdist")
+    parser.add_argument("--folder", default="data", help="folder of the data")
     options, flags = parser.parse_known_args()
     flags += ["--data.corpus.folder", options.folder]
     seeds = range(1, options.seeds + 1)

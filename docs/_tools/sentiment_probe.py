@@ -55,7 +55,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoints", nargs="+")
-    parser.add_argument("--folder", default="data", help="folder of the sdist")
+    parser.add_argument("--folder", default="data", help="folder of the data")
     options = parser.parse_args()
     print("| checkpoint | " + " | ".join(PARTS) + " |\n|---|" + "---|" * len(PARTS))
     for checkpoint in options.checkpoints:

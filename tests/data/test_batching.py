@@ -9,6 +9,7 @@ import torch
 from attnkit import ConfigurationError
 from attnkit.data import Examples, Sequences, TokenBatchSampler
 from attnkit.data.loading import Share
+from attnkit.strategy.sharing import DataShare
 
 
 def random_sequences(rng: np.random.Generator, count: int, longest: int = 30) -> list[list[int]]:
@@ -48,11 +49,11 @@ def test_a_batch_of_training_has_tensors_only(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])
 def test_every_example_comes_once_per_epoch_within_the_budget(order: str, processes: int, rng: np.random.Generator) -> None:
     examples = random_examples(rng, int(rng.integers(100, 3000)))
-    shares = [epochs(examples, batch_tokens=300, order=order, num_replicas=processes, rank=rank) for rank in range(processes)]
+    shares = [epochs(examples, batch_tokens=300, order=order, share=DataShare(processes, rank)) for rank in range(processes)]
     for parts in zip(*shares, strict=True):
         assert sorted(i for part in parts for batch in part for i in batch) == list(range(len(examples)))
-    for batch in TokenBatchSampler(examples, batch_tokens=300, order=order, num_replicas=processes, rank=0).batches():  # type: ignore[arg-type]
-        assert padded_size(examples, batch.tolist()) <= 300
+    for share in TokenBatchSampler(examples, batch_tokens=300, order=order, share=DataShare(processes, 0)):  # type: ignore[arg-type]
+        assert padded_size(examples, share.batch.tolist()) <= 300
 
 
 LITERALS = {  # as one process had them before batches were shared
@@ -70,7 +71,7 @@ def test_the_batches_of_one_process_are_those_of_every_number_of_processes(order
     assert list(epochs(examples, 2, batch_tokens=60, order=order, seed=3)) == LITERALS[order]
     for processes in (2, 3, 7):
         samplers = [
-            TokenBatchSampler(examples, batch_tokens=60, order=order, seed=3, num_replicas=processes, rank=r) for r in range(processes)
+            TokenBatchSampler(examples, batch_tokens=60, order=order, seed=3, share=DataShare(processes, r)) for r in range(processes)
         ]  # type: ignore[arg-type]
         for sampler in samplers:
             sampler.set_epoch(1)

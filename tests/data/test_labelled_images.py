@@ -12,6 +12,7 @@ from attnkit.corpus.image_reading import read_images
 from attnkit.data.image_batches import ImageBatchSampler
 from attnkit.data.labelled_images import LabelledImages
 from attnkit.data.loading import Share
+from attnkit.strategy.sharing import DataShare
 
 
 def make(**arguments: Any) -> LabelledImages:
@@ -83,8 +84,8 @@ def test_evaluation_is_not_augmented_and_its_order_is_fixed(path: str) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_processes_share_every_image_once(order: Any, ranks: int, rng: np.random.Generator) -> None:
     count, size = int(rng.integers(20, 60)), int(rng.integers(2, 7))
-    samplers = [ImageBatchSampler(range(count), batch_size=size, order=order, seed=3, num_replicas=ranks, rank=r) for r in range(ranks)]
-    batches = samplers[0].batches()
+    samplers = [ImageBatchSampler(range(count), batch_size=size, order=order, seed=3, share=DataShare(ranks, r)) for r in range(ranks)]
+    batches = [share.batch for share in samplers[0]]
     lengths = {len(batch) for batch in batches}
     assert max(lengths) <= size
     assert max(lengths) - min(lengths) <= 1
@@ -103,9 +104,9 @@ LITERALS = {  # as one process had them before batches were shared
 @pytest.mark.parametrize("order", LITERALS)
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_batches_are_the_same_on_any_number_of_processes(order: Any, ranks: int) -> None:
-    sampler = ImageBatchSampler(range(11), batch_size=4, order=order, seed=3, num_replicas=ranks, rank=ranks - 1)
+    sampler = ImageBatchSampler(range(11), batch_size=4, order=order, seed=3, share=DataShare(ranks, ranks - 1))
     sampler.set_epoch(1)
-    assert [batch.tolist() for batch in sampler.batches()] == LITERALS[order]
+    assert [share.batch.tolist() for share in sampler] == LITERALS[order]
     assert [share.rows.tolist() for share in sampler] == [batch[ranks - 1 :: ranks] for batch in LITERALS[order]]
 
 

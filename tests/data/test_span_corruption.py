@@ -131,7 +131,7 @@ def test_workers_change_nothing(location: Path) -> None:
 def test_what_is_hidden_depends_on_seed_epoch_and_window_alone(location: Path, part: str) -> None:
     data = make(location)
     loader: Any = data.train_dataloader() if part == "train" else data.val_dataloader()
-    examples, batch = loader.dataset, loader.sampler.batches()[0][:4]
+    examples, batch = loader.dataset, next(iter(loader.sampler)).batch[:4]
     whole = examples[Share(batch=batch, epoch=2)]
     parts = [examples[Share(batch=batch, epoch=2, rank=rank, processes=5)] for rank in range(5)]
     for name in ("example", "src", "tgt"):

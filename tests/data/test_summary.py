@@ -11,8 +11,8 @@ import pytest
 from lightning.pytorch.utilities import rank_zero_only
 from samples.framed import framed
 
-from attnkit.corpus.bad_rows import BadRows
 from attnkit.data.summary import Summaries, Summary
+from attnkit.registry import corpora
 from attnkit.tokenizer.unknown import UnknownTokens
 
 Write = Callable[[str, str], str]
@@ -110,14 +110,14 @@ def test_a_rate_up_to_the_bound_is_no_warning() -> None:
     summary.tokens, summary.unknown = 100, 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Summaries({"test": BadRows()}).say(summary)
+        Summaries(corpora.build("scan")).say(summary)
     summary.unknown = 2
     with pytest.warns(UnknownTokens, match="^test: 2 % of the tokens"):
-        Summaries({"test": BadRows()}).say(summary)
+        Summaries(corpora.build("scan")).say(summary)
 
 
 def test_only_the_first_process_says_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     summary = Summary("test", "1 text")
     summary.tokens = summary.unknown = 1
     monkeypatch.setattr(rank_zero_only, "rank", 1, raising=False)
-    assert said(caplog, lambda: Summaries({"test": BadRows()}).say(summary)) == []
+    assert said(caplog, lambda: Summaries(corpora.build("scan")).say(summary)) == []

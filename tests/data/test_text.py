@@ -15,6 +15,7 @@ from attnkit import ConfigurationError, tokenizers
 from attnkit.data.cache import cache_folder
 from attnkit.data.packing import PIECE, PackedText, WindowSampler, pieces
 from attnkit.data.text import Text
+from attnkit.strategy.sharing import DataShare
 from attnkit.tokenizer.unknown import UnknownTokens
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # lightning 2.6 with torch 2.13
@@ -92,7 +93,7 @@ def test_an_epoch_of_training_scores_no_token_twice_and_all_but_less_than_a_wind
 
 def sampler_of(data: Text, processes: int, rank: int, epoch: int) -> WindowSampler:
     windows: Any = data.train_dataloader().dataset
-    sampler = WindowSampler(windows, batch_size=4, stride=None, seed=data.seed, num_replicas=processes, rank=rank)
+    sampler = WindowSampler(windows, batch_size=4, stride=None, seed=data.seed, share=DataShare(processes, rank))
     sampler.set_epoch(epoch)
     return sampler
 
@@ -120,7 +121,7 @@ def test_evaluation_scores_every_token_exactly_once(tmp_path: Path, stride: int 
     for processes in (1, 3, 5):
         windows = data.test_dataloader().dataset
         samplers = [
-            WindowSampler(windows, batch_size=4, stride=stride or 16, num_replicas=processes, rank=rank)  # type: ignore[arg-type]
+            WindowSampler(windows, batch_size=4, stride=stride or 16, share=DataShare(processes, rank))  # type: ignore[arg-type]
             for rank in range(processes)
         ]
         batches: list[Any] = [windows[index] for sampler in samplers for index in sampler]
@@ -156,7 +157,7 @@ class Numbers:
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_windows_are_batched_alike_on_any_number_of_processes(stride: Any, epoch: int, expected: Any, processes: int) -> None:
     for rank in range(processes):
-        sampler = WindowSampler(Numbers(), batch_size=3, stride=stride, seed=3, num_replicas=processes, rank=rank)  # type: ignore[arg-type]
+        sampler = WindowSampler(Numbers(), batch_size=3, stride=stride, seed=3, share=DataShare(processes, rank))  # type: ignore[arg-type]
         sampler.set_epoch(epoch)
         shares = [share.rows.tolist() for share in sampler]
         assert shares == [batch[rank::processes] or batch[:1] for batch in expected]

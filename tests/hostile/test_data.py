@@ -8,13 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import imdb
+import kjv
+import libreoffice_help
+import movie_snippets
 import numpy as np
 import pytest
+from fashion_mnist import read_idx
 
 import attnkit
 from attnkit import ConfigurationError
 from attnkit.corpus import cmudict
-from attnkit.corpus.fashion_mnist import read_idx
 from attnkit.corpus.files import Files
 from attnkit.corpus.image_reading import read_images
 from attnkit.corpus.reading import read_columns
@@ -22,7 +26,9 @@ from attnkit.data.cache import cache_folder
 from attnkit.data.text import Text
 from attnkit.embedding.vectors import read_vectors
 from attnkit.recipe import read_recipe
-from tests.hostile import data
+from tests.hostile.files.parquets import parquet
+from tests.hostile.files.tokenizers import model
+from tests.hostile.files.writing import png
 from tests.hostile.limits import Outcome, survive
 
 Write = Callable[[Path], Path]
@@ -32,15 +38,6 @@ Load = Callable[[Path], object]
 def tokenizer(path: Path) -> object:
     built = attnkit.tokenizers.build({"name": "bpe", "vocab_size": 262, "model": path.read_text()})
     return built.encode("a" * 50 + "b")
-
-
-def source(name: str) -> Load:
-    def load(path: Path) -> object:
-        built = attnkit.corpora.build({"name": name, "folder": str(path)})
-        kinds = {"kjv": "documents", "libreoffice_help": "pairs"}
-        return list(getattr(built, kinds.get(name, "labelled"))("train"))
-
-    return load
 
 
 def dictionary(path: Path) -> object:
@@ -58,15 +55,20 @@ LOADERS: dict[str, Load] = {
     "image": lambda path: read_images(str(path), labelled=False),
     "images": lambda path: read_images(str(path), labelled=False),
     "idx": read_idx,
-    "wheel": source("imdb"),
-    "snippets": source("movie_snippets"),
-    "verses": source("kjv"),
-    "help": source("libreoffice_help"),
+    "wheel": imdb.convert,
+    "snippets": movie_snippets.convert,
+    "verses": kjv.chapters,
+    "help": lambda path: libreoffice_help.pages("en", path),
     "dictionary": dictionary,
     "hub": lambda path: Files(hub=str(path)).labelled("train"),
     "tokenizer": tokenizer,
 }
-FILES: list[Write] = [f for name, f in vars(data).items() if callable(f) and name.partition("_")[0] in LOADERS and "_" in name]
+FILES: list[Write] = [
+    f
+    for name in ("recipes", "tables", "parquets", "vectors", "images", "sources", "hubs", "tokenizers")
+    for word, f in vars(importlib.import_module(f"tests.hostile.files.{name}")).items()
+    if callable(f) and word.partition("_")[0] in LOADERS and "_" in word
+]
 HARMLESS = ("tokenizer_padding", "tokenizer_regex", "help_comments", "help_nested", "help_word")
 """Of which the hostile part is left alone."""
 
@@ -78,18 +80,15 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("good")
     np.savez(folder / "a.npz", images=np.zeros((1, 2, 2), np.uint8))
     read_images(str(folder / "a.npz"), labelled=False)
-    (folder / "a.png").write_bytes(data._png(2, 2, bytes(6)))
+    (folder / "a.png").write_bytes(png(2, 2, bytes(6)))
     assert read_images(str(folder / "a.png"), labelled=False).pixels.shape == (1, 1, 2, 2)
-    assert read_columns(str(data._parquet(folder, ["a"])), ["text"]) == [("a",)]
+    assert read_columns(str(parquet(folder, ["a"])), ["text"]) == [("a",)]
     (folder / "hub").mkdir()
     (folder / "hub" / "train.jsonl").write_text('{"text": "a", "label": "b"}\n')
     assert Files(hub=str(folder / "hub")).labelled("train") == [("a", "b")]
     (folder / "a.txt").write_text("cat 1 2\n")
     assert list(read_vectors(str(folder / "a.txt"), ["cat"], dim=2)) == ["cat"]
-    assert tokenizer(data._model(folder))
-    for name in ("kjv", "movie_snippets", "libreoffice_help"):
-        with pytest.raises(ConfigurationError):
-            source(name)(folder)
+    assert tokenizer(model(folder))
 
 
 def assert_harmless(outcome: Outcome, *, message: bool = True) -> None:
@@ -170,7 +169,7 @@ def test_there_are_many_of_them() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_flipped_bytes_of_a_parquet_file_are_named(seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(seed)
-    path = data._parquet(tmp_path, [f"text {i}" for i in range(200)])
+    path = parquet(tmp_path, [f"text {i}" for i in range(200)])
     content = bytearray(path.read_bytes())
     for place in rng.integers(4, len(content), size=20):
         content[place] ^= int(rng.integers(1, 256))
@@ -215,6 +214,6 @@ def test_a_date_is_text(tmp_path: Path) -> None:
 
 def test_a_class_folder_that_links_above_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "images" / "cat").mkdir(parents=True)
-    (tmp_path / "images" / "cat" / "a.png").write_bytes(data._png(2, 2, bytes(6)))
+    (tmp_path / "images" / "cat" / "a.png").write_bytes(png(2, 2, bytes(6)))
     (tmp_path / "images" / "dog").symlink_to("/")
     assert_harmless(survive(lambda: read_images(str(tmp_path / "images"), labelled=True)))

@@ -1,9 +1,11 @@
-"""A small Fashion-MNIST in the format of Debian's package dataset-fashion-mnist: a bar in each image, whose place is the class."""
+"""A small Fashion-MNIST in the format of Debian's package dataset-fashion-mnist: a bar in each image, whose place is the class;
+and its converted files."""
 
 import gzip
 from pathlib import Path
 
 import numpy as np
+from fashion_mnist import convert
 
 FOLDER = "usr/share/datasets/fashion-mnist"
 
@@ -19,6 +21,7 @@ def write(folder: Path, train: int = 5200, test: int = 120) -> None:
             image[4 + 2 * label : 6 + 2 * label, 6:22] = rng.integers(100, 256)
         write_idx(folder / FOLDER / f"{prefix}-images-idx3-ubyte.gz", images)
         write_idx(folder / FOLDER / f"{prefix}-labels-idx1-ubyte.gz", labels)
+    convert(folder)
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:

@@ -1,9 +1,11 @@
-"""A small King James Bible in the format of Debian's package sword-text-kjv, with verses of our own."""
+"""A small King James Bible in the format of Debian's package sword-text-kjv, with verses of our own, and its converted files."""
 
 import random
 import struct
 import zlib
 from pathlib import Path
+
+from kjv import convert
 
 MODULE = "usr/share/sword/modules/texts/ztext/engKJV2006eb"
 WORDS = ["the", "a", "king", "man", "river", "stone", "house", "said", "went", "saw", "and", "unto", "of", "day", "light", "great", "’tis"]
@@ -21,6 +23,7 @@ def write(folder: Path, chapters: int = 45) -> None:
     books = [range(start, min(start + 10, chapters)) for start in range(0, chapters, 10)]
     for testament, own in (("ot", books[:2]), ("nt", books[2:])):
         _write_testament(folder / MODULE, testament, [[_entries(i, texts[i]) for i in book] for book in own])
+    convert(folder)
 
 
 def _entries(number: int, verses: list[str]) -> list[str]:

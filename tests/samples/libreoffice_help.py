@@ -1,7 +1,10 @@
-"""A small help in the format of Debian's libreoffice-help packages: 60 pages in English, Korean and German, in words of our own."""
+"""A small help in the format of Debian's libreoffice-help packages: 60 pages in English, Korean and German, in words of our own;
+and its converted files."""
 
 import itertools
 from pathlib import Path
+
+from libreoffice_help import convert
 
 LOCALES = ("en-US", "ko", "de")
 THINGS = (
@@ -20,6 +23,7 @@ def write(folder: Path) -> None:
             path = folder / "usr/share/libreoffice/help" / locale / f"text/swriter/01/{number}.html"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(_page(number, THINGS[i][language], THINGS[j][language], language), encoding="utf-8")
+    convert(folder)
 
 
 def _page(number: int, a: str, b: str, language: int) -> str:

