@@ -127,6 +127,21 @@ def _attention(arguments: Arguments) -> int:
     return 0
 
 
+def _probe(arguments: Arguments) -> int:
+    parser = _Parser("probe")
+    parser.add_argument("name", help="see `attnkit list probes`; `attnkit describe probe.NAME` shows its arguments")
+    parser.add_argument("subject", help="a .ckpt file, or a recipe, whose model is new")
+    parser.add_argument("--out", action="append", default=[], metavar="FILE", help="also write a figure (.svg) or the plain data (.json)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights of a new model (default: 0)")
+    parser.epilog = "Arguments of the probe follow as --KEY VALUE, and changes of the recipe as --model... and --data..."
+    chosen, rest = parser.parse_known_args(arguments)
+    import_modules(chosen.imports)
+    from attnkit.cli.probe import probe
+
+    probe(chosen.name, chosen.subject, rest, out=chosen.out, seed=chosen.seed)
+    return 0
+
+
 def _export(arguments: Arguments) -> int:
     parser = _Parser("export")
     parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
@@ -198,6 +213,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "predict": ("print a checkpoint's predictions for new inputs", _run("predict")),
     "generate": ("generate text from texts, from a checkpoint alone", _generate),
     "attention": ("draw the attention of a checkpoint on a text", _attention),
+    "probe": ("ask the model of a checkpoint or a recipe a question, such as how far its gradients reach", _probe),
     "plan": ("estimate a recipe's memory and step time on a number of GPUs, and its bottleneck", _plan),
     "bench": ("measure the peak rates of this machine, for plan", _bench),
     "ablate": ("plan, run and report ablation studies", _ablate),

@@ -238,7 +238,7 @@ datasets = Registry(
     package="attnkit.data",
     bases=("lightning.pytorch.LightningDataModule",),
     linked=True,
-    built_in=("labelled_images", "labelled_text", "span_corruption", "text", "text_pairs"),
+    built_in=("labelled_images", "labelled_text", "prompted_text", "span_corruption", "text", "text_pairs"),
 )
 corpora = Corpora(
     "corpora",
@@ -246,12 +246,23 @@ corpora = Corpora(
     package="attnkit.corpus",
     bases=("attnkit.corpus.Corpus",),
     given=("seed", "labels"),
-    built_in=("cmudict", "fashion_mnist", "files", "imdb", "kjv", "libreoffice_help", "movie_snippets", "scan"),
+    built_in=(
+        "adding", "associative_recall", "cmudict", "copy", "fashion_mnist", "files", "imdb", "induction", "kjv", "libreoffice_help",
+        "movie_snippets", "nested_brackets", "reverse", "scan", "selective_copy",
+    ),
+)
+
+probes = Registry(
+    "probes",
+    family="probe",
+    package="attnkit.probe",
+    bases=("attnkit.probe.Probe",),
+    built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation"),
 )
 
 FAMILIES: tuple[Registry, ...] = (
     attentions, backends, mixers, positions, norms, feed_forwards, residuals, layer_kinds, embeddings, tokenizers,
-    stacks, optimizers, schedules, tasks, datasets, corpora,
+    stacks, optimizers, schedules, tasks, datasets, corpora, probes,
 )  # fmt: skip
 
 # The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
@@ -269,3 +280,4 @@ StackSpec = Annotated[Spec, stacks]
 OptimizerSpec = Annotated[Spec, optimizers]
 ScheduleSpec = Annotated[Spec, schedules]
 CorpusSpec = Annotated[Spec, corpora]
+ProbeSpec = Annotated[Spec, probes]
