@@ -61,7 +61,8 @@ class NestedBrackets(SyntheticPairs):
 
     def _balanced(self, rng: np.random.Generator, pairs: int) -> list[str]:
         """Return a random balanced word of this many pairs."""
-        tokens, open_kinds = [], []
+        tokens: list[str] = []
+        open_kinds: list[int] = []
         while pairs or open_kinds:
             if pairs and (not open_kinds or rng.random() < 0.5):
                 open_kinds.append(int(rng.integers(self.vocabulary)))

@@ -46,7 +46,9 @@ def draw_lines(
             for name, colour, dash, marker in zip(names, cycle(COLOURS), cycle(DASHES), cycle(MARKERS), strict=False):
                 shown = [row for row in rows if (lines is None or row[lines] == name) and row.get(column) is not None]
                 points = ([row[x] for row in shown], [row[column] for row in shown])
-                axes.plot(*points, color=colour, linestyle=dash, marker=marker, markersize=4, lw=1.3, label=None if name is None else str(name))
+                axes.plot(
+                    *points, color=colour, linestyle=dash, marker=marker, markersize=4, lw=1.3, label=None if name is None else str(name)
+                )
             if "x" in log:
                 axes.set_xscale("symlog" if any(row[x] == 0 for row in rows) else "log", base=2)
                 axes.xaxis.set_major_formatter("{x:g}")

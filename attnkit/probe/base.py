@@ -51,7 +51,7 @@ class Findings:
 
     def scalars(self) -> dict[str, float]:
         """Return the measured numbers by name, as a logger takes them."""
-        named = {}
+        named: dict[str, float] = {}
         for row in self.rows:
             line = "" if self.lines is None else f"/{row[self.lines]}"
             named |= {f"{y}{line}/{self.x}_{row[self.x]}": float(row[y]) for y in self.y if row.get(y) is not None}

@@ -41,7 +41,8 @@ class Gradient(Probe):
         >>> tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec
         >>> for stack in ({"name": "recurrent_decoder", "cell": "rnn"}, {"name": "decoder", "num_heads": 2}):
         ...     _ = torch.manual_seed(0)
-        ...     task = attnkit.tasks.build({"name": "causal_lm", "stack": {**stack, "d_model": 16, "num_layers": 1}, "tokenizer": tokenizer})
+        ...     stack |= {"d_model": 16, "num_layers": 1}
+        ...     task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer})
         ...     first, *_, last = Gradient(length=50)(task).rows
         ...     last["gradient"] < first["gradient"] * 1e-6
         True
@@ -72,18 +73,18 @@ class Gradient(Probe):
         def keep(module: Embedding, arguments: Any, output: Tensor) -> None:
             if output.shape[1] == self.length:
                 embedded.append(output)
-                output.retain_grad()
 
         for module in model.modules():
             if isinstance(module, Embedding):
                 module.register_forward_hook(keep)
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # its recurrent kernels have no backward pass in eval mode
-            output = model(tokens, tokens[:, :1]) if isinstance(model, EncoderDecoderModel) else model(tokens)
+            output = (
+                model(tokens, torch.full_like(tokens[:, :1], model.bos_id)) if isinstance(model, EncoderDecoderModel) else model(tokens)
+            )
             logits = output[:, -1] if output.ndim == 3 else output
             target = torch.randint(logits.shape[-1], (self.row_count,), generator=generator).to(task.device)
-            torch.nn.functional.cross_entropy(logits, target, reduction="sum").backward()
-        assert embedded[0].grad is not None
-        norms = embedded[0].grad.norm(dim=-1).mean(0).flip(0).tolist()
+            loss = torch.nn.functional.cross_entropy(logits, target, reduction="sum")
+            norms = torch.autograd.grad(loss, embedded[0])[0].norm(dim=-1).mean(0).flip(0).tolist()
         return [{"distance": d, "gradient": norms[d]} for d in distances(self.length)]
 
 

@@ -84,4 +84,5 @@ def ridge(x: Tensor, y: Tensor, penalty: float) -> Tensor:
     x = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     square = x.T @ x
     scale = penalty * square.diagonal().mean()
-    return torch.linalg.solve(square + scale * torch.eye(len(square), dtype=x.dtype, device=x.device), x.T @ y)
+    weights: Tensor = torch.linalg.solve(square + scale * torch.eye(len(square), dtype=x.dtype, device=x.device), x.T @ y)
+    return weights

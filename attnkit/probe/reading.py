@@ -29,7 +29,7 @@ def batches_of(data: Any, count: int, device: torch.device) -> list[Batch]:
     """
     loaders: Any = data.val_dataloader() or data.test_dataloader()
     loader = loaders[0] if isinstance(loaders, Sequence) else loaders
-    found = [{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()} for batch in islice(loader, count)]
+    found: list[Batch] = [{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()} for batch in islice(loader, count)]
     if not found:
         raise ConfigurationError("the data have neither validation nor test batches for the probe to read")
     return found
@@ -43,7 +43,7 @@ def loss(task: Task, batches: Sequence[Batch]) -> float:
 
 
 class Answered(NamedTuple):
-    """The answers of a task that predicts a token at each position: their logits [B, T, V], and the targets [B, T], padding = not scored."""
+    """The logits [B, T, V] of a task that predicts a token at each position, and the targets [B, T], padding where nothing is scored."""
 
     logits: Tensor
     targets: Tensor

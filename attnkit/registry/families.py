@@ -247,8 +247,21 @@ corpora = Corpora(
     bases=("attnkit.corpus.Corpus",),
     given=("seed", "labels"),
     built_in=(
-        "adding", "associative_recall", "cmudict", "copy", "fashion_mnist", "files", "imdb", "induction", "kjv", "libreoffice_help",
-        "movie_snippets", "nested_brackets", "reverse", "scan", "selective_copy",
+        "adding",
+        "associative_recall",
+        "cmudict",
+        "copy",
+        "fashion_mnist",
+        "files",
+        "imdb",
+        "induction",
+        "kjv",
+        "libreoffice_help",
+        "movie_snippets",
+        "nested_brackets",
+        "reverse",
+        "scan",
+        "selective_copy",
     ),
 )
 

@@ -42,9 +42,10 @@ class CausalLM(TextGenerator):
     the start of the window. A recurrent stack has no attention to restrict, and refuses `documents`.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`,
-    `bits_per_character` (with `characters`) and `exact_match` (with `answers`: the fraction of rows whose scored targets are all the most
-    probable tokens; for rows with one answer, these are the rows that greedy decoding answers correctly). Loss is the negative log-likelihood per token in nats, without label smoothing. Bits per character are comparable
-    between tokenizers: all bits, including those of the ends of documents, divided by the characters of the text.
+    `bits_per_character` (with `characters`) and `exact_match` (with `answers`). Loss is the negative log-likelihood per token in nats,
+    without label smoothing. Bits per character are comparable between tokenizers: all bits, including those of the ends of documents,
+    divided by the characters of the text. Exact match is the fraction of rows whose scored targets are all the most probable tokens; of
+    rows with one answer, greedy decoding answers these correctly.
 
     Equation:
         $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$
