@@ -20,8 +20,8 @@ class LayerSimilarity(Probe):
     Limits: It shows how much the vectors of these tokens change from layer to layer, not what the change means; linear CKA ignores
     rotations and scales, and is high for any few directions of large variance.
 
-    `cosine` is the mean cosine of a token's vectors above and below a layer; `cka` and `cka_embedding` compare all tokens at once, with centred columns X and Y. Layer 0
-    is the embedding.
+    `cosine` is the mean cosine of a token's vectors above and below a layer; `cka` and `cka_embedding` compare all tokens at once, with
+    centred columns X and Y. Layer 0 is the embedding.
 
     Equation:
         $$\mathrm{CKA}(X, Y) = \lVert Y^\top X \rVert_F^2 \, / \, (\lVert X^\top X \rVert_F \, \lVert Y^\top Y \rVert_F)$$
