@@ -19,7 +19,7 @@ from attnkit.task import Task
 
 FOLDER = Path(__file__).parents[1] / "story"
 SEEDS = (0, 1, 2)
-SENTENCES = {"English": "I go to school today".split(), "Korean": "나는 오늘 학교에 간다".split()}
+SENTENCES = {"English": ["I", "go", "to", "school", "today"], "Korean": ["나는", "오늘", "학교에", "간다"]}
 CORPUS = {"name": "copy", "length": 31, "train_rows": 64, "validation_rows": 16, "test_rows": 16}
 
 Rows = list[dict[str, Any]]
@@ -47,7 +47,10 @@ def measure_gradient() -> Rows:
     models["Transformer"] = {"name": "encoder_decoder", **size, "num_heads": 2}
     probe = attnkit.probes.build({"name": "gradient", "length": 100})
     return [
-        {"model": label, "seed": seed, **row} for label, stack in models.items() for seed in SEEDS for row in probe(task_of(stack, seed)).rows
+        {"model": label, "seed": seed, **row}
+        for label, stack in models.items()
+        for seed in SEEDS
+        for row in probe(task_of(stack, seed)).rows
     ]
 
 
@@ -141,7 +144,9 @@ def values_of_gradient(rows: Rows) -> dict[str, str]:
     holds = recurrent[0] < 1e-6 and recurrent[0] < recurrent[2] and min(with_attention) > 1e-3
     return {
         "verdict": verdict(holds=holds),
-        "kept": table([{"model": model, "left after 99 tokens": value} for model, value in kept.items()], ["model", "left after 99 tokens"]),
+        "kept": table(
+            [{"model": model, "left after 99 tokens": value} for model, value in kept.items()], ["model", "left after 99 tokens"]
+        ),
         "worked": "\n\n".join(tables),
         "rnn": shown(kept["RNN"]),
         "lstm": shown(kept["LSTM"]),
@@ -158,7 +163,9 @@ def values_of_scale(rows: Rows) -> dict[str, str]:
     tables = []
     for language, words in SENTENCES.items():
         generator = torch.Generator().manual_seed(7)
-        signs = 2.0 * torch.randint(2, (len(words) + 1, 16), generator=generator) - 1  # a query, and a key for each word; entries of variance 1
+        signs = (
+            2.0 * torch.randint(2, (len(words) + 1, 16), generator=generator) - 1
+        )  # a query, and a key for each word; entries of variance 1
         logits = signs[1:] @ signs[0]
         plain, scaled = logits.softmax(0), (logits / 4).softmax(0)
         worked = [

@@ -4,12 +4,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from torch.utils.data import DataLoader
 
 import attnkit
 from attnkit.cli import draw as pictures
 from attnkit.cli.main import main
 from attnkit.drawing.heatmaps import Panel
 from attnkit.registry import positions
+
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),  # Lightning 2.6 on torch 2.13
+    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+]
 
 
 @pytest.fixture
@@ -54,17 +61,16 @@ def test_every_position_is_drawn_or_says_that_it_needs_a_text(name: str, tmp_pat
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> list[str]:
     """Two new models, saved."""
-    from lightning.pytorch import Trainer
-
     tokenizer = attnkit.tokenizers.build("word").train(["나는 학교에 간다"]).spec
     paths = []
     for seed in (0, 1):
         torch.manual_seed(seed)
         stack = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2}
         task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer, "max_length": 2})
-        task.configure_model()
-        trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False)
-        trainer.strategy.connect(task)
+        trainer = Trainer(
+            max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False
+        )
+        trainer.fit(task, DataLoader([{"tokens": torch.tensor([[1, 4, 5, 6]])}], batch_size=None))
         paths.append(str(tmp_path / f"{seed}.ckpt"))
         trainer.save_checkpoint(paths[-1])
     return paths
