@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attnkit.checkpoint import load_exported
-from attnkit.drawing import AttentionMap, require_matplotlib, write_figure, write_page
+from attnkit.drawing import AttentionMap, require_matplotlib, write_figure, write_page, write_pages
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.attending import read_text
@@ -12,7 +12,7 @@ from attnkit.train.output import notes, say
 
 
 def attention(
-    checkpoint: str,
+    checkpoints: Sequence[str],
     text: str,
     *,
     out: str,
@@ -25,7 +25,7 @@ def attention(
     """Draw the attention of a model on a text, and print the name of the file.
 
     Args:
-        checkpoint: A file of `attnkit fit` or of `attnkit export`.
+        checkpoints: Files of `attnkit fit` or of `attnkit export`; a page shows several side by side.
         text: The input of the model.
         out: The file: `.html` (interactive), `.png` or `.svg` (these need matplotlib).
         target: The target of an encoder-decoder (default: the generated one), or the continuation of the text of a language model.
@@ -44,19 +44,25 @@ def attention(
         require_matplotlib()
     if beam_size is not None and beam_size < 1:
         raise ConfigurationError(f"--beam_size must be at least 1, but is {beam_size}")
-    task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
-    with notes():
-        reading = read_text(task, text, target, beam_size=beam_size)
-    maps = _choose(reading.labelled(reading.maps()), kind, layers, heads)
-    title = text if reading.output is None else f"{text} → {reading.output}"
-    remarks: list[str] = []
-    if suffix == ".html":
-        write_page(maps, out, title=title)
+    if len(checkpoints) > 1 and suffix != ".html":
+        raise ConfigurationError(f"several checkpoints are shown side by side in a page: --out must end in .html, but is {out!r}")
+    drawn: list[tuple[str, list[AttentionMap]]] = []
+    for checkpoint in checkpoints:
+        task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
+        with notes():
+            reading = read_text(task, text, target, beam_size=beam_size)
+        title = text if reading.output is None else f"{text} → {reading.output}"
+        drawn.append((title, _choose(reading.labelled(reading.maps()), kind, layers, heads)))
+    if len(drawn) > 1:
+        write_pages([(f"{checkpoint}: {title}", maps) for checkpoint, (title, maps) in zip(checkpoints, drawn, strict=True)], out)
+    elif suffix == ".html":
+        write_page(drawn[0][1], out, title=drawn[0][0])
     else:
-        remarks = write_figure(maps, out, title=title)
-    for remark in remarks:
-        say(f"note: {remark}")
-    print(title)
+        for remark in write_figure(drawn[0][1], out, title=drawn[0][0]):
+            say(f"note: {remark}")
+    for title, _ in drawn:
+        print(title)
+    maps = [m for _, found in drawn for m in found]
     print(f"Wrote {out}: {sum(len(m.heads) for m in maps)} maps ({', '.join(dict.fromkeys(m.name for m in maps))})")
 
 

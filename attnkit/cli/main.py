@@ -103,7 +103,8 @@ def _generate(arguments: Arguments) -> int:
 
 def _attention(arguments: Arguments) -> int:
     parser = _Parser("attention")
-    parser.add_argument("checkpoint", help="a .ckpt file, or a .safetensors file of `attnkit export`")
+    of_several = "; of several, a page shows them side by side"
+    parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help="a .ckpt or .safetensors file" + of_several)
     parser.add_argument("--text", required=True, help="the input of the model")
     parser.add_argument("--target", help="the target (default: the generated one), or the continuation of the text of a language model")
     parser.add_argument("--out", required=True, metavar="FILE", help="map.html (interactive), map.png or map.svg")
@@ -115,7 +116,7 @@ def _attention(arguments: Arguments) -> int:
     from attnkit.cli.attention import attention
 
     attention(
-        chosen.checkpoint,
+        chosen.checkpoints,
         chosen.text,
         out=chosen.out,
         target=chosen.target,
@@ -124,6 +125,33 @@ def _attention(arguments: Arguments) -> int:
         heads=chosen.head,
         beam_size=chosen.beam_size,
     )
+    return 0
+
+
+def _draw(arguments: Arguments) -> int:
+    from attnkit.cli.draw_options import add_kinds
+
+    parser = _Parser("draw")
+    add_kinds(parser)
+    chosen = vars(parser.parse_args(arguments))
+    from attnkit.cli.draw import draw
+
+    draw(chosen.pop("kind"), **{name: value for name, value in chosen.items() if name != IMPORTS})
+    return 0
+
+
+def _probe(arguments: Arguments) -> int:
+    parser = _Parser("probe")
+    parser.add_argument("name", help="see `attnkit list probes`; `attnkit describe probe.NAME` shows its arguments")
+    parser.add_argument("subject", help="a .ckpt file, or a recipe, whose model is new")
+    parser.add_argument("--out", action="append", default=[], metavar="FILE", help="also write a figure (.svg) or the plain data (.json)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights of a new model (default: 0)")
+    parser.epilog = "Arguments of the probe follow as --KEY VALUE, and changes of the recipe as --model... and --data..."
+    chosen, rest = parser.parse_known_args(arguments)
+    import_modules(chosen.imports)
+    from attnkit.cli.probe import probe
+
+    probe(chosen.name, chosen.subject, rest, out=chosen.out, seed=chosen.seed)
     return 0
 
 
@@ -198,6 +226,8 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "predict": ("print a checkpoint's predictions for new inputs", _run("predict")),
     "generate": ("generate text from texts, from a checkpoint alone", _generate),
     "attention": ("draw the attention of a checkpoint on a text", _attention),
+    "probe": ("ask the model of a checkpoint or a recipe a question, such as how far its gradients reach", _probe),
+    "draw": ("draw a position encoding, a mask, a score, or a step of decoding", _draw),
     "plan": ("estimate a recipe's memory and step time on a number of GPUs, and its bottleneck", _plan),
     "bench": ("measure the peak rates of this machine, for plan", _bench),
     "ablate": ("plan, run and report ablation studies", _ablate),

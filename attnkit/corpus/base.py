@@ -80,14 +80,28 @@ class LabelCorpus(TextCorpus):
         return ([text] for text, _ in self.labelled(part))
 
 
-class PairCorpus(Corpus):
-    """Pairs of a source text and a target text."""
+class AnswerCorpus(Corpus):
+    """Prompts and their answers: each row alternates between them, beginning with a prompt and ending with an answer."""
+
+    rows = "prompts and answers"
+
+    @abstractmethod
+    def turns(self, part: Part) -> Sequence[Sequence[str]]:
+        """Return the rows of a split: prompt, answer, prompt, answer, ..."""
+
+
+class PairCorpus(AnswerCorpus):
+    """Pairs of a source text and a target text. They are also prompts with one answer each."""
 
     rows = "pairs of texts"
 
     @abstractmethod
     def pairs(self, part: Part) -> Sequence[Pair]:
         """Return the pairs of a split."""
+
+    def turns(self, part: Part) -> Sequence[Sequence[str]]:
+        """Return the pairs of a split."""
+        return self.pairs(part)
 
     def references(self, part: Part) -> dict[str, list[str]]:
         """Return all correct targets of each source of a split, the canonical one first."""

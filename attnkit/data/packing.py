@@ -31,6 +31,7 @@ class LanguageModelBatch(TypedDict, total=False):
     targets: Tensor  # [B, T] int64: the next token of each input, eos at the end of a document; padding where nothing is scored
     documents: Tensor  # [B, T] int64: the document within the row that each input belongs to; only if requested
     characters: Tensor  # int64 scalar, in evaluation: the number of characters of the scored targets
+    answers: Tensor  # [B] int64, in the evaluation of prompts and answers: the number of answers of a row, 0 for a filler
     text: list[str]  # in prediction
 
 

@@ -2,6 +2,7 @@
 
 from attnkit.drawing.base import AttentionMap
 from attnkit.drawing.figure import draw, require_matplotlib, write_figure
-from attnkit.drawing.page import write_page
+from attnkit.drawing.lines import draw_lines
+from attnkit.drawing.page import write_page, write_pages
 
-__all__ = ["AttentionMap", "draw", "require_matplotlib", "write_figure", "write_page"]
+__all__ = ["AttentionMap", "draw", "draw_lines", "require_matplotlib", "write_figure", "write_page", "write_pages"]

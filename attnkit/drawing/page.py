@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ from attnkit.registry import ConfigurationError
 
 LARGEST = 8_000_000  # maximum weights of a page, which then has 22 MB
 STEPS = 65_535  # weights are stored as 16-bit integers
+_SIDE_BY_SIDE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>Attention</title>
+<style>:root { color-scheme: light dark; } body { margin: 0; display: flex; flex-wrap: wrap; }
+iframe { flex: 1 1 24rem; min-width: 0; height: 100vh; border: 0; }</style>
+"""
 
 
 def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> None:
@@ -36,16 +42,48 @@ def write_page(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "
         >>> path.read_text(encoding="utf-8")[:15]
         '<!doctype html>'
     """
+    _check_size(maps)
+    with atomic(path) as file:
+        file.write_text(_page(maps, title), encoding="utf-8")
+
+
+def write_pages(models: Sequence[tuple[str, Sequence[AttentionMap]]], path: str | Path) -> None:
+    """Write the maps of several models as one HTML file with their pages side by side, or below each other on a narrow screen.
+
+    Args:
+        models: The title and the maps of each model.
+        path: The file.
+
+    Raises:
+        ConfigurationError: There are too many weights for a page.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "maps.html")
+        >>> a = AttentionMap("encoder", "self", 0, torch.ones(2, 1, 1), ["a"], ["a"], "tokens", "tokens")
+        >>> write_pages([("one", [a]), ("two", [a])], path)
+        >>> path.read_text(encoding="utf-8").count("<iframe")
+        2
+    """
+    _check_size([m for _, maps in models for m in maps])
+    frames = "".join(f'<iframe title="{escape(title)}" srcdoc="{escape(_page(maps, title))}"></iframe>' for title, maps in models)
+    with atomic(path) as file:
+        file.write_text(_SIDE_BY_SIDE + frames, encoding="utf-8")
+
+
+def _check_size(maps: Sequence[AttentionMap]) -> None:
     size = sum(m.weights.numel() for m in maps)
     if size > LARGEST:
         raise ConfigurationError(
             f"{size:,} weights are too many for one page (at most {LARGEST:,}): select some with --kind, --layer and --head, or "
             f"shorten the text"
         )
+
+
+def _page(maps: Sequence[AttentionMap], title: str) -> str:
     data = json.dumps({"title": title, "maps": [_plain(m) for m in maps]}, ensure_ascii=False).replace("<", "\\u003c")
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    with atomic(path) as file:
-        file.write_text(template.replace("{{data}}", data), encoding="utf-8")
+    return template.replace("{{data}}", data)
 
 
 def _plain(m: AttentionMap) -> dict[str, Any]:

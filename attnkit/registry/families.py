@@ -274,7 +274,7 @@ datasets = Registry(
     package="attnkit.data",
     bases=("lightning.pytorch.LightningDataModule",),
     linked=True,
-    built_in=("labelled_images", "labelled_text", "span_corruption", "text", "text_pairs"),
+    built_in=("labelled_images", "labelled_text", "prompted_text", "span_corruption", "text", "text_pairs"),
 )
 corpora = Corpora(
     "corpora",
@@ -282,7 +282,31 @@ corpora = Corpora(
     package="attnkit.corpus",
     bases=("attnkit.corpus.Corpus",),
     given=("seed", "labels"),
-    built_in=("cmudict", "fashion_mnist", "files", "imdb", "kjv", "libreoffice_help", "movie_snippets", "scan"),
+    built_in=(
+        "adding",
+        "associative_recall",
+        "cmudict",
+        "copy",
+        "fashion_mnist",
+        "files",
+        "imdb",
+        "induction",
+        "kjv",
+        "libreoffice_help",
+        "movie_snippets",
+        "nested_brackets",
+        "reverse",
+        "scan",
+        "selective_copy",
+    ),
+)
+
+probes = Registry(
+    "probes",
+    family="probe",
+    package="attnkit.probe",
+    bases=("attnkit.probe.Probe",),
+    built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation"),
 )
 
 inits = Registry(
@@ -295,7 +319,7 @@ inits = Registry(
 
 FAMILIES: tuple[Registry, ...] = (
     attentions, normalizers, backends, mixers, positions, rotary_scalings, norms, feed_forwards, residuals, layer_kinds, embeddings,
-    tokenizers, stacks, heads, inits, optimizers, schedules, tasks, datasets, corpora,
+    tokenizers, stacks, heads, inits, optimizers, schedules, tasks, datasets, corpora, probes,
 )  # fmt: skip
 
 # The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
@@ -317,3 +341,4 @@ InitSpec = Annotated[Spec, inits]
 OptimizerSpec = Annotated[Spec, optimizers]
 ScheduleSpec = Annotated[Spec, schedules]
 CorpusSpec = Annotated[Spec, corpora]
+ProbeSpec = Annotated[Spec, probes]

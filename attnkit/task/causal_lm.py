@@ -70,15 +70,17 @@ class CausalLM(TextGenerator):
 
     A batch is a mapping of `tokens` [B, T], the inputs, and `targets` [B, T], the token after each of them, padding where nothing is
     scored. Without `targets`, the target of a token is the next one of its row. In evaluation there may be `characters`, the number of
-    characters that the scored targets stand for.
+    characters that the scored targets stand for, and `answers` [B], the number of answers in each row of prompts and answers.
 
     With `documents` [B, T] in a batch (`data.document_mask`), attention stays inside the document of a token. Positions do not restart
     with a document: this makes no difference for distances (rotary, alibi, relative, ...), but learned, sinusoidal and FIRE's positions
     count from the start of the window. A recurrent stack has no attention to restrict, and refuses `documents`.
 
-    Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy` and
-    `bits_per_character`. Loss is the negative log-likelihood per token in nats, without label smoothing. Bits per character are comparable
-    between tokenizers: all bits, including those of the ends of documents, divided by the characters of the text.
+    Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`,
+    `bits_per_character` (with `characters`) and `exact_match` (with `answers`). Loss is the negative log-likelihood per token in nats,
+    without label smoothing. Bits per character are comparable between tokenizers: all bits, including those of the ends of documents,
+    divided by the characters of the text. Exact match is the fraction of rows whose scored targets are all the most probable tokens; of
+    rows with one answer, greedy decoding answers these correctly.
 
     Equation:
         $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$
@@ -173,11 +175,16 @@ class CausalLM(TextGenerator):
         updates = {"loss": (sums.nll, sums.targets), "perplexity": (sums.nll, sums.targets), "token_accuracy": (right, sums.targets)}
         if "characters" in batch:
             updates["bits_per_character"] = (sums.nll / math.log(2), batch["characters"])
+        if "answers" in batch:
+            has_answers = batch["answers"] > 0
+            is_exact = ((logits.argmax(-1) == targets) | (targets == Tokenizer.pad_id)).all(-1)
+            updates["exact_match"] = ((is_exact & has_answers).sum(), has_answers.sum())
         self.log_metrics(stage, updates, rows=len(tokens), shown=["loss", "bits_per_character"])
 
     @override
     def new_metrics(self) -> dict[str, Metric]:
-        return {"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean(), "bits_per_character": Mean()}
+        names = ("loss", "perplexity", "token_accuracy", "bits_per_character", "exact_match")
+        return {name: Perplexity() if name == "perplexity" else Mean() for name in names}
 
 
 def _read(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:

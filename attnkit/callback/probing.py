@@ -1,0 +1,43 @@
+"""A probe during training."""
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from attnkit.probe import Probe
+from attnkit.registry import ConfigurationError, Spec, probes
+from attnkit.task import Task
+
+
+class Probing(Callback):
+    """Runs a probe at the end of validations and logs its numbers as `probe/<column>/<line>/<x>_<value>`.
+
+    The training is unchanged, bit for bit. With several processes only the first one probes, so models that are sharded over processes
+    are refused.
+
+    Args:
+        probe: Spec of the probe: a name, or a mapping with a name and arguments.
+        every_n_epochs: Epochs between two runs.
+
+    Raises:
+        ConfigurationError: There is no such probe, or a number is not positive; in use, the probe does not apply.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[Probing(probe={"name": "gradient", "length": 50})], accelerator="cpu", logger=False)
+    """
+
+    def __init__(self, *, probe: Spec, every_n_epochs: int = 1) -> None:
+        if every_n_epochs < 1:
+            raise ConfigurationError(f"every_n_epochs must be at least 1, but is {every_n_epochs}")
+        self.probe: Probe = probes.build(probe)
+        self.every_n_epochs = every_n_epochs
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking or trainer.current_epoch % self.every_n_epochs or not trainer.loggers or not trainer.is_global_zero:
+            return
+        if not isinstance(pl_module, Task):
+            raise ConfigurationError(f"Probing needs an attnkit task, but this is {type(pl_module).__name__}")
+        found = self.probe(pl_module, getattr(trainer, "datamodule", None))
+        for logger in trainer.loggers:
+            logger.log_metrics({f"probe/{name}": value for name, value in found.scalars().items()}, step=trainer.global_step)

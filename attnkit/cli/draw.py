@@ -1,0 +1,162 @@
+"""`attnkit draw`: pictures of positions, masks, scores, and a step of decoding."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnkit import masks
+from attnkit.checkpoint import load_exported
+from attnkit.drawing.heatmaps import Panel, write_panels
+from attnkit.models.base import generating
+from attnkit.recording import record_attention
+from attnkit.registry import ConfigurationError, attentions, positions
+from attnkit.task import Task
+from attnkit.task.attending import place, read_text, token_labels
+
+
+def draw(kind: str, *, out: str, **options: Any) -> None:
+    """Draw a picture of a kind, `position`, `mask`, `score` or `step`, and print the name of its file.
+
+    Raises:
+        ConfigurationError: `out` is no picture, or an option is wrong.
+    """
+    if Path(out).suffix not in (".png", ".svg"):
+        raise ConfigurationError(f"--out must end in .svg or .png, but is {out!r}")
+    pictures: dict[str, Callable[..., None]] = {"position": draw_position, "mask": draw_mask, "score": draw_score, "step": draw_step}
+    pictures[kind](**options, out=out)
+    print(f"Wrote {out}")
+
+
+def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, num_heads: int = 4) -> None:
+    """Draw what a position encoding adds to the embeddings, rotates by, or adds to the logits.
+
+    Raises:
+        ConfigurationError: There is no such position, or it has nothing to draw without a text.
+    """
+    given = {"d_model": d_model, "head_dim": d_model // num_heads, "num_heads": num_heads, "bidirectional": True}
+    position: Any = positions.build(name, **given)
+    t = torch.arange(length)[None]
+    panels = []
+    with torch.no_grad():
+        if (table := position.embedding(t)) is not None:
+            panels.append(Panel("added to the embeddings", table[0], "position", "channel"))
+            near = torch.nn.functional.normalize(table[0], dim=-1)
+            panels.append(Panel("cosine of two positions", near @ near.T, "position", "position"))
+        if (rotation := position.rotation(t)) is not None:
+            panels.append(Panel("rotation: cosine of the angle", rotation.cos[0, 0], "position", "pair of channels"))
+        if (bias := position.bias(t, t)) is not None:
+            panels += [Panel(f"added to the logits, head {h}", b, "query", "key") for h, b in enumerate(bias[0])]
+    if not panels:
+        raise ConfigurationError(f"the position {name!r} has nothing to draw without queries and keys of a text")
+    write_panels(panels, out, title=name)
+
+
+def draw_mask(
+    *, out: str, length: int = 12, causal: bool = False, window: int | None = None, documents: Sequence[int] = (), prefix: int = 0
+) -> None:
+    """Draw which keys each query may attend to.
+
+    Args:
+        out: The file.
+        length: Number of tokens; with documents, their sum.
+        causal: Whether a query sees only itself and earlier tokens.
+        window: Number of keys that a sliding window leaves on each side, the query's own included.
+        documents: Lengths of the documents in the row.
+        prefix: Number of first tokens that all queries see, in spite of `causal`.
+
+    Raises:
+        ConfigurationError: A number is out of range.
+    """
+    length = sum(documents) if documents else length
+    if length < 1 or not 0 <= prefix <= length or min(documents, default=1) < 1:
+        raise ConfigurationError("--length and --documents must be at least 1, and --prefix must be from 0 to the length")
+    t = torch.arange(length)[None]
+    allowed = masks.causal(t, t) if causal else torch.ones(1, 1, length, length, dtype=torch.bool)
+    allowed = allowed | (t < prefix)
+    parts = [name for name, used in (("causal", causal), (f"window {window}", window), (f"prefix {prefix}", prefix)) if used]
+    if window is not None:
+        allowed = allowed & masks.sliding_window(t, t, window)
+    if documents:
+        number = torch.repeat_interleave(torch.arange(len(documents)), torch.tensor(documents))[None]
+        allowed = allowed & masks.document(number, number)
+        parts.append(f"documents {'+'.join(map(str, documents))}")
+    title = ", ".join(parts) or "no restriction"
+    write_panels([Panel("may attend", allowed[0, 0].float(), "query", "key")], out, title=title)
+
+
+def draw_score(name: str, *, out: str, seed: int = 0, query: tuple[float, float] = (1.0, 0.5)) -> None:
+    """Draw the logits of a score over two-dimensional keys, for one query (the arrow).
+
+    Raises:
+        ConfigurationError: There is no such score.
+    """
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)  # some scores have weights
+        score: Any = attentions.build(name, head_dim=2, num_heads=1)
+        side = torch.linspace(-2.0, 2.0, 81)
+        keys = torch.stack(torch.meshgrid(side, side, indexing="xy"), -1).reshape(1, 1, -1, 2)
+        logits = score.logits(torch.tensor(query).reshape(1, 1, 1, 2), keys)[0, 0, 0].reshape(81, 81)
+    panel = Panel("logit of each key", logits, "key, channel 1", "key, channel 0", extent=(-2, 2, -2, 2), point=query)
+    write_panels([panel], out, title=f"{name}, query {query}")
+
+
+def draw_step(
+    checkpoint: str, text: str, *, out: str, target: str | None = None, step: int = -1, layer: int = -1, head: int = 0, candidates: int = 8
+) -> None:
+    """Draw one step of decoding: the scores of the keys, their coefficients, the context that is their sum, and the next tokens.
+
+    Args:
+        checkpoint: A file of `attnkit fit` or of `attnkit export`.
+        text: The input of the model.
+        out: The file.
+        target: The target (default: the generated one), or the continuation of the text of a language model.
+        step: Number of the step, from 0; negative: from the end.
+        layer: Number of the layer, likewise.
+        head: Number of the head, from 0.
+        candidates: Number of the most probable next tokens.
+
+    Raises:
+        ConfigurationError: The model does not generate or has no attention, or a number is out of range.
+    """
+    task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
+    reading = read_text(task, text, target)
+    kind = "self" if reading.target is None else "cross"
+    contexts: dict[str, Tensor] = {}
+    handles = [
+        module.register_forward_hook(lambda _, __, y, path=path: contexts.update({path: y[0] if isinstance(y, tuple) else y}))
+        for path, module in task.model.named_modules()
+    ]
+    try:
+        with record_attention(task.model, logits=True) as logits:
+            weights = reading.maps()
+    finally:
+        for handle in handles:
+            handle.remove()
+    paths = [path for path in weights if place(path)[1] == kind]
+    tokenizer: Any = reading.tokenizer if reading.target is None else reading.target_tokenizer
+    read = reading.inputs if reading.target is None else reading.target[:, :-1]
+    steps = read.shape[1]
+    if not paths or not -len(paths) <= layer < len(paths) or not -steps <= step < steps:
+        raise ConfigurationError(f"this model has {len(paths)} layers of {kind}-attention and {steps} steps here")
+    path, step = paths[layer], step % steps
+    if head >= weights[path].shape[1]:
+        raise ConfigurationError(f"there is no head {head}; the layer has {weights[path].shape[1]}")
+    keys = reading.inputs[0]
+    seen = weights[path][0, head, step] > 0
+    with generating(task):
+        arguments = (reading.inputs,) if reading.target is None else (reading.inputs, read)
+        probabilities, chosen = task(*arguments)[0, step].softmax(-1).topk(candidates)
+    labels = [label for label, is_seen in zip(token_labels(reading.tokenizer, keys.tolist()), seen.tolist(), strict=True) if is_seen]
+    panels = [
+        Panel("scores", logits[path][0, head, step][seen], "key", "logit", rows=labels),
+        Panel("coefficients", weights[path][0, head, step][seen], "key", "weight", rows=labels),
+    ]
+    inner = next((p for p in (f"{path}.attention.attention", f"{path}.attention", path) if p in contexts), None)
+    if inner is not None and contexts[inner].ndim == 4:
+        panels.append(Panel("context", contexts[inner][0, head, step], "channel", "weighted sum of the values"))
+    written = token_labels(tokenizer, read[0, : step + 1].tolist())
+    panels.append(Panel("candidates", probabilities, "next token", "probability", rows=token_labels(tokenizer, chosen.tolist())))
+    write_panels(panels, out, title=f"{text} | after {' '.join(written[-6:])} | {path}, head {head}")

@@ -1,0 +1,58 @@
+"""The options of `attnkit draw`."""
+
+import argparse
+from typing import Any
+
+
+def add_kinds(parser: argparse.ArgumentParser) -> None:
+    """Add a subcommand for each kind of picture."""
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=argparse.ArgumentParser)
+
+    def add(kind: str, meaning: str, /, **options: Any) -> None:
+        own = kinds.add_parser(kind, help=meaning, description=meaning, allow_abbrev=False)
+        for flag, how in (options | {"--out": {"required": True, "metavar": "FILE", "help": "picture.svg or picture.png"}}).items():
+            own.add_argument(flag, **how)
+
+    def number(meaning: str, default: int | None = None) -> dict[str, Any]:
+        shown = "" if default is None else f" (default: {default})"
+        return {"type": int, "metavar": "N", "default": default, "help": meaning + shown}
+
+    add(
+        "position",
+        "what a position encoding adds to the embeddings, rotates by, or adds to the logits",
+        **{
+            "name": {"help": "such as sinusoidal"},
+            "--length": number("number of positions", 64),
+            "--d_model": number("width of the embeddings", 64),
+            "--num_heads": number("number of heads", 4),
+        },
+    )
+    add(
+        "mask",
+        "which keys each query may attend to",
+        **{
+            "--length": number("number of tokens", 12),
+            "--causal": {"action": "store_true", "help": "only itself and earlier tokens"},
+            "--window": number("a sliding window of N keys on each side, the query's own included"),
+            "--documents": {"type": int, "metavar": "N", "nargs": "+", "default": (), "help": "lengths of the documents of the row"},
+            "--prefix": number("all queries see the first N tokens", 0),
+        },
+    )
+    add(
+        "score",
+        "the logits of a score over two-dimensional keys, for one query",
+        **{"name": {"help": "such as additive"}, "--seed": number("seed of the weights of the score", 0)},
+    )
+    add(
+        "step",
+        "one step of decoding: its scores, coefficients, context and candidates",
+        **{
+            "checkpoint": {"help": "a .ckpt file, or a .safetensors file of `attnkit export`"},
+            "--text": {"required": True, "help": "the input of the model"},
+            "--target": {"help": "the target (default: the generated one), or the continuation of the text of a language model"},
+            "--step": number("the step, from 0; negative: from the end", -1),
+            "--layer": number("the layer, likewise", -1),
+            "--head": number("the head, from 0", 0),
+            "--candidates": number("how many of the most probable next tokens", 8),
+        },
+    )

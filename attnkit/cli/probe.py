@@ -1,0 +1,98 @@
+"""`attnkit probe`: ask the model of a checkpoint or of a recipe a question, and print the answer as a table."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+
+from attnkit.checkpoint import load_checkpoint, rebuild
+from attnkit.cli.arguments import read_arguments
+from attnkit.files import atomic
+from attnkit.probe import Probe
+from attnkit.recipe import merge, read_layers
+from attnkit.registry import IMPORTS, ConfigurationError, Word, datasets, probes, tasks
+from attnkit.task import Task
+from attnkit.train.composition import complete_recipe
+from attnkit.train.inheritance import values_from_data
+from attnkit.train.output import say
+from attnkit.train.saved_recipe import recipe_in
+
+SUFFIXES = (".json", ".svg")
+
+
+def probe(name: str, subject: str, rest: Sequence[str], *, out: Sequence[str] = (), seed: int = 0) -> None:
+    """Run a probe; print its limits and its table.
+
+    Args:
+        name: The name of the probe.
+        subject: A file of `attnkit fit`, or the name or file of a recipe, whose model is new.
+        rest: Arguments of the probe as `--key value`, and changes of the recipe as `--model...` and `--data...`.
+        out: Files to write: `.svg` for a figure, `.json` for the plain data.
+        seed: Seed of the weights of a new model.
+
+    Raises:
+        ConfigurationError: There is no such probe, or it does not apply to this model and these data.
+    """
+    if wrong := [file for file in out if Path(file).suffix not in SUFFIXES]:
+        raise ConfigurationError(f"--out must end in {' or '.join(SUFFIXES)}, but is {wrong[0]!r}")
+    request = read_arguments(rest)
+    question: Probe = probes.build({"name": name, **_arguments(request.others)})
+    task, data = _subject(subject, [*request.recipes], request.flags, seed, needs_data=question.needs_data)
+    found = question(task, data)
+    print(f"{name}: {found.limits}\n\n{found.table()}")
+    for file in out:
+        with atomic(file) as draft:
+            draft.write_text(found.svg() if file.endswith(".svg") else found.json(), encoding="utf-8")
+        print(f"Wrote {file}")
+
+
+def _arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments `--key value` or `--key=value`, as on the command line of a recipe."""
+    arguments: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if not flag.startswith("--"):
+            raise ConfigurationError(f"the probe's arguments are --KEY VALUE, but this is {flag!r}")
+        if not equals:
+            if not rest:
+                raise ConfigurationError(f"{flag} needs a value, as in {flag} VALUE")
+            value = rest.pop(0)
+        key = flag.removeprefix("--")
+        read = read_arguments([f"--data.{key}={value}"]).flags["data"][key]  # a list, or a word
+        arguments[key] = Word(value, read.value) if isinstance(read, Word) else read
+    return arguments
+
+
+def _subject(
+    subject: str, recipes: Sequence[str], flags: dict[str, Any], seed: int, *, needs_data: bool
+) -> tuple[Task, LightningDataModule | None]:
+    """Return the task of a checkpoint or a recipe, and its data."""
+    is_checkpoint = Path(subject).suffix == ".ckpt" or Path(subject).is_dir()
+    if is_checkpoint:
+        if "model" in flags:
+            raise ConfigurationError("a checkpoint has its own model: leave --model out, or give a recipe in its place")
+        checkpoint = load_checkpoint(subject)
+        task: Task = rebuild(checkpoint, subject)
+        recipe = merge(recipe_in(checkpoint, "test"), flags, dropped=[])
+        if not needs_data:
+            return task, None
+        spec = datasets.resolve(recipe["data"])
+        data = datasets.build(spec)
+        state = {key: task.hparams[key] for key in tasks.from_data(task.registered_name) if "tokenizer" in key and key in task.hparams}
+        if state:
+            data.load_state_dict(state)  # the tokenizers of the checkpoint
+    else:
+        recipe = {}
+        for layer in [*read_layers([subject, *recipes], imports=flags.get(IMPORTS, ())), flags]:
+            recipe = merge(recipe, layer, dropped=[])
+        specs = complete_recipe(recipe)
+        say("note: the model is new: its weights are random")
+        data = datasets.build(specs["data"])
+        torch.manual_seed(seed)
+        task = tasks.build(specs["model"].replace(**values_from_data(specs["model"].name, specs["data"].name, data)))
+    data.prepare_data()
+    data.setup("validate")
+    return task, data

@@ -1,0 +1,62 @@
+# https://arxiv.org/abs/2209.11895
+"""Induction: what came after this token before?"""
+
+import numpy as np
+from typing_extensions import override
+
+from attnkit.corpus.synthetic import SyntheticPairs, require_at_least, words
+from attnkit.registry import ConfigurationError, corpora
+
+
+@corpora.register("induction")
+class Induction(SyntheticPairs):
+    """Induction: the token that followed the previous occurrence of the last token, `distance` tokens back.
+
+    The last token occurs exactly once before. Two attention layers suffice: one looks at the preceding token, the other looks for its
+    match (an induction head).
+
+    Paper: Olsson et al. 2022, https://arxiv.org/abs/2209.11895
+
+    Args:
+        length: Number of tokens of the prompt.
+        distance: Distance of the two occurrences, from 2 to `length` - 1 (default: any, differing from row to row).
+        vocabulary: Number of different symbols.
+        train_rows: Number of training rows.
+        validation_rows: Number of validation rows; 0 for none.
+        test_rows: Number of test rows.
+        seed: Seed of all rows.
+
+    Raises:
+        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
+
+    Example:
+        >>> Induction(length=6, distance=4, vocabulary=10).pairs("test")[0]
+        ('3 1 4 5 5 1', '4')
+    """
+
+    def __init__(
+        self,
+        *,
+        length: int = 16,
+        distance: int | None = None,
+        vocabulary: int = 16,
+        train_rows: int = 10_000,
+        validation_rows: int = 500,
+        test_rows: int = 1000,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(train_rows=train_rows, validation_rows=validation_rows, test_rows=test_rows, seed=seed)
+        require_at_least(3, length=length)
+        require_at_least(2, vocabulary=vocabulary)
+        if distance is not None and not 2 <= distance < length:
+            raise ConfigurationError(f"distance must be from 2 to length - 1 = {length - 1}, but is {distance}")
+        self.length, self.distance, self.vocabulary = length, distance, vocabulary
+
+    @override
+    def row(self, rng: np.random.Generator) -> tuple[str, str]:
+        asked = int(rng.integers(self.vocabulary))
+        others = rng.integers(self.vocabulary - 1, size=self.length)
+        tokens = (others + (others >= asked)).tolist()  # any but the one that is asked for
+        distance = int(rng.integers(2, self.length)) if self.distance is None else self.distance
+        tokens[-1] = tokens[-1 - distance] = asked
+        return words(tokens), str(tokens[-distance])

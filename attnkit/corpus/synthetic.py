@@ -1,0 +1,114 @@
+"""The base of synthetic tasks: rows that are generated from a seed, with exact answers."""
+
+import inspect
+import zlib
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from typing_extensions import override
+
+from attnkit.corpus.base import AnswerCorpus, Pair, PairCorpus, Part
+from attnkit.registry import ConfigurationError
+
+BLANK = "."
+"""A token without meaning, which puts a distance between others."""
+ASK = "="
+"""Ends a prompt whose length does not say where it ends."""
+
+_PARTS: tuple[Part, ...] = ("train", "train", "validation", "test")
+_ATTEMPTS = 500  # draws for a row; for a split that has any, this many fail with a probability below 1e-60
+
+
+class Synthetic(AnswerCorpus):
+    """Rows that are generated from a seed. Their tokens are separated by spaces, so the tokenizer is `word`.
+
+    The CRC-32 of a row says which split it belongs to (a quarter of all possible rows is for validation, a quarter for test), so no row of
+    one split occurs in another, whatever the seeds and the numbers of rows. Each split is drawn by a generator of its own. If few rows are
+    possible, rows repeat within a split.
+
+    Args:
+        train_rows: Number of training rows.
+        validation_rows: Number of validation rows; 0 for none.
+        test_rows: Number of test rows.
+        seed: Seed of all rows.
+
+    Raises:
+        ConfigurationError: A number is out of range.
+    """
+
+    rows = "prompts and answers"
+
+    def __init__(self, *, train_rows: int, validation_rows: int, test_rows: int, seed: int) -> None:
+        super().__init__()
+        require_at_least(1, train_rows=train_rows, test_rows=test_rows)
+        require_at_least(0, validation_rows=validation_rows)
+        self.seed, self.train_rows, self.validation_rows, self.test_rows = seed, train_rows, validation_rows, test_rows
+        self._counts: dict[Part, int] = {"train": train_rows, "validation": validation_rows, "test": test_rows}
+        self._rows: dict[Part, list[tuple[str, ...]]] = {}
+
+    @abstractmethod
+    def row(self, rng: np.random.Generator) -> Sequence[str]:
+        """Return a random row: prompt, answer, prompt, answer, ..."""
+
+    @override
+    def has(self, part: Part) -> bool:
+        return self._counts[part] > 0
+
+    @override
+    def turns(self, part: Part) -> list[tuple[str, ...]]:
+        if part not in self._rows:
+            rng = np.random.default_rng([self.seed, list(self._counts).index(part)])
+            self._rows[part] = [self._draw(part, rng) for _ in range(self._counts[part])]
+        return self._rows[part]
+
+    def at_distance(self, distance: int) -> Self:
+        """Return the same task with another `distance`.
+
+        Raises:
+            ConfigurationError: The task has no distance, or not this one.
+        """
+        arguments = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+        if "distance" not in arguments:
+            raise ConfigurationError(f"{type(self).__name__} has no distance")
+        return type(self)(**{**arguments, "distance": distance})
+
+    def _draw(self, part: Part, rng: np.random.Generator) -> tuple[str, ...]:
+        """Return a random row of a split."""
+        for _ in range(_ATTEMPTS):
+            row = tuple(self.row(rng))
+            if _PARTS[zlib.crc32("\t".join(row).encode()) % 4] == part:
+                return row
+        raise ConfigurationError(f"these arguments allow so few rows that none is left for {part}: raise the vocabulary or the length")
+
+
+class SyntheticPairs(Synthetic, PairCorpus):
+    """Synthetic rows of one prompt and one answer."""
+
+    rows = "pairs of texts"
+
+    @override
+    def pairs(self, part: Part) -> list[Pair]:
+        return [(prompt, answer) for prompt, answer in self.turns(part)]
+
+
+def require_at_least(least: int, **numbers: int) -> None:
+    """Raise if a number is below `least`.
+
+    Raises:
+        ConfigurationError: One is.
+    """
+    for name, number in numbers.items():
+        if number < least:
+            raise ConfigurationError(f"{name} must be at least {least}, but is {number}")
+
+
+def words(tokens: Sequence[object]) -> str:
+    """Return tokens as a text.
+
+    Example:
+        >>> words([3, 1, BLANK, ASK])
+        '3 1 . ='
+    """
+    return " ".join(map(str, tokens))

@@ -1,0 +1,162 @@
+"""Prompts and answers, of which a language model learns the answers."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from attnkit.corpus.base import AnswerCorpus, Part
+from attnkit.data.base import Framing, require_at_least
+from attnkit.data.batching import BatchedExamples, Order, Sequences
+from attnkit.data.cache import trained
+from attnkit.data.loading import Share
+from attnkit.data.packing import LanguageModelBatch
+from attnkit.data.summary import Summary, counted
+from attnkit.data.text import Prompts
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, tokenizers
+from attnkit.tokenizer import Tokenizer
+
+
+@datasets.register("prompted_text")
+class PromptedText(Framing):
+    """Prompts and answers for the task `causal_lm`: the loss and the metrics count the answers only.
+
+    A row is bos, then its prompts and answers in turn, then eos. `tokens` [B, T] are the inputs, `targets` [B, T] the next tokens where
+    these belong to an answer or end the last one, and padding elsewhere. In evaluation, `answers` [B] is the number of answers of a row,
+    so that `causal_lm` logs `exact_match`. Pairs of texts are prompts with one answer each. Nothing stands between a prompt and its
+    answer: if the answer may begin anywhere, end the prompts with a mark of your own, as in `cat =`.
+
+    Args:
+        corpus: The rows: a synthetic task such as `copy`, any corpus of pairs, or the path of your own file of pairs.
+        predict: A file with prompts to answer: `.txt` with one per line, or a table with the column. Their order is preserved.
+        tokenizer: Spec of the tokenizer; an untrained one is trained on the training rows.
+        batch_tokens: Maximum number of positions in a batch over all processes, padding included.
+        max_length: Training rows with more tokens than this are omitted (default: no limit). Evaluation and prediction omit nothing.
+        seed: Seed of the order of the rows and of the corpus; global random states have no effect.
+        num_workers: Processes that load batches (0: the main process).
+
+    Raises:
+        ConfigurationError: The corpus has no prompts and answers or cannot be read, or a number is out of range.
+
+    Example:
+        >>> data = PromptedText(corpus={"name": "copy", "length": 2}, tokenizer="word", batch_tokens=6)
+        >>> batch = next(iter(data.test_dataloader()))
+        >>> data.tokenizer.tokens(batch["tokens"][0].tolist()), data.tokenizer.tokens(batch["targets"][0].tolist())
+        (['<bos>', '5', '1', '=', '5', '1'], ['<pad>', '<pad>', '<pad>', '5', '1', '<eos>'])
+    """
+
+    takes: ClassVar = AnswerCorpus
+    corpus: AnswerCorpus
+
+    def __init__(
+        self,
+        *,
+        corpus: CorpusSpec,
+        predict: str | None = None,
+        tokenizer: TokenizerSpec = "bpe",
+        batch_tokens: int = 4096,
+        max_length: int | None = None,
+        seed: int = 0,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
+        require_at_least(1, batch_tokens=batch_tokens)
+        self.batch_tokens, self.max_length = batch_tokens, max_length
+        self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The trained tokenizer."""
+        return trained(self._tokenizer, lambda: (text for row in self.corpus.turns("train") for text in row))
+
+    @property
+    def tokenizer_spec(self) -> dict[str, Any]:
+        """Plain data from which the trained tokenizer is rebuilt."""
+        return self.tokenizer.spec
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"tokenizer": self.tokenizer_spec}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.tokenizer = tokenizers.build(state_dict["tokenizer"])
+
+    @override
+    def train_dataloader(self) -> DataLoader[LanguageModelBatch]:
+        return self._loader("train", order="shuffled")
+
+    @override
+    def val_dataloader(self) -> DataLoader[LanguageModelBatch] | list[Any]:
+        return self._loader("validation", order="fixed") if self.corpus.has("validation") else []
+
+    @override
+    def test_dataloader(self) -> DataLoader[LanguageModelBatch]:
+        return self._loader("test", order="fixed")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[LanguageModelBatch]:
+        prompts = self.prediction_inputs("source")
+        self.summaries.say(Summary.of_texts("predict", self.tokenizer, prompts))
+        return self.token_batches(Prompts(prompts, self.tokenizer), order="given")
+
+    def _loader(self, part: Part, *, order: Order) -> DataLoader[LanguageModelBatch]:
+        rows = self.corpus.turns(part)
+        encoded = [[self.tokenizer.encode(text) for text in row] for row in rows]
+        limit = self.max_length if part == "train" else None
+        kept = [i for i, turns in enumerate(encoded) if limit is None or sum(map(len, turns)) + 2 <= limit]
+        if not kept:
+            raise ConfigurationError(f"all {len(encoded)} {part} rows are longer than max_length={limit}; raise it")
+        summary = Summary(part, counted(len(kept), "row"))
+        summary.note(len(encoded) - len(kept), f"omitted (longer than max_length={limit})")
+        for i in kept:
+            for text, ids in zip(rows[i], encoded[i], strict=True):
+                summary.add(self.tokenizer, text, ids)
+        self.summaries.say(summary)
+        return self.token_batches(Answers([encoded[i] for i in kept], counts=part != "train"), order=order)
+
+
+class Answers(BatchedExamples):
+    """Rows of prompts and answers.
+
+    Args:
+        rows: The ids of the prompts and answers of each row, in turn.
+        counts: Whether batches have the number of answers of each row.
+    """
+
+    unit = "{} tokens"
+
+    def __init__(self, rows: Sequence[Sequence[Sequence[int]]], *, counts: bool) -> None:
+        inputs, targets = [], []
+        for turns in rows:
+            ids = [i for turn in turns for i in turn]
+            scored = [i if place % 2 else Tokenizer.pad_id for place, turn in enumerate(turns) for i in turn]
+            inputs.append([Tokenizer.bos_id, *ids])
+            targets.append([*scored, Tokenizer.eos_id])
+        self.inputs, self.targets = Sequences(inputs), Sequences(targets)
+        self.answers = torch.tensor([len(turns) // 2 for turns in rows]) if counts else None
+        self.lengths = (self.inputs.lengths, np.zeros_like(self.inputs.lengths))
+
+    @override
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @override
+    def text(self, index: int) -> None:
+        return None
+
+    def __getitem__(self, share: Share) -> LanguageModelBatch:
+        length, _ = self.longest(share)
+        targets = self.targets.padded(share.rows, length)
+        batch: LanguageModelBatch = {
+            "example": share.example(share.rows),
+            "tokens": self.inputs.padded(share.rows, length),
+            "targets": torch.full_like(targets, Tokenizer.pad_id) if share.is_filler else targets,
+        }
+        if self.answers is not None:
+            batch["answers"] = self.answers[torch.as_tensor(share.rows)] * (not share.is_filler)
+        return batch

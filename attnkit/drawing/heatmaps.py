@@ -1,0 +1,107 @@
+"""Figures of tables of numbers: heat maps and bars, drawn with matplotlib."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from attnkit.drawing.base import AttentionMap
+from attnkit.drawing.figure import require_matplotlib
+from attnkit.drawing.fonts import families
+from attnkit.files import atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SIDE = 3.2  # inches of a panel
+MANY = 40  # more labels than this are left out
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A heat map, or bars if `values` has one axis.
+
+    Attributes:
+        title: What is shown.
+        values: [Y, X], or [Y] for horizontal bars.
+        y: What the rows are.
+        x: What the columns are; for bars, what their length is.
+        rows: Labels of the rows (default: their numbers).
+        columns: Labels of the columns (default: their numbers).
+        extent: Left, right, bottom and top of the axes, in place of labels.
+        point: A point to mark, with `extent`.
+    """
+
+    title: str
+    values: Tensor
+    y: str
+    x: str
+    rows: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    extent: tuple[float, float, float, float] | None = None
+    point: tuple[float, float] | None = None
+
+
+def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") -> None:
+    """Draw panels side by side into a file (`.svg` or `.png`). A panel with negative numbers has zero in white.
+
+    Raises:
+        ConfigurationError: matplotlib is not installed.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = Path(tempfile.mkdtemp(), "mask.svg")
+        >>> write_panels([Panel("causal", torch.ones(3, 3).tril(), "query", "key")], path)
+        >>> "<svg" in path.read_text(encoding="utf-8")
+        True
+    """
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    texts = [title, *(text for p in panels for text in (p.title, *p.rows, *p.columns))]
+    fonts, _ = families({c for text in texts for c in text})
+    kind = Path(path).suffix.removeprefix(".")
+    settings: Any = {"svg.hashsalt": title, "font.family": fonts, "text.parse_math": False, "font.size": 8}
+    with matplotlib.rc_context(settings):
+        across = min(len(panels), 4)
+        down = -(-len(panels) // across)
+        figure = Figure(figsize=(SIDE * across, SIDE * down + 0.4), layout="constrained")
+        axes = figure.subplots(down, across, squeeze=False).flatten()
+        for place, panel in zip(axes, panels, strict=False):
+            _draw(place, panel)
+        for place in axes[len(panels) :]:
+            place.set_axis_off()
+        figure.suptitle(title, fontsize=11)
+        with atomic(path) as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")
+            figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+
+
+def _draw(axes: "Axes", panel: Panel) -> None:
+    values = panel.values.detach().double().cpu().numpy()
+    axes.set_title(panel.title, fontsize=9)
+    axes.set_xlabel(panel.x)
+    axes.set_ylabel(panel.y)
+    if values.ndim == 1:
+        axes.barh(range(len(values)), values, color="#0072B2")
+        axes.invert_yaxis()
+        axes.spines[["top", "right"]].set_visible(False)
+    else:
+        largest = max(abs(values.min()), abs(values.max())) or 1.0
+        has_signs = values.min() < 0
+        colours: dict[str, Any] = {"cmap": "RdBu_r" if has_signs else "Blues", "vmin": -largest if has_signs else 0.0, "vmax": largest}
+        where: dict[str, Any] = {"extent": panel.extent, "origin": "lower"} if panel.extent else {"interpolation": "nearest"}
+        image = axes.imshow(values, aspect="auto", **colours, **where)
+        axes.figure.colorbar(image, ax=axes, fraction=0.05)
+        if panel.extent is not None:
+            axes.contour(values, levels=9, colors="#444444", linewidths=0.5, extent=panel.extent)
+    if panel.point is not None:
+        axes.annotate("", xy=panel.point, xytext=(0, 0), arrowprops={"arrowstyle": "->", "color": "#000000", "lw": 1.5})
+    if 0 < len(panel.rows) <= MANY:
+        axes.set_yticks(range(len(panel.rows)), AttentionMap.shown(panel.rows))
+    if 0 < len(panel.columns) <= MANY:
+        axes.set_xticks(range(len(panel.columns)), AttentionMap.shown(panel.columns), rotation=90)

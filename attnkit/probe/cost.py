@@ -1,0 +1,123 @@
+# https://arxiv.org/abs/2009.06732
+"""Time and memory by length."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from attnkit.models.base import GeneratingModel, generating
+from attnkit.models.encoder_decoder import EncoderDecoderModel
+from attnkit.probe.base import Probe, Row, spec_of
+from attnkit.registry import ConfigurationError, probes
+from attnkit.state import State
+from attnkit.task import Task
+from attnkit.tokenizer import Tokenizer
+
+
+@probes.register("cost")
+class Cost(Probe):
+    """Time and memory of training and decoding by length.
+
+    Limits: Times hold for this machine, these widths and this batch, and say nothing about other kernels; the bytes are counted, not
+    measured, and leave out what a kernel uses while it runs.
+
+    `train_ms` is the wall-clock time of a forward and a backward pass of a row, the median of `repeats`; `train_mb` the memory of the
+    activations that its backward pass keeps, each counted once. `decode_ms` is the time of one more token after `length` tokens, and
+    `state_mb` the memory of the state that these leave; both are missing for a model that does not generate. In an encoder-decoder, the
+    source has this length, and the target too.
+
+    Paper: Tay et al. 2020, https://arxiv.org/abs/2009.06732 (a survey of the costs)
+
+    Args:
+        lengths: The lengths.
+        rows: Rows of a batch.
+        repeats: Repetitions of each measurement.
+    """
+
+    x = "length"
+    y = ("train_ms", "train_mb", "decode_ms", "state_mb")
+    log = "xy"
+    needs_data = False
+
+    def __init__(self, *, lengths: Sequence[int] = (64, 128, 256, 512, 1024), rows: int = 1, repeats: int = 3) -> None:
+        if rows < 1 or repeats < 1:
+            raise ConfigurationError(f"rows and repeats must be at least 1, but are {rows} and {repeats}")
+        self.lengths, self.row_count, self.repeats = list(lengths), rows, repeats
+
+    @override
+    def rows(self, task: Task, data: Any) -> list[Row]:
+        spec = spec_of(task)
+        size = spec.get("src_vocab_size") or spec.get("vocab_size")
+        if size is None:
+            raise ConfigurationError("this probe reads tokens, but the model reads images")
+        return [self._row(task, torch.arange(length, device=task.device) % (size - 4) + 4, length) for length in self.lengths]
+
+    def _row(self, task: Task, ids: Tensor, length: int) -> Row:
+        model: Any = task.model
+        tokens = ids.expand(self.row_count, -1).clamp(min=len(Tokenizer.special_tokens))
+        given = (tokens, tokens % 2 + 1) if isinstance(model, EncoderDecoderModel) else (tokens,)
+        kept: dict[int, int] = {}
+
+        def keep(saved: Tensor) -> Tensor:
+            storage = saved.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
+            return saved
+
+        def train() -> None:
+            with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+                torch.autograd.grad(model(*given).sum(), parameters)
+
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+                model(*given)
+            train_ms = self._milliseconds(train)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        row: Row = {"length": length, "train_ms": train_ms, "train_mb": sum(n for p, n in kept.items() if p not in weights) / 1e6}
+        if isinstance(model, GeneratingModel):
+            with generating(model):
+                start = model.begin(tokens)
+                state = model.step(tokens if start.state is None else tokens % 2 + 1, start.state)[1]
+                row["decode_ms"] = self._milliseconds(lambda: model.step(tokens[:, -1:], state))
+                row["state_mb"] = state_bytes(state) / 1e6
+        return row
+
+    def _milliseconds(self, run: Callable[[], Any]) -> float:
+        """Return the median time of a call, after one to warm up."""
+        times = []
+        for _ in range(self.repeats + 1):
+            start = time.perf_counter()
+            run()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            times.append(1000 * (time.perf_counter() - start))
+        return median(times[1:])
+
+
+def state_bytes(value: Any) -> int:
+    """Return the bytes of the tensors in a state, however deeply nested.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Pair(State):
+        ...     tensors: tuple
+        >>> state_bytes(Pair((torch.zeros(2, 3), None)))
+        24
+    """
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, State):
+        return sum(state_bytes(getattr(value, field.name)) for field in fields(value))
+    return sum(map(state_bytes, value)) if isinstance(value, tuple) else 0

@@ -1,0 +1,69 @@
+# https://arxiv.org/abs/1506.03099
+"""The error of a model that reads its own output, beside that of one that reads the truth."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from attnkit.models.base import GeneratingModel
+from attnkit.probe.base import Probe, Row
+from attnkit.probe.reading import answered, batches_of, prompt_lengths
+from attnkit.registry import ConfigurationError, probes
+from attnkit.task import Task
+from attnkit.tokenizer import Tokenizer
+
+
+@probes.register("free_running")
+class FreeRunning(Probe):
+    """The fraction of wrong tokens by position: when the model reads the true prefix, and when it reads its own greedy output.
+
+    Limits: It shows how errors add up along the output of greedy decoding; a token counts as wrong if the reference has another one at its
+    place, so that an output that is merely longer, or right in another way, counts as wrong too.
+
+    The first answer of a row is generated, in running text the second half of a window.
+
+    Paper: Bengio et al. 2015, https://arxiv.org/abs/1506.03099; Ranzato et al. 2015, https://arxiv.org/abs/1511.06732 (exposure bias)
+
+    Args:
+        batches: Batches of data that are read.
+    """
+
+    x = "position"
+    y = ("teacher_forced", "free_running")
+
+    def __init__(self, *, batches: int = 4) -> None:
+        self.batches = batches
+
+    @override
+    def rows(self, task: Task, data: Any) -> list[Row]:
+        model: Any = task.model
+        if not isinstance(model, GeneratingModel):
+            raise ConfigurationError(f"this probe needs a model that generates, and {type(model).__name__} does not")
+        wrong: list[Tensor] = []  # [N, 2] of each position
+        for batch in batches_of(data, self.batches, task.device):
+            answer = answered(task, batch)
+            chosen, targets, scored = answer.logits.argmax(-1), answer.targets, answer.scored
+            inputs, start = batch.get("src"), torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
+            if inputs is None:
+                lengths = prompt_lengths(batch)
+                lengths = torch.where(lengths < batch["tokens"].shape[1], lengths, (lengths // 2).clamp(min=1))
+                start, inputs = lengths - 1, batch["tokens"]
+                inputs = inputs[:, : int(lengths.max())] * (torch.arange(int(lengths.max()), device=targets.device) < lengths[:, None])
+            columns = (start[:, None] + torch.arange(targets.shape[1], device=targets.device)).clamp(max=targets.shape[1] - 1)
+            inside = start[:, None] + torch.arange(targets.shape[1], device=targets.device) < targets.shape[1]
+            truth, forced = targets.gather(1, columns), chosen.gather(1, columns)
+            counted = (scored.gather(1, columns) & inside).int().cumprod(1).bool()  # the first answer only
+            length = int(counted.sum(1).max())
+            free = model.generate(inputs, inputs != Tokenizer.pad_id, max_length=length, beam_size=1)
+            free = torch.nn.functional.pad(free, (0, length - free.shape[1]), value=Tokenizer.pad_id)
+            for t in range(length):
+                rows = counted[:, t]
+                errors = torch.stack([forced[rows, t] != truth[rows, t], free[rows, t] != truth[rows, t]], 1)
+                if t == len(wrong):
+                    wrong.append(errors)
+                else:
+                    wrong[t] = torch.cat([wrong[t], errors])
+        means = [errors.double().mean(0).tolist() for errors in wrong]
+        return [{"position": t, "teacher_forced": forced, "free_running": free} for t, (forced, free) in enumerate(means)]

@@ -1,0 +1,150 @@
+"""How probes read a task: its batches, its loss on them, its answers, and what its layers compute."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.embedding import Embedding
+from attnkit.models.base import generating
+from attnkit.registry import ConfigurationError
+from attnkit.task import Task
+from attnkit.task.masked_lm import MaskedLM
+from attnkit.tokenizer import Tokenizer
+
+Batch = Mapping[str, Any]
+
+_LAYER = re.compile(r"(?:^|\.)layers\.\d+$")
+
+
+def batches_of(data: Any, count: int, device: torch.device) -> list[Batch]:
+    """Return the first batches of the validation split, or of the test split if there is none, on a device.
+
+    Raises:
+        ConfigurationError: There are none.
+    """
+    loaders: Any = data.val_dataloader() or data.test_dataloader()
+    loader = loaders[0] if isinstance(loaders, Sequence) else loaders
+    found: list[Batch] = [{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()} for batch in islice(loader, count)]
+    if not found:
+        raise ConfigurationError("the data have neither validation nor test batches for the probe to read")
+    return found
+
+
+def loss(task: Task, batches: Sequence[Batch]) -> float:
+    """Return the negative log-likelihood per target in nats, without dropout."""
+    with generating(task):
+        sums = [task.objective(_with_masks(task, batch)) for batch in batches]
+    return float(sum(s.nll for s in sums) / sum(s.targets for s in sums))
+
+
+class Answered(NamedTuple):
+    """The logits [B, T, V] of a task that predicts a token at each position, and the targets [B, T], padding where nothing is scored."""
+
+    logits: Tensor
+    targets: Tensor
+
+    @property
+    def scored(self) -> Tensor:
+        """Which targets count, bool [B, T]."""
+        return self.targets != Tokenizer.pad_id
+
+    @property
+    def right(self) -> Tensor:
+        """Which of them are the most probable tokens, bool [B, T]."""
+        return (self.logits.argmax(-1) == self.targets) & self.scored
+
+
+def answered(task: Task, batch: Batch) -> Answered:
+    """Return the answers of a task to a batch with `src` and `tgt`, or with `tokens` and `targets`, given the true prefix.
+
+    Raises:
+        ConfigurationError: The batch has no targets that follow their tokens.
+    """
+    with generating(task):
+        if "tgt" in batch:
+            return Answered(task(batch["src"], batch["tgt"][:, :-1]), batch["tgt"][:, 1:])
+        if "targets" in batch:
+            return Answered(task(batch["tokens"], batch.get("documents")), batch["targets"])
+    raise ConfigurationError(f"this probe needs a task that predicts one token after another, which {task.registered_name!r} does not")
+
+
+def prompt_lengths(batch: Batch) -> Tensor:
+    """Return the number of tokens [B] that a row of `tokens` begins with before an answer; all of them if every token is scored.
+
+    Example:
+        >>> prompt_lengths({"tokens": torch.ones(2, 4), "targets": torch.tensor([[0, 0, 7, 2], [8, 9, 7, 2]])})
+        tensor([3, 4])
+    """
+    first = (batch["targets"] != Tokenizer.pad_id).int().argmax(1)
+    return torch.where(first > 0, first + 1, batch["tokens"].shape[1])
+
+
+@contextmanager
+def layer_outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Record the outputs of embeddings and layers of every forward pass inside the `with` block: by module path, [B, T, D], detached."""
+    found: dict[str, Tensor] = {}
+
+    def keep(path: str, output: Any) -> None:
+        found[path] = (output[0] if isinstance(output, tuple) else output).detach()
+
+    handles = [
+        module.register_forward_hook(lambda _, __, output, path=path: keep(path, output))
+        for path, module in model.named_modules()
+        if _LAYER.search(path) or isinstance(module, Embedding)
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class Depth(NamedTuple):
+    """The vectors of one depth of a stack: `encoder` or `decoder`, the number of layers below, and the real tokens with their ids."""
+
+    part: str
+    layer: int
+    vectors: Tensor  # [N, D], float64
+    tokens: Tensor  # [N]
+    before: Tensor  # [N], the token before each, padding at the start
+    positions: Tensor  # [N]
+    rows: Tensor  # [N], the row of each
+
+
+def depths(task: Task, batch: Batch) -> list[Depth]:
+    """Return the vectors of the real tokens of a batch at each depth, from the embeddings to the highest layer.
+
+    Raises:
+        ConfigurationError: The batch has no tokens, or the model no layers.
+    """
+    source, target = (batch.get("src"), batch["tgt"][:, :-1]) if "tgt" in batch else (batch.get("tokens"), None)
+    if source is None:
+        raise ConfigurationError(f"this probe needs batches of tokens, but this one has {', '.join(batch)}")
+    with generating(task), layer_outputs(task.model) as found:
+        task.objective(_with_masks(task, batch))
+    counted: dict[str, int] = {}
+    depths = []
+    for path, output in sorted(found.items(), key=lambda item: not isinstance(task.model.get_submodule(item[0]), Embedding)):
+        decodes = target is not None and ("decoder" in path.split(".") or path.endswith(("tgt", "shared")))
+        part = "decoder" if decodes else "encoder" if target is not None else "stack"
+        ids = target if decodes and target is not None else source
+        if output.shape[:2] != ids.shape:
+            continue
+        real = ids != Tokenizer.pad_id
+        before = torch.cat([torch.zeros_like(ids[:, :1]), ids[:, :-1]], 1)
+        rows, positions = (torch.arange(n, device=ids.device) for n in ids.shape)
+        columns = (ids, before, positions.expand_as(ids), rows[:, None].expand_as(ids))
+        layer = counted[part] = counted.get(part, -1) + 1
+        depths.append(Depth(part, layer, output[real].double(), *(column[real] for column in columns)))
+    if not depths:
+        raise ConfigurationError("this model has no layers whose outputs could be read")
+    return depths
+
+
+def _with_masks(task: Task, batch: Batch) -> Any:
+    return {**batch, "masked": task.hide(batch, 0, "evaluation")} if isinstance(task, MaskedLM) else batch

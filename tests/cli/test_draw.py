@@ -1,0 +1,108 @@
+"""Pictures of pieces, and of a step of decoding."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from torch.utils.data import DataLoader
+
+import attnkit
+from attnkit.cli import draw as pictures
+from attnkit.cli.main import main
+from attnkit.drawing.heatmaps import Panel
+from attnkit.registry import positions
+
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),  # Lightning 2.6 on torch 2.13
+    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+]
+
+
+@pytest.fixture
+def panels(monkeypatch: pytest.MonkeyPatch) -> list[Panel]:
+    """What would be drawn."""
+    found: list[Panel] = []
+    monkeypatch.setattr(pictures, "write_panels", lambda shown, path, *, title: found.extend(shown))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"causal": True}, ["1000", "1100", "1110", "1111"]),
+        ({"causal": True, "prefix": 2}, ["1100", "1100", "1110", "1111"]),
+        ({"window": 2}, ["1100", "1110", "0111", "0011"]),
+        ({"documents": [1, 3]}, ["1000", "0111", "0111", "0111"]),
+        ({"causal": True, "window": 2, "documents": [2, 2]}, ["1000", "1100", "0010", "0011"]),
+    ],
+)
+def test_a_mask_is_what_its_words_say(options, expected, panels) -> None:
+    pictures.draw_mask(out="m.svg", length=4, **options)
+    assert ["".join(str(int(x)) for x in row) for row in panels[0].values.tolist()] == expected
+
+
+def test_a_score_is_drawn_over_its_keys(panels) -> None:
+    pictures.draw_score("dot_product", out="s.svg", query=(1.0, 0.5))
+    side = torch.linspace(-2, 2, 81)
+    assert torch.allclose(panels[0].values, side[None] + 0.5 * side[:, None])  # rows are channel 1, columns channel 0
+
+
+@pytest.mark.parametrize("name", positions.built_in())
+def test_every_position_is_drawn_or_says_that_it_needs_a_text(name: str, tmp_path: Path, capsys) -> None:
+    status = main(["draw", "position", name, "--length", "8", "--d_model", "16", "--out", str(tmp_path / "p.svg")])
+    shown = capsys.readouterr()
+    if status == 0:
+        assert "<svg" in (tmp_path / "p.svg").read_text(encoding="utf-8")
+    else:
+        assert f"the position {name!r} has nothing to draw" in shown.err
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> list[str]:
+    """Two new models, saved."""
+    tokenizer = attnkit.tokenizers.build("word").train(["나는 학교에 간다"]).spec
+    paths = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        stack = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2}
+        task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer, "max_length": 2})
+        trainer = Trainer(
+            max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False
+        )
+        trainer.fit(task, DataLoader([{"tokens": torch.tensor([[1, 4, 5, 6]])}], batch_size=None))
+        paths.append(str(tmp_path / f"{seed}.ckpt"))
+        trainer.save_checkpoint(paths[-1])
+    return paths
+
+
+def test_a_step_shows_its_scores_coefficients_context_and_candidates(checkpoints, panels) -> None:
+    pictures.draw_step(checkpoints[0], "나는 학교에 간다", out="s.svg", step=2, head=1, candidates=3)
+    scores, coefficients, context, candidates = panels
+    assert list(scores.rows) == ["<bos>", "나는", "학교에"]
+    assert torch.allclose(scores.values.softmax(0), coefficients.values)
+    assert context.values.shape == (4,)
+    assert len(candidates.rows) == 3
+    assert candidates.values.sum() <= 1
+
+
+def test_two_models_are_shown_side_by_side(checkpoints, tmp_path: Path, capsys) -> None:
+    assert main(["attention", *checkpoints, "--text", "나는", "--out", str(tmp_path / "two.html")]) == 0
+    page = (tmp_path / "two.html").read_text(encoding="utf-8")
+    assert page.count("<iframe") == 2
+    assert all(f"{path}: 나는" in page for path in checkpoints)
+    assert main(["attention", *checkpoints, "--text", "나는", "--out", str(tmp_path / "two.svg")]) == 2
+    assert "--out must end in .html" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mask", "--out", "m.html"], "must end in .svg or .png"),
+        (["mask", "--prefix", "20", "--out", "m.svg"], "--prefix must be from 0"),
+        (["score", "additiv", "--out", "s.svg"], "Did you mean 'additive'"),
+    ],
+)
+def test_a_wrong_command_says_what_is_wrong(arguments, message, capsys) -> None:
+    assert main(["draw", *arguments]) == 2
+    assert message in capsys.readouterr().err

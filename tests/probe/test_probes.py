@@ -1,0 +1,284 @@
+"""Probes against numbers that are known otherwise, and what all of them promise."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger
+
+from attnkit.callback import Probing
+from attnkit.cli.main import main
+from attnkit.mixer.multi_head import MultiHeadAttention
+from attnkit.probe import Findings
+from attnkit.probe.base import limits
+from attnkit.probe.order import shuffle
+from attnkit.registry import ConfigurationError, datasets, probes, tasks
+
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),  # Lightning 2.6 on torch 2.13
+    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+]
+ROWS = {"train_rows": 32, "validation_rows": 16, "test_rows": 16}
+COPY = {"name": "copy", "length": 4, "distance": 1, "vocabulary": 5, **ROWS}
+DECODER = {"name": "decoder", "num_heads": 2}
+PROMPTED = {"name": "prompted_text", "corpus": COPY, "tokenizer": "word", "batch_tokens": 200}
+PAIRS = {"name": "text_pairs", "corpus": COPY, "src_tokenizer": "word", "tgt_tokenizer": "word", "batch_tokens": 200}
+
+
+def subject(stack, *, task="causal_lm", data=PROMPTED, width=16, layers=1, **arguments):
+    """Return a new task and its data."""
+    module = datasets.build(data)
+    given = {key: getattr(module, attribute) for key, attribute in tasks.from_data(task).items()}
+    torch.manual_seed(0)
+    spec = {"name": task, "stack": {"d_model": width, "num_layers": layers, **stack}, **given, **arguments}
+    return tasks.build(spec), module
+
+
+def ask(spec, task, data=None):
+    return probes.build(spec)(task, data).rows
+
+
+SUBJECTS = {
+    "decoder": lambda: subject(DECODER, layers=2),
+    "lstm": lambda: subject({"name": "recurrent_decoder", "cell": "lstm"}, layers=2),
+    "encoder_decoder": lambda: subject({"name": "encoder_decoder", "num_heads": 2}, task="seq2seq", data=PAIRS, metrics=[]),
+    "attentive_gru": lambda: subject(
+        {"name": "recurrent_encoder_decoder", "cell": "gru", "attention": "additive"}, task="seq2seq", data=PAIRS, metrics=[]
+    ),
+}
+INAPPLICABLE = {("lstm", "heads"), ("lstm", "saturation"), ("lstm", "rollout"), ("attentive_gru", "rollout")}
+QUICK = {"cost": {"lengths": [4, 8], "repeats": 1}, "recall": {"distances": [0, 2]}, "gradient": {"length": 9}}
+
+
+@pytest.mark.parametrize("name", probes.built_in())
+@pytest.mark.parametrize("kind", SUBJECTS)
+def test_a_probe_answers_with_plain_data_or_says_why_not_and_changes_nothing(kind: str, name: str) -> None:
+    task, data = SUBJECTS[kind]()
+    task.configure_model()
+    before, state = copy.deepcopy(task.state_dict()), torch.get_rng_state()
+    modes = [module.training for module in task.modules()]
+    probe = probes.build({"name": name, **QUICK.get(name, {})})
+    if (kind, name) in INAPPLICABLE:
+        with pytest.raises(ConfigurationError, match="attention"):
+            probe(task, data)
+    else:
+        found = probe(task, data)
+        assert found.probe == name
+        assert json.loads(found.json())["rows"] == list(found.rows)
+        assert found.rows
+        assert {found.x, *found.y, *([found.lines] if found.lines else [])} <= {key for row in found.rows for key in row}
+        assert found.scalars()
+        assert all(math.isfinite(value) for value in found.scalars().values())
+        assert found.svg().startswith("<svg")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in task.modules()] == modes
+    assert all(torch.equal(x, before[key]) for key, x in task.state_dict().items())
+
+
+@pytest.mark.parametrize("name", probes.built_in())
+def test_each_probe_says_in_one_sentence_what_it_can_and_cannot_show(name: str) -> None:
+    said = limits(probes.get(name))
+    assert said.endswith(".")
+    assert 60 < len(said) < 300
+
+
+def test_the_gradient_vanishes_in_an_rnn_less_in_an_lstm_and_not_in_a_decoder() -> None:
+    reached = {}
+    for label, stack in {
+        "rnn": {"name": "recurrent_decoder", "cell": "rnn"},
+        "lstm": {"name": "recurrent_decoder", "cell": "lstm"},
+        "decoder": DECODER,
+    }.items():
+        rows = ask({"name": "gradient", "length": 100}, subject(stack, width=64)[0])
+        assert [row["distance"] for row in rows] == [0, 1, 2, 4, 8, 16, 32, 64, 99]
+        reached[label] = rows[-1]["gradient"] / rows[1]["gradient"]
+    assert reached["rnn"] < 1e-12
+    assert 1e-8 < reached["lstm"] < 0.1
+    assert 0.2 < reached["decoder"] < 5
+
+
+def test_the_gradient_is_the_one_of_finite_differences() -> None:
+    task, _ = subject({"name": "recurrent_decoder", "cell": "gru"}, width=4)
+    rows = ask({"name": "gradient", "length": 4, "rows": 1, "seed": 3}, task)
+    model = copy.deepcopy(task.model).double()
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(4, model.spec["vocab_size"], (1, 4), generator=generator)
+    target = torch.randint(model.spec["vocab_size"], (1,), generator=generator)
+
+    @torch.no_grad()
+    def loss(x):
+        return torch.nn.functional.cross_entropy(model.head(model.stack(x)[0])[:, -1], target)
+
+    x = model.embedding(tokens).detach()
+    for row in rows:
+        partial = []
+        for channel in range(4):
+            step = torch.zeros_like(x)
+            step[0, 3 - row["distance"], channel] = 1e-6
+            partial.append((loss(x + step) - loss(x - step)) / 2e-6)
+        assert row["gradient"] == pytest.approx(float(torch.stack(partial).norm()), rel=1e-6)
+
+
+def test_the_variance_without_the_scale_is_larger_by_the_width_of_a_head() -> None:
+    for width in (8, 32):
+        found = [ask("saturation", *subject({**DECODER, "attention": name}, width=width)) for name in ("dot_product", "scaled_dot_product")]
+        assert found[0][0]["variance"] == pytest.approx(found[1][0]["variance"] * width / 2, rel=1e-4)
+        assert found[0][0]["entropy"] < found[1][0]["entropy"]
+
+
+def test_the_widths_asked_for_are_new_models_of_the_same_spec() -> None:
+    task, data = subject({**DECODER, "attention": "dot_product"})
+    rows = ask({"name": "saturation", "widths": [16, 256], "seed": 0}, task, data)
+    assert [row["width"] for row in rows] == [16, 256]
+    assert rows[0]["variance"] == pytest.approx(ask("saturation", task, data)[0]["variance"])  # the same seed as the subject's
+    assert rows[1]["variance"] > 4 * rows[0]["variance"]
+    assert rows[1]["largest_weight"] > rows[0]["largest_weight"]
+
+
+def test_a_head_whose_output_is_not_used_is_worth_nothing() -> None:
+    task, data = subject(DECODER)
+    task.configure_model()
+    with torch.no_grad():
+        next(module for module in task.model.modules() if isinstance(module, MultiHeadAttention)).output.weight[:, 8:] = 0.0
+    first, second = ask("heads", task, data)
+    assert (first["head"], second["head"]) == (0, 1)
+    assert second["loss_increase"] == 0
+    assert first["loss_increase"] != 0
+
+
+def test_recall_is_perfect_for_a_model_that_knows_the_answer() -> None:
+    task, data = subject(DECODER)
+    task.configure_model()
+    answers = {}
+    for distance in (0, 3):
+        for prompt, answer in data.corpus.at_distance(distance).turns("test"):
+            answers[prompt] = data.tokenizer.encode(answer)
+
+    def knows(tokens, documents=None):
+        logits = torch.zeros(*tokens.shape, len(data.tokenizer))
+        for row, read in enumerate(tokens.tolist()):
+            prompt = data.tokenizer.decode(read).partition("=")[0] + "="
+            start = len(prompt.split())
+            for place, answer in enumerate([*answers[prompt], 2]):
+                logits[row, start + place, answer] = 50.0
+        return logits
+
+    task.forward = knows
+    assert ask({"name": "recall", "distances": [0, 3]}, task, data) == [
+        {"distance": distance, "exact_match": 1.0, "token_accuracy": 1.0, "loss": pytest.approx(0, abs=1e-6)} for distance in (0, 3)
+    ]
+
+
+def test_recall_needs_a_task_with_a_distance(tmp_path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\nb\ta\n")
+    task, data = subject(DECODER, data={**PROMPTED, "corpus": str(tmp_path / "pairs.tsv")})
+    with pytest.raises(ConfigurationError, match="synthetic task with a distance"):
+        ask("recall", task, data)
+
+
+def test_an_order_that_is_kept_costs_nothing() -> None:
+    task, data = subject(DECODER)
+    first, last = ask({"name": "order", "kept": [0, 100]}, task, data)
+    assert last["loss"] == last["loss_in_order"] == first["loss_in_order"]
+    assert first["loss"] != first["loss_in_order"]
+
+
+def test_a_shuffle_moves_only_the_tokens_that_it_may() -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.cat([torch.ones(6, 1, dtype=torch.int64), torch.arange(10, 22).expand(6, -1), torch.zeros(6, 2, dtype=torch.int64)], 1)
+    end = torch.tensor([0, 1, 2, 5, 9, 13])
+    shuffled = shuffle(tokens, end, generator)
+    for row in range(6):
+        assert torch.equal(shuffled[row, end[row] :], tokens[row, end[row] :])
+        assert shuffled[row, 0] == 1
+        assert sorted(shuffled[row].tolist()) == sorted(tokens[row].tolist())
+    assert not torch.equal(shuffled[5], tokens[5])
+
+
+def test_linear_probes_read_the_token_off_its_embedding_and_the_one_before_only_above() -> None:
+    task, data = subject({**DECODER, "position": "rotary"}, width=32)
+    rows = {(row["label"], row["layer"]): row["accuracy"] for row in ask("linear", task, data)}
+    assert rows["stack: tokens", 0] == 1.0
+    assert rows["stack: before", 0] < 0.9
+    assert {layer for _, layer in rows} == {0, 1}
+
+
+def test_a_rollout_is_a_distribution_over_what_the_token_may_see() -> None:
+    task, data = subject(DECODER, layers=2)
+    rows = ask({"name": "rollout", "query": 3}, task, data)
+    assert sum(row["rollout"] for row in rows) == pytest.approx(1)
+    assert all((row["rollout"] > 0) == (row["position"] <= 3) for row in rows)
+    assert rows[0]["token"] == "<bos>"
+
+
+def test_the_first_token_is_as_wrong_free_running_as_with_the_truth() -> None:
+    for kind in ("decoder", "encoder_decoder"):
+        rows = ask("free_running", *SUBJECTS[kind]())
+        assert len(rows) == 5  # four symbols and the end
+        assert rows[0]["teacher_forced"] == rows[0]["free_running"]
+        assert 0 < rows[0]["free_running"] <= 1
+
+
+def test_the_state_of_attention_grows_with_the_length_and_that_of_a_recurrence_does_not() -> None:
+    lengths = {"name": "cost", "lengths": [8, 16, 32], "repeats": 1}
+    decoder, lstm = (ask(lengths, SUBJECTS[kind]()[0]) for kind in ("decoder", "lstm"))
+    # the keys and the values of two layers, in fp32, and a position
+    assert [row["state_mb"] * 1e6 for row in decoder] == pytest.approx([n * (2 * 2 * 16 * 4 + 8) for n in (8, 16, 32)], rel=0.05)
+    assert len({row["state_mb"] for row in lstm}) == 1
+    assert decoder[2]["train_mb"] > decoder[0]["train_mb"] * 3.5
+    assert decoder[0]["train_mb"] == ask(lengths, SUBJECTS["decoder"]()[0])[0]["train_mb"]
+
+
+def test_a_training_with_a_probe_is_bit_for_bit_the_same_and_logs_its_numbers(tmp_path) -> None:
+    states = []
+    for number, callbacks in enumerate(([], [Probing(probe={"name": "saturation", "widths": [8, 16]}), Probing(probe="recall")])):
+        task, data = subject(DECODER, optimizer={"name": "adam", "lr": 0.01}, prompts=[])
+        logger = CSVLogger(tmp_path, version=number)
+        trainer = Trainer(
+            max_epochs=2, accelerator="cpu", logger=logger, callbacks=callbacks, enable_checkpointing=False, log_every_n_steps=1,
+            enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+        )  # fmt: skip
+        trainer.fit(task, datamodule=data)
+        states.append(task.state_dict())
+    assert all(torch.equal(x, states[1][key]) for key, x in states[0].items())
+    logged = (tmp_path / "lightning_logs/version_1/metrics.csv").read_text()
+    assert "probe/exact_match/distance_64" in logged
+    assert "/width_16" in logged
+    assert "probe/variance/stack.decoder.layers.0" in logged
+
+
+def test_the_command_prints_limits_and_a_table_and_writes_both_files(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--model.stack.num_layers=1", "--length", "5", "--out", "g.svg", "--out=g.json"]
+    assert main(["probe", "gradient", "synthetic/decoder", *flags]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("gradient: It shows how strongly")
+    rows = json.loads((tmp_path / "g.json").read_text())["rows"]
+    assert [row["distance"] for row in rows] == [0, 1, 2, 4]
+    assert f"{rows[-1]['gradient']:.4g}" in shown
+    assert (tmp_path / "g.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gradiant", "synthetic/decoder"], "Did you mean 'gradient'"),
+        (["gradient", "synthetic/decoder", "--length", "many"], "length must be int"),
+        (["gradient", "synthetic/decoder", "--long", "5"], "has no argument 'long'"),
+        (["gradient", "synthetic/decoder", "--out", "g.png"], "must end in .json or .svg"),
+        (["gradient", "nothing.ckpt"], "nothing.ckpt"),
+    ],
+)
+def test_a_wrong_command_says_what_is_wrong(arguments, message, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["probe", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_table_leaves_out_what_was_not_measured() -> None:
+    found = Findings("cost", "None.", [{"length": 1, "a": 1.0, "b": None}, {"length": 2, "a": 2.0}], x="length", y=("a", "b"))
+    assert found.table().splitlines()[1].split() == ["1", "1"]
+    assert found.scalars() == {"a/length_1": 1.0, "a/length_2": 2.0}
