@@ -314,4 +314,4 @@ def test_killed_at_random_moments_trainings_end_as_if_they_had_not_been(runs: in
     assert len(list(Path("wild/runs").glob("*/status.json"))) == runs
     for file, written in finished.items():
         assert file.stat().st_mtime_ns == written
-        assert file.with_name("environment.json").stat().st_mtime_ns < written
+        assert file.with_name("provenance.json").stat().st_mtime_ns < written
