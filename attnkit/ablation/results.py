@@ -74,7 +74,13 @@ class Results:
         better, alpha = self.study.better, self.study.alpha
         measured = [
             compare(
-                a, self.ended(a, b), reference=b, reference_runs=self.ended(b, a), better=better, min_effect=self.margin(b), alpha=alpha
+                a,
+                self.ended(a, b),
+                reference=b,
+                reference_runs=self.ended(b, a),
+                better=better,
+                min_effect=self.margin(b),
+                alpha=alpha,
             )
             for a, b in pairs
         ]

@@ -68,8 +68,10 @@ def with_named_loggers(recipe: Mapping[str, Any], name: str, folder: Path) -> di
 
 
 def _named(logger: Any, name: str, folder: Path) -> Any:
-    spec = {"class_path": logger} if isinstance(logger, str) else dict(logger)
-    path = str(spec["class_path"])
+    spec: dict[str, Any] = {"class_path": logger} if isinstance(logger, str) else dict(logger)
+    path = str(spec.get("class_path", ""))
+    if "." not in path and not hasattr(loggers, path):
+        return logger  # Lightning's parser says what is wrong
     parameters = inspect.signature(find(path) if "." in path else getattr(loggers, path)).parameters
     arguments: dict[str, Any] = dict(spec.get("init_args") or {})
     naming = next((argument for argument in NAMES if argument in parameters), None)
