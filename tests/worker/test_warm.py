@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ json.dump({"pid": os.getpid(), "cwd": os.getcwd(), "path": sys.path[0], "argv": 
     "files": len(os.listdir("/proc/self/fd"))}, sys.stdout)
 sys.exit(3)
 """
-Start = Callable[..., Fork]
 
 
 def write_modules(forks: str = "True") -> None:
@@ -59,11 +58,18 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     found = Server()
     yield found
     found.close()
+    while forks:
+        forks.pop().stdin.close()
+
+
+forks: list[Fork] = []
 
 
 def start(server: Server, *words: str, out: str = "out", **environment: str) -> Fork | None:
     with Path(out).open("wb") as stdout, Path("err").open("ab") as stderr:
-        return server.start(words, directory=Path.cwd(), environment={**os.environ, **environment}, out=stdout, err=stderr)
+        found = server.start(words, directory=Path.cwd(), environment={**os.environ, **environment}, out=stdout, err=stderr)
+    forks.extend([found] if found is not None else [])
+    return found
 
 
 def told(server: Server, *words: str, **environment: str) -> dict[str, Any]:
