@@ -119,7 +119,7 @@ def test_a_run_that_diverges_says_so() -> None:
 def test_a_logger_of_the_recipe_logs_under_the_name_of_the_run_and_checkpoints_stay_in_its_folder() -> None:
     plain = run("plain")
     given = [{"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}, {"class_path": "lightning.pytorch.loggers.CSVLogger"}]
-    logged = run("logged", {"trainer": {"logger": given}})
+    logged = run("logged", {"trainer": {"logger": given, "log_every_n_steps": 1}})
     assert logged["metrics"] == plain["metrics"]
     for file in ("logs/logged/version_0/metrics.csv", "logged/logged/version_0/metrics.csv"):
         assert "val/loss" in Path(file).read_text().splitlines()[0]
