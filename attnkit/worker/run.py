@@ -37,7 +37,7 @@ from attnkit.worker.lengths import Lengths
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.limit import Limit
 from attnkit.worker.loggers import RunFolder, with_named_loggers
-from attnkit.worker.recorder import Recorder
+from attnkit.worker.recorder import Recorder, logged
 from attnkit.worker.witness import Witness
 
 RECIPE = "recipe.yaml"
@@ -112,7 +112,7 @@ def train(folder: Path) -> None:
     if limit is not None and not recorder.diverged:
         limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if k not in ("step", "tokens", "seconds")}
-    metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
+    metrics |= logged(cli.trainer)
     training = {  # recorded before the test, which restores the callbacks' states from the best checkpoint
         "curve": [{k: v if math.isfinite(v) else None for k, v in point.items()} for point in recorder.curve],
         "batches": recorder.batches,
