@@ -61,7 +61,7 @@ def imported(packages: Collection[str]) -> dict[str, str]:
     found, among = {}, ("attnkit", *packages)
     for key, module in sorted(sys.modules.items()):
         file, name = getattr(module, "__file__", None), _name(key, module)
-        if file is None or key == "__mp_main__" or not os.path.isfile(file):
+        if file is None or name in ("__main__", "__mp_main__") or not os.path.isfile(file):
             continue
         if not file.startswith(INSTALLED) or name.partition(".")[0] in among:
             found[name] = _imported.setdefault(file, digest(file))

@@ -82,8 +82,10 @@ class Witness(Callback):
 
     def _data(self) -> dict[str, str]:
         skipped = (*NO_DATA, f"{self.folder.absolute()}{os.sep}", f"{cache_folder().absolute()}{os.sep}")
-        files = sorted(f for f in _read - _written if not f.startswith(skipped) and not f.endswith(NO_DATA_ENDS) and os.path.isfile(f))
-        return {short_path(file): digest(file) for file in files if not any(p.endswith(("-info", ".egg")) for p in Path(file).parts)}
+        code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
+        files = (f for f in sorted(_read - _written - code) if not f.startswith(skipped) and not f.endswith(NO_DATA_ENDS))
+        inside = (f for f in files if os.path.isfile(f) and not any(p.endswith(("-info", ".egg")) for p in Path(f).parts))
+        return {short_path(file): digest(file) for file in inside}
 
 
 def _is_within(earlier: Provenance, made: Provenance) -> bool:
