@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -241,6 +242,7 @@ def read_parquet(path: str | Path) -> Iterator[dict[str, Any]]:
         raise ConfigurationError(f"{path} needs the library 'pyarrow': pip install 'attnkit[data]'") from error
     path = regular(path)
     limit = unpacked_limit(path.stat().st_size)
+    sys.audit("open", str(path), "rb", 0)  # as Python's own `open` does: pyarrow opens it itself
     try:
         with library.ParquetFile(path) as described:
             texts = [c.path for c in map(described.schema.column, range(len(described.schema))) if c.physical_type == "BYTE_ARRAY"]

@@ -22,6 +22,8 @@ DYNAMIC = {
     "attnkit.registry.names": LAZY["attnkit.registry.families"],
     "attnkit.registry.class_path": "a class path of the user's",
     "attnkit.worker.job": "one of the worker modules that it names",
+    "attnkit.worker.warm": "the server that it names",
+    "attnkit.worker.server": "the modules that it names, and the worker that a job names",
 }
 """Modules that import or start a module whose name is not written where that happens, with the reason."""
 

@@ -11,8 +11,8 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.planning import make_plan
 from attnkit.ablation.progress import Progress, Say, clock
+from attnkit.ablation.spec import REPLACED
+from attnkit.ablation.tuning import written
+from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.folder import BUSY, FINAL, FULL, note, result_of, status_of, write_json
@@ -91,7 +94,7 @@ def run_plan(
     spec = engine or plan.study.engine
     progress = progress or Progress()
     if plan.trials is not None and not plan.tuned:
-        say(f"tuning {plan.study.tune.key if plan.study.tune else ''}: {len(plan.trials.runs)} trials")
+        say(f"tuning {plan.study.tune}: {len(plan.trials.runs)} trials")
         run_plan(plan.trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
         plan = make_plan(plan.study, plan.folder)
         if not plan.tuned:
@@ -99,6 +102,8 @@ def run_plan(
         progress.ended.clear()
     for line in edges(plan):
         say(line)
+    if plan.study.accept_code is not None and (count := accept(plan, plan.study.accept_code)):
+        say(f"{count} stale runs are accepted: {plan.study.accept_code}")
     if gpus and spec["name"] != "local":
         raise ConfigurationError(f"--gpus assigns GPUs of this machine; the engine {spec['name']} takes their number as its argument gpus")
     with told_when_full(plan.folder):
@@ -109,7 +114,11 @@ def run_plan(
 
 def edges(plan: Plan) -> list[str]:
     """Return a warning for each variant whose best value is the first or the last of the tuning's."""
-    return [f"warning: {name}: the best of tuning, {t.value}, is at the edge of the grid" for name, t in plan.tuned.items() if t.edge]
+    return [
+        f"warning: {name}: the best of tuning, {written(found.chosen)}, is at the edge of the grid of {', '.join(found.edges)}"
+        for name, found in plan.tuned.items()
+        if found.edges
+    ]
 
 
 class Engine:
@@ -130,14 +139,18 @@ class Engine:
         self.tries: dict[str, int] = {}
         self.others = Others(say)
         progress.total = len(plan.runs)
+        for line in stale_lines(replace(plan, trials=None)):
+            say(line)
         for run in plan.runs:
-            state = status_of(folder := plan.run_folder(run.key))
+            state, folder = state_of(plan, run), plan.run_folder(run.key)
             if state["status"] in FINAL:
                 progress.ended[state["status"]] += 1
                 continue
             if state["status"] == "damaged":
                 say(f"{_name(run)}: {state['message']}; running it again")
                 forget(folder)
+            if state["status"] == "stale":
+                set_aside(plan, run)
             self.queue.append(run)
 
     def work(self, spec: Mapping[str, Any], jobs: int | None) -> None:
@@ -179,9 +192,12 @@ class Engine:
 
     def _start(self, submit: Submit, run: Run, slot: int) -> _Active:
         folder = self.plan.run_folder(run.key)
-        write_json(folder / "job.json", run.job)  # anew, for it may have been damaged
+        if changed(self.plan, run):  # a run does not go on with other code
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        write_json(folder / "job.json", {**run.job, "name": _name(run)})  # anew, for it may have been damaged
         gpu = self.gpus[slot % len(self.gpus)] if self.gpus else None
-        job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=self.plan.study.timeout, worker=RUN)
+        study = self.plan.study
+        job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=study.timeout, threads=study.threads, worker=RUN)
         return _Active(run, job, submit(job), time.monotonic(), slot)
 
     def _look_at(self, active: _Active) -> None:
@@ -285,6 +301,15 @@ def forget(folder: Path) -> None:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         _remove(folder / "result.json")
     _remove(folder / "status.json")
+
+
+def set_aside(plan: Plan, run: Run) -> None:
+    """Move a run that is made again to the folder of replaced runs, without its checkpoints."""
+    shutil.rmtree(plan.run_folder(run.key) / "checkpoints", ignore_errors=True)
+    (replaced := plan.folder / REPLACED).mkdir(parents=True, exist_ok=True)
+    number = 1 + sum(folder.name.startswith(run.key) for folder in replaced.iterdir())
+    with suppress(FileNotFoundError):  # another process has moved it
+        plan.run_folder(run.key).rename(replaced / f"{run.key}-{number}")
 
 
 def _remove(path: Path) -> None:

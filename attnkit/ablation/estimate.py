@@ -65,7 +65,7 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
     """
     known = _finished(plan)
     runs = [run for run in plan.runs if run.seed == plan.study.seeds[0]]
-    machine = [platform.node(), os.cpu_count(), *(os.environ.get(name) for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))]
+    machine = [platform.node(), os.cpu_count(), plan.study.threads, os.environ.get("CUDA_VISIBLE_DEVICES")]
     shared = [__version__, code_version(), machine]
     jobs = {run.variants[0]: run.job for run in runs if run.variants[0] not in known}
     files = {name: plan.folder / "probes" / f"{key_of([shared, _without_seeds(job)])}.json" for name, job in jobs.items()}
@@ -75,7 +75,7 @@ def estimate(plan: Plan, *, probe: bool, say: Say = print) -> Estimate:
         chosen = spread(unknown, MOST)
         which = f"{len(chosen)} of {len(unknown)} variants" if len(chosen) < len(unknown) else f"{len(chosen)} variants"
         say(f"timing a few steps of {which} (at most {PATIENCE:.0f} s; --no-probe skips it)")
-        failed = _probe({name: jobs[name] for name in chosen}, files)
+        failed = _probe({name: jobs[name] for name in chosen}, files, threads=plan.study.threads)
     for name, file in files.items():
         if (found := stored(Probe, file)) is not None:
             known[name] = Timing(seconds=found.seconds, basis="a probe of a few steps", flops_per_token=found.flops_per_token)
@@ -118,10 +118,10 @@ def _without_seeds(job: Mapping[str, Any]) -> dict[str, Any]:
     return {**job, "recipe": {**job["recipe"], "data": data}, "seeds": None}
 
 
-def _probe(jobs: Mapping[str, Mapping[str, Any]], files: Mapping[str, Path]) -> dict[str, str]:
+def _probe(jobs: Mapping[str, Mapping[str, Any]], files: Mapping[str, Path], *, threads: int) -> dict[str, str]:
     """Store the answers of the worker process, and return why the others are missing, by variant."""
     question = {"began": time.time(), "seconds": SECONDS, "jobs": list(jobs.values())}
-    answers, why = ask(PROBE, question, timeout=PATIENCE)
+    answers, why = ask(PROBE, question, timeout=PATIENCE, threads=threads)
     failed = {}
     for name, answer in zip(jobs, answers, strict=False):
         if "error" in answer:

@@ -1,6 +1,5 @@
 """The questions of a careful reader, each with whether it holds, from stored results."""
 
-from attnkit.ablation.plan import read_question
 from attnkit.ablation.results import Results
 
 Check = tuple[bool, str]
@@ -9,7 +8,8 @@ Check = tuple[bool, str]
 def checklist(results: Results) -> list[Check]:
     """Return each question as a sentence, with whether it holds."""
     study, plan = results.study, results.plan
-    unpaired, failures, environments = results.unpaired(), results.failures(), results.environments()
+    unpaired, failures, mixed = results.unpaired(), results.failures(), results.mixtures()
+    accepted = results.accepted()
     effects = sum(len(e) for e in plan.side_effects.values())
     seeded = all(plan.inspections[v.name].takes_seed for v in plan.variants)
     unhashed, miscounted = results.unhashed(), results.miscounted()
@@ -24,10 +24,8 @@ def checklist(results: Results) -> list[Check]:
         (not failures, f"every run has a number: {len(plan.runs) - len(failures)} of {len(plan.runs)}"),
         _sizes(results),
         *([(False, f"the plan counted other parameters than were trained, in {', '.join(miscounted)}")] if miscounted else []),
-        (
-            len(environments) <= 1,
-            f"all runs were made in {'the same environment' if len(environments) <= 1 else 'different environments'}",
-        ),
+        (not mixed, "the same code, packages, data and processor made all runs" + (f", except {'; '.join(mixed)}" if mixed else "")),
+        *((False, f"{len(one.runs)} runs were made by others than were there, and accepted: {one.reason}") for one in accepted),
         _optional_stopping(results),
         (
             effects == 0,
@@ -51,8 +49,7 @@ def _sizes(results: Results) -> Check:
 
 
 def _optional_stopping(results: Results) -> Check:
-    asked = read_question(results.plan.study_folder) or {}
-    added = [seed for seed in asked.get("seeds_added", ()) if seed in results.study.seeds]
+    added = [seed for seed in results.answers.asked.get("seeds_added", ()) if seed in results.study.seeds]
     text = "the number of seeds was set before the results"
     return not added, text + (f", but {added} were added later: p-values are too small" if added else "")
 
@@ -64,9 +61,10 @@ def _tuning(results: Results) -> list[Check]:
         return [(False, f"{asked}: nothing was tuned, and the settings of the recipe may favour its own components")]
     if not tuned:
         return [(False, f"{asked}: the trials are not finished")]
-    edges = [name for name, found in tuned.items() if found.edge]
-    inside = "the best value of tuning is inside its grid"
+    edges = [name for name, found in tuned.items() if found.edges]
+    inside = "the best values of tuning are inside their grids"
+    trials = f"{len(tune.combinations)} combinations of values" if len(tune.grid) > 1 else f"{len(tune.combinations)} values"
     return [
-        (True, f"{asked}: {tune.key}, {len(tune.values)} values with {tune.seeds} seeds each, separate from those of the results"),
+        (True, f"{asked}: {tune}, {trials} with {tune.seeds} seeds each, separate from those of the results"),
         (not edges, inside + (f", but not for {', '.join(edges)}: a better one may lie beyond" if edges else "")),
     ]

@@ -50,11 +50,11 @@ def forest(results: Results) -> Figure:
         return Figure("forest", "Differences", None)
     labels = [f"{_wrapped(c.variant)}\n{_wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
     with _canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):
-        if results.study.min_effect is not None:
-            axes.axvspan(-results.study.min_effect, results.study.min_effect, color="#009E73", alpha=0.12, lw=0)
         axes.axvline(0, color="#444444", lw=0.8)
         for i, c in enumerate(reversed(shown)):
             colour = VERDICT_COLOURS[c.verdict]
+            if c.min_effect is not None:
+                axes.fill_betweenx((i - 0.5, i + 0.5), -c.min_effect, c.min_effect, color="#009E73", alpha=0.12, lw=0)
             if c.interval is not None:
                 axes.plot(c.interval, (i, i), color=colour, lw=2)
             axes.plot([c.mean], [i], color=colour, marker=VERDICT_MARKERS[c.verdict], markersize=7)

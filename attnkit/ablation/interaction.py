@@ -45,7 +45,7 @@ def interactions(
                     zero = dict.fromkeys(seeds, 0.0)
                     name = f"{first}={a} x {second}={b}"
                     found.append(compare(name, together, reference="none", reference_runs=zero, min_effect=min_effect, alpha=alpha))
-    return judge(found, min_effect=min_effect, alpha=alpha)
+    return judge(found, alpha=alpha)
 
 
 def balanced(cells: Iterable[Choices], factors: Collection[str]) -> list[Choices]:

@@ -21,10 +21,11 @@ def methods(results: Results) -> str:
         f"{family} comparison{'s' if family != 1 else ''} of the study; intervals are those of the t test, uncorrected."
     )
     if study.min_effect is not None:
-        text += f" Equivalence is tested by two one-sided tests against {study.min_effect:g}."
+        of = " of the reference's mean" if isinstance(study.min_effect, str) else ""
+        text += f" Equivalence is tested by two one-sided tests against {study.min_effect}{of}."
     if study.tune is not None and results.plan.tuned:
-        values = ", ".join(map(str, study.tune.values))
-        text += f" {study.tune.key} was chosen for each variant among {values}, by {study.tune.metric or study.metric} with other seeds."
+        grids = "; ".join(f"{key} among {', '.join(map(str, values))}" for key, values in study.tune.grid.items())
+        text += f" Chosen for each variant by {study.tune.metric or study.metric} with other seeds: {grids}."
     text += " Comparisons with a diverged run use the sign test, in which that run loses."
     text += " Effects are in standard deviations of the differences."
     text += (

@@ -16,11 +16,11 @@ from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of, read_json, read_record, write_json
 
-NO_QUESTION = ("seeds", "timeout", "retries", "engine", "recipe", "file", "lengths", "published")
+NO_QUESTION = ("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file", "lengths", "published")
 """The settings that may change when there are results: how the study is run, and what its report shows."""
 
-FORMAT = 2
-"""Of `study.json`: other words for designs have another number."""
+FORMAT = 3
+"""Of `study.json` and of files of runs: other words have another number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +45,14 @@ class Tuned:
     """The outcome of tuning for a variant.
 
     Attributes:
-        value: The best.
-        means: The metric's mean over the seeds of tuning, by value; None if a run diverged.
-        edge: Whether the best is the first or the last of the values: a better one may lie beyond.
+        chosen: The best values, by key.
+        means: The metric's mean over the seeds of tuning, by combination of values; None if a run diverged.
+        edges: The keys whose best value is the first or the last of theirs: a better one may lie beyond.
     """
 
-    value: Any
-    means: tuple[tuple[Any, float | None], ...]
-    edge: bool
+    chosen: Mapping[str, Any]
+    means: tuple[tuple[Mapping[str, Any], float | None], ...]
+    edges: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +115,14 @@ class Plan(StoredPlan):
     def run_folder(self, key: str) -> Path:
         """Return the folder of a run."""
         return self.folder / "runs" / key
+
+    def check(self) -> None:
+        """Raise a `ConfigurationError` if variants, runs and inspections do not match, as in a damaged file."""
+        names = {v.name for v in self.variants}
+        matches = {(name, seed) for name in names for seed in self.study.seeds} == set(self.key_by_variant)
+        matches &= names <= self.inspections.keys() & self.side_effects.keys() and {v.reference for v in self.variants} <= {*names, None}
+        if not matches or any(key_of(run.job) != run.key for run in self.runs):
+            raise ConfigurationError("variants, runs and inspections do not match")
 
     def lock(self) -> None:
         """Write down the question before there are answers. More seeds do not make it another question.
@@ -180,11 +188,10 @@ def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
     plan = Plan(study=study, folder=folder, **vars(stored))
     if {run.seed for run in plan.runs} != set(study.seeds):
         return None
-    names = {v.name for v in plan.variants}
-    matches = {(name, seed) for name in names for seed in study.seeds} == set(plan.key_by_variant)
-    matches &= names <= plan.inspections.keys() & plan.side_effects.keys() and {v.reference for v in plan.variants} <= {*names, None}
-    if not matches or any(key_of(run.job) != run.key for run in plan.runs):
-        raise ConfigurationError(f"{file} is damaged: variants, runs and inspections do not match; remove it, and it is made anew")
+    try:
+        plan.check()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file} is damaged: {error}; remove it, and it is made anew") from error
     return plan
 
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from attnkit import __version__
 from attnkit.ablation.design import Variant
 from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
@@ -33,7 +32,7 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
         raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be built: {trials.left_out[0][1]}")
     tuned = best_of(study, plan.variants, trials)
     if tuned:
-        chosen = [replace(v, overrides={**v.overrides, study.tune.key: tuned[v.name].value}) for v in plan.variants]
+        chosen = [replace(v, overrides={**v.overrides, **tuned[v.name].chosen}) for v in plan.variants]
         plan = replace(_plan_of(study, chosen, folder), left_out=plan.left_out)
     return replace(plan, trials=trials, tuned=tuned)
 
@@ -109,7 +108,6 @@ def _runs(study: StudySpec, variants: Sequence[Variant], inspections: Mapping[st
             if inspection.takes_seed:
                 recipe["data"] = {**recipe["data"], "seed": seeds["data"]}
             job = {
-                "attnkit": __version__,
                 "recipe": recipe,
                 "seeds": seeds,
                 "test": study.metric.startswith("test/"),

@@ -10,12 +10,14 @@ from jinja2 import Environment, PackageLoader
 from matplotlib.ticker import EngFormatter
 
 from attnkit.ablation import escape
+from attnkit.ablation.answers import RUNS, packed
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
 from attnkit.ablation.methods import methods
 from attnkit.ablation.published import published
 from attnkit.ablation.results import COSTS, Results, p_text
 from attnkit.ablation.statistics import Comparison
+from attnkit.ablation.tuning import written
 from attnkit.files import atomic
 
 HEADERS = (
@@ -89,9 +91,9 @@ TUNING = "The metric of tuning for each value, averaged over the seeds of tuning
 def tuning(results: Results) -> tuple[tuple[str, ...], list[Row]]:
     """Return the headers and the rows of the table of tuning; no rows if nothing was tuned."""
     tuned = results.plan.tuned
-    values = [str(value) for value, _ in next(iter(tuned.values())).means] if tuned else []
+    values = [written(values) for values, _ in next(iter(tuned.values())).means] if tuned else []
     table = [
-        (False, (name, str(found.value), *("diverged" if mean is None else f"{mean:.4g}" for _, mean in found.means)))
+        (False, (name, written(found.chosen), *("diverged" if mean is None else f"{mean:.4g}" for _, mean in found.means)))
         for name, found in tuned.items()
     ]
     return ("variant", "chosen", *values), table
@@ -120,6 +122,16 @@ def provenance(results: Results) -> list[tuple[str, ...]]:
         )
         for run in results.plan.runs
     ]
+
+
+def made_by(results: Results) -> list[str]:
+    """Return where and by what the runs were made, and what was accepted."""
+    lines = [f"{count} runs: {environment}" for environment, count in results.environments()]
+    lines += [f"they differ in what made them: {line}" for line in results.mixtures()]
+    for one in results.accepted():
+        what = sorted({change for changes in one.runs.values() for change in changes})
+        lines.append(f"{len(one.runs)} runs were accepted, because: {one.reason}. What had changed: {'; '.join(what)}")
+    return lines
 
 
 def count_verdicts(results: Results) -> str:
@@ -157,7 +169,7 @@ def markdown(results: Results) -> str:
     if results.plan.tuned:
         lines += ["## Tuning", "", TUNING, "", _markdown_table(*tuning(results)), ""]
     lines += ["## Methods", "", escape.markdown(methods(results)), "", "## Provenance", ""]
-    lines += [escape.markdown_item(f"{count} runs: {environment}") for environment, count in results.environments()]
+    lines += [escape.markdown_item(line) for line in made_by(results)]
     lines += [f"- everything: {escape.markdown_code(_again(results))}", ""]
     lines += ['<details markdown="1">', f"<summary>{ALL_RUNS.format(len(results.plan.runs))}</summary>", ""]
     lines += [_markdown_table(PROVENANCE, [(False, row) for row in provenance(results)]), "</details>", ""]
@@ -219,7 +231,7 @@ def page(results: Results) -> str:
         limits_title=LIMITS,
         tuning=tuning(results),
         tuning_means=TUNING,
-        environments=results.environments(),
+        made_by=made_by(results),
         provenance=[(False, row) for row in provenance(results)],
         methods=methods(results),
     )
@@ -239,6 +251,8 @@ def write_report(results: Results, folder: Path | None = None) -> Path:
     for name, text in files.items():
         with atomic(folder / name) as draft:
             draft.write_text(text, encoding="utf-8")
+    with atomic(folder / RUNS) as draft:
+        draft.write_bytes(packed(results.plan, results.answers))
     return folder / "report.html"
 
 

@@ -3,19 +3,21 @@
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
+from attnkit.ablation.answers import Answers, answers_of
 from attnkit.ablation.interaction import interactions
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, compare, judge
-from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import read_json, result_of, status_of
+from attnkit.ablation.validity import Accepted
+from attnkit.worker.folder import FINAL
+from attnkit.worker.provenance import mixtures
 
 COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory")
 """The costs of a training: FLOPs for each token, and in total; its speed; the peak memory of its process, in bytes."""
@@ -26,20 +28,15 @@ class Results:
 
     Args:
         plan: The plan.
+        answers: The answers (default: those in the folders of its runs).
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, answers: Answers | None = None) -> None:
         self.plan = plan
         self.study = plan.study
-        self.status = {run.key: status_of(plan.run_folder(run.key)) for run in plan.runs}
-        self.result = {run.key: self._result(run) for run in plan.runs}
-
-    def _result(self, run: Run) -> dict[str, Any]:
-        """Return the result of a run; empty if it is damaged, as its status then says."""
-        try:
-            return result_of(self.plan.run_folder(run.key))
-        except ConfigurationError:
-            return {}
+        self.answers = answers_of(plan) if answers is None else answers
+        self.status = {run.key: dict(self.answers.runs[run.key].status) for run in plan.runs}
+        self.result = {run.key: dict(self.answers.runs[run.key].result) for run in plan.runs}
 
     @property
     def complete(self) -> bool:
@@ -74,12 +71,34 @@ class Results:
 
     def compared(self, pairs: Iterable[tuple[str, str]]) -> list[Comparison]:
         """Return the comparisons of variants with references, as one family."""
-        better, effect, alpha = self.study.better, self.study.min_effect, self.study.alpha
+        better, alpha = self.study.better, self.study.alpha
         measured = [
-            compare(a, self.values(a), reference=b, reference_runs=self.values(b), better=better, min_effect=effect, alpha=alpha)
+            compare(
+                a,
+                self.ended(a, b),
+                reference=b,
+                reference_runs=self.ended(b, a),
+                better=better,
+                min_effect=self.margin(b),
+                alpha=alpha,
+            )
             for a, b in pairs
         ]
-        return judge(measured, better=better, min_effect=effect, alpha=alpha)
+        return judge(measured, better=better, alpha=alpha)
+
+    def ended(self, variant: str, other: str) -> dict[int, float | None]:
+        """Return the metric of a variant by seed, where the runs of both have ended: a verdict does not wait for seeds that are added.
+
+        Where no seed has, that of all, so that the comparison says what is missing.
+        """
+        keys, values = self.plan.key_by_variant, self.values(variant)
+        both = [seed for seed in self.study.seeds if all(self.status[keys[v, seed]]["status"] in FINAL for v in (variant, other))]
+        return {seed: values[seed] for seed in both} or values
+
+    def margin(self, reference: str) -> float | None:
+        """Return the smallest difference from a variant that matters."""
+        known = [value for value in self.values(reference).values() if value is not None and not math.isnan(value)]
+        return self.study.margin(sum(known) / len(known) if known else None)
 
     @cached_property
     def interactions(self) -> list[Comparison]:
@@ -89,7 +108,7 @@ class Results:
             return []
         runs = {v.choices: self.values(v.name) for v in self.plan.variants}
         baseline = {f.name: f.baseline.label for f in study.factors}
-        return interactions(runs, baseline=baseline, min_effect=study.min_effect, alpha=study.alpha)
+        return interactions(runs, baseline=baseline, min_effect=self.margin(self.plan.variants[0].name), alpha=study.alpha)
 
     def frame(self) -> pd.DataFrame:
         """Return a row for each variant and seed: status, every metric, size, FLOPs, speed, memory and the hash of the batches."""
@@ -223,8 +242,20 @@ class Results:
         ]
 
     def environments(self) -> list[tuple[str, int]]:
-        """Return the environments of the runs, with the number of runs in each."""
-        return Counter(filter(None, (_environment(self.plan.run_folder(run.key)) for run in self.plan.runs))).most_common()
+        """Return the processors and packages of the runs in words, with the number of runs for each."""
+        made = (self.answers.runs[run.key].provenance for run in self.plan.runs)
+        return Counter(str(one) for one in made if one is not None).most_common()
+
+    def mixtures(self) -> list[str]:
+        """Return in what the finished runs differ besides their recipes: code, packages, data, processor."""
+        finished = (run.key for run in self.plan.runs if self.status[run.key]["status"] in ("ok", "diverged"))
+        return mixtures(self.answers.runs[key].provenance for key in finished)
+
+    def accepted(self) -> list[Accepted]:
+        """Return the acceptances of runs of this plan that were made by something else."""
+        keys = {run.key for run in self.plan.runs}
+        within = (replace(one, runs={key: what for key, what in one.runs.items() if key in keys}) for one in self.answers.accepted)
+        return [one for one in within if one.runs]
 
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""
@@ -233,15 +264,6 @@ class Results:
 
     def _repr_html_(self) -> str:
         return str(self.frame().to_html())
-
-
-def _environment(run: Path) -> str:
-    """Return the environment of a run in words; empty if it has not started."""
-    try:
-        found = read_json(run / "environment.json")
-    except ConfigurationError:
-        return "an unknown environment, as its file is damaged"
-    return ", ".join(f"{k} {v}" for k, v in found.items()) if isinstance(found, dict) else ""
 
 
 def sentence(c: Comparison, study: StudySpec) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 from attnkit.ablation.design import check_key
@@ -24,27 +25,41 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Tune:
-    """A setting that is tuned for every variant, by equally many trials, with seeds of their own, before the runs of the results.
+    """Settings that are tuned for every variant, by equally many trials, with seeds of their own, before the runs of the results.
 
     Attributes:
-        key: Of the recipe.
-        values: A grid, in order.
-        seeds: The number of seeds for each value.
+        grid: The values of each key of the recipe, in order. Every combination is tried.
+        seeds: The number of seeds for each combination.
         metric: The metric that decides; None: the study's. It must not be a metric of the test data.
     """
 
-    key: str
-    values: tuple[Any, ...]
+    grid: Mapping[str, tuple[Any, ...]]
     seeds: int = 2
     metric: str | None = None
 
     def __post_init__(self) -> None:
         check(self, where="tune")
-        check_key(self.key)
-        if len(set(map(str, self.values))) < len(self.values) or len(self.values) < 2:
-            raise ConfigurationError(f"tune: values must be at least two different ones, but are {list(self.values)}")
+        if not self.grid:
+            raise ConfigurationError("tune: grid must name at least one key of the recipe, with its values")
+        for key, values in self.grid.items():
+            check_key(key)
+            if len(set(map(str, values))) < len(values) or len(values) < 2:
+                raise ConfigurationError(f"tune: the values of {key} must be at least two different ones, but are {list(values)}")
         if self.seeds < 2:
             raise ConfigurationError(f"tune: seeds must be at least 2, but is {self.seeds}: one run would choose by chance")
+
+    @property
+    def combinations(self) -> list[dict[str, Any]]:
+        """Every combination of values, by key.
+
+        Example:
+            >>> Tune(grid={"model.optimizer.lr": [0.1, 0.2], "model.dropout": [0, 0.5]}).combinations[1]
+            {'model.optimizer.lr': 0.1, 'model.dropout': 0.5}
+        """
+        return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
+
+    def __str__(self) -> str:
+        return ", ".join(self.grid)
 
 
 @dataclass(frozen=True, kw_only=True)

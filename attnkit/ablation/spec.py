@@ -16,7 +16,8 @@ from attnkit.worker.budget import Budget
 from attnkit.worker.launch import read_engine
 from attnkit.worker.records import check, read
 
-FOLDERS = ("runs", "inspections", "probes", "reproduced")
+REPLACED = "replaced"
+FOLDERS = ("runs", "inspections", "probes", "reproduced", REPLACED)
 """The other folders beside those of studies."""
 
 SeedKind = Literal["initialisation", "data", "dropout"]
@@ -39,17 +40,19 @@ class StudySpec:
         variants: Those of the design `list`.
         seeds: One run of each variant for each seed.
         vary: The seeds that differ between runs: initialisation, data, dropout. The others are those of the first run.
-        min_effect: The smallest difference of the metric that matters.
+        min_effect: The smallest difference of the metric that matters: a number, or a percentage of the reference's mean such as `2%`.
         alpha: The level of tests.
         exclude: Combinations that are left out: levels by factor, and the reason.
         set: Overrides of the recipe in all variants, by dotted key.
         imports: Modules that the processes of the study import first, because they register components or hold classes of its own.
         match: Equal sizes.
         budget: The budget of every run; None: as the recipe's trainer says.
-        tune: The setting that is tuned for every variant; None: none.
+        tune: The settings that are tuned for every variant; None: none.
         timeout: Seconds after which a run is ended.
         retries: How often a run is restarted automatically, by kind of failure.
         engine: Where runs are carried out; see `attnkit.worker.launch.read_engine`.
+        threads: CPU threads of each run: results depend on them in the last digits.
+        accept_code: Why finished runs count although other code, packages or data, or another processor made them; None: they do not.
         lengths: The side, `source` or `target`, by whose length the report shows the metric.
         published: A table of a paper, to compare with.
         file: The study file, as the user named it.
@@ -67,7 +70,7 @@ class StudySpec:
     variants: tuple[Variant, ...] = ()
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     vary: tuple[SeedKind, ...] = SEED_KINDS
-    min_effect: float | None = None
+    min_effect: float | str | None = None
     alpha: float = 0.05
     exclude: tuple[tuple[Mapping[str, str], str], ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)
@@ -78,6 +81,8 @@ class StudySpec:
     timeout: float | None = None
     retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 1})
     engine: Mapping[str, Any] = field(default_factory=lambda: {"name": "local"})
+    threads: int = 1
+    accept_code: str | None = None
     lengths: Literal["source", "target"] | None = None
     published: Published | None = None
     file: str | None = field(default=None, compare=False)
@@ -96,8 +101,12 @@ class StudySpec:
                 f"seeds: a study needs at least 2, but has {len(self.seeds)}: from one run, a difference cannot be told from chance. "
                 f"5 seeds show differences of 1.7 standard deviations or more, 10 seeds those of 1.0."
             )
-        if self.min_effect is not None and self.min_effect <= 0:
+        if isinstance(self.min_effect, str) and not re.fullmatch(r"\d+(\.\d+)?%", self.min_effect):
+            raise ConfigurationError(f"min_effect must be a number or a percentage, as in 0.02 or '2%', but is {self.min_effect!r}")
+        if self.min_effect is not None and float(str(self.min_effect).rstrip("%")) <= 0:
             raise ConfigurationError(f"min_effect must be above 0, but is {self.min_effect}")
+        if self.threads < 1:
+            raise ConfigurationError(f"threads must be at least 1, but is {self.threads}")
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must be between 0 and 1, but is {self.alpha}")
         if not self.vary:
@@ -141,6 +150,12 @@ class StudySpec:
                 except (TypeError, AttributeError, KeyError):
                     raise ConfigurationError(f"{file}: {key} must be as in {_EXAMPLES[key]}, but is {given[key]!r}") from None
         return read(cls, given, where=str(file), examples=_EXAMPLES)
+
+    def margin(self, mean: float | None) -> float | None:
+        """Return the smallest difference that matters beside a reference with this mean; None if that is not known."""
+        if isinstance(self.min_effect, str):
+            return None if mean is None else abs(mean) * float(self.min_effect.rstrip("%")) / 100
+        return self.min_effect
 
     def with_seeds(self, *seeds: int) -> Self:
         """Return the study with more seeds; runs of the others stay as they are."""
@@ -232,7 +247,7 @@ _EXAMPLES: Mapping[str, str] = {
     "exclude": "[{when: {position: none}, reason: measured already}]",
     "match": "{on: params, adjust: model.stack.feed_forward.ffn_dim}",
     "budget": "{tokens: 2000000}",
-    "tune": "{key: model.optimizer.lr, values: [3e-4, 1e-3], seeds: 2}",
+    "tune": "{grid: {model.optimizer.lr: [3e-4, 1e-3]}, seeds: 2}",
     "engine": "{name: slurm, partition: gpu}",
     "published": "{source: PAPER, better: higher, rows: {VARIANT: {NAME THERE: 0.3}}}",
 }

@@ -34,6 +34,7 @@ class Comparison:
         pairs: Seeds for which both have a number.
         diverged: How many runs of the variant, and of the reference, diverged.
         failed: How many runs of each have no value.
+        min_effect: The smallest difference that matters, for equivalence.
         mean: Of the differences.
         interval: Of the mean: the confidence interval of the paired t test.
         sd: Of the differences.
@@ -56,6 +57,7 @@ class Comparison:
     pairs: int
     diverged: tuple[int, int] = (0, 0)
     failed: tuple[int, int] = (0, 0)
+    min_effect: float | None = None
     mean: float | None = None
     interval: tuple[float, float] | None = None
     sd: float | None = None
@@ -111,6 +113,7 @@ def compare(
         pairs=len(differences),
         diverged=(_count_nan(ours), _count_nan(theirs)),
         failed=(ours.count(None), theirs.count(None)),
+        min_effect=min_effect,
         wins=(outcomes.count(1) + outcomes.count(0) / 2) / len(outcomes) if outcomes else None,
     )
     if len(differences) >= 1:
@@ -176,9 +179,7 @@ def sign_flip_p(differences: np.ndarray) -> float:
     return float(result.pvalue)
 
 
-def judge(
-    comparisons: Sequence[Comparison], *, better: Better = "lower", min_effect: float | None = None, alpha: float = 0.05
-) -> list[Comparison]:
+def judge(comparisons: Sequence[Comparison], *, better: Better = "lower", alpha: float = 0.05) -> list[Comparison]:
     """Return the comparisons, which are the declared family, with Holm's correction over all of them and with their verdicts.
 
     - `equivalent`: both one-sided tests show that the difference is smaller than `min_effect`, whether or not it is zero.
@@ -195,16 +196,14 @@ def judge(
     judged = []
     for c, p, q in zip(comparisons, adjusted, equivalent, strict=True):
         if c.sd is not None and c.pairs >= 2:
-            needed = seeds_needed(min_effect / c.sd, alpha=level) if min_effect and c.sd > 0 else None
+            needed = seeds_needed(c.min_effect / c.sd, alpha=level) if c.min_effect and c.sd > 0 else None
             c = replace(c, detectable=detectable(c.pairs, alpha=level) * c.sd, seeds_needed=needed)
-        verdict, reason = _verdict(c, p, q, better=better, min_effect=min_effect, alpha=alpha)
+        verdict, reason = _verdict(c, p, q, better=better, alpha=alpha)
         judged.append(replace(c, p_adjusted=p, p_equivalent_adjusted=q, verdict=verdict, reason=reason))
     return judged
 
 
-def _verdict(
-    c: Comparison, p: float | None, q: float | None, *, better: Better, min_effect: float | None, alpha: float
-) -> tuple[Verdict, str]:
+def _verdict(c: Comparison, p: float | None, q: float | None, *, better: Better, alpha: float) -> tuple[Verdict, str]:
     if any(c.failed):
         return "inconclusive", f"{sum(c.failed)} of {2 * c.planned} runs have no value; run or retry them"
     if p is None:
@@ -214,11 +213,11 @@ def _verdict(
         assert c.wins is not None
         return ("inconclusive" if p >= alpha else "better" if c.wins > 0.5 else "worse"), text
     if q is not None and q < alpha:
-        return "equivalent", f"the difference is shown to be smaller than {min_effect:g}"
+        return "equivalent", f"the difference is shown to be smaller than {c.min_effect:.3g}"
     if p < alpha:
         assert c.mean is not None
         return ("better" if (c.mean < 0) == (better == "lower") else "worse"), "the difference is shown not to be zero"
-    hint = f"; {c.seeds_needed} seeds would show one of {min_effect:g}" if c.seeds_needed is not None else ""
+    hint = f"; {c.seeds_needed} seeds would show one of {c.min_effect:.3g}" if c.seeds_needed is not None else ""
     smallest = f": {c.pairs} pairs show a difference of {c.detectable:.3g} or more" if c.detectable else ""
     return "inconclusive", f"neither a difference nor equivalence is shown{smallest}{hint}"
 

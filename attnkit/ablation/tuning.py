@@ -1,15 +1,16 @@
 """Tuning: equally many trials for every variant, on seeds that no result uses. The trials are a plan, whose runs are stored like others."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from attnkit.ablation.design import Variant
 from attnkit.ablation.plan import Plan, Tuned
 from attnkit.ablation.spec import StudySpec
+from attnkit.ablation.validity import state_of
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import result_of, status_of
+from attnkit.worker.folder import result_of
 
 FIRST_SEED = 1_000_000
 """Of tuning: results have smaller ones."""
@@ -19,15 +20,13 @@ def trials_of(study: StudySpec, variants: Sequence[Variant]) -> tuple[StudySpec,
     """Return the study of the trials, and its variants: each variant of the study with each value.
 
     Raises:
-        ConfigurationError: A variant sets the key that is tuned.
+        ConfigurationError: A variant sets a key that is tuned.
     """
     tune = study.tune
     assert tune is not None
-    if fixed := [v.name for v in variants if tune.key in v.overrides]:
-        raise ConfigurationError(f"tune: {tune.key} is set by the variant {fixed[0]!r}, so it cannot be tuned")
-    trials = [
-        Variant(name=_name(v.name, tune.key, value), overrides={**v.overrides, tune.key: value}) for v in variants for value in tune.values
-    ]
+    if fixed := [(key, v.name) for v in variants for key in tune.grid if key in v.overrides]:
+        raise ConfigurationError(f"tune: {fixed[0][0]} is set by the variant {fixed[0][1]!r}, so it cannot be tuned")
+    trials = [Variant(name=_name(v.name, values), overrides={**v.overrides, **values}) for v in variants for values in tune.combinations]
     seeds = tuple(range(FIRST_SEED, FIRST_SEED + tune.seeds))
     tuning = replace(
         study,
@@ -48,24 +47,35 @@ def trials_of(study: StudySpec, variants: Sequence[Variant]) -> tuple[StudySpec,
 
 def best_of(study: StudySpec, variants: Sequence[Variant], trials: Plan) -> dict[str, Tuned]:
     """Return the outcome of tuning for each variant; empty unless every trial has an outcome."""
-    tune, keys = study.tune, trials.key_by_variant
+    tune, keys, runs = study.tune, trials.key_by_variant, {run.key: run for run in trials.runs}
     assert tune is not None
     sign = 1.0 if study.better == "lower" else -1.0
     found = {}
     for variant in variants:
-        means: list[tuple[Any, float | None]] = []
-        for value in tune.values:
-            folders = [trials.run_folder(keys[_name(variant.name, tune.key, value), seed]) for seed in trials.study.seeds]
-            states = [status_of(folder)["status"] for folder in folders]
+        means: list[tuple[dict[str, Any], float | None]] = []
+        for values in tune.combinations:
+            chosen = [runs[keys[_name(variant.name, values), seed]] for seed in trials.study.seeds]
+            states = [state_of(trials, run)["status"] for run in chosen]
             if not {*states} <= {"ok", "diverged"}:
                 return {}
-            metrics = [result_of(folder).get("metrics", {}).get(trials.study.metric) for folder in folders]
+            metrics = [result_of(trials.run_folder(run.key)).get("metrics", {}).get(trials.study.metric) for run in chosen]
             lost = "diverged" in states or None in metrics
-            means.append((value, None if lost else sum(metrics) / len(metrics)))
+            means.append((values, None if lost else sum(metrics) / len(metrics)))
         best = min(means, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]
-        found[variant.name] = Tuned(value=best, means=tuple(means), edge=best in (tune.values[0], tune.values[-1]))
+        edges = tuple(key for key, values in tune.grid.items() if best[key] in (values[0], values[-1]))
+        found[variant.name] = Tuned(chosen=best, means=tuple(means), edges=edges)
     return found
 
 
-def _name(variant: str, key: str, value: Any) -> str:
-    return f"{variant}, {key.rpartition('.')[2]}={value}"
+def written(values: Mapping[str, Any]) -> str:
+    """Return values of tuned keys in words.
+
+    Example:
+        >>> written({"model.optimizer.lr": 0.01, "model.dropout": 0.1})
+        'lr=0.01, dropout=0.1'
+    """
+    return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())
+
+
+def _name(variant: str, values: Mapping[str, Any]) -> str:
+    return f"{variant}, {written(values)}"

@@ -9,16 +9,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attnkit.ablation import Study
+from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked
 from attnkit.ablation.engine import edges, retry, run_plan, told_when_full
 from attnkit.ablation.estimate import Estimate, Timing, estimate
 from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
 from attnkit.ablation.planning import differences
 from attnkit.ablation.progress import Progress, clock, shown
+from attnkit.ablation.tuning import written
+from attnkit.ablation.validity import accept, stale_lines, state_of
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.folder import result_of, status_of, write_json
 from attnkit.worker.job import RUN, Job
 from attnkit.worker.launch import ENGINES, read_engine
+from attnkit.worker.provenance import changes, processor
 
 Options = argparse.Namespace
 EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")
@@ -51,10 +55,10 @@ def plan(options: Options) -> int:
     if study.budget:
         print(_budget(planned))
     if planned.trials is not None and study.tune is not None:
-        each = f"{len(study.tune.values)} values x {study.tune.seeds} seeds for each variant"
-        print(f"First, {len(planned.trials.runs)} runs tune {study.tune.key}: {each}.")
+        each = f"{len(study.tune.combinations)} values x {study.tune.seeds} seeds for each variant"
+        print(f"First, {len(planned.trials.runs)} runs tune {study.tune}: {each}.")
         for name, found in planned.tuned.items():
-            print(f"  {name}: {found.value}")
+            print(f"  {name}: {written(found.chosen)}")
         for line in edges(planned):
             print(line)
     compared = sum(v.reference is not None for v in planned.variants)
@@ -64,28 +68,28 @@ def plan(options: Options) -> int:
             f"With {len(study.seeds)} seeds and {compared} comparisons, differences of at least {smallest:.2f} standard deviations (of "
             f"the paired differences) are detected with a power of 0.8."
         )
-    for line in _times(planned, times, jobs=options.jobs or 1):
+    for line in [*stale_lines(planned), *_times(planned, times, jobs=options.jobs or 1)]:
         print(line)
     return 0
 
 
 def run(options: Options) -> int:
     """Train the unfinished runs, then print the verdicts."""
-    planned = _plan(options)
+    planned = _accepting(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
     progress = Progress()
     with shown(progress) as say:
         planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
-    return _report(planned)
+    return _report(planned, answers_of(planned))
 
 
 def status(options: Options) -> int:
     """Print the state of every run."""
     planned = _plan(options)
     for one in planned.all_runs:
-        state = status_of(planned.run_folder(one.key))
-        message = f"  {state['kind']}: {state['message']}" if state["status"] in ("failed", "damaged") else ""
+        state = state_of(planned, one)
+        message = f"  {state['kind']}: {state['message']}" if "message" in state else ""
         print(f"{state['status']:<12} {one.key}  {', '.join(one.variants)}  seed {one.seed}{message}")
     return 0
 
@@ -116,15 +120,15 @@ def seeds(options: Options) -> int:
 
 def report(options: Options) -> int:
     """Write the report from stored results."""
-    return _report(_answered(options))
+    return _report(*_answered(options))
 
 
 def compare(options: Options) -> int:
     """Print the comparison of any two variants: one test, outside the declared family."""
     from attnkit.ablation.results import Results, sentence
 
-    planned = _answered(options)
-    [judged] = Results(planned).compared([(_variant(planned, options.a), _variant(planned, options.b))])
+    planned, answers = _answered(options)
+    [judged] = Results(planned, answers).compared([(_variant(planned, options.a), _variant(planned, options.b))])
     print(sentence(judged, planned.study))
     print("This comparison is not part of the study's family, and not corrected for having been chosen afterwards.")
     return 0
@@ -132,7 +136,7 @@ def compare(options: Options) -> int:
 
 def diff(options: Options) -> int:
     """Print the differences between the complete recipes of two variants."""
-    planned = _answered(options)
+    planned, _ = _answered(options)
     recipes = [planned.inspections[_variant(planned, name)].recipe or {} for name in (options.a, options.b)]
     for key, values in differences(*recipes).items():
         a, b = ("absent" if v is ... else json.dumps(v) for v in values)
@@ -142,19 +146,23 @@ def diff(options: Options) -> int:
 
 def reproduce(options: Options) -> int:
     """Repeat one run from scratch, and compare the result with the stored one, if any."""
-    planned = _answered(options)
+    planned, answers = _answered(options)
     one = _find(planned, options.what)
-    again = planned.folder / "reproduced" / one.key
+    again = (planned.folder / "reproduced" / one.key).absolute()
     shutil.rmtree(again, ignore_errors=True)
     write_json(again / "job.json", one.job)
-    if code := Job(folder=again.absolute(), directory=Path.cwd(), worker=RUN, timeout=planned.study.timeout).carry_out():
+    job = Job(folder=again, directory=Path.cwd(), worker=RUN, timeout=planned.study.timeout, threads=planned.study.threads)
+    if code := job.carry_out():
         message = status_of(again).get("message", f"exit status {code}")
         raise ConfigurationError(f"the run failed: {message}. See {again / 'stderr.txt'}")
-    new, stored = (result_of(folder) for folder in (again, planned.run_folder(one.key)))
-    if not stored:
+    new, old = result_of(again), answers.runs.get(one.key) or answer_in(planned.run_folder(one.key))
+    if not old.result:
         print(*(f"{name}: {value}" for name, value in new["metrics"].items()), sep="\n")
         print(f"There is no result of this run in {planned.folder} to compare with.")
         return 0
+    stored = old.result
+    for line in changes(old.provenance, here=processor(planned.study.threads)):
+        print(f"other than recorded: {line}")
     print(f"batches: {'the same' if new['batch_hash'] == stored.get('batch_hash') else 'different'}")
     for name, value in stored["metrics"].items():
         print(f"{name}: {value} | {new['metrics'].get(name)}{'' if new['metrics'].get(name) == value else '  differs'}")
@@ -173,6 +181,9 @@ ACTIONS: Mapping[str, tuple[str, Callable[[Options], int], tuple[str, ...]]] = {
     "diff": ("show the differences between the complete recipes of two variants", diff, ("a", "b")),
     "reproduce": ("repeat one run and compare the results", reproduce, ("what",)),
 }
+FROM_PACKED = ("report", "compare", "diff", "reproduce")
+"""The actions that need answers only, which a report comes with."""
+
 _MEANINGS = {"what": "the key of a run (or a prefix of it), or VARIANT:SEED", "a": "a variant", "b": "another variant"}
 
 
@@ -182,7 +193,8 @@ def parser() -> argparse.ArgumentParser:
     actions = top.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, (summary, action, names) in ACTIONS.items():
         sub = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        sub.add_argument("study", help="a study file, or the short name of one that comes with attnkit")
+        packed = ", or the file runs.jsonl.gz of a report" if name in FROM_PACKED else ""
+        sub.add_argument("study", help=f"a study file, or the short name of one that comes with attnkit{packed}")
         for argument in names:
             sub.add_argument(argument, metavar=argument.upper(), help=_MEANINGS[argument])
         sub.add_argument("--folder", default="runs/ablations", help="the folder of the results (default: runs/ablations)")
@@ -195,6 +207,7 @@ def parser() -> argparse.ArgumentParser:
         if name in ("run", "retry"):
             sub.add_argument("--engine", help=f"{', '.join(ENGINES)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
             sub.add_argument("--gpus", metavar="0,1", help="assign these GPUs to the runs, one each")
+            sub.add_argument("--accept-code", metavar="REASON", help="count stale runs, and print the reason in the report")
             sub.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
         sub.set_defaults(carry_out=action)
     return top
@@ -216,10 +229,25 @@ def _plan(options: Options) -> Plan:
     return Study.from_yaml(options.study).plan(options.folder)
 
 
-def _answered(options: Options) -> Plan:
-    """Return the plan stored when the runs were started, whatever the code would plan now; without a stored plan, plan now."""
-    study, folder = Study.from_yaml(options.study), Path(options.folder)
-    return stored_plan(with_added_seeds(study, folder), folder) or study.plan(folder)
+def _accepting(options: Options) -> Plan:
+    """Return the plan, after accepting its stale runs if that is asked for."""
+    planned = _plan(options)
+    if options.accept_code is None:
+        return planned
+    count = accept(planned.trials, options.accept_code) if planned.trials is not None else 0
+    planned = _plan(options) if count else planned  # with what the trials found
+    print(f"accepted: {count + accept(planned, options.accept_code)} runs that are stale")
+    return planned
+
+
+def _answered(options: Options) -> tuple[Plan, Answers]:
+    """Return the plan stored when the runs were started, whatever the code would plan now, and its answers; or those in a packed file."""
+    folder = Path(options.folder)
+    if is_packed(options.study):
+        return unpacked(Path(options.study), folder)
+    study = Study.from_yaml(options.study)
+    planned = stored_plan(with_added_seeds(study, folder), folder) or study.plan(folder)
+    return planned, answers_of(planned)
 
 
 def _aside(line: str) -> None:
@@ -237,7 +265,7 @@ def _time(timing: Timing | None) -> str:
 def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     """Return the lines about the duration of the whole study."""
     lines = [f"note: {name} could not be timed: {reason}" for name, reason in times.failed.items()]
-    todo = [r for r in planned.all_runs if status_of(planned.run_folder(r.key))["status"] in ("pending", "interrupted", "damaged")]
+    todo = [r for r in planned.all_runs if state_of(planned, r)["status"] in ("pending", "interrupted", "damaged", "stale")]
     if not todo or times.mean is None:
         return lines
     known = {name: timing.seconds for name, timing in times.timings.items()}
@@ -261,11 +289,11 @@ def _budget(planned: Plan) -> str:
     )
 
 
-def _report(planned: Plan) -> int:
+def _report(planned: Plan, answers: Answers) -> int:
     from attnkit.ablation.report import write_report
     from attnkit.ablation.results import Results
 
-    results = Results(planned)
+    results = Results(planned, answers)
     print("\n".join(results.sentences()))
     print(f"Report: {write_report(results)}")
     return 0 if results.complete else 1

@@ -1,6 +1,6 @@
 """The folder of a run: JSON files that are written atomically. No torch.
 
-    job.json, status.json, result.json, environment.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/
+    job.json, status.json, result.json, provenance.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/
 
 There is no database: processes may write concurrently, each to its own files.
 """
@@ -28,6 +28,9 @@ BUSY = 75
 Outcome = Literal["ok", "diverged", "failed"]
 FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
+
+PROVENANCE = "provenance.json"
+"""What the run was made by: an `attnkit.worker.provenance.Provenance`."""
 
 SPECIAL = {"source": 1, "target": 2}
 """The number of special tokens on each side, which `data.max_length` includes: eos, and bos on the target side."""

@@ -15,11 +15,14 @@ from typing import Any
 
 from attnkit.worker.folder import note, status_of, write_json
 from attnkit.worker.lifeline import DRIVEN, GRACE, TIMEOUT, took_too_long
+from attnkit.worker.warm import Fork, Server
 
 RUN, INSPECTION, PROBE = "attnkit.worker.run", "attnkit.worker.inspection", "attnkit.worker.probe"
 """The modules that are worker processes."""
 
 POLL = 0.05
+
+Process = subprocess.Popen[bytes] | Fork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,7 @@ class Job:
         worker: The module that the process runs.
         gpu: The only GPU that it sees; None: all GPUs of the machine.
         timeout: Seconds after which it is stopped.
+        threads: Its CPU threads.
     """
 
     folder: Path
@@ -39,16 +43,29 @@ class Job:
     worker: str = RUN
     gpu: int | None = None
     timeout: float | None = None
+    threads: int = 1
 
-    def carry_out(self, stop: Event | None = None) -> int:
-        """Start the process, wait for it, record a timeout, and return its exit status."""
-        environment = dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": str(self.gpu)} if self.gpu is not None else {})
+    def carry_out(self, stop: Event | None = None, server: Server | None = None) -> int:
+        """Start the process, wait for it, record a timeout, and return its exit status.
+
+        Args:
+            stop: Ends the process when it is set.
+            server: Forks a run, instead of a fresh interpreter.
+        """
+        environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
+        if self.gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = str(self.gpu)
         limit = [f"{TIMEOUT}{self.timeout}"] if self.timeout is not None else []
-        command = [sys.executable, "-m", self.worker, str(self.folder), DRIVEN, *limit]
+        words = [self.worker, str(self.folder), DRIVEN, *limit]
+        process: Process | None = None
         with (self.folder / "stdout.txt").open("ab") as out, (self.folder / "stderr.txt").open("ab") as err:
-            process = subprocess.Popen(
-                command, cwd=self.directory, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment, start_new_session=True
-            )
+            if server is not None and self.worker == RUN:
+                process = server.start(words, directory=self.directory, environment=environment, out=out, err=err)
+            if process is None:
+                command = [sys.executable, "-m", *words]
+                process = subprocess.Popen(
+                    command, cwd=self.directory, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment, start_new_session=True
+                )
         try:
             return self._wait(process, stop)
         finally:
@@ -56,7 +73,7 @@ class Job:
             assert process.stdin is not None
             process.stdin.close()
 
-    def _wait(self, process: subprocess.Popen[bytes], stop: Event | None) -> int:
+    def _wait(self, process: Process, stop: Event | None) -> int:
         began = time.monotonic()
         while stop is None or not stop.is_set():
             with suppress(subprocess.TimeoutExpired):
@@ -68,7 +85,7 @@ class Job:
         return -signal.SIGTERM
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: Process) -> None:
     """Stop a process and its children if they are still running: first by SIGTERM, so that they can save a checkpoint."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
@@ -80,18 +97,19 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def ask(worker: str, question: Any, *, timeout: float | None = None) -> tuple[list[dict[str, Any]], str]:
+def ask(worker: str, question: Any, *, timeout: float | None = None, threads: int = 1) -> tuple[list[dict[str, Any]], str]:
     """Return the answers of a worker process, in order, and the reason if some are missing, else an empty string.
 
     Args:
         worker: `INSPECTION` or `PROBE`.
         question: Plain data.
         timeout: Seconds after which the process is stopped.
+        threads: Its CPU threads.
     """
     with tempfile.TemporaryDirectory(prefix="attnkit-") as name:
         folder = Path(name)
         write_json(folder / "job.json", question)
-        code = Job(folder=folder, directory=Path.cwd(), worker=worker, timeout=timeout).carry_out()
+        code = Job(folder=folder, directory=Path.cwd(), worker=worker, timeout=timeout, threads=threads).carry_out()
         lines = (folder / "stdout.txt").read_text(encoding="utf-8").splitlines()
         errors = (folder / "stderr.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
         ended = status_of(folder).get("message", "")

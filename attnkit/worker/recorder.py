@@ -119,7 +119,7 @@ class Recorder(Callback):
         if trainer.sanity_checking:
             return
         self.memory = max(self.memory, peak_memory(pl_module.device) or 0)
-        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        metrics = logged(trainer)
         self.curve.append({**metrics, "step": trainer.global_step, "tokens": self.tokens, "seconds": round(self.seconds, 3)})
         self.seed_data()  # a validation may draw from the generators, too
         if not math.isfinite(metrics.get("val/loss", 0.0)):
@@ -134,6 +134,11 @@ class Recorder(Callback):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         vars(self).update(state_dict)
+
+
+def logged(trainer: Trainer) -> dict[str, float]:
+    """Return the metrics of a training that do not depend on the speed of the machine."""
+    return {name: float(value) for name, value in trainer.callback_metrics.items() if not name.startswith("speed/")}
 
 
 def leaves(value: Any) -> Iterator[Any]:

@@ -5,23 +5,19 @@
 
 import math
 import os
-import platform
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from typing_extensions import override
 
-from attnkit import __version__
 from attnkit.callback import UnhealthyError
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
 from attnkit.callback.stopping import Stopped, stop_signals
@@ -36,12 +32,13 @@ from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
 from attnkit.worker.budget import Budget
 from attnkit.worker.costs import training_flops_per_token, uses_processor_time
-from attnkit.worker.folder import BUSY, FULL, key_of, note, read_json, write_json
+from attnkit.worker.folder import BUSY, FULL, note, read_json, write_json
 from attnkit.worker.lengths import Lengths
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.limit import Limit
-from attnkit.worker.recorder import Recorder
-from attnkit.worker.sources import own_sources
+from attnkit.worker.loggers import RunFolder, with_named_loggers
+from attnkit.worker.recorder import Recorder, logged
+from attnkit.worker.witness import Witness
 
 RECIPE = "recipe.yaml"
 
@@ -66,6 +63,8 @@ class WorkerCLI(RunCLI):
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         trainer = super().instantiate_trainer(**kwargs)
+        if trainer.loggers:
+            trainer.loggers = [RunFolder(str(trainer.default_root_dir)), *trainer.loggers]
         trainer.callbacks[:0] = [self.recorder, *self.others]  # type: ignore[attr-defined]
         return trainer
 
@@ -84,12 +83,13 @@ class WorkerCLI(RunCLI):
 
 def request_of(job: dict[str, Any], folder: Path) -> Request:
     """Return the request of `attnkit fit` for a job whose recipe is in a folder."""
+    has_loggers = bool((job["recipe"].get("trainer") or {}).get("logger"))
     return Request(
         recipes=[str(folder / RECIPE)],
         others=[
             f"--seed_everything={job['seeds']['initialisation']}",
             f"--trainer.default_root_dir={folder}",
-            "--trainer.logger=false",
+            *([] if has_loggers else ["--trainer.logger=false"]),
             "--trainer.enable_progress_bar=false",
         ],
     )
@@ -100,18 +100,19 @@ def train(folder: Path) -> None:
     job = read_json(folder / "job.json")
     if not is_child():
         import_modules(job["recipe"].get(IMPORTS, ()))
-        write_json(folder / "environment.json", environment())
-        (folder / RECIPE).write_text(yaml.safe_dump(job["recipe"], sort_keys=False), encoding="utf-8")
+        recipe = with_named_loggers(job["recipe"], job.get("name", folder.name), folder)
+        (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     recorder, lengths, started = Recorder(job["seeds"]), Lengths(), time.time()
     saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only the second exists if it was killed between the two
     request = request_of(job, folder)
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
     limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
-    cli = WorkerCLI(request, recorder, [lengths, *([limit] if limit else [])])
+    witness = Witness(folder, job["recipe"], continued=request.ckpt_path is not None)
+    cli = WorkerCLI(request, recorder, [lengths, witness, *([limit] if limit else [])])
     if limit is not None and not recorder.diverged:
         limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if k not in ("step", "tokens", "seconds")}
-    metrics |= {name: float(value) for name, value in cli.trainer.callback_metrics.items()}
+    metrics |= logged(cli.trainer)
     training = {  # recorded before the test, which restores the callbacks' states from the best checkpoint
         "curve": [{k: v if math.isfinite(v) else None for k, v in point.items()} for point in recorder.curve],
         "batches": recorder.batches,
@@ -137,6 +138,7 @@ def train(folder: Path) -> None:
         return
     if isinstance(cli.model, Task):
         result["flops_per_token"] = training_flops_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None))
+    witness.write()
     write_json(folder / "result.json", result)
     write_json(
         folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
@@ -161,20 +163,6 @@ def best_checkpoint(trainer: Trainer) -> str:
 def is_child() -> bool:
     """Return whether Lightning started this process as another rank of a run: the first rank has the lock, and writes."""
     return int(os.environ.get("LOCAL_RANK", "0")) > 0
-
-
-def environment() -> dict[str, Any]:
-    """Return the circumstances on which a result may depend besides its job."""
-    return {
-        "attnkit": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "lightning": version("lightning"),
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    } | ({"own modules": key_of(sources)} if (sources := own_sources()) else {})
 
 
 def kind_of(error: BaseException) -> str:

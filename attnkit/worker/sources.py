@@ -1,29 +1,100 @@
-"""The user's own modules, on which results also depend. No torch."""
+"""Digests of source files: of the modules that this process has imported, and of those that a run imported, as they are now. No torch."""
 
 import hashlib
+import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES, PathFinder
+from importlib.metadata import packages_distributions
 from pathlib import Path
+from types import ModuleType
 
+PACKAGE = Path(__file__).parents[1]
 _PATHS = sysconfig.get_paths()
-OTHERS = tuple(
-    f"{path}{os.sep}" for path in (Path(__file__).parents[1], *(_PATHS[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")))
-)
-"""The folders of attnkit, of Python and of installed packages, whose versions are recorded elsewhere."""
+INSTALLED = tuple(f"{_PATHS[n]}{os.sep}" for n in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""The folders of Python and of installed packages, whose versions are recorded."""
+OTHERS = (f"{PACKAGE}{os.sep}", *INSTALLED)
+
+_imported: dict[str, str] = {}  # the digest of each source file when this process, or the one that forked it, first saw it imported
+
+
+def digest(file: str | Path) -> str:
+    """Return a hash of the content of a file; it is computed once per process unless the file's time or size changes."""
+    status = os.stat(file)
+    return _digest(os.fspath(file), status.st_mtime_ns, status.st_size)
+
+
+@cache
+def _digest(file: str, time: int, size: int) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+
+
+@cache
+def distributions() -> Mapping[str, list[str]]:
+    """Return the installed packages that have a module, by its first word."""
+    return packages_distributions()
 
 
 def own_sources() -> dict[str, str]:
-    """Return the files of the modules that this process has imported from elsewhere, with the hashes of their content."""
+    """Return the files of the modules that this process has imported from outside attnkit, Python and its packages, with their hashes."""
     files = {str(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    return {file: _hash(file) for file in sorted(files) if not file.startswith(OTHERS) and Path(file).is_file()}
+    return {file: digest(file) for file in sorted(files) if not file.startswith(OTHERS) and Path(file).is_file()}
 
 
 def unchanged(sources: Mapping[str, str]) -> bool:
     """Return whether the content of the files is unchanged."""
-    return all(Path(file).is_file() and _hash(file) == content for file, content in sources.items())
+    return all(Path(file).is_file() and digest(file) == content for file, content in sources.items())
 
 
-def _hash(file: str) -> str:
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
+def imported(packages: Collection[str]) -> dict[str, str]:
+    """Return hashes of the sources, by module, that this process has imported: those of attnkit, and of code that is not installed.
+
+    A hash is that of the file when it was first asked for; a process that goes on for hours runs the code that it began with.
+
+    Args:
+        packages: Installed packages, by the first word of their modules, whose modules are among them: plugins.
+    """
+    found, among = {}, ("attnkit", *packages)
+    for key, module in sorted(sys.modules.items()):
+        file, name = getattr(module, "__file__", None), _name(key, module)
+        if file is None or name in ("__main__", "__mp_main__") or not os.path.isfile(file):
+            continue
+        if not file.startswith(INSTALLED) or name.partition(".")[0] in among:
+            found[name] = _imported.setdefault(file, digest(file))
+    return found
+
+
+def _name(key: str, module: ModuleType) -> str:
+    spec = getattr(module, "__spec__", None)
+    return key if key != "__main__" or spec is None else spec.name
+
+
+def source_of(module: str) -> Path | None:
+    """Return the file from which a worker would import a module now; None if there is none. Nothing is imported.
+
+    Example:
+        >>> source_of("attnkit.registry").name, source_of("json.decoder").name, source_of("attnkit.nowhere")
+        ('__init__.py', 'decoder.py', None)
+    """
+    top, *inner = module.split(".")
+    if top == "attnkit":
+        return next(_candidates(PACKAGE, inner), None)
+    try:
+        spec = PathFinder.find_spec(top, [os.getcwd(), *sys.path]) or importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if not inner and spec.origin:
+        return Path(spec.origin) if os.path.isfile(spec.origin) else None
+    return next((file for folder in spec.submodule_search_locations or () for file in _candidates(Path(folder), inner)), None)
+
+
+def _candidates(folder: Path, inner: list[str]) -> Iterator[Path]:
+    place = folder.joinpath(*inner)
+    names = [place / "__init__.py", *(place.with_name(place.name + end) for end in (".py", *EXTENSION_SUFFIXES))]
+    return (file for file in names if file.is_file())

@@ -1,6 +1,7 @@
 """A very small recipe and studies of it, and an engine whose workers are a few lines of Python instead of trainings."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from attnkit.ablation import Study, engine
 from attnkit.worker.answers import Inspection
+from attnkit.worker.provenance import Provenance, processor
 
 RECIPE: dict[str, Any] = {
     "model": {
@@ -61,6 +63,11 @@ def study(**changes: Any) -> Study:
     return Study.from_dict(content, file=Path("s.yaml"))
 
 
+def made(**changes: Any) -> Provenance:
+    """Return what a run was made by that would be made again as it was."""
+    return Provenance(**{"code": {}, "data": {}, "packages": {}, "processor": processor(1)} | changes)
+
+
 @pytest.fixture
 def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inspections that import nothing: a recipe is what the overrides say."""
@@ -79,6 +86,7 @@ def write(name, content):
     (folder / (name + ".part")).write_text(json.dumps(content)); os.replace(folder / (name + ".part"), folder / name)
 with open("ran.txt", "a") as file:
     file.write(folder.name + chr(10))
+write("provenance.json", PROVENANCE)
 value = job["seeds"]["data"] % 97 + len(json.dumps(job["recipe"]["model"]))
 BODY
 write("result.json", {"metrics": {"val/loss": value}, "curve": [], "batch_hash": str(job["seeds"]["data"])})
@@ -93,7 +101,8 @@ def worker(folder: Path, monkeypatch: pytest.MonkeyPatch, guessed: None) -> Call
     """Set what a run does before it writes its result; by default nothing."""
 
     def use(body: str = "") -> None:
-        (folder / "fake_worker.py").write_text(WORKER.replace("BODY", body), encoding="utf-8")
+        text = WORKER.replace("BODY", body).replace("PROVENANCE", repr(asdict(made())))
+        (folder / "fake_worker.py").write_text(text, encoding="utf-8")
         monkeypatch.setattr(engine, "RUN", "fake_worker")
 
     use()

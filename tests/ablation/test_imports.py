@@ -59,7 +59,7 @@ def test_runs_and_inspections_import_the_modules_of_the_study(folder: Path) -> N
     assert status_of(folder / "run")["status"] == "ok", (folder / "run/stderr.txt").read_text()
     recipe = read_json(folder / "run/job.json")["recipe"]
     assert (recipe["imports"], recipe["model"]["stack"]["attention"]["name"]) == (["my_attention"], "mine")
-    assert "own modules" in read_json(folder / "run/environment.json")
+    assert "my_attention" in read_json(folder / "run/provenance.json")["code"]
     answers = {file: file.stat().st_mtime_ns for file in (folder / "runs/inspections").iterdir()}
     assert all(str(folder / "my_attention.py") in json.loads(file.read_text())["sources"] for file in answers)
     script(folder, SCRIPT.format(imports=["my_attention"]))

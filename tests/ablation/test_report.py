@@ -1,7 +1,7 @@
 """The report: from stored files alone, bold only where a difference is shown, and nothing left out."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from itertools import combinations
 from pathlib import Path
@@ -16,8 +16,8 @@ from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.sections import Tune
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import write_json
-from tests.ablation.conftest import study
+from attnkit.worker.folder import PROVENANCE, write_json
+from tests.ablation.conftest import made, study
 
 pytestmark = pytest.mark.usefixtures("guessed")
 BASE = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0]
@@ -44,7 +44,7 @@ def stored(values: dict[str, list[float | str]], *, hashes: dict[int, str] | Non
             **cost,
         }
         status = {"status": "ok"} if number is not None else {"status": value, "kind": "timeout", "message": "took more than 3 s"}
-        write_json(folder / "environment.json", {"torch": "2.13"})
+        write_json(folder / PROVENANCE, asdict(made(packages={"torch": "2.13"})))
         write_json(folder / "result.json", result)
         write_json(folder / "status.json", status)
     return Results(plan)
@@ -136,7 +136,9 @@ def test_names_cannot_break_the_page_or_the_table() -> None:
 
 def test_all_forms_are_written_from_what_is_stored(results: Results) -> None:
     write_report(results, Path("out"))
-    assert sorted(p.name for p in Path("out").iterdir()) == ["figures", "report.csv", "report.html", "report.md", "report.tex", "runs.csv"]
+    assert sorted(p.name for p in Path("out").iterdir()) == [
+        *("figures", "report.csv", "report.html", "report.md", "report.tex", "runs.csv", "runs.jsonl.gz")
+    ]
     assert all(f"](figures/{p.name})" in Path("out/report.md").read_text() for p in Path("out/figures").iterdir())
     assert len(Path("out/runs.csv").read_text().splitlines()) == 19
     rows = Path("out/report.csv").read_text().splitlines()
@@ -267,14 +269,15 @@ def test_long_names_are_whole_in_figures() -> None:
 
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
     assert "- [ ] every variant was tuned with equally many trials: nothing was tuned" in markdown(results)
-    tune = Tune(key="model.optimizer.lr", values=(0.1, 0.2, 0.3), seeds=2)
+    lr = "model.optimizer.lr"
+    tune = Tune(grid={lr: (0.1, 0.2, 0.3)}, seeds=2)
     found = {
-        name: Tuned(value=best, means=((0.1, 2.0), (0.2, 1.5), (0.3, None)), edge=best == 0.1)
+        name: Tuned(chosen={lr: best}, means=(({lr: 0.1}, 2.0), ({lr: 0.2}, 1.5), ({lr: 0.3}, None)), edges=(lr,) if best == 0.1 else ())
         for name, best in (("baseline", 0.2), ("position=none", 0.2), ("position=learned", 0.1))
     }
     text = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune), tuned=found)))
     assert "- [x] every variant was tuned with equally many trials: model.optimizer.lr, 3 values with 2 seeds each" in text
-    assert "- [ ] the best value of tuning is inside its grid, but not for position=learned: a better one may lie beyond" in text
-    assert "| position=learned | 0.1 | 2 | 1.5 | diverged |" in text
+    assert "- [ ] the best values of tuning are inside their grids, but not for position=learned: a better one may lie beyond" in text
+    assert "| position=learned | lr=0.1 | 2 | 1.5 | diverged |" in text
     unfinished = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune))))
     assert "- [ ] every variant was tuned with equally many trials: the trials are not finished" in unfinished

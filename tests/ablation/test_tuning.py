@@ -17,7 +17,7 @@ from tests.ablation.conftest import study
 
 Use = Callable[[str], None]
 LR = "model.optimizer.lr"
-TUNE = {"key": LR, "values": [0.001, 0.1, 0.01], "seeds": 2}  # the worker's metric is smaller for the shorter number
+TUNE: dict[str, Any] = {"grid": {LR: [0.001, 0.1, 0.01]}, "seeds": 2}  # the worker's metric is smaller for the shorter number
 
 
 def make(**changes: Any) -> Plan:
@@ -41,10 +41,10 @@ def test_the_results_are_those_of_the_best_value(worker: Use) -> None:
     said: list[str] = []
     plan = run_plan(make(), jobs=2, say=said.append)
     assert said[0] == f"tuning {LR}: 18 trials"
-    assert {name: t.value for name, t in plan.tuned.items()} == {"baseline": 0.1, "position=none": 0.1, "position=learned": 0.1}
+    assert {name: t.chosen[LR] for name, t in plan.tuned.items()} == {"baseline": 0.1, "position=none": 0.1, "position=learned": 0.1}
     assert rates(plan) == {0.1: 9}
     assert Results(plan).complete
-    assert json.loads(Path("runs/s/plan.json").read_text())["tuned"]["baseline"]["value"] == 0.1
+    assert json.loads(Path("runs/s/plan.json").read_text())["tuned"]["baseline"]["chosen"] == {LR: 0.1}
     assert not any(line.startswith("warning") for line in said)
     stored = stored_plan(plan.study, Path("runs"))
     assert stored is not None
@@ -55,8 +55,8 @@ def test_the_results_are_those_of_the_best_value(worker: Use) -> None:
 
 def test_a_best_value_at_the_edge_is_told(worker: Use) -> None:
     said: list[str] = []
-    run_plan(make(tune=TUNE | {"values": [0.001, 0.01]}), jobs=2, say=said.append)
-    assert "warning: baseline: the best of tuning, 0.01, is at the edge of the grid" in said
+    run_plan(make(tune=TUNE | {"grid": {LR: [0.001, 0.01]}}), jobs=2, say=said.append)
+    assert "warning: baseline: the best of tuning, lr=0.01, is at the edge of the grid of model.optimizer.lr" in said
 
 
 def test_a_trial_that_failed_stops_the_study_until_it_is_run_again(worker: Use) -> None:
@@ -74,18 +74,29 @@ def test_a_trial_that_diverged_is_not_chosen(worker: Use) -> None:
     ends = "write('result.json', {'metrics': {}}); write('status.json', {'status': 'diverged'}); sys.exit()"
     worker(f"if '0.1}}' in json.dumps(job['recipe']): {ends}")
     plan = run_plan(make(), jobs=2)
-    assert {t.value for t in plan.tuned.values()} == {0.01}
+    assert [t.chosen for t in plan.tuned.values()] == [{LR: 0.01}] * 3
 
 
 def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
     with pytest.raises(ConfigurationError, match=r"tune: model.stack.position is set by the variant 'position=none'"):
-        make(tune=TUNE | {"key": "model.stack.position"})
+        make(tune=TUNE | {"grid": {"model.stack.position": ["none", "learned"]}})
     with pytest.raises(ConfigurationError, match=r"tune: tuning on the test data would make them worthless; add metric: val/"):
         make(metric="test/loss")
     make(metric="test/loss", tune=TUNE | {"metric": "val/loss"})
-    with pytest.raises(ConfigurationError, match=r"tune: unknown key 'value'. Did you mean 'values'\?"):
-        make(tune={"key": LR, "value": [1]})
+    with pytest.raises(ConfigurationError, match=r"tune: unknown key 'gird'. Did you mean 'grid'\?"):
+        make(tune={"gird": {LR: [1, 2]}})
     with pytest.raises(ConfigurationError, match="tune: seeds must be at least 2, but is 1"):
         make(tune=TUNE | {"seeds": 1})
-    with pytest.raises(ConfigurationError, match="tune: values must be at least two different ones"):
-        make(tune=TUNE | {"values": [1]})
+    with pytest.raises(ConfigurationError, match=rf"tune: the values of {LR} must be at least two different ones"):
+        make(tune=TUNE | {"grid": {LR: [1]}})
+    with pytest.raises(ConfigurationError, match="tune: grid must name at least one key"):
+        make(tune=TUNE | {"grid": {}})
+
+
+def test_several_keys_are_tuned_together_each_combination_once(worker: Use) -> None:
+    plan = run_plan(make(tune=TUNE | {"grid": {LR: [0.001, 0.1, 0.01], "model.dropout": [0.25, 0.5]}}), jobs=2)
+    assert plan.trials is not None
+    assert len(plan.trials.variants) == 3 * 6
+    assert plan.tuned["baseline"].chosen == {LR: 0.1, "model.dropout": 0.5}
+    assert plan.tuned["baseline"].edges == ("model.dropout",)
+    assert plan.runs[0].job["recipe"]["model"] == {LR: 0.1, "model.dropout": 0.5}

@@ -13,7 +13,7 @@ from attnkit.ablation import Study
 from attnkit.ablation.engine import run_plan
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
-from attnkit.worker.folder import key_of, result_of, status_of, write_json
+from attnkit.worker.folder import PROVENANCE, key_of, result_of, status_of, write_json
 from tests.ablation.conftest import folder, guessed, study, worker  # noqa: F401
 
 METRICS = {"val/loss": 1.0}
@@ -90,8 +90,9 @@ def test_a_result_without_the_metric_is_named() -> None:
 def test_other_damaged_files_are_named_or_made_anew() -> None:
     plan = finished()
     first = plan.run_folder(plan.runs[0].key)
-    (first / "environment.json").write_text("{")
-    assert "an unknown environment" in markdown(Results(plan))
+    for content in ("{", "[]", '{"code": 5}', '{"code": {}, "data": {}, "packages": {}, "processor": {"threads": "x"}}'):
+        (first / PROVENANCE).write_text(content)
+        assert "runs do not say what made them" in markdown(Results(plan))
     for content in ("", "[]", "{}", '{"seeds_at_start": "x"}', '{"seeds_at_start": [0], "seeds_added": 5}'):
         (plan.study_folder / "study.json").write_text(content)
         for use in (lambda: plan.lock(), lambda: study().plan("runs"), lambda: write_report(Results(plan), Path("out"))):

@@ -19,8 +19,9 @@ from attnkit.ablation import Study
 from attnkit.ablation.results import Results
 from attnkit.ownership import owned
 from attnkit.worker import recorder as recording
-from attnkit.worker.folder import BUSY, read_json, status_of, write_json
+from attnkit.worker.folder import BUSY, read_json, read_record, status_of, write_json
 from attnkit.worker.inspection import Inspector
+from attnkit.worker.provenance import Provenance, changes, processor
 from attnkit.worker.recorder import Recorder
 from attnkit.worker.run import main
 from tests.ablation.conftest import SEEDS, STUDY
@@ -113,6 +114,45 @@ def test_a_run_of_which_a_process_died_counts_as_killed(monkeypatch: pytest.Monk
 def test_a_run_that_diverges_says_so() -> None:
     run("wild", {"model": {"optimizer": {"name": "sgd", "lr": 1e30}}, "trainer": {"max_epochs": 3}})
     assert status_of(Path("wild"))["status"] == "diverged"
+
+
+def test_a_logger_of_the_recipe_logs_under_the_name_of_the_run_and_checkpoints_stay_in_its_folder() -> None:
+    plain = run("plain")
+    given = [{"class_path": "CSVLogger", "init_args": {"save_dir": "logs"}}, {"class_path": "lightning.pytorch.loggers.CSVLogger"}]
+    logged = run("logged", {"trainer": {"logger": given, "log_every_n_steps": 1}})
+    assert logged["metrics"] == plain["metrics"]
+    for file in ("logs/logged/version_0/metrics.csv", "logged/logged/version_0/metrics.csv"):
+        assert "val/loss" in Path(file).read_text().splitlines()[0]
+    assert {file.name for file in Path("logged/checkpoints").iterdir()} == {file.name for file in Path("plain/checkpoints").iterdir()}
+    assert list(Path("logs").rglob("*.ckpt")) == []
+
+
+def test_a_run_records_what_made_it() -> None:
+    run("one", {"model": {"stack": {"attention": "cosine"}}})
+    made = read_record(Provenance, Path("one/provenance.json"))
+    assert made is not None
+    assert made.data.keys() == {"words.tsv"}
+    assert {"attnkit.worker.run", "attnkit.attention.cosine", "attnkit.data.text_pairs"} <= made.code.keys()
+    assert "attnkit.attention.additive" not in made.code or "attnkit.attention.additive" in sys.modules
+    assert made.packages["torch"] == torch.__version__
+    assert made.processor.threads == torch.get_num_threads()
+    assert made.processor.capability == torch.backends.cpu.get_cpu_capability()
+    assert changes(made, here=processor(torch.get_num_threads())) == []
+
+
+def test_a_run_that_other_code_continued_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    run("one")
+    file = Path("one/provenance.json")
+    other = read_json(file) | {"code": read_json(file)["code"] | {"attnkit.worker.run": "0" * 16}}
+    for name in ("status.json", "result.json"):
+        Path("one", name).unlink()
+    write_json(file, other)
+    main(Path("one").absolute())
+    made = read_record(Provenance, file)
+    assert made is not None
+    [before] = made.before
+    assert before.code["attnkit.worker.run"] == "0" * 16
+    assert changes(made, here=None)[0].startswith("attnkit.worker.run has changed (000000 -> ")
 
 
 def test_test_metrics_are_those_of_the_best_checkpoint() -> None:
@@ -314,4 +354,4 @@ def test_killed_at_random_moments_trainings_end_as_if_they_had_not_been(runs: in
     assert len(list(Path("wild/runs").glob("*/status.json"))) == runs
     for file, written in finished.items():
         assert file.stat().st_mtime_ns == written
-        assert file.with_name("environment.json").stat().st_mtime_ns < written
+        assert file.with_name("provenance.json").stat().st_mtime_ns < written

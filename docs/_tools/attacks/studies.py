@@ -18,7 +18,6 @@ from attacks.ledger import Ledger, randomness
 from attacks.recipes import write_study
 from attacks.runs import fresh, tail, traceback_in
 from attacks.training import FIT, MOST_KILLS, Kill, limit, wait
-from attnkit.worker.job import RUN as WORKER
 
 RUN = (FIT[0], "ablate", "run", "study.yaml", "--jobs", "2")
 ALONE = 5
@@ -67,13 +66,13 @@ def _driver_killed(place: Path, random: Random, seconds: float, most: int, *, al
             return kills, _end(process, tag, out, seconds) + _begun_again(place, finished)
         kills.append({"leg": len(kills), "seconds": round(moment, 3)})
         if alone:
-            before = len(_workers(tag))
+            before = len(_workers(place))
             process.kill()
-            kills[-1] |= {"workers": before, "lived_on": round(_ended(tag), 2)}
-            if left := _workers(tag):
-                forks.kill(tag)
+            kills[-1] |= {"workers": before, "lived_on": round(_ended(place), 2)}
+            if left := _workers(place):
+                _kill_all(tag, place)
                 return kills, [f"{len(left)} of {before} workers live on {ALONE} s after their driver was killed"]
-        forks.kill(tag)
+        _kill_all(tag, place)
         process.wait()
         if again := _begun_again(place, finished):
             return kills, again
@@ -89,7 +88,7 @@ def _workers_killed(place: Path, random: Random, seconds: float, most: int) -> t
         moment, every = random.uniform(0, seconds / 2), random.random() < 0.5
         if wait(process, moment) is not None:
             break
-        workers = _workers(tag)
+        workers = _workers(place)
         chosen = workers if every else workers[:1]
         for pid in chosen:
             with suppress(ProcessLookupError):
@@ -104,8 +103,8 @@ def _workers_killed(place: Path, random: Random, seconds: float, most: int) -> t
 def _end(process: forks.Popen, tag: str, out: Path, seconds: float) -> list[str]:
     """Wait for the end of a driver that is no longer disturbed; return what went wrong."""
     status = wait(process, limit(seconds))
-    _ended(tag)
-    left = forks.kill(tag)
+    _ended(out.parent)
+    left = _kill_all(tag, out.parent)
     if status is None:
         return [f"the study hangs: {limit(seconds):.0f} s"]
     problems = [f"the study ended with status {status}: {tail(out.with_suffix('.err'))}"] if status else []
@@ -113,14 +112,30 @@ def _end(process: forks.Popen, tag: str, out: Path, seconds: float) -> list[str]
     return problems + traceback_in(out.with_suffix(".err"))
 
 
-def _workers(tag: str) -> list[int]:
-    return [one["pid"] for one in forks.alive(tag) if one["words"][:2] == ["-m", WORKER]]
+def _workers(place: Path) -> list[int]:
+    """Return the workers of a try, whoever forked them: the leaders of sessions that write to the folder of a run."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            out, pid = (process / "fd/1").readlink(), int(process.name)
+            if out.name == "stdout.txt" and out.is_relative_to(place) and os.getsid(pid) == pid:
+                found.append(pid)
+    return found
 
 
-def _ended(tag: str) -> float:
+def _kill_all(tag: str, place: Path) -> int:
+    """Kill all processes of a try; return how many there were."""
+    count = forks.kill(tag)
+    for pid in (left := _workers(place)):
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    return count + len(left)
+
+
+def _ended(place: Path) -> float:
     """Wait until no worker of a try is left, for `ALONE` seconds at most; return how long it took."""
     began = time.monotonic()
-    while _workers(tag) and time.monotonic() - began < ALONE:
+    while _workers(place) and time.monotonic() - began < ALONE:
         time.sleep(0.02)
     return time.monotonic() - began
 

@@ -1,0 +1,94 @@
+"""Which finished runs would be made again as they were: others are stale, and are run again unless they are accepted. No torch."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from attnkit.ablation.plan import Plan, Run
+from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import PROVENANCE, read_record, status_of, write_json
+from attnkit.worker.provenance import Provenance, changes, processor
+
+FILE = "accepted.json"
+SHOWN = 12
+"""The most changes that are named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """Runs that were made by other code, packages or data, or on another processor, and count nevertheless.
+
+    Attributes:
+        reason: Why, in the words of who accepted them.
+        runs: What was other when they were accepted, by their keys.
+    """
+
+    reason: str
+    runs: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acceptances:
+    """The content of `accepted.json` in a study's folder."""
+
+    accepted: tuple[Accepted, ...] = ()
+
+
+def acceptances(folder: Path) -> tuple[Accepted, ...]:
+    """Return what was accepted for the study of a folder."""
+    return (read_record(Acceptances, folder / FILE) or Acceptances()).accepted
+
+
+def provenance_of(run: Path) -> Provenance | None:
+    """Return what a run was made by; None if that is not known."""
+    try:
+        return read_record(Provenance, run / PROVENANCE)
+    except ConfigurationError:
+        return None
+
+
+def changed(plan: Plan, run: Run) -> list[str]:
+    """Return what a run of a plan was made by and is other now, in sentences; empty if it was accepted."""
+    here = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
+    found = changes(provenance_of(plan.run_folder(run.key)), here=here)
+    return [] if tuple(found) in _accepted(plan.study_folder, run.key) else found
+
+
+def _accepted(folder: Path, key: str) -> list[tuple[str, ...]]:
+    return [one.runs[key] for one in acceptances(folder) if key in one.runs]
+
+
+def state_of(plan: Plan, run: Run) -> dict[str, Any]:
+    """Return the state of a run as `status_of` does, but `stale` if it has a result and would not be made again as it was."""
+    state = status_of(plan.run_folder(run.key))
+    if state["status"] in ("ok", "diverged") and (found := changed(plan, run)):
+        return {"status": "stale", "kind": "stale", "message": "; ".join(_shortened(found))}
+    return state
+
+
+def stale_lines(plan: Plan) -> list[str]:
+    """Return which runs are stale and why: a line for each change, with the number of runs."""
+    found = Counter(change for run in plan.all_runs if state_of(plan, run)["status"] == "stale" for change in changed(plan, run))
+    return _shortened([f"stale: {count} run{'s' if count != 1 else ''}: {change}" for change, count in found.most_common()])
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN} more changes"]
+
+
+def accept(plan: Plan, reason: str) -> int:
+    """Let the runs of a plan count, and continue, that were made by something else than is there now. Returns their number.
+
+    Raises:
+        ConfigurationError: The reason is empty.
+    """
+    if not reason.strip():
+        raise ConfigurationError("--accept-code needs a reason, which the report prints")
+    kept = [run for run in plan.runs if (plan.run_folder(run.key) / PROVENANCE).exists() or state_of(plan, run)["status"] == "stale"]
+    found = {run.key: tuple(what) for run in kept if (what := changed(plan, run))}
+    if found:
+        all_of_them = (*acceptances(plan.study_folder), Accepted(reason=reason, runs=found))
+        write_json(plan.study_folder / FILE, asdict(Acceptances(accepted=all_of_them)))
+    return len(found)

@@ -1,0 +1,182 @@
+"""What a result depends on besides its recipe: code, data, packages and processor; and what of that is other now. No torch."""
+
+import os
+import platform
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from attnkit.worker.sources import digest, source_of
+
+LIMITS = (
+    *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR"),
+    *("MKL_NUM_THREADS", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"),
+)
+"""Environment variables by which libraries choose other instructions, which round otherwise."""
+
+INSTRUCTIONS = re.compile(r"(sse4_2|avx|fma|f16c|amx|asimd|sve|sme\d*$|bf16|i8mm)")
+"""The beginnings of the processor's flags on which the choice of a kernel depends."""
+
+NOT_RECORDED = "it does not say what made it"
+GONE = "is gone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processor:
+    """The processor of a run.
+
+    Attributes:
+        model: Its name, family, model and stepping.
+        instructions: Its instruction sets.
+        limits: The environment variables among `LIMITS` that are set.
+        threads: CPU threads of the run.
+        capability: The instruction set that torch uses; empty if torch was not asked.
+        device: The name of the GPU; empty if the run was on the CPU.
+    """
+
+    model: str
+    instructions: tuple[str, ...]
+    limits: Mapping[str, str]
+    threads: int
+    capability: str = ""
+    device: str = ""
+
+    def __str__(self) -> str:
+        limits = "".join(f", {name}={value}" for name, value in self.limits.items())
+        capability = f", {self.capability}" if self.capability else ""
+        threads = f"{self.threads} thread{'s' if self.threads != 1 else ''}"
+        return f"{f'{self.device}, ' if self.device else ''}{self.model}{capability}, {threads}{limits}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What a run was made by.
+
+    Attributes:
+        code: A hash of the source of each module of attnkit, of plugins and of code that is not installed, by its name.
+        data: A hash of each file that was read, by its path; relative to the folder in which the study was started if it is inside.
+        packages: The versions of the installed packages that were imported, and Python's.
+        processor: The processor.
+        system: The operating system; results do not depend on it.
+        before: If the run was continued by other code or on another processor: what it was made by before.
+    """
+
+    code: Mapping[str, str]
+    data: Mapping[str, str]
+    packages: Mapping[str, str]
+    processor: Processor
+    system: str = ""
+    before: tuple["Provenance", ...] = field(default=())
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{name} {self.packages[name]}" for name in ("python", "torch", "lightning") if name in self.packages)
+        return "; ".join(filter(None, [str(self.processor), named, self.system]))
+
+
+def processor(threads: int) -> Processor:
+    """Return the processor of this machine, without its GPU."""
+    text = _cpuinfo()
+
+    def value(key: str) -> str:
+        found = re.search(rf"^{key}\s*: (.*)$", text, re.MULTILINE)
+        return found[1].strip() if found else ""
+
+    lines = {"family": "cpu family", "model": "model", "stepping": "stepping"}
+    numbers = [f"{key} {value(line)}" for key, line in lines.items() if value(line)]
+    name = value("model name") or platform.processor() or platform.machine()
+    flags = (value("flags") or value("Features")).split()
+    return Processor(
+        model=f"{name} ({', '.join(numbers)})" if numbers else name,
+        instructions=tuple(sorted(flag for flag in flags if INSTRUCTIONS.match(flag))),
+        limits={name: os.environ[name] for name in LIMITS if name in os.environ},
+        threads=threads,
+    )
+
+
+@lru_cache(maxsize=1)
+def _cpuinfo() -> str:
+    file = Path("/proc/cpuinfo")
+    return file.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0] if file.exists() else ""  # of the first core
+
+
+def _gpus() -> set[str]:
+    """Return the names of this machine's NVIDIA GPUs."""
+    files = Path("/proc/driver/nvidia/gpus").glob("*/information")
+    return {found[1].strip() for file in files if (found := re.search(r"^Model:(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE))}
+
+
+def changes(made: Provenance | None, *, here: Processor | None) -> list[str]:
+    """Return what a run depends on and is other now, in sentences; empty if it would be made again as it was.
+
+    Args:
+        made: What the run was made by; None if that is not known.
+        here: The processor of a run that started now; None: it would not start on this machine, so that is not known.
+    """
+    if made is None:
+        return [NOT_RECORDED]
+    found = [*_changed(made.code, lambda name: _now(source_of(name))), *_changed(made.data, lambda path: _now(Path(path)))]
+    found += [f"{name} {old} -> {new}" for name, old in made.packages.items() if (new := _version(name)) != old]
+    if here is not None:
+        found += _other_processor(made.processor, here)
+    return found + [line for earlier in made.before for line in changes(earlier, here=here) if line not in found]
+
+
+def _changed(recorded: Mapping[str, str], now: Callable[[str], str]) -> Iterator[str]:
+    for name, old in recorded.items():
+        if (new := now(name)) != old:
+            yield f"{name} is gone" if new == GONE else f"{name} has changed ({old[:6]} -> {new[:6]})"
+
+
+def _now(file: Path | None) -> str:
+    try:
+        return GONE if file is None else digest(file)
+    except OSError:
+        return GONE
+
+
+def _version(package: str) -> str:
+    try:
+        return platform.python_version() if package == "python" else version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _other_processor(made: Processor, here: Processor) -> Iterator[str]:
+    if made.device:
+        if made.device not in _gpus():
+            yield f"made on {made.device}, which this machine lacks"
+    elif made.model != here.model:
+        yield f"made on another processor: {made.model} -> {here.model}"
+    elif made.instructions != here.instructions:
+        yield f"the processor has other instruction sets: {' '.join(sorted({*made.instructions} ^ {*here.instructions}))}"
+    if made.threads != here.threads:
+        yield f"threads {made.threads} -> {here.threads}"
+    for name in sorted({*made.limits, *here.limits}):
+        if (old := made.limits.get(name)) != (new := here.limits.get(name)):
+            yield f"{name} {old or 'unset'} -> {new or 'unset'}"
+
+
+def mixtures(made: Iterable[Provenance | None]) -> list[str]:
+    """Return in what the runs of a report differ besides their recipes, in sentences; empty if all were made alike.
+
+    Variants import different modules and read different files: only those that several have are compared.
+    """
+    known = list(made)
+    every = [p for one in known if one is not None for p in (one, *one.before)]
+    lines = [f"{known.count(None)} runs do not say what made them"] if None in known else []
+    for recorded in ([p.code for p in every], [p.data for p in every], [p.packages for p in every]):
+        for name in sorted(set().union(*recorded)):
+            found = Counter(one[name] for one in recorded if name in one)
+            if len(found) > 1:
+                lines.append(f"{name}: {', '.join(f'{count} with {value}' for value, count in found.most_common())}")
+    processors = Counter(str(p.processor) for p in every)
+    detailed = {(p.processor.model, p.processor.instructions, p.processor.device) for p in every}
+    if len(processors) > 1:
+        lines.append("; ".join(f"{count} on {name}" for name, count in processors.most_common()))
+    elif len(detailed) > 1:
+        lines.append(f"processors of {len(detailed)} different instruction sets")
+    return lines

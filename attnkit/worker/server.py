@@ -1,0 +1,122 @@
+"""A server of forks: a process that has imported what runs import, and becomes a run whenever it is asked to.
+
+`attnkit.worker.warm` starts it. Requests come through the socket that is its stdin; at its end, when the driver has ended, the server ends.
+A fork starts with what a fresh interpreter has after the same imports: no module of a plugin, no thread, no GPU, its own environment,
+folder, random numbers and session.
+"""
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import socket
+import sys
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from attnkit.worker.sources import distributions
+
+PRELOADED = ("attnkit.worker.run", "attnkit.worker.witness", "torch._dynamo", "torchmetrics.text", "lightning.pytorch.loggers", "yaml")
+"""What every run imports, at its start or later."""
+
+LARGEST = 1 << 20
+"""Bytes of a request."""
+
+STDIN = 0
+
+
+class Request(NamedTuple):
+    """What a fork is to become.
+
+    Attributes:
+        words: The module and its arguments, as after `python -m`.
+        directory: Its working directory.
+        environment: Its environment variables.
+    """
+
+    words: list[str]
+    directory: str
+    environment: dict[str, str]
+
+
+def serve() -> tuple[Request, list[int]] | None:
+    """Fork for each request. Returns in each fork, with its request and files; in the server, None when the driver has ended."""
+    control = socket.socket(fileno=os.dup(STDIN))
+    children: dict[int, tuple[int, socket.socket]] = {}  # by the file descriptor that becomes readable when a child ends
+    while True:
+        for ready in select.select([control.fileno(), *children], [], [])[0]:
+            if ready in children:
+                _tell(*children.pop(ready), ready)
+                continue
+            message, files, _, _ = socket.recv_fds(control, LARGEST, 4)
+            if not message:
+                return None
+            report = socket.socket(fileno=files.pop())
+            if (pid := os.fork()) == 0:
+                for other in (control, *(connection for _, connection in children.values())):
+                    other.close()
+                for file in children:
+                    os.close(file)
+                os.setsid()
+                report.send(str(os.getpid()).encode())  # from here on its driver can signal its group
+                report.close()
+                return Request(**json.loads(message)), files
+            children[os.pidfd_open(pid)] = (pid, report)
+            for file in files:
+                os.close(file)
+
+
+def _tell(pid: int, report: socket.socket, file: int) -> None:
+    """Tell the driver how a child ended."""
+    os.close(file)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with suppress(OSError):
+        report.send(str(code).encode())
+    report.close()
+
+
+def become(request: Request, files: list[int]) -> None:
+    """Turn this process into the requested one, as `python -m` would start it."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(request.directory)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    sys.path[0] = request.directory
+    import numpy as np
+
+    np.random.seed()  # Python's own generator does that itself
+    module, *sys.argv[1:] = request.words
+    sys.modules.pop(module, None)  # it becomes __main__
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def has_gpu() -> bool:
+    """Return whether torch finds a GPU; asked without starting CUDA, which a fork could not use."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def main() -> None:
+    """Import, say whether runs can be forks, and serve."""
+    for module in PRELOADED:
+        import_module(module)
+    distributions()  # reads all installed packages
+    with socket.socket(fileno=os.dup(STDIN)) as control, suppress(OSError):
+        control.send(json.dumps({"forks": not has_gpu()}).encode())
+    gc.collect()
+    gc.freeze()  # or the first collection of a fork copies every page
+    atexit.register(gc.unfreeze)
+    found: Any = serve()
+    if found is not None:
+        become(*found)
+
+
+if __name__ == "__main__":
+    main()

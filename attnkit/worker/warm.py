@@ -1,0 +1,136 @@
+"""Processes that start in milliseconds: forks of a server that has imported torch, Lightning and attnkit. No torch."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+SERVER = "attnkit.worker.server"
+LOST = -signal.SIGKILL
+"""The exit status of a fork whose server was killed, so that nobody knows how the fork ended."""
+
+
+class Fork:
+    """A process that a server has forked; the part of `subprocess.Popen` that jobs use.
+
+    Args:
+        pid: Its number, which is that of its session and process group, too.
+        report: Receives its exit status; at its end, the server is gone.
+        stdin: The end of the pipe to its stdin.
+    """
+
+    def __init__(self, pid: int, report: socket.socket, stdin: IO[bytes]) -> None:
+        self.pid, self.stdin = pid, stdin
+        self._report = report
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while it is running."""
+        if self._code is None and select.select([self._report], [], [], 0)[0]:
+            with suppress(OSError):
+                self._code = int(self._report.recv(20) or LOST)
+            self._report.close()
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status when it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: It is still running after `timeout` seconds.
+        """
+        if self._code is None:
+            select.select([self._report], [], [], timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return code
+
+
+class Server:
+    """Starts a server of forks when it is first needed, and another one if that has died."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+        self._forks = True
+
+    def start(
+        self, words: Sequence[str], *, directory: Path, environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+    ) -> Fork | None:
+        """Start a Python module; None if it cannot be a fork.
+
+        Args:
+            words: The module and its arguments.
+            directory: Its working directory.
+            environment: Its environment variables.
+            out: Its stdout.
+            err: Its stderr.
+        """
+        request = json.dumps({"words": [*words], "directory": str(directory), "environment": dict(environment)}).encode()
+        for _ in range(2):
+            with self._lock:
+                control = self._running(directory, environment)
+                if control is None:
+                    return None
+                found = _fork(control, request, out, err)
+                if found is not None:
+                    return found
+                self._close()  # it has died
+        return None
+
+    def _running(self, directory: Path, environment: Mapping[str, str]) -> socket.socket | None:
+        if self._control is None and self._forks:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                command = [sys.executable, "-m", SERVER]
+                self._process = subprocess.Popen(
+                    command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=dict(environment), cwd=directory, start_new_session=True
+                )
+            answer = ours.recv(100)
+            self._forks = bool(answer) and bool(json.loads(answer)["forks"])
+            self._control = ours
+            if not self._forks:
+                self._close()
+        return self._control
+
+    def _close(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+            self._process.wait()
+
+    def close(self) -> None:
+        """End the server; its forks go on."""
+        with self._lock:
+            self._close()
+
+
+def can_fork() -> bool:
+    """Return whether this system has what a server needs: forks that are safe, and files that stand for processes."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+def _fork(control: socket.socket, request: bytes, out: IO[bytes], err: IO[bytes]) -> Fork | None:
+    """Return a fork of the server; None if the server has died."""
+    read, write = os.pipe()
+    report, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with theirs:
+            socket.send_fds(control, [request], [read, out.fileno(), err.fileno(), theirs.fileno()])
+        pid = int(report.recv(20) or 0)
+    except OSError:
+        pid = 0
+    finally:
+        os.close(read)
+    if not pid:
+        os.close(write)
+        report.close()
+        return None
+    return Fork(pid, report, os.fdopen(write, "wb"))

@@ -1,0 +1,116 @@
+"""Records what a run is made by: the code that it imports, the files that it reads, its packages and its processor."""
+
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import lru_cache
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from attnkit.files import cache_folder, short_path
+from attnkit.registry import ENTRY_POINT_GROUP, IMPORTS
+from attnkit.worker.folder import PROVENANCE, read_record, write_json
+from attnkit.worker.provenance import Provenance, processor
+from attnkit.worker.sources import INSTALLED, PACKAGE, digest, distributions, imported
+
+LIBRARIES = ("torch", "lightning")
+"""Class paths name classes of these, too, but their versions are recorded."""
+
+NO_DATA = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/zoneinfo/", "/usr/share/locale/", f"{PACKAGE}{os.sep}", *INSTALLED)
+NO_DATA_ENDS = (".py", ".pyc", ".so", ".pth")
+
+_read: set[str] = set()
+_written: set[str] = set()
+
+
+@lru_cache(maxsize=1)
+def watch_files() -> None:
+    """Note each file that this process opens from now on."""
+    sys.addaudithook(_note)
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+        path = os.path.abspath(os.fsdecode(arguments[0]))
+        (_written if arguments[2] & (os.O_WRONLY | os.O_RDWR) else _read).add(path)
+
+
+class Witness(Callback):
+    """Writes what the run is made by to its folder: when the training starts, and again, more complete, at the end.
+
+    Args:
+        folder: Of the run.
+        recipe: Its recipe.
+        continued: Whether it continues from a checkpoint.
+    """
+
+    def __init__(self, folder: Path, recipe: Mapping[str, Any], *, continued: bool) -> None:
+        self.folder, self.device = folder, ""
+        self.plugins = {name.partition(".")[0] for name in (*recipe.get(IMPORTS, ()), *class_paths(recipe))} - {*LIBRARIES}
+        self.plugins |= {point.module.partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP)}
+        found = read_record(Provenance, folder / PROVENANCE) if continued else None
+        self.before = () if found is None else (*found.before, replace(found, before=()))
+        watch_files()
+        _read.clear()
+        _written.clear()
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if pl_module.device.type == "cuda":
+            self.device = torch.cuda.get_device_name(pl_module.device)
+        if trainer.is_global_zero:
+            self.write()
+
+    def write(self) -> None:
+        """Write what is known now."""
+        made = Provenance(
+            code=imported(self.plugins),
+            data=self._data(),
+            packages=_packages(),
+            processor=replace(processor(torch.get_num_threads()), capability=torch.backends.cpu.get_cpu_capability(), device=self.device),
+            system=platform.platform(),
+        )
+        before = tuple(earlier for earlier in self.before if not _is_within(earlier, made))
+        write_json(self.folder / PROVENANCE, asdict(replace(made, before=before)))
+
+    def _data(self) -> dict[str, str]:
+        skipped = (*NO_DATA, f"{self.folder.absolute()}{os.sep}", f"{cache_folder().absolute()}{os.sep}")
+        code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
+        files = (f for f in sorted(_read - _written - code) if not f.startswith(skipped) and not f.endswith(NO_DATA_ENDS))
+        inside = (f for f in files if os.path.isfile(f) and not any(p.endswith(("-info", ".egg")) for p in Path(f).parts))
+        return {short_path(file): digest(file) for file in inside}
+
+
+def _is_within(earlier: Provenance, made: Provenance) -> bool:
+    """Return whether a run that was interrupted had been made by nothing else than it is now; it may have read or imported less."""
+    pairs = ((earlier.code, made.code), (earlier.data, made.data), (earlier.packages, made.packages))
+    return all(one.items() <= other.items() for one, other in pairs) and earlier.processor == made.processor
+
+
+def class_paths(value: Any) -> Iterator[str]:
+    """Yield the class paths in a recipe.
+
+    Example:
+        >>> list(class_paths({"model": {"name": "mine.Model", "norm": "layer_norm"}, "trainer": {"callbacks": [{"class_path": "a.B"}]}}))
+        ['mine.Model', 'a.B']
+    """
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if isinstance(item, Mapping | list | tuple):
+            yield from class_paths(item)
+        elif key in ("name", "class_path") and isinstance(item, str) and "." in item:
+            yield item
+
+
+def _packages() -> dict[str, str]:
+    """Return the versions of the installed packages that are imported."""
+    files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()) if "." not in name)
+    names = {name for name, file in files if file and file.startswith(INSTALLED)}
+    found = sorted({package for name in names for package in distributions().get(name, ())} - {"attnkit"})
+    return {"python": platform.python_version(), **{package: version(package) for package in found}}

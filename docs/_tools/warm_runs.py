@@ -1,0 +1,77 @@
+"""The processor time of a small run, as a fresh interpreter and as a fork of a warm server: `python docs/_tools/warm_runs.py [RUNS]`.
+
+The run is `g2p/transformer` cut to 40 steps. Both kinds alternate, and medians are printed. Processor time is that of the run and all its
+children; the server's own, which a study spends once, is printed separately. Results of the two kinds must be equal.
+"""
+
+import os
+import resource
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+STUDY: dict[str, Any] = {
+    "name": "warm",
+    "recipe": "g2p/transformer",
+    "seeds": 2,
+    "factors": {"model.stack.attention": ["cosine"]},
+    "set": {"trainer.max_steps": 40, "trainer.max_epochs": -1, "trainer.val_check_interval": 40, "trainer.limit_val_batches": 4},
+}
+TIMES = ("seconds", "tokens_per_second", "memory", "curve")
+MEASURED = """
+import resource, runpy, sys
+from pathlib import Path
+try:
+    runpy.run_module("attnkit.worker.run", run_name="__main__", alter_sys=True)
+finally:
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    Path(sys.argv[1], "spent").write_text(str(sum(one.ru_utime + one.ru_stime for one in spent)))
+"""
+
+
+def carried_out(folder: Path, job: Any, server: Any) -> tuple[float, dict[str, Any]]:
+    """Return the processor time of a run in seconds, and its result."""
+    from attnkit.worker import job as jobs
+    from attnkit.worker.folder import read_json, write_json
+
+    write_json(folder / "job.json", job)
+    jobs.RUN = "measured"
+    if jobs.Job(folder=folder, directory=Path.cwd(), worker="measured").carry_out(None, server):
+        raise SystemExit((folder / "stderr.txt").read_text(encoding="utf-8"))
+    result = {key: value for key, value in read_json(folder / "result.json").items() if key not in TIMES}
+    return float((folder / "spent").read_text()), result
+
+
+def main(count: int) -> None:
+    """Print the medians."""
+    from attnkit.ablation import Study
+    from attnkit.worker.warm import Server
+
+    job = Study.from_yaml("warm.yaml").plan("runs").runs[0].job
+    server, spent, results = Server(), {"fresh": [], "warm": []}, []
+    for i in range(count):
+        for kind, starts in (("fresh", None), ("warm", server)):
+            seconds, result = carried_out(Path(f"{kind}_{i}").absolute(), job, starts)
+            spent[kind].append(seconds)
+            results.append(result)
+    if any(result != results[0] for result in results):
+        raise SystemExit("the results differ")
+    for kind, seconds in spent.items():
+        print(f"{kind}: {median(seconds):.2f} s of processor time (of {count}: {min(seconds):.2f} to {max(seconds):.2f})")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    server.close()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"the server, once: {after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime - sum(spent['warm']):.2f} s")
+    print(f"the results of all {len(results)} runs are equal")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        os.chdir(name)
+        Path("warm.yaml").write_text(yaml.safe_dump(STUDY), encoding="utf-8")
+        Path("measured.py").write_text(MEASURED, encoding="utf-8")
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

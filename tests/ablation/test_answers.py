@@ -1,0 +1,72 @@
+"""A report comes with its runs in one file, from which anyone computes every number again."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from attnkit.ablation.answers import answers_of, packed, unpacked
+from attnkit.ablation.plan import add_seeds
+from attnkit.ablation.report import write_report
+from attnkit.ablation.results import Results
+from attnkit.ablation.validity import accept
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import study
+from tests.ablation.test_validity import finished, make
+
+Use = Callable[[str], None]
+
+
+def results() -> Results:
+    finished()
+    Path("my_plugin.py").write_text("scale = 0.5  # a comment\n")
+    accept(make(), "a comment")
+    add_seeds(study(seeds=2), Path("runs"), 1)
+    plan = make()
+    plan.lock()
+    return Results(plan)  # a seed was added, and has no runs yet
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("name", ["runs.jsonl.gz", "runs.jsonl"])
+def test_the_report_from_the_file_is_the_report(worker: Use, name: str) -> None:
+    write_report(results(), Path("out"))
+    file = Path("elsewhere") / name
+    file.parent.mkdir()
+    content = Path("out/runs.jsonl.gz").read_bytes()
+    file.write_bytes(content if name.endswith("gz") else gzip.decompress(content))
+    plan, answers = unpacked(file, Path("there"))
+    write_report(Results(plan, answers), Path("again"))
+    assert len(files(Path("out"))) > 8
+    assert files(Path("again")) == files(Path("out"))
+
+
+def test_equal_answers_make_equal_files(worker: Use) -> None:
+    plan = results().plan
+    assert packed(plan, answers_of(plan)) == packed(plan, answers_of(plan))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: [],
+        lambda lines: ["{"],
+        lambda lines: ["[]", *lines[1:]],
+        lambda lines: [json.dumps(json.loads(lines[0]) | {"format": 1}), *lines[1:]],
+        lambda lines: lines[:-1],
+        lambda lines: [lines[0], *(line.replace('"status": "ok"', '"status": "fine"') for line in lines[1:])],
+        lambda lines: [lines[0].replace('"d"', '"e"'), *lines[1:]],  # a job is not that of its key
+        lambda lines: [lines[0], json.dumps({"key": 5}), *lines[1:]],
+    ],
+)
+def test_a_damaged_file_is_refused(worker: Use, damage: Callable[[list[str]], list[str]]) -> None:
+    write_report(results(), Path("out"))
+    lines = gzip.decompress(Path("out/runs.jsonl.gz").read_bytes()).decode().splitlines()
+    Path("damaged.jsonl").write_text("\n".join(damage(lines)))
+    with pytest.raises(ConfigurationError, match=r"damaged\.jsonl has no runs of a study"):
+        unpacked(Path("damaged.jsonl"), Path("there"))

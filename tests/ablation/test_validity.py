@@ -1,0 +1,181 @@
+"""A result is what it says: a finished run counts only if it would be made again as it was, or is accepted with a reason."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attnkit.ablation.engine import run_plan
+from attnkit.ablation.fairness import checklist
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.report import markdown
+from attnkit.ablation.results import Results
+from attnkit.ablation.validity import accept, acceptances, stale_lines, state_of
+from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import PROVENANCE, write_json
+from attnkit.worker.provenance import processor
+from attnkit.worker.sources import digest
+from tests.ablation.conftest import STUDY, made, study
+
+Use = Callable[[str], None]
+SAME = "the same code, packages, data and processor made all runs"
+
+
+def make(**changes: object) -> Plan:
+    return study(**{"seeds": 2, "factors": {"model.stack.position": ["none"]}} | changes).plan(Path("runs"))
+
+
+def begun() -> int:
+    return len(Path("ran.txt").read_text().split())
+
+
+def finished() -> Plan:
+    """Return the plan of four finished runs; those of the second variant have imported a plugin, which is in a file."""
+    run_plan(plan := make(), say=lambda line: None)
+    Path("my_plugin.py").write_text("scale = 0.5\n")
+    for run in plan.runs:
+        code = {"my_plugin": digest("my_plugin.py")} if run.variants != ("baseline",) else {}
+        write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made(code=code, data={"words.tsv": digest("words.tsv")})))
+    assert stale_lines(plan) == []
+    return plan
+
+
+def test_runs_of_a_plugin_that_was_edited_are_made_again_and_only_those(worker: Use) -> None:
+    plan, said = finished(), list[str]()
+    Path("my_plugin.py").write_text("scale = 5.0\n")
+    [line] = stale_lines(plan)
+    assert line.startswith("stale: 2 runs: my_plugin has changed (")
+    assert Counter(state_of(plan, run)["status"] for run in plan.runs) == {"ok": 2, "stale": 2}
+    run_plan(make(), say=said.append)
+    assert said[:2] == [line, "2 of 4 runs are already finished"]
+    assert begun() == 6
+    assert len(list(Path("runs/replaced").glob("*/result.json"))) == 2  # what was measured is kept
+    assert stale_lines(plan) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "line"),
+    [
+        (lambda: Path("words.tsv").write_text("source\ttarget\na\tb\n"), "stale: 4 runs: words.tsv has changed ("),
+        (lambda: Path("words.tsv").unlink(), "stale: 4 runs: words.tsv is gone"),
+        (lambda: Path("my_plugin.py").unlink(), "stale: 2 runs: my_plugin is gone"),
+    ],
+)
+def test_runs_of_other_data_are_stale(worker: Use, edit: Callable[[], object], line: str) -> None:
+    plan = finished()
+    edit()
+    assert stale_lines(plan)[0].startswith(line)
+
+
+def test_runs_of_another_processor_or_package_are_stale(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, here = finished(), processor(1)
+    changes = {
+        "made on another processor: Z80 -> ": made(processor=replace(here, model="Z80")),
+        "the processor has other instruction sets: avx9": made(processor=replace(here, instructions=(*here.instructions, "avx9"))),
+        "threads 8 -> 1": made(processor=replace(here, threads=8)),
+        "made on NVIDIA H200, which this machine lacks": made(processor=replace(here, device="NVIDIA H200")),
+        "ONEDNN_MAX_CPU_ISA AVX2 -> unset": made(processor=replace(here, limits={**here.limits, "ONEDNN_MAX_CPU_ISA": "AVX2"})),
+        "jinja2 0.1 -> ": made(packages={"jinja2": "0.1"}),
+        "threads 4 -> 1": made(before=(made(processor=replace(here, threads=4)),)),  # it was continued
+    }
+    for line, provenance in changes.items():
+        write_json(plan.run_folder(plan.runs[0].key) / PROVENANCE, asdict(provenance))
+        assert stale_lines(plan)[0].startswith(f"stale: 1 run: {line}")
+    (plan.run_folder(plan.runs[0].key) / PROVENANCE).unlink()
+    assert stale_lines(plan) == ["stale: 1 run: it does not say what made it"]
+    elsewhere = replace(plan, study=study(seeds=2, engine={"name": "slurm", "cluster": "local"}))
+    write_json(plan.run_folder(plan.runs[0].key) / PROVENANCE, asdict(made(processor=replace(here, model="Z80"))))
+    assert stale_lines(elsewhere) == []  # the processors of a cluster are not those of this machine
+
+
+def test_accepted_runs_count_until_something_else_changes_and_the_report_says_why(worker: Use) -> None:
+    plan = finished()
+    with pytest.raises(ConfigurationError, match="--accept-code needs a reason"):
+        accept(plan, " ")
+    Path("my_plugin.py").write_text("scale = 0.5  # a comment\n")
+    assert accept(plan, "a comment only") == 2
+    run_plan(make(), say=lambda line: None)
+    assert begun() == 4
+    text = markdown(Results(make())).replace("\\", "")
+    assert "- [ ] 2 runs were made by others than were there, and accepted: a comment only" in text
+    assert "2 runs were accepted, because: a comment only. What had changed: my_plugin has changed" in text
+    assert accept(plan, "again") == 0
+    Path("my_plugin.py").write_text("scale = 5.0\n")
+    assert Counter(state_of(plan, run)["status"] for run in plan.runs) == {"ok": 2, "stale": 2}
+
+
+def test_a_study_file_may_accept(worker: Use) -> None:
+    plan, said = finished(), list[str]()
+    Path("my_plugin.py").write_text("scale = 0.5  # a comment\n")
+    run_plan(make(accept_code="it was a comment"), say=said.append)
+    assert said[1] == "2 stale runs are accepted: it was a comment" or said[0] == "2 stale runs are accepted: it was a comment"
+    assert begun() == 4
+    assert [one.reason for one in acceptances(plan.study_folder)] == ["it was a comment"]
+
+
+def test_an_interrupted_run_does_not_go_on_with_other_code(worker: Use) -> None:
+    plan = finished()
+    for run in plan.runs:
+        (plan.run_folder(run.key) / "status.json").unlink()
+        (plan.run_folder(run.key) / "checkpoints").mkdir()
+    Path("my_plugin.py").write_text("scale = 5.0\n")
+    run_plan(plan, say=lambda line: None)
+    left = {run.variants for run in plan.runs if (plan.run_folder(run.key) / "checkpoints").exists()}
+    assert left == {("baseline",)}
+
+
+def test_a_report_that_mixes_says_so_and_does_not_tick(worker: Use) -> None:
+    plan, here = finished(), processor(1)
+    assert (True, SAME) in checklist(Results(plan))
+    mixtures = {
+        "my_plugin: 1 with ": made(code={"my_plugin": "0" * 16}),
+        "words.tsv: 3 with ": made(data={"words.tsv": "0" * 16}),
+        f"3 on {here}; 1 on Z80, 1 thread": made(processor=replace(here, model="Z80", limits={})),
+        "processors of 2 different instruction sets": made(processor=replace(here, instructions=())),
+        "1 runs do not say what made them": None,
+    }
+    file = plan.run_folder(plan.runs[-1].key) / PROVENANCE
+    for line, provenance in mixtures.items():
+        file.unlink() if provenance is None else write_json(file, asdict(provenance))
+        [(holds, text)] = [(holds, text) for holds, text in checklist(Results(plan)) if text.startswith(SAME)]
+        assert not holds
+        assert f"except {line}" in text
+
+
+@pytest.mark.slow
+def test_after_an_edit_of_attnkit_itself_its_runs_are_made_again(folder: Path) -> None:
+    """The case that was found: the scale of scaled_dot_product became head_dim**-5, and finished runs still counted."""
+    shutil.copytree(Path(__file__).parents[2] / "attnkit", folder / "attnkit", ignore=shutil.ignore_patterns("__pycache__"))
+    factors = {"model.stack.attention": ["scaled_dot_product"]}
+    Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 2, "factors": factors, "set": {"trainer.max_epochs": 1}}))
+
+    def ablate(*words: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(folder)}
+        done = subprocess.run([sys.executable, "-m", "attnkit", "ablate", *words], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    ablate("run", "s.yaml", "--jobs", "2")
+    before = {file: file.read_text() for file in folder.glob("runs/ablations/runs/*/result.json")}
+    assert "stale" not in ablate("plan", "s.yaml", "--no-probe")
+    score = folder / "attnkit/attention/scaled_dot_product.py"
+    source = score.read_text()
+    assert "**-0.5" in source
+    score.write_text(source.replace("**-0.5", "**-5"))
+    said = ablate("plan", "s.yaml", "--no-probe")
+    assert "stale: 2 runs: attnkit.attention.scaled_dot_product has changed (" in said
+    assert "2 runs to do" in said
+    ablate("run", "s.yaml", "--jobs", "2")
+    changed = [file for file, text in before.items() if file.read_text() != text]
+    assert len(changed) == 2
+    score.write_text(source)
+    ablate("run", "s.yaml", "--accept-code", "an experiment")
+    assert "accepted: an experiment" in (folder / "runs/ablations/s/report.md").read_text()
+    assert [file for file, text in before.items() if file.read_text() != text] == changed
