@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -209,6 +210,19 @@ class _Unpacked(io.RawIOBase):
 def open_gzip(path: str | Path) -> BinaryIO:
     """Open a gzip file as a stream, which raises a `ConfigurationError` beyond `unpacked_limit`."""
     return io.BufferedReader(_Unpacked(regular(path)), 1 << 20)
+
+
+def read_gzip(path: str | Path) -> bytes:
+    """Return the content of a gzip file.
+
+    Raises:
+        ConfigurationError: It is truncated, damaged, or expands to too much.
+    """
+    try:
+        with open_gzip(path) as stream:
+            return stream.read()
+    except (EOFError, OSError, zlib.error) as error:
+        raise ConfigurationError(f"{path} is truncated, damaged or not compressed by gzip ({error})") from error
 
 
 def read_member(path: str | Path, name: str) -> bytes:

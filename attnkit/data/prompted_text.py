@@ -13,10 +13,10 @@ from attnkit.corpus.base import AnswerCorpus, Part
 from attnkit.data.base import Framing, require_at_least
 from attnkit.data.batching import BatchedExamples, Order, Sequences
 from attnkit.data.cache import trained
+from attnkit.data.labelled_batches import LabelledExamples
 from attnkit.data.loading import Share
 from attnkit.data.packing import LanguageModelBatch
 from attnkit.data.summary import Summary, counted
-from attnkit.data.text import Prompts
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, tokenizers
 from attnkit.tokenizer import Tokenizer
 
@@ -91,18 +91,15 @@ class PromptedText(Framing):
         return self._loader("train", order="shuffled")
 
     @override
-    def val_dataloader(self) -> DataLoader[LanguageModelBatch] | list[Any]:
-        return self._loader("validation", order="fixed") if self.corpus.has("validation") else []
-
-    @override
-    def test_dataloader(self) -> DataLoader[LanguageModelBatch]:
-        return self._loader("test", order="fixed")
+    def evaluation_loader(self, part: Part) -> DataLoader[LanguageModelBatch]:
+        return self._loader(part, order="fixed")
 
     @override
     def predict_dataloader(self) -> DataLoader[LanguageModelBatch]:
         prompts = self.prediction_inputs("source")
         self.summaries.say(Summary.of_texts("predict", self.tokenizer, prompts))
-        return self.token_batches(Prompts(prompts, self.tokenizer), order="given")
+        tokens = Sequences([[Tokenizer.bos_id, *self.tokenizer.encode(text)] for text in prompts])
+        return self.token_batches(LabelledExamples(tokens=tokens, labels=None, texts=prompts), order="given")
 
     def _loader(self, part: Part, *, order: Order) -> DataLoader[LanguageModelBatch]:
         rows = self.corpus.turns(part)
