@@ -52,6 +52,7 @@ from attnkit.registry.families import (
     tokenizers,
 )
 from attnkit.registry.imports import IMPORTS, import_modules, module_names
+from attnkit.registry.keywords import keywords_of
 from attnkit.registry.names import ENTRY_POINT_GROUP, registered_name
 from attnkit.registry.resolved import ResolvedSpec
 from attnkit.registry.values import Word, plain_data
@@ -90,6 +91,7 @@ __all__ = [
     "feed_forwards",
     "import_modules",
     "importing",
+    "keywords_of",
     "layer_kinds",
     "mixers",
     "module_names",

@@ -3,8 +3,9 @@
 import inspect
 import re
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
 P = ParamSpec("P")
 Config = TypeVar("Config")
@@ -17,21 +18,32 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
     The signature is that of the configuration, required arguments first, and the class's docstring gets its `Args:`, before `Raises:`.
 
     Args:
-        config: A dataclass with keyword-only fields; the `Args:` of its docstring and of its bases' document the arguments.
+        config: A dataclass with keyword-only fields; the `Args:` of its docstring and of its bases' document the arguments. A default made
+            by a `default_factory` is shown in the signature.
 
     Example:
-        >>> from attnkit.layers.config import RecurrentConfig
+        >>> from dataclasses import dataclass, field
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Sizes:
+        ...     '''The sizes of a stack.
+        ...
+        ...     Args:
+        ...         num_layers: Number of layers.
+        ...         widths: The width of each.
+        ...     '''
+        ...     num_layers: int
+        ...     widths: list[int] = field(default_factory=lambda: [8])
         >>> class Stack:
         ...     '''A stack.
         ...
         ...     Raises:
         ...         ValueError: A number is out of range.
         ...     '''
-        ...     @keywords_of(RecurrentConfig)
+        ...     @keywords_of(Sizes)
         ...     def __init__(self, config):
-        ...         self.width = config.d_model
-        >>> Stack(d_model=8, num_layers=2).width, inspect.signature(Stack).parameters["dropout"].default
-        (8, 0.0)
+        ...         self.widths = config.num_layers * config.widths
+        >>> Stack(num_layers=2).widths, inspect.signature(Stack).parameters["widths"].default
+        ([8, 8], [8])
         >>> "    num_layers: Number of layers." in Stack.__doc__
         True
     """
@@ -41,9 +53,11 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
         def constructor(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
             init(self, config(*args, **kwargs))
 
-        fields = sorted(inspect.signature(config).parameters.values(), key=lambda field: field.default is not field.empty)
+        made = {f.name: f.default_factory() for f in fields(cast(Any, config)) if f.default_factory is not MISSING}
+        found = [p.replace(default=made.get(p.name, p.default)) for p in inspect.signature(config).parameters.values()]
+        found.sort(key=lambda parameter: parameter.default is not parameter.empty)
         own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        constructor.__signature__ = inspect.Signature([own, *fields])  # type: ignore[attr-defined]
+        constructor.__signature__ = inspect.Signature([own, *found])  # type: ignore[attr-defined]
         constructor.__annotations__ = get_type_hints(config, include_extras=True)
         return cast(Callable[Concatenate[Self, P], None], _Constructor(constructor, cast(type, config)))
 
