@@ -141,6 +141,16 @@ class Names(Family):
             return name  # `get` reports the error
         return next((n for n in self._names_of(found) if n in self.built_in() and self.get(n) is found), name)
 
+    def name_of(self, cls: type) -> str:
+        """Return the name under which a class is registered, or else its import path.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.norms.name_of(attnkit.norms.get("rms_norm")), attnkit.norms.name_of(dict)
+            ('rms_norm', 'builtins.dict')
+        """
+        return next((name for name, known in self._classes.items() if known is cls), f"{cls.__module__}.{cls.__qualname__}")
+
     def _names_of(self, cls: Any) -> list[str]:
         """Return the candidate built-in names of a class of attnkit or torch."""
         return [n for n, known in self._classes.items() if known is cls]

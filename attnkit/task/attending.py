@@ -179,9 +179,9 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
             output = model.generate(
                 src,
                 src != Tokenizer.pad_id,
-                max_length=task.max_length,
-                beam_size=task.beam_size if beam_size is None else beam_size,
-                length_penalty=task.length_penalty,
+                max_length=task.config.max_length,
+                beam_size=task.config.beam_size if beam_size is None else beam_size,
+                length_penalty=task.config.length_penalty,
             )
         else:
             output = torch.tensor([[*task.output_tokenizer.encode(target), Tokenizer.eos_id]], device=device)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
@@ -10,10 +11,18 @@ from typing_extensions import override
 
 import attnkit
 from attnkit.models import DecoderModel
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
-from attnkit.strategy import ActivationCheckpointing
-from attnkit.task.arguments import require_smoothing, trained_tokenizer
-from attnkit.task.generating import TextGenerator
+from attnkit.registry import (
+    ConfigurationError,
+    EmbeddingSpec,
+    OptimizerSpec,
+    ScheduleSpec,
+    StackSpec,
+    TokenizerSpec,
+    keywords_of,
+    tasks,
+)
+from attnkit.task.config import default, trained_tokenizer
+from attnkit.task.generating import GeneratorConfig, TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity
 from attnkit.tokenizer import Tokenizer
@@ -27,6 +36,32 @@ class Continuation(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.prompt}\t{self.text}".replace("\n", "\\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalLMConfig(GeneratorConfig):
+    """The options of `causal_lm`.
+
+    Args:
+        stack: A decoder stack.
+        tokenizer: Spec of the trained tokenizer (default: the data module's `tokenizer_spec`).
+        embedding: The embedding.
+        tie: `output`: embedding and output share a table; `none`: they do not.
+        prompts: Texts whose continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a document.
+    """
+
+    stack: StackSpec
+    tokenizer: TokenizerSpec | None = None
+    embedding: EmbeddingSpec = "token"
+    tie: Literal["none", "output"] = "output"
+    optimizer: OptimizerSpec = default("adamw", lr=1e-3, betas=[0.9, 0.95], weight_decay=0.1)
+    schedule: ScheduleSpec = default("cosine", warmup_steps=0.05)
+    prompts: Sequence[str] = ("",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.prompts, str):
+            raise ConfigurationError(f"prompts must be a list of texts, as in [{self.prompts!r}], but is the string {self.prompts!r}")
 
 
 @tasks.register("causal_lm")
@@ -48,22 +83,6 @@ class CausalLM(TextGenerator):
     Equation:
         $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$
 
-    Args:
-        stack: A decoder stack.
-        tokenizer: Spec of the trained tokenizer (a tokenizer's `.spec`).
-        embedding: The embedding.
-        tie: `output`: embedding and output share a table; `none`: they do not.
-        label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
-        optimizer: The optimizer.
-        schedule: The learning rate over the optimizer's steps.
-        beam_size: Beams of generation; 1 is greedy.
-        max_length: The most tokens to generate, including the end.
-        length_penalty: Exponent of the length by which the log-probability of a beam is divided.
-        prompts: Texts whose continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a document.
-        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
-            with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
-
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
 
@@ -76,35 +95,16 @@ class CausalLM(TextGenerator):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
-    monitor: ClassVar[tuple[str, Literal["min", "max"]]] = ("val/loss", "min")
+    config: CausalLMConfig
 
-    def __init__(
-        self,
-        *,
-        stack: StackSpec,
-        tokenizer: TokenizerSpec,
-        embedding: EmbeddingSpec = "token",
-        tie: Literal["none", "output"] = "output",
-        label_smoothing: float = 0.0,
-        optimizer: OptimizerSpec = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1},  # noqa: B006
-        schedule: ScheduleSpec = {"name": "cosine", "warmup_steps": 0.05},  # noqa: B006
-        beam_size: int = 1,
-        max_length: int = 64,
-        length_penalty: float = 1.0,
-        prompts: Sequence[str] = ("",),
-        activation_checkpointing: ActivationCheckpointing = "none",
-        compile: bool = False,
-    ) -> None:
-        super().__init__(locals())
-        require_smoothing(label_smoothing)
-        if isinstance(prompts, str):
-            raise ConfigurationError(f"prompts must be a list of texts, as in [{prompts!r}], but is the string {prompts!r}")
-        self.stack, self.embedding, self.tie = stack, embedding, tie
-        self.tokenizer = trained_tokenizer(tokenizer, "tokenizer")
-        self.label_smoothing = label_smoothing
-        self.prompts = tuple(prompts)
-        self.evaluation = nn.ModuleDict({"val": _metrics(), "test": _metrics()})
-        self.require_buildable()
+    @keywords_of(CausalLMConfig)
+    def __init__(self, config: CausalLMConfig) -> None:
+        super().__init__(config)
+
+    @override
+    def derive(self) -> None:
+        self.tokenizer = trained_tokenizer(self.config.tokenizer, "tokenizer")
+        super().derive()
 
     @property
     @override
@@ -123,10 +123,10 @@ class CausalLM(TextGenerator):
     @override
     def build_model(self) -> nn.Module:
         model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.stack),
+            stack=attnkit.stacks.resolve(self.config.stack),
             vocab_size=len(self.tokenizer),
-            embedding=self.embedding,
-            tie=self.tie,
+            embedding=self.config.embedding,
+            tie=self.config.tie,
         )
         if not isinstance(model, DecoderModel):
             raise ConfigurationError(
@@ -144,37 +144,26 @@ class CausalLM(TextGenerator):
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
         tokens, targets, documents = _read(batch)
-        return cross_entropy(self(tokens, documents), targets, label_smoothing=self.label_smoothing, pad_id=Tokenizer.pad_id)
-
-    @override
-    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
-        return {"loss": nll, "perplexity": nll.exp()}
-
-    @override
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self._evaluate(batch, "val")
-
-    @override
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self._evaluate(batch, "test")
+        return cross_entropy(self(tokens, documents), targets, label_smoothing=self.config.label_smoothing, pad_id=Tokenizer.pad_id)
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Continuation]:
         return [Continuation(prompt, text) for prompt, text in zip(batch["text"], self.decode(batch["tokens"]), strict=True)]
 
+    @property
     @override
-    def on_validation_epoch_end(self) -> None:
-        """Print the metrics, and the continuations of the prompts."""
-        if self.trainer.sanity_checking:
-            return
-        metrics = {name: cast(Metric, metric) for name, metric in cast(nn.ModuleDict, self.evaluation["val"]).items()}
-        values = {name: metric.compute() for name, metric in metrics.items() if metric.update_called}  # on every rank: it is reduced
-        continuations = self.generate(self.prompts, temperature=0.8, beam_size=1, seed=0)
-        pairs = zip(self.prompts, continuations, strict=True)
-        self.print_validation(values, [f"  {prompt}|{text}".replace("\n", "\n    ") for prompt, text in pairs])
+    def printed(self) -> Sequence[str]:
+        return [name for name, metric in self.metrics("val").items() if metric.update_called]
 
-    def _evaluate(self, batch: dict[str, Any], stage: str) -> None:
-        """Update and log the metrics of a stage."""
+    @override
+    def samples(self) -> list[str]:
+        """Return the continuations of the prompts."""
+        continuations = self.generate(self.config.prompts, temperature=0.8, beam_size=1, seed=0)
+        pairs = zip(self.config.prompts, continuations, strict=True)
+        return [f"{prompt}|{text}".replace("\n", "\n    ") for prompt, text in pairs]
+
+    @override
+    def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
         tokens, targets, documents = _read(batch)
         logits = self(tokens, documents)
         sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
@@ -182,15 +171,11 @@ class CausalLM(TextGenerator):
         updates = {"loss": (sums.nll, sums.targets), "perplexity": (sums.nll, sums.targets), "token_accuracy": (right, sums.targets)}
         if "characters" in batch:
             updates["bits_per_character"] = (sums.nll / math.log(2), batch["characters"])
-        metrics = cast(nn.ModuleDict, self.evaluation[stage])
-        for name, (total, count) in updates.items():
-            metric = cast(Metric, metrics[name])
-            metric.update(total, count)
-            self.log(f"{stage}/{name}", metric, batch_size=len(tokens), prog_bar=name in ("loss", "bits_per_character"))
+        self.log_metrics(stage, updates, rows=len(tokens), shown=["loss", "bits_per_character"])
 
-
-def _metrics() -> nn.ModuleDict:
-    return nn.ModuleDict({"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean(), "bits_per_character": Mean()})
+    @override
+    def new_metrics(self) -> dict[str, Metric]:
+        return {"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean(), "bits_per_character": Mean()}
 
 
 def _read(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:

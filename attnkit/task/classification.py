@@ -1,6 +1,7 @@
 """Classification: predicting the class of a text or an image."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
@@ -8,11 +9,10 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 from typing_extensions import override
 
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
-from attnkit.strategy import ActivationCheckpointing
-from attnkit.task.arguments import require_smoothing
+from attnkit.registry import ConfigurationError, keywords_of, tasks
+from attnkit.task.config import require_smoothing
 from attnkit.task.loss import Sums, cross_entropy
-from attnkit.task.pooled import PooledTask, one_line, shortened
+from attnkit.task.pooled import PooledConfig, PooledTask, one_line, shortened
 
 _METRICS: dict[str, tuple[type[Metric], Literal["micro", "macro", "weighted"]]] = {
     "accuracy": (MulticlassAccuracy, "micro"),
@@ -34,6 +34,28 @@ class Prediction(NamedTuple):
         return f"{one_line(self.text)}\t{self.label}\t{self.probability:.4f}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClassificationConfig(PooledConfig):
+    """The options of `classification`.
+
+    Args:
+        classes: The names of the classes, by their ids (default: the data module's).
+        label_smoothing: Probability mass that is spread over all classes, at least 0 and below 1.
+        metrics: `accuracy`, `f1` (the mean of the classes' F1: macro), `weighted_f1` (their mean by frequency), `precision`, `recall`
+            (both macro). The first one selects the best checkpoint.
+    """
+
+    classes: list[str] | None = None
+    label_smoothing: float = 0.0
+    metrics: Sequence[str] = ("accuracy", "f1")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_smoothing(self.label_smoothing)
+        if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
+            raise ConfigurationError(f"classes must be at least two, and distinct, but are {list(self.classes)}")
+
+
 @tasks.register("classification")
 class Classification(PooledTask):
     """One class for a whole text or image: sentiment, topic, language, digits.
@@ -43,25 +65,6 @@ class Classification(PooledTask):
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the negative
     log-likelihood per example in nats, without label smoothing. Metrics are from 0 to 1.
-
-    Args:
-        stack: An encoder or a decoder stack.
-        tokenizer: Spec of the trained tokenizer of texts (a tokenizer's `.spec`), or None for images.
-        image_shape: Channels, height and width of images, or None for texts.
-        classes: The names of the classes, by their ids.
-        embedding: The embedding: one that reads tokens, or `patch` for images.
-        pooling: Which vector represents the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
-        pooler: Whether BERT's dense layer with tanh comes before the output map.
-        label_smoothing: Probability mass that is spread over all classes, at least 0 and below 1.
-        optimizer: The optimizer.
-        schedule: The learning rate over the optimizer's steps.
-        metrics: `accuracy`, `f1` (the mean of the classes' F1: macro), `weighted_f1` (their mean by frequency), `precision`, `recall`
-            (both macro). The first one selects the best checkpoint.
-        init_from: A checkpoint whose embedding and stack initialise the model, such as a pretrained encoder; what does not fit is new.
-        samples: Predictions printed after a validation.
-        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
-            with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained, or there are fewer than two classes.
@@ -80,32 +83,18 @@ class Classification(PooledTask):
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "image_shape": "image_shape", "classes": "classes"}
     metric_directions: ClassVar = dict.fromkeys(_METRICS, "max")
 
-    def __init__(
-        self,
-        *,
-        stack: StackSpec,
-        tokenizer: TokenizerSpec | None = None,
-        image_shape: list[int] | None = None,
-        classes: list[str],
-        embedding: EmbeddingSpec = "token",
-        pooling: Literal["class_token", "mean", "last"] = "mean",
-        pooler: bool = False,
-        label_smoothing: float = 0.0,
-        optimizer: OptimizerSpec = {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01},  # noqa: B006
-        schedule: ScheduleSpec = {"name": "linear", "warmup_steps": 0.1},  # noqa: B006
-        metrics: Sequence[str] = ("accuracy", "f1"),
-        init_from: str | None = None,
-        samples: int = 8,
-        activation_checkpointing: ActivationCheckpointing = "none",
-        compile: bool = False,
-    ) -> None:
-        super().__init__(locals())
-        require_smoothing(label_smoothing)
-        if len(set(classes)) < max(2, len(classes)):
-            raise ConfigurationError(f"classes must be at least two, and distinct, but are {list(classes)}")
-        self.classes, self.label_smoothing = list(classes), label_smoothing
-        self.evaluation = self.evaluation_metrics()
-        self.require_buildable()
+    config: ClassificationConfig
+
+    @keywords_of(ClassificationConfig)
+    def __init__(self, config: ClassificationConfig) -> None:
+        super().__init__(config)
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, by their ids."""
+        if self.config.classes is None:
+            raise ConfigurationError("there are no classes: pass their names")
+        return self.config.classes
 
     @property
     @override
@@ -116,7 +105,7 @@ class Classification(PooledTask):
     def sums(self, outputs: Tensor, label: Tensor, *, smooth: bool) -> Sums:
         if label.is_floating_point():
             raise ConfigurationError("the labels of these data are numbers, not classes; use task regression, or other labels")
-        return cross_entropy(outputs, label, label_smoothing=self.label_smoothing if smooth else 0.0, pad_id=None)
+        return cross_entropy(outputs, label, label_smoothing=self.config.label_smoothing if smooth else 0.0, pad_id=None)
 
     @override
     def metric(self, name: str) -> Metric:

@@ -14,7 +14,7 @@ from typing_extensions import Unpack, override
 from attnkit.decoding import Options
 from attnkit.models.base import generating
 from attnkit.registry import ConfigurationError
-from attnkit.task.base import Task
+from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.generating import Hypothesis
 from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
@@ -43,7 +43,7 @@ class Filled(NamedTuple):
         return f"{self.filled}\t{self.probability:.4f}"
 
 
-class MaskFiller(Task):
+class MaskFiller(EvaluatedTask):
     """A task whose model predicts what masks hide: with `fill`, `generate` and `n_best` for texts.
 
     A subclass sets `tokenizer`, `mask_id` and `first_id` (the lowest id that a mask can hide), and its `forward` takes tokens [B, T] and

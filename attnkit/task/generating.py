@@ -1,16 +1,19 @@
 """The base class of tasks that generate text from text: batches of texts, n-best lists and streams."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
+from typing_extensions import override
 
 from attnkit.decoding import Generation, Options
 from attnkit.registry import ConfigurationError
-from attnkit.task.base import Task
+from attnkit.task.config import TaskConfig, require_smoothing
+from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
@@ -27,27 +30,40 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-class TextGenerator(Task):
-    """A task whose model generates text from text: a translator, a language model.
-
-    A subclass declares `beam_size`, `max_length` and `length_penalty` among its arguments, and writes `input_ids`, `input_tokenizer` and
-    `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn of unknown characters, and `decode` for batches of
-    token ids, as in its validation. The model is one of `attnkit.compose` that generates: an encoder-decoder reads the input as its
-    source, a decoder as its prompt; outputs exclude the prompt.
+@dataclass(frozen=True, kw_only=True)
+class GeneratorConfig(TaskConfig):
+    """The options of tasks that generate text.
 
     Args:
-        arguments: The subclass's arguments, as of `Task`.
-
-    Raises:
-        ConfigurationError: A number is out of range.
+        label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
+        beam_size: Beams of generation; 1 is greedy.
+        max_length: The most tokens to generate, including the end.
+        length_penalty: Exponent of the length by which the log-probability of a beam is divided.
     """
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        super().__init__(arguments)
-        self.beam_size: int = arguments["beam_size"]
-        self.max_length: int = arguments["max_length"]
-        self.length_penalty: float = arguments["length_penalty"]
+    label_smoothing: float = 0.0
+    beam_size: int = 1
+    max_length: int = 64
+    length_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_smoothing(self.label_smoothing)
         Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks them
+
+
+class TextGenerator(EvaluatedTask):
+    """A task whose model generates text from text: a translator, a language model.
+
+    A subclass writes `input_ids`, `input_tokenizer` and `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn
+    of unknown characters, and `decode` for batches of token ids, as in its validation. The model is one of `attnkit.compose` that
+    generates: an encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
+    """
+
+    config: GeneratorConfig
+
+    @override
+    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
+        return {"loss": nll, "perplexity": nll.exp()}
 
     @property
     @abstractmethod
@@ -97,7 +113,7 @@ class TextGenerator(Task):
             ConfigurationError: An option is wrong, or `n` is not from 1 to `beam_size`.
             TypeError: `texts` is a single string.
         """
-        options = {"beam_size": max(n, self.beam_size), **options}
+        options = {"beam_size": max(n, self.config.beam_size), **options}
         if not 1 <= n <= options["beam_size"]:
             raise ConfigurationError(f"n_best must be from 1 to beam_size ({options['beam_size']}), but is {n}")
 
@@ -143,9 +159,9 @@ class TextGenerator(Task):
         """Return `options`, completed by the task's own; sampling has no beams."""
         samples = options.get("temperature") is not None
         return {
-            "beam_size": 1 if samples else self.beam_size,
-            "max_length": self.max_length,
-            "length_penalty": self.length_penalty,
+            "beam_size": 1 if samples else self.config.beam_size,
+            "max_length": self.config.max_length,
+            "length_penalty": self.config.length_penalty,
             **options,
         }
 

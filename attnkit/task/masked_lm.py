@@ -2,6 +2,7 @@
 """Masked language modelling: predicting hidden tokens of a text."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -17,12 +18,12 @@ from attnkit.registry import (
     ScheduleSpec,
     StackSpec,
     TokenizerSpec,
+    keywords_of,
     stacks,
     tasks,
 )
 from attnkit.stack import EncoderStack
-from attnkit.strategy import ActivationCheckpointing
-from attnkit.task.arguments import trained_tokenizer
+from attnkit.task.config import TaskConfig, default, trained_tokenizer
 from attnkit.task.filling import MaskFiller
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.masking import Masked, mask_tokens
@@ -30,6 +31,39 @@ from attnkit.task.metrics import Mean, Perplexity
 from attnkit.tokenizer import Tokenizer
 
 MASK = "<mask>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLMConfig(TaskConfig):
+    """The options of `masked_lm`.
+
+    Args:
+        stack: An encoder stack.
+        tokenizer: Spec of the trained tokenizer, with `<mask>` among its extra tokens (default: the data module's `tokenizer_spec`).
+        embedding: The embedding.
+        tie: Whether the output shares the embedding's table (`output`) or not (`none`).
+        head_transform: Whether BERT's dense layer, GELU and norm precede the output map, which then has a bias.
+        masking: Whether single tokens (`token`) or all tokens of a word (`whole_word`) are chosen together.
+        mask_probability: Probability that a token, or a word, is chosen, between 0 and 1.
+        seed: Seed of the choice in training, at least 0; it does not depend on global random states.
+    """
+
+    stack: StackSpec
+    tokenizer: TokenizerSpec | None = None
+    embedding: EmbeddingSpec = "token"
+    tie: Literal["none", "output"] = "output"
+    head_transform: bool = True
+    masking: Literal["token", "whole_word"] = "token"
+    mask_probability: float = 0.15
+    seed: int = 0
+    optimizer: OptimizerSpec = default("adamw", lr=1e-3, betas=[0.9, 0.98], weight_decay=0.01)
+    schedule: ScheduleSpec = default("linear", warmup_steps=0.05)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mask_probability < 1:
+            raise ConfigurationError(f"mask_probability must be above 0 and below 1, but is {self.mask_probability}")
+        if self.seed < 0:
+            raise ConfigurationError(f"seed must be at least 0, but is {self.seed}")
 
 
 @tasks.register("masked_lm")
@@ -49,22 +83,6 @@ class MaskedLM(MaskFiller):
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity` and
     `masked_accuracy`. Loss is the negative log-likelihood per chosen token in nats; accuracy is from 0 to 1.
 
-    Args:
-        stack: An encoder stack.
-        tokenizer: Spec of the trained tokenizer (a tokenizer's `.spec`); `<mask>` is among its extra tokens.
-        embedding: The embedding.
-        tie: Whether the output shares the embedding's table (`output`) or not (`none`).
-        head_transform: Whether BERT's dense layer, GELU and norm precede the output map, which then has a bias.
-        masking: Whether single tokens (`token`) or all tokens of a word (`whole_word`) are chosen together.
-        mask_probability: Probability that a token, or a word, is chosen, between 0 and 1.
-        seed: Seed of the choice in training, at least 0; it does not depend on global random states.
-        init_from: A checkpoint whose embedding and stack initialise the model, if their specs are the same (default: none).
-        optimizer: The optimizer.
-        schedule: The learning rate over the optimizer's steps.
-        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
-            with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
-
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained or has no `<mask>`.
 
@@ -80,56 +98,35 @@ class MaskedLM(MaskFiller):
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
 
-    def __init__(
-        self,
-        *,
-        stack: StackSpec,
-        tokenizer: TokenizerSpec,
-        embedding: EmbeddingSpec = "token",
-        tie: Literal["none", "output"] = "output",
-        head_transform: bool = True,
-        masking: Literal["token", "whole_word"] = "token",
-        mask_probability: float = 0.15,
-        seed: int = 0,
-        init_from: str | None = None,
-        optimizer: OptimizerSpec = {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.98], "weight_decay": 0.01},  # noqa: B006
-        schedule: ScheduleSpec = {"name": "linear", "warmup_steps": 0.05},  # noqa: B006
-        activation_checkpointing: ActivationCheckpointing = "none",
-        compile: bool = False,
-    ) -> None:
-        super().__init__(locals())
-        if not 0 < mask_probability < 1:
-            raise ConfigurationError(f"mask_probability must be above 0 and below 1, but is {mask_probability}")
-        if seed < 0:
-            raise ConfigurationError(f"seed must be at least 0, but is {seed}")
-        name = stacks.resolve(stack).name
+    config: MaskedLMConfig
+
+    @keywords_of(MaskedLMConfig)
+    def __init__(self, config: MaskedLMConfig) -> None:
+        super().__init__(config)
+
+    @override
+    def derive(self) -> None:
+        name = stacks.resolve(self.config.stack).name
         if not issubclass(stacks.get(name), EncoderStack):
             raise ConfigurationError(f"masked_lm reads both sides of a hidden token, so it needs an encoder stack, not {name!r}")
-        self.stack, self.embedding, self.tie, self.head_transform = stack, embedding, tie, head_transform
-        self.tokenizer = trained_tokenizer(tokenizer, "tokenizer")
+        self.tokenizer = trained_tokenizer(self.config.tokenizer, "tokenizer")
         self.mask_id = self.tokenizer.id_of(MASK)
+        self.mask_probability = self.config.mask_probability
         self.first_id = len(Tokenizer.special_tokens) + len(self.tokenizer.extra_tokens)
         if self.first_id == len(self.tokenizer):
             raise ConfigurationError("the tokenizer has only special and extra tokens, so there is nothing to hide")
-        self.masking, self.mask_probability, self.seed = masking, mask_probability, seed
-        begins = self.tokenizer.begins_word(range(len(self.tokenizer))) if masking == "whole_word" else None
+        begins = self.tokenizer.begins_word(range(len(self.tokenizer))) if self.config.masking == "whole_word" else None
         self.register_buffer("_begins_word", None if begins is None else torch.tensor(begins), persistent=False)
-        self.evaluation = nn.ModuleDict({"val": _metrics(), "test": _metrics()})
-        self.require_buildable()
-
-    @property
-    def monitor(self) -> tuple[str, Literal["min", "max"]]:
-        """The metric that selects the best checkpoint, and whether smaller or larger is better."""
-        return "val/loss", "min"
+        super().derive()
 
     @override
     def build_model(self) -> nn.Module:
         model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.stack),
+            stack=attnkit.stacks.resolve(self.config.stack),
             vocab_size=len(self.tokenizer),
-            embedding=self.embedding,
-            tie=self.tie,
-            head_transform=self.head_transform,
+            embedding=self.config.embedding,
+            tie=self.config.tie,
+            head_transform=self.config.head_transform,
         )
         assert isinstance(model, nn.Module)
         return model
@@ -145,7 +142,7 @@ class MaskedLM(MaskFiller):
 
     def hide(self, batch: Mapping[str, Any], batch_idx: int, stage: Literal["fit", "evaluation"]) -> Masked:
         """Choose tokens of a batch and hide them, as in this epoch of training (`fit`) or in every validation and test."""
-        keys = self.row_keys(batch, batch_idx, *((self.seed, self.current_epoch) if stage == "fit" else ()))
+        keys = self.row_keys(batch, batch_idx, *((self.config.seed, self.current_epoch) if stage == "fit" else ()))
         masked = mask_tokens(
             batch["tokens"],
             probability=self.mask_probability,
@@ -173,22 +170,14 @@ class MaskedLM(MaskFiller):
         return {"loss": nll, "perplexity": nll.exp()}
 
     @override
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self._evaluate(batch, batch_idx, "val")
-
-    @override
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self._evaluate(batch, batch_idx, "test")
-
-    def _evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
+    def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
         masked = self.hide(batch, batch_idx, "evaluation")
         logits, targets = self(*masked), batch["tokens"][masked.chosen]
         sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
         totals = {"loss": sums.nll, "perplexity": sums.nll, "masked_accuracy": (logits.argmax(-1) == targets).sum()}
-        for name, metric in cast(nn.ModuleDict, self.evaluation[stage]).items():
-            cast(Metric, metric).update(totals[name], sums.targets)
-            self.log(f"{stage}/{name}", cast(Metric, metric), batch_size=len(batch["tokens"]), prog_bar=name == "loss")
+        updates = {name: (total, sums.targets) for name, total in totals.items()}
+        self.log_metrics(stage, updates, rows=len(batch["tokens"]), shown=["loss"])
 
-
-def _metrics() -> nn.ModuleDict:
-    return nn.ModuleDict({"loss": Mean(), "perplexity": Perplexity(), "masked_accuracy": Mean()})
+    @override
+    def new_metrics(self) -> dict[str, Metric]:
+        return {"loss": Mean(), "perplexity": Perplexity(), "masked_accuracy": Mean()}

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -12,9 +13,9 @@ from typing_extensions import override
 
 import attnkit
 from attnkit.models.base import generating
-from attnkit.registry import ConfigurationError, nearest
-from attnkit.task.arguments import trained_tokenizer
-from attnkit.task.base import Task
+from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, nearest
+from attnkit.task.config import TaskConfig, default, require_samples, trained_tokenizer
+from attnkit.task.evaluation import Direction, EvaluatedTask, spread
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
 from attnkit.task.unknown import warn_of_unknown
@@ -22,10 +23,37 @@ from attnkit.tokenizer import Tokenizer
 
 BATCH = 64  # texts that `predict_texts` reads at once
 
-Direction = Literal["min", "max"]
+
+@dataclass(frozen=True, kw_only=True)
+class PooledConfig(TaskConfig):
+    """The options of tasks with one answer for a whole text or image.
+
+    Args:
+        stack: An encoder or a decoder stack.
+        tokenizer: Spec of the trained tokenizer of texts, or None for images (default: the data module's `tokenizer_spec`).
+        image_shape: Channels, height and width of images, or None for texts (default: the data module's).
+        embedding: The embedding: one that reads tokens, or `patch` for images.
+        pooling: Which vector represents the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
+        pooler: Whether BERT's dense layer with tanh comes before the output map.
+        samples: Predictions printed after a validation.
+    """
+
+    stack: StackSpec
+    tokenizer: TokenizerSpec | None = None
+    image_shape: list[int] | None = None
+    embedding: EmbeddingSpec = "token"
+    pooling: Literal["class_token", "mean", "last"] = "mean"
+    pooler: bool = False
+    optimizer: OptimizerSpec = default("adamw", lr=1e-3, weight_decay=0.01)
+    schedule: ScheduleSpec = default("linear", warmup_steps=0.1)
+    metrics: Sequence[str]
+    samples: int = 8
+
+    def __post_init__(self) -> None:
+        require_samples(self.samples)
 
 
-class PooledTask(Task):
+class PooledTask(EvaluatedTask):
     """A task with one answer for a whole text or image.
 
     A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric` and `metric_directions`), predictions
@@ -34,37 +62,26 @@ class PooledTask(Task):
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B], and for evaluation and
     prediction `text`, the names of the inputs. If there are fewer labels and texts than inputs, the remaining inputs are ignored.
 
-    It declares `stack`, `tokenizer`, `image_shape`, `embedding`, `pooling`, `pooler`, `metrics` (names of metrics, at least one; the first
-    selects the best checkpoint) and `samples` (predictions printed after a validation) among its arguments.
-
-    Args:
-        arguments: The subclass's arguments, as of `Task`.
+    Its `metrics` are names, at least one; the first selects the best checkpoint.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
     """
 
+    config: PooledConfig
     metric_directions: ClassVar[Mapping[str, Direction]]
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        super().__init__(arguments)
-        metrics: Sequence[str] = arguments["metrics"]
-        self.samples: int = arguments["samples"]
+    @override
+    def derive(self) -> None:
+        metrics = self.config.metrics
         if isinstance(metrics, str) or not metrics:
             raise ConfigurationError(f"metrics must be a list of names, as in [{metrics or next(iter(self.metric_directions))}]")
         for name in metrics:
             if name not in self.metric_directions:
                 known = ", ".join(self.metric_directions)
                 raise ConfigurationError(f"unknown metric {name!r}.{nearest(name, self.metric_directions)} Names: {known}.")
-        if self.samples < 0:
-            raise ConfigurationError(f"samples must be at least 0, but is {self.samples}")
-        self.stack, self.embedding = arguments["stack"], arguments["embedding"]
-        self.pooling, self.pooler = arguments["pooling"], arguments["pooler"]
-        tokenizer = arguments["tokenizer"]
-        self.tokenizer = None if tokenizer is None else trained_tokenizer(tokenizer, "tokenizer")
-        self.image_shape = arguments["image_shape"]
-        self.metric_names = tuple(metrics)
-        self._shown: list[tuple[Any, Any]] = []
+        self.tokenizer = None if self.config.tokenizer is None else trained_tokenizer(self.config.tokenizer, "tokenizer")
+        super().derive()
 
     @property
     @abstractmethod
@@ -88,26 +105,33 @@ class PooledTask(Task):
         """Return a line with a prediction and the true label."""
 
     @property
+    @override
     def monitor(self) -> tuple[str, Direction]:
-        """The metric that selects the best checkpoint, and whether smaller or larger is better."""
-        return f"val/{self.metric_names[0]}", self.metric_directions[self.metric_names[0]]
+        return f"val/{self.config.metrics[0]}", self.metric_directions[self.config.metrics[0]]
 
-    def evaluation_metrics(self) -> nn.ModuleDict:
-        """Return the metrics of validation and test. A subclass keeps them as `evaluation`."""
-        return nn.ModuleDict(
-            {stage: nn.ModuleDict({"loss": Mean(), **{name: self.metric(name) for name in self.metric_names}}) for stage in ("val", "test")}
-        )
+    @override
+    def new_metrics(self) -> dict[str, Metric]:
+        return {"loss": Mean(), **{name: self.metric(name) for name in self.config.metrics}}
+
+    @property
+    @override
+    def printed(self) -> Sequence[str]:
+        return self.config.metrics
+
+    @override
+    def samples(self) -> list[str]:
+        return [self.sample_line(prediction, label) for prediction, label in spread(self.shown, self.config.samples)]
 
     @override
     def build_model(self) -> nn.Module:
         model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.stack),
+            stack=attnkit.stacks.resolve(self.config.stack),
             vocab_size=None if self.tokenizer is None else len(self.tokenizer),
-            image_shape=self.image_shape,
+            image_shape=self.config.image_shape,
             num_classes=self.outputs,
-            pooling=self.pooling,
-            pooler=self.pooler,
-            embedding=self.embedding,
+            pooling=self.config.pooling,
+            pooler=self.config.pooler,
+            embedding=self.config.embedding,
         )
         assert isinstance(model, nn.Module)
         return model
@@ -126,33 +150,9 @@ class PooledTask(Task):
         return self.sums(self(self._inputs(batch))[: len(label)], label, smooth=True)
 
     @override
-    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        outputs = self._evaluate(batch, "val")
-        rows = zip(batch["text"], outputs.float().cpu(), batch["label"].tolist(), strict=True)
-        self._shown += [(self.answer(text, row), label) for text, row, label in list(rows)[: self.samples]]
-
-    @override
-    def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        self._evaluate(batch, "test")
-
-    @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Any]:
         outputs = self(self._inputs(batch))[: len(batch["text"])].float().cpu()
         return [self.answer(text, row) for text, row in zip(batch["text"], outputs, strict=True)]
-
-    @override
-    def on_validation_epoch_start(self) -> None:
-        self._shown = []
-
-    @override
-    def on_validation_epoch_end(self) -> None:
-        """Print the metrics, and a few predictions, spread over the validation set."""
-        if self.trainer.sanity_checking:
-            return
-        metrics = cast(nn.ModuleDict, cast(nn.ModuleDict, self.evaluation)["val"])
-        values = {name: cast(Metric, metrics[name]).compute() for name in self.metric_names}  # on every rank: it is reduced over them
-        chosen = self._shown[:: max(1, -(-len(self._shown) // max(1, self.samples)))]
-        self.print_validation(values, [f"  {self.sample_line(prediction, label)}" for prediction, label in chosen])
 
     def predict_texts(self, texts: Sequence[str]) -> list[Any]:
         """Return the prediction for each text; it does not depend on how texts are batched.
@@ -181,18 +181,18 @@ class PooledTask(Task):
     def _inputs(self, batch: dict[str, Any]) -> Tensor:
         return cast(Tensor, batch["image" if self.tokenizer is None else "tokens"])
 
-    def _evaluate(self, batch: dict[str, Any], stage: str) -> Tensor:
-        """Update and log the metrics of a stage; return the model's outputs [B, C] for inputs with labels."""
+    @override
+    def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
         label = batch["label"]
         outputs: Tensor = self(self._inputs(batch))[: len(label)]
         sums = self.sums(outputs, label, smooth=False)
-        for name, metric in cast(nn.ModuleDict, cast(nn.ModuleDict, self.evaluation)[stage]).items():
-            if name == "loss":
-                cast(Metric, metric).update(sums.nll, sums.targets)
-            elif len(label) > 0 or _keeps_values(cast(Metric, metric)):
-                cast(Metric, metric).update(outputs.float(), label.float() if label.is_floating_point() else label)
-            self.log(f"{stage}/{name}", cast(Metric, metric), batch_size=len(label), prog_bar=name == self.metric_names[0])
-        return outputs
+        answers = (outputs.float(), label.float() if label.is_floating_point() else label)
+        metrics = self.metrics(stage)
+        updates = {name: answers if len(label) > 0 or _keeps_values(metrics[name]) else None for name in self.config.metrics}
+        self.log_metrics(stage, {"loss": (sums.nll, sums.targets), **updates}, rows=len(label), shown=self.config.metrics[:1])
+        if stage == "val":
+            rows = zip(batch["text"], outputs.float().cpu(), label.tolist(), strict=True)
+            self.shown += [(self.answer(text, row), true) for text, row, true in list(rows)[: self.config.samples]]
 
 
 def _keeps_values(metric: Metric) -> bool:

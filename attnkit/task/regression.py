@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,10 +11,10 @@ from torchmetrics import Metric
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, PearsonCorrCoef, SpearmanCorrCoef
 from typing_extensions import override
 
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, tasks
-from attnkit.strategy import ActivationCheckpointing
+from attnkit.registry import ConfigurationError, keywords_of, tasks
+from attnkit.task.evaluation import Direction
 from attnkit.task.loss import Sums
-from attnkit.task.pooled import Direction, PooledTask, one_line, shortened
+from attnkit.task.pooled import PooledConfig, PooledTask, one_line, shortened
 
 _METRICS: dict[str, tuple[type[Metric], Direction]] = {
     "mse": (MeanSquaredError, "min"),
@@ -33,6 +34,17 @@ class Estimate(NamedTuple):
         return f"{one_line(self.text)}\t{self.value:.4f}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class RegressionConfig(PooledConfig):
+    """The options of `regression`.
+
+    Args:
+        metrics: `mse`, `mae`, `pearson` and `spearman` (correlations from -1 to 1). The first one selects the best checkpoint.
+    """
+
+    metrics: Sequence[str] = ("mse", "mae", "pearson")
+
+
 @tasks.register("regression")
 class Regression(PooledTask):
     """One number for a whole text or image: a rating, an age, a similarity.
@@ -42,22 +54,6 @@ class Regression(PooledTask):
 
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the squared error per
     example, in the square of the labels' unit. Labels are used as they are: bring those far from 0 to a scale around 1.
-
-    Args:
-        stack: An encoder or a decoder stack.
-        tokenizer: Spec of the trained tokenizer of texts (a tokenizer's `.spec`), or None for images.
-        image_shape: Channels, height and width of images, or None for texts.
-        embedding: The embedding: one that reads tokens, or `patch` for images.
-        pooling: Which vector represents the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
-        pooler: Whether BERT's dense layer with tanh comes before the output map.
-        optimizer: The optimizer.
-        schedule: The learning rate over the optimizer's steps.
-        metrics: `mse`, `mae`, `pearson` and `spearman` (correlations from -1 to 1). The first one selects the best checkpoint.
-        init_from: A checkpoint whose embedding and stack initialise the model, such as a pretrained encoder; what does not fit is new.
-        samples: Predictions printed after a validation.
-        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
-            with the square of the length), or `feed_forward`. Results are the same.
-        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
@@ -76,26 +72,11 @@ class Regression(PooledTask):
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "image_shape": "image_shape"}
     metric_directions: ClassVar = {name: direction for name, (_, direction) in _METRICS.items()}
 
-    def __init__(
-        self,
-        *,
-        stack: StackSpec,
-        tokenizer: TokenizerSpec | None = None,
-        image_shape: list[int] | None = None,
-        embedding: EmbeddingSpec = "token",
-        pooling: Literal["class_token", "mean", "last"] = "mean",
-        pooler: bool = False,
-        optimizer: OptimizerSpec = {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01},  # noqa: B006
-        schedule: ScheduleSpec = {"name": "linear", "warmup_steps": 0.1},  # noqa: B006
-        metrics: Sequence[str] = ("mse", "mae", "pearson"),
-        init_from: str | None = None,
-        samples: int = 8,
-        activation_checkpointing: ActivationCheckpointing = "none",
-        compile: bool = False,
-    ) -> None:
-        super().__init__(locals())
-        self.evaluation = self.evaluation_metrics()
-        self.require_buildable()
+    config: RegressionConfig
+
+    @keywords_of(RegressionConfig)
+    def __init__(self, config: RegressionConfig) -> None:
+        super().__init__(config)
 
     @property
     @override

@@ -27,7 +27,6 @@ from attnkit.recipe import SEED, read_yaml
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
 from attnkit.strategy import FSDP2
 from attnkit.task import Task
-from attnkit.task.base import checked_later
 from attnkit.train.advice import how_to_continue, what_to_do_with
 from attnkit.train.composition import outline
 from attnkit.train.inheritance import linked_values
@@ -156,8 +155,7 @@ class RunCLI(LightningCLI):
         for link in self._links("instantiate"):
             link.apply(specs, lambda key: attribute_at(self.datamodule, key))
         model = specs["model"]
-        with checked_later():
-            self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
+        self.model: LightningModule = tasks.build(model.replace(**linked_values(model, specs.get("data"), self.datamodule)))
         self._add_configure_optimizers_method_to_model(self.subcommand)
         self.trainer = self.instantiate_trainer()
 

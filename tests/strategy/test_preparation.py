@@ -85,14 +85,14 @@ def test_what_is_recomputed_is_not_kept() -> None:
     assert max(kept["mixer"], kept["feed_forward"]) < kept["none"]
 
 
-def test_what_cannot_be_is_refused_when_a_task_is_made() -> None:
+def test_what_cannot_be_is_refused_before_a_training() -> None:
     with pytest.raises(ConfigurationError, match=r"activation_checkpointing must be .*'feed_forward'.*, but is 'layers'"):
         attnkit.tasks.build(TASK | {"activation_checkpointing": "layers"})
     recurrent = {"name": "recurrent_encoder_decoder", "d_model": 8, "num_layers": 1}
     with pytest.raises(ConfigurationError, match="'feed_forward' has nothing to recompute"):
-        attnkit.tasks.build(TASK | {"stack": recurrent, "activation_checkpointing": "feed_forward"})
+        attnkit.tasks.build(TASK | {"stack": recurrent, "activation_checkpointing": "feed_forward"}).configure_model()
     with pytest.raises(ConfigurationError, match="compile does not work with activation_checkpointing 'mixer'"):
-        attnkit.tasks.build(TASK | {"activation_checkpointing": "mixer", "compile": True})
+        attnkit.tasks.build(TASK | {"activation_checkpointing": "mixer", "compile": True}).configure_model()
 
 
 @pytest.mark.slow

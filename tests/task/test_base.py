@@ -1,6 +1,7 @@
 """A task of one's own: its arguments are declared once, and are all that its checkpoint needs."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import torch
 from torch import nn
 
 import attnkit
-from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec
-from attnkit.task import Sums, Task
+from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, keywords_of
+from attnkit.task import Sums, Task, TaskConfig
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
@@ -18,18 +19,24 @@ pytestmark = [
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LineConfig(TaskConfig):
+    width: int = 2
+    optimizer: OptimizerSpec = "sgd"
+    schedule: ScheduleSpec = "constant"
+
+
 class Line(Task):
     """Fits a line."""
 
-    def __init__(
-        self, *, width: int = 2, optimizer: OptimizerSpec = "sgd", schedule: ScheduleSpec = "constant", init_from: str | None = None
-    ) -> None:
-        super().__init__(locals())
-        self.width = width
-        self.require_buildable()
+    config: LineConfig
+
+    @keywords_of(LineConfig)
+    def __init__(self, config: LineConfig) -> None:
+        super().__init__(config)
 
     def build_model(self) -> nn.Module:
-        return nn.Linear(self.width, 1, bias=False)
+        return nn.Linear(self.config.width, 1, bias=False)
 
     def objective(self, batch: Any) -> Sums:
         error = (self.model(batch["x"]) - batch["y"]).square().sum()
@@ -48,9 +55,10 @@ def test_arguments_are_kept_as_plain_data() -> None:
         "optimizer": attnkit.optimizers.resolve({"name": "sgd", "lr": 0.1}).plain(),
         "schedule": {"name": "constant", "warmup_steps": 0},
         "init_from": None,
+        "activation_checkpointing": "none",
+        "compile": False,
     }
     assert (task.registered_name, task.parameter_count) == ("line", 3)
-    assert (task.activation_checkpointing, task.is_compiled, task.init_from) == ("none", False, None)
 
 
 def test_arguments_that_are_not_plain_data_are_refused() -> None:
@@ -63,6 +71,6 @@ def test_it_is_rebuilt_from_its_checkpoint(fit: Callable[..., Any], tmp_path: Pa
     x = torch.tensor([[1.0], [2.0]])
     fit(task, [{"x": x, "y": 3 * x}] * 20).save_checkpoint(tmp_path / "line.ckpt")
     found = Line.load(tmp_path / "line.ckpt")
-    assert found.width == 1
+    assert found.config.width == 1
     assert torch.equal(found.model.weight, task.model.weight)  # type: ignore[arg-type]
     assert found.model.weight.item() == pytest.approx(3.0, abs=1e-3)  # type: ignore[operator]

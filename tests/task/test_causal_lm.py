@@ -172,9 +172,9 @@ def test_generation_in_batches_equals_one_by_one(make_batch, make_task, fit, wor
         ({"stack": {**STACKS["decoder"], "attention": "aditive"}}, "Did you mean 'additive'"),
     ],
 )
-def test_misuse_is_refused_when_the_task_is_made(make_task, arguments, message):
+def test_misuse_is_refused_before_a_training(make_task, arguments, message):
     with pytest.raises(ConfigurationError, match=message):
-        make_task(**arguments)
+        make_task(**arguments).configure_model()
 
 
 def test_arguments_are_kept_as_complete_plain_data(make_task):

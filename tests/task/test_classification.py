@@ -157,9 +157,9 @@ def test_a_checkpoint_is_all_that_predictions_need(kind: str, rng: random.Random
         ("regression", {"samples": -1}, "samples must be at least 0"),
     ],
 )
-def test_mistakes_are_named_when_the_task_is_made(kind: str, changed: dict[str, Any], message: str) -> None:
+def test_mistakes_are_named_before_a_training(kind: str, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        make(kind, **changed)
+        make(kind, **changed).configure_model()
 
 
 def test_labels_of_the_wrong_kind_are_refused(rng: random.Random) -> None:

@@ -1,0 +1,93 @@
+"""The options that all tasks share, and a task's arguments as plain data, from which its checkpoints are rebuilt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnkit.registry import ConfigurationError, OptimizerSpec, ResolvedSpec, ScheduleSpec, Spec, plain_data, tasks, tokenizers
+from attnkit.strategy import ActivationCheckpointing
+from attnkit.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """The options of every task. A task declares its own in a subclass, and gives defaults to the optimizer and the schedule.
+
+    Args:
+        optimizer: `muon`, or any optimizer of `torch.optim` by its name in lower case. Weight decay applies to parameters of two or more
+            axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
+        schedule: The factor of the learning rate at each optimizer step.
+        init_from: A checkpoint whose embedding and stack initialise a new model, each if its spec is the same; a message lists what is
+            taken (default: none).
+        activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
+            with the square of the length), or `feed_forward`. Results are the same.
+        compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
+    """
+
+    optimizer: OptimizerSpec
+    schedule: ScheduleSpec
+    init_from: str | None = None
+    activation_checkpointing: ActivationCheckpointing = "none"
+    compile: bool = False
+
+
+def default(name: str, **arguments: Any) -> Any:
+    """Return the default of an option that is a spec."""
+    return field(default_factory=lambda: {"name": name, **arguments})
+
+
+def name_of(task: type) -> str:
+    """Return the registered name of a task's class, or its class path.
+
+    Raises:
+        ConfigurationError: It has neither.
+    """
+    name = tasks.name_of(task)
+    if "<locals>" in name or name.startswith("__main__."):
+        raise ConfigurationError(
+            f"{task.__qualname__} is not a registered task, so its checkpoints could not be rebuilt: "
+            f"decorate it with @attnkit.tasks.register({task.__name__.lower()!r})"
+        )
+    return name
+
+
+def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the task of a name, checked and as plain data.
+
+    Defaults are written out, so that a checkpoint does not depend on them.
+
+    Raises:
+        ConfigurationError: A spec is wrong, or an argument is not plain data.
+    """
+    kept = {}
+    for argument in tasks.arguments(task):
+        name, value = argument.name, arguments[argument.name]
+        value = value if isinstance(value, ResolvedSpec) else plain_data(value, path=name)
+        kept[name] = plain_data(tasks.checked(argument, value, of=task), path=name)
+    return kept
+
+
+def trained_tokenizer(spec: Spec | None, argument: str) -> Tokenizer:
+    """Return the tokenizer of a spec, the value of a task's `argument`.
+
+    Raises:
+        ConfigurationError: There is none, or it is not trained.
+    """
+    if spec is None:
+        raise ConfigurationError(f"there is no {argument}: pass the .spec of a trained one, such as data.{argument}_spec")
+    tokenizer: Tokenizer = tokenizers.build(spec)
+    if not tokenizer.trained:
+        raise ConfigurationError(f"{argument} is not trained; pass the .spec of a trained one, such as data.{argument}_spec")
+    return tokenizer
+
+
+def require_smoothing(label_smoothing: float) -> None:
+    """Raise unless `label_smoothing` is in [0, 1)."""
+    if not 0 <= label_smoothing < 1:
+        raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
+
+
+def require_samples(samples: int) -> None:
+    """Raise unless `samples` is at least 0."""
+    if samples < 0:
+        raise ConfigurationError(f"samples must be at least 0, but is {samples}")

@@ -1,0 +1,100 @@
+"""The base class of tasks with metrics: their updates, their logs, and what is printed after a validation."""
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+from torch import nn
+from torchmetrics import Metric
+from typing_extensions import override
+
+from attnkit.task.base import Task
+
+Direction = Literal["min", "max"]
+T = TypeVar("T")
+
+
+class EvaluatedTask(Task):
+    """A task with metrics in validation (`val/...`) and test (`test/...`), the same in both.
+
+    A subclass writes `new_metrics`, and `evaluate`, which passes their updates to `log_metrics`. After a validation, the metrics in
+    `printed` are printed, followed by the `samples`; none: nothing is printed.
+    """
+
+    @override
+    def derive(self) -> None:
+        self.evaluation = nn.ModuleDict({stage: nn.ModuleDict(self.new_metrics()) for stage in ("val", "test")})
+        self.shown: list[Any] = []  # outputs of the validation
+
+    @abstractmethod
+    def new_metrics(self) -> dict[str, Metric]:
+        """Return the metrics of a stage."""
+
+    @abstractmethod
+    def evaluate(self, batch: Any, batch_idx: int, stage: str) -> Any:
+        """Update and log the metrics of a stage (`val` or `test`); what it returns goes to callbacks."""
+
+    @property
+    def monitor(self) -> tuple[str, Direction]:
+        """The metric that selects the best checkpoint, and whether smaller or larger is better."""
+        return "val/loss", "min"
+
+    @property
+    def printed(self) -> Sequence[str]:
+        """The metrics that are printed after a validation."""
+        return ()
+
+    def samples(self) -> Iterable[str]:
+        """Return lines with outputs, printed after a validation."""
+        return ()
+
+    def metrics(self, stage: str) -> dict[str, Metric]:
+        """Return the metrics of a stage by name."""
+        return {name: cast(Metric, metric) for name, metric in cast(nn.ModuleDict, self.evaluation[stage]).items()}
+
+    def log_metrics(self, stage: str, updates: Mapping[str, Sequence[Any] | None], *, rows: int, shown: Collection[str]) -> None:
+        """Update and log metrics.
+
+        Args:
+            stage: `val` or `test`.
+            updates: The arguments for the update of each metric, or None to leave it as it is.
+            rows: The number of rows of the batch.
+            shown: Metrics that the progress bar shows.
+        """
+        metrics = self.metrics(stage)
+        for name, values in updates.items():
+            if values is not None:
+                metrics[name].update(*values)
+            self.log(f"{stage}/{name}", metrics[name], batch_size=rows, prog_bar=name in shown)
+
+    @override
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.evaluate(batch, batch_idx, "val")
+
+    @override
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.evaluate(batch, batch_idx, "test")
+
+    @override
+    def on_validation_epoch_start(self) -> None:
+        self.shown = []
+
+    @override
+    def on_validation_epoch_end(self) -> None:
+        """Print the metrics and the samples."""
+        if self.trainer.sanity_checking or not self.printed:
+            return
+        metrics = self.metrics("val")
+        values = ", ".join(f"{name} {metrics[name].compute():.4g}" for name in self.printed)  # on every rank: it is reduced over them
+        title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
+        self.print("\n".join([f"{title}: {values}", *(f"  {line}" for line in self.samples())]))
+
+
+def spread(rows: Sequence[T], count: int) -> Sequence[T]:
+    """Return at most `count` of the rows, at equal distances.
+
+    Example:
+        >>> spread(range(10), 3)
+        range(0, 10, 4)
+    """
+    return rows[:: max(1, -(-len(rows) // max(1, count)))]

@@ -1,0 +1,126 @@
+"""Training steps whose gradient is exact: a sum over all targets of the step, divided once by their number."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+from typing_extensions import override
+
+from attnkit import draws
+from attnkit.lightning_internals import trainer_of
+from attnkit.strategy import data_share
+from attnkit.task.loss import Sums
+
+# The loss is backpropagated as a sum times this unit; the gradients are divided by the token count afterwards. The unit only keeps fp16
+# gradients in range (a mean over 4,096 tokens has the same size); being a power of two, it changes no digit.
+UNIT = 2.0**-12
+
+
+class ExactSteps(LightningModule, ABC):
+    """A module whose training steps return sums, and whose dropout is a function of seed, epoch and example.
+
+    The gradient of an optimizer step is the gradient of (sum of the loss over all targets) / (number of targets), where both run over
+    all micro-batches (`trainer.accumulate_grad_batches`) and all ranks, however ragged. Callbacks see it in this form in
+    `on_before_optimizer_step`, and clipping follows.
+
+    `train/loss` is the negative log-likelihood per target of the same step, without label smoothing.
+
+    Attributes:
+        draw_seed: Seed of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`).
+    """
+
+    draw_seed: int | None = None
+
+    @abstractmethod
+    def objective(self, batch: Any) -> Sums:
+        """Return the sums of a batch."""
+
+    def training_log(self, nll: Tensor) -> dict[str, Tensor]:
+        """Return the values to log as `train/...` at an optimizer step, from its negative log-likelihood per target."""
+        return {"loss": nll}
+
+    @property
+    def data_rank(self) -> int:
+        """The share of the data that this process has: its rank, except that processes of a tensor-parallel group have the same."""
+        return 0 if (trainer := trainer_of(self)) is None else data_share(trainer).rank
+
+    @override
+    def on_train_start(self) -> None:
+        self._tally = torch.zeros(2, dtype=torch.float32 if self.device.type == "mps" else torch.float64, device=self.device)
+        self._nll: Tensor | None = None
+        if self.draw_seed is None:
+            self.draw_seed = int(self.trainer.strategy.broadcast(torch.initial_seed()))
+
+    @override
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        assert self.draw_seed is not None
+        draws.begin(self.row_keys(batch, batch_idx, self.draw_seed, self.current_epoch))
+        sums = self.objective(batch)
+        self._tally += torch.stack([sums.targets.to(self._tally), sums.nll.to(self._tally)])
+        return sums.loss * UNIT
+
+    def row_keys(self, batch: Any, batch_idx: int, *words: int) -> Tensor:
+        """Return a key [B] for each row of a batch, from which dropout and masks draw: a function of the words and the example.
+
+        `batch["example"]` [B], which attnkit's data modules give, identifies the example of each row. Without it a row is identified by
+        the batch, the process and its index there, so another number of processes draws other numbers.
+
+        Args:
+            batch: The batch.
+            batch_idx: Its number in the epoch.
+            words: Further numbers that the keys depend on, such as a seed and the epoch.
+        """
+        if isinstance(batch, Mapping) and "example" in batch:
+            return draws.make_keys(batch["example"], *words)
+        rows, device = next(((x.shape[0], x.device) for x in tree_leaves(batch) if isinstance(x, Tensor) and x.ndim > 0), (1, self.device))
+        return draws.make_keys(torch.arange(rows, device=device), *words, batch_idx, self.data_rank)
+
+    @override
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Optimizer | LightningOptimizer,
+        optimizer_closure: Callable[[], Any] | None = None,
+    ) -> None:
+        def closure() -> Any:
+            assert optimizer_closure is not None
+            loss = optimizer_closure()  # the last micro-batch, and the sum over ranks
+            self._divide_gradients()
+            return loss
+
+        super().optimizer_step(epoch, batch_idx, optimizer, closure)
+
+    def _divide_gradients(self) -> None:
+        """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all of both.
+
+        Ranks of a tensor-parallel group share a batch and count as one.
+        """
+        summed = self.trainer.strategy.reduce(self._tally, reduce_op="sum")
+        assert isinstance(summed, Tensor)
+        ranks = data_share(self.trainer).num_replicas
+        tally = summed * (ranks / self.trainer.world_size)
+        count = tally[0].clamp(min=1)
+        factor = self.trainer.accumulate_grad_batches * ranks / UNIT / count
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+        self._nll = tally[1] / count
+        self._tally = torch.zeros_like(self._tally)
+
+    @override
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        draws.begin(None)
+        if self._nll is not None:  # an optimizer step was made
+            self.log_dict({f"train/{name}": value for name, value in self.training_log(self._nll).items()}, prog_bar=True)
+            self._nll = None
+
+    @override
+    def teardown(self, stage: str) -> None:
+        draws.begin(None)  # a step that failed has left its own
