@@ -53,6 +53,11 @@ def _plan_of(study: StudySpec, variants: Sequence[Variant], folder: Path) -> Pla
         raise ConfigurationError(
             f"budget: the FLOPs of {uncounted[0]!r} cannot be counted, as its model is not a task of attnkit: use steps, tokens or seconds"
         )
+    if study.metric.startswith("test/") and (without := [n for n, i in inspections.items() if not i.keeps_best]):
+        raise ConfigurationError(
+            f"metric {study.metric!r}: a metric of the test data needs the best checkpoint, but the runs of {without[0]!r} keep none: give "
+            "your LightningModule an attribute `monitor`, such as ('val/loss', 'min'), or the recipe a ModelCheckpoint"
+        )
     left_out = [(v, v.excluded) for v in variants if v.excluded is not None]
     left_out += [(v, i.error) for v, i in zip(chosen, found, strict=True) if i.error is not None]
     kept = tuple(v for v in chosen if inspections[v.name].error is None)

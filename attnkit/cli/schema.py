@@ -118,7 +118,7 @@ def type_schema(annotation: Any) -> dict[str, Any]:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         slot = next((m for m in annotation.__metadata__ if isinstance(m, Registry)), None)
-        return {"$ref": f"#/$defs/{slot.attribute}"} if slot is not None else type_schema(arguments[0])
+        return {"$ref": f"#/$defs/{slot.attribute}"} if slot is not None and slot.attribute else type_schema(arguments[0])
     if annotation is None:
         return {"type": "null"}
     if origin is Literal:

@@ -29,6 +29,10 @@ class WrongType(ConfigurationError):
 class Family:
     """The base of registries, by which the annotation of a slot is recognised."""
 
+    def takes(self, value: Any) -> bool:
+        """Return whether a value of a slot is a spec."""
+        return True
+
 
 class NameOf:
     """Marks a string as the name of a component: `Annotated[str, NameOf(backends, "auto")]`.
@@ -165,10 +169,10 @@ def _visit(value: Any, annotation: Any, use: Use, path: str) -> Any:
             return [_visit(item, part, use, f"{path}[{i}]") for i, (item, part) in enumerate(zip(value, each, strict=True))]
         if slot is None and origin in (dict, collections.abc.Mapping) and isinstance(value, Mapping):
             return {key: _visit(item, inside[1], use, f"{path}.{key}") for key, item in value.items()}
-    if slot is not None:
+    if slot is not None and slot.takes(value):
         return use(slot, value, path)
     for member in members:
-        if not list(_slots_in(member)) and is_of_type(item := typed(value, member), member):
+        if (slot is not None or not list(_slots_in(member))) and is_of_type(item := typed(value, member), member):
             return item
     raise _wrong(value, annotation)
 

@@ -1,9 +1,16 @@
 """The registry of one family: from specs to components."""
 
+import inspect
+import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from typing_extensions import override
 
 from attnkit.registry.arguments import Argument, WrongType, parameters
+from attnkit.registry.class_path import check_class, find
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
 from attnkit.registry.names import Names
@@ -67,7 +74,7 @@ class Registry(Names):
             raise ConfigurationError(self._missing(resolved.name, missing))
         accepted = parameters(cls)
         arguments = resolved.arguments if not self._is_foreign(resolved.name) else resolved.unresolved
-        return cls(**{k: v for k, v in given.items() if k in accepted}, **arguments)
+        return cls(**{k: v for k, v in given.items() if k in accepted}, **_with_objects_built(arguments))
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments of a spec, unchecked. The import path of a built-in class is replaced by its name."""
@@ -92,7 +99,8 @@ class Registry(Names):
         """Resolve a spec, with every default written out, including those of nested specs and of specs inside lists and mappings.
 
         This is the only place that looks names up, follows class paths, checks arguments and types, and fills in defaults. A resolved
-        spec is returned unchanged. Specs that resolve to equal specs build the same component.
+        spec is returned unchanged. The path of a registered class becomes its name: a component has one spec, and specs that resolve to
+        equal specs build the same component.
 
         Arguments that a component takes from the data module (`from_data`) may be missing until it is built.
 
@@ -112,6 +120,7 @@ class Registry(Names):
             return spec
         try:
             name, given = self.split(spec)
+            name = self.name_of(self.get(name), name) if "." in name else name
             declared = {a.name: a for a in self.arguments(name)}
             if unknown := [key for key in given if key not in declared]:
                 raise ConfigurationError(self._unknown_argument(name, unknown[0], declared))
@@ -151,7 +160,10 @@ class Registry(Names):
 
     def arguments(self, name: str) -> tuple[Argument, ...]:
         """Return the arguments that a user may set for `name` (without those that the parent passes)."""
-        return tuple(argument for argument in parameters(self.get(name)).values() if argument.name not in self.given)
+        found = [argument for argument in parameters(self.get(name)).values() if argument.name not in self.given]
+        if name in self.built_in():
+            return tuple(found)
+        return tuple(replace(argument, annotation=_with_slots(argument.annotation)) for argument in found)
 
     def describe(self, name: str) -> Description:
         """Return the documentation of `name`: equation, paper, arguments, file and line."""
@@ -164,7 +176,7 @@ class Registry(Names):
 
     def _is_foreign(self, name: str) -> bool:
         """Return whether this is a user's own class to which other parts of a recipe supply arguments."""
-        return self.linked and "." in name
+        return self.linked and name not in self.built_in()
 
     def _unknown_argument(self, name: str, key: str, declared: Iterable[str]) -> str:
         if key in self.given:
@@ -175,3 +187,60 @@ class Registry(Names):
 
 def _located(message: object, path: str) -> ConfigurationError:
     return ConfigurationError(f"{path}: {message}" if path else str(message))
+
+
+class Objects(Registry):
+    """A class and its subclasses by class path: the slot of an argument such as `net: nn.Module` of a user's own class.
+
+    Args:
+        cls: The class in the argument's annotation.
+
+    Example:
+        >>> from json import JSONEncoder
+        >>> Objects(JSONEncoder).build({"name": "json.JSONEncoder", "indent": 2}).encode([1])
+        '[\\n  1\\n]'
+    """
+
+    def __init__(self, cls: type) -> None:
+        super().__init__("", family=cls.__name__, package="")
+        self.cls = cls
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _objects_of, (self.cls,)
+
+    @override
+    def get(self, name: str) -> Any:
+        found = check_class(find(name), name, family=self.family, bases=())
+        if not issubclass(found, self.cls):
+            raise ConfigurationError(f"{name!r} cannot be used as {self.family}: the class must inherit from {self.cls.__qualname__}")
+        return found
+
+    @override
+    def takes(self, value: Any) -> bool:
+        """Return whether a value is a class path, alone or in a mapping; it may also be an object from the data module."""
+        name = value.get("class_path", value.get("name")) if isinstance(value, Mapping) else value
+        return isinstance(name, str) and "." in name
+
+
+_objects_of = cache(Objects)
+_PLAIN = ("builtins", "collections.abc", "pathlib", "types", "typing")  # modules whose classes are written as plain data
+
+
+def _with_slots(annotation: Any) -> Any:
+    """Return an annotation in which each class of objects is a slot."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return Union[tuple(_with_slots(part) for part in inside)]  # noqa: UP007
+    if origin is list:
+        return list[_with_slots(inside[0])]  # type: ignore[misc]
+    is_object = inspect.isclass(annotation) and origin is None and annotation.__module__ not in _PLAIN
+    return Annotated[annotation, _objects_of(annotation)] if is_object else annotation
+
+
+def _with_objects_built(value: Any) -> Any:
+    if isinstance(value, ResolvedSpec):
+        return value.registry.build(value) if isinstance(value.registry, Objects) else value
+    if isinstance(value, dict):
+        return {key: _with_objects_built(item) for key, item in value.items()}
+    return [_with_objects_built(item) for item in value] if isinstance(value, list) else value

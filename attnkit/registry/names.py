@@ -36,7 +36,8 @@ class Names(Family):
 
     def __init__(self, attribute: str, *, family: str, package: str, built_in: Iterable[str] = (), bases: Iterable[str] = ()) -> None:
         self.attribute = attribute
-        self._all.setdefault(attribute, self)
+        if attribute:
+            self._all.setdefault(attribute, self)
         self.family = family
         self.package = package
         self._built_in = set(built_in)
@@ -141,15 +142,15 @@ class Names(Family):
             return name  # `get` reports the error
         return next((n for n in self._names_of(found) if n in self.built_in() and self.get(n) is found), name)
 
-    def name_of(self, cls: type) -> str:
-        """Return the name under which a class is registered, or else its import path.
+    def name_of(self, cls: type, path: str | None = None) -> str:
+        """Return the name under which a class is registered, or else `path` (default: its import path).
 
         Example:
             >>> import attnkit
             >>> attnkit.norms.name_of(attnkit.norms.get("rms_norm")), attnkit.norms.name_of(dict)
             ('rms_norm', 'builtins.dict')
         """
-        return next((name for name, known in self._classes.items() if known is cls), f"{cls.__module__}.{cls.__qualname__}")
+        return next((name for name, known in self._classes.items() if known is cls), path or f"{cls.__module__}.{cls.__qualname__}")
 
     def _names_of(self, cls: Any) -> list[str]:
         """Return the candidate built-in names of a class of attnkit or torch."""

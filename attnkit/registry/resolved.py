@@ -60,8 +60,8 @@ class ResolvedSpec(Mapping[str, Any]):
 
     @property
     def unresolved(self) -> dict[str, Any]:
-        """A copy of the arguments with nested specs as plain mappings; values that are objects are kept."""
-        return {key: _dictionary(value) for key, value in self._arguments.items()}
+        """A copy of the arguments with nested specs as plain mappings, except those of objects given by class path."""
+        return {key: _dictionary(value, keep="") for key, value in self._arguments.items()}
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain data, which `resolve` turns back into this spec.
@@ -92,7 +92,10 @@ def _copied(value: Any) -> Any:
     return [_copied(item) for item in value] if isinstance(value, list) else value
 
 
-def _dictionary(value: Any) -> Any:
+def _dictionary(value: Any, *, keep: str | None = None) -> Any:
+    """Return a value with resolved specs as plain mappings, except those of the registry `keep`."""
+    if isinstance(value, ResolvedSpec) and value.registry.attribute == keep:
+        return value
     if isinstance(value, Mapping):
-        return {key: _dictionary(item) for key, item in value.items()}
-    return [_dictionary(item) for item in value] if isinstance(value, list) else value
+        return {key: _dictionary(item, keep=keep) for key, item in value.items()}
+    return [_dictionary(item, keep=keep) for item in value] if isinstance(value, list) else value

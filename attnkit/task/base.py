@@ -88,6 +88,7 @@ class Task(ExactSteps, ABC):
     @cached_property
     def parameter_count(self) -> int:
         """How many parameters the model has; shared ones count once. They take no memory if the model is not built yet."""
+        self._read_data()
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             model = self.build_model()
             check_preparation(model, activation_checkpointing=self.config.activation_checkpointing, compile=self.is_compiled)
@@ -113,8 +114,7 @@ class Task(ExactSteps, ABC):
     @override
     def configure_model(self) -> None:
         if not hasattr(self, "model"):
-            if self.waits_for_data:
-                self._read_data()
+            self._read_data()
             self.model = self.build_model()
             draws.name_sites(self.model)
             prepare(self.model, activation_checkpointing=self.config.activation_checkpointing, compile=self.is_compiled)
@@ -123,11 +123,13 @@ class Task(ExactSteps, ABC):
             parallelize(self.model, self.device_mesh)
 
     def _read_data(self) -> None:
-        """Take the arguments in `from_data` from the trainer's data module.
+        """Take the arguments in `from_data` from the trainer's data module, if none were passed.
 
         Raises:
             ConfigurationError: There is none, or it lacks an attribute.
         """
+        if not self.waits_for_data:
+            return
         data = None if (trainer := trainer_of(self)) is None else getattr(trainer, "datamodule", None)
         if lacking := [attribute for attribute in self.from_data.values() if not hasattr(type(data), attribute)]:
             raise ConfigurationError(

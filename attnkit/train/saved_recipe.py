@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit import __version__
-from attnkit.checkpoint.description import RECIPE_STATE, arguments_of, describe, saved_recipe
+from attnkit.checkpoint.description import ARGUMENTS, RECIPE_STATE, arguments_of, describe, saved_recipe
 from attnkit.lightning_internals import settle
 from attnkit.registry import IMPORTS, import_modules, tasks
 from attnkit.task import Task
@@ -53,6 +53,8 @@ class RecipeCallback(Callback):
         if not isinstance(pl_module, Task):  # a Task writes its own description
             model = dict(self.recipe["model"])
             checkpoint["attnkit"] = describe(model.pop("name"), model) | {"arguments": model}
+            saved = checkpoint.get(ARGUMENTS, {})  # `save_hyperparameters` keeps objects, which a checkpoint of data only cannot hold
+            checkpoint[ARGUMENTS] = {k: v for k, v in saved.items() if not isinstance(model.get(k), Mapping) or isinstance(v, Mapping)}
             if "fit_loop" in checkpoint.get("loops", ()):
                 settle(checkpoint, trainer)  # or a run that continues would skip hooks of its first epoch
 

@@ -14,46 +14,14 @@ from attnkit.checkpoint.description import components
 from attnkit.registry import ConfigurationError, datasets, importing, tasks
 from attnkit.strategy import FSDP2
 
-STEERING = frozenset(
-    {
-        "accelerator",
-        "strategy",
-        "devices",
-        "num_nodes",
-        "precision",
-        "logger",
-        "fast_dev_run",
-        "max_epochs",
-        "min_epochs",
-        "max_steps",
-        "min_steps",
-        "max_time",
-        "limit_train_batches",
-        "limit_val_batches",
-        "limit_test_batches",
-        "limit_predict_batches",
-        "overfit_batches",
-        "val_check_interval",
-        "check_val_every_n_epoch",
-        "num_sanity_val_steps",
-        "log_every_n_steps",
-        "enable_checkpointing",
-        "enable_progress_bar",
-        "enable_model_summary",
-        "accumulate_grad_batches",
-        "gradient_clip_val",
-        "gradient_clip_algorithm",
-        "deterministic",
-        "benchmark",
-        "inference_mode",
-        "use_distributed_sampler",
-        "detect_anomaly",
-        "barebones",
-        "sync_batchnorm",
-        "reload_dataloaders_every_n_epochs",
-        "enable_autolog_hparams",
-    }
+_WORDS = (
+    "accelerator strategy devices num_nodes precision logger fast_dev_run max_epochs min_epochs max_steps min_steps max_time "
+    "limit_train_batches limit_val_batches limit_test_batches limit_predict_batches overfit_batches val_check_interval "
+    "check_val_every_n_epoch num_sanity_val_steps log_every_n_steps enable_checkpointing enable_progress_bar enable_model_summary "
+    "accumulate_grad_batches gradient_clip_val gradient_clip_algorithm deterministic benchmark inference_mode use_distributed_sampler "
+    "detect_anomaly barebones sync_batchnorm reload_dataloaders_every_n_epochs enable_autolog_hparams"
 )
+STEERING = frozenset(_WORDS.split())
 """The trainer keys that are used if their values are numbers, words, or lists of these."""
 
 LIGHTNING = {

@@ -17,6 +17,7 @@ class Inspection:
         adjusted: The width that `match` found.
         takes_seed: Whether the data module takes a seed.
         counts_flops: Whether FLOPs of training can be counted.
+        keeps_best: Whether runs keep a best checkpoint, from which test data are evaluated.
         limits: What a study can neither control nor measure in the user's own classes, in sentences.
         error: Why it cannot be built.
         kind: `mistake`: a wrong name, argument or value; `illegal`: incompatible components.
@@ -30,6 +31,7 @@ class Inspection:
     adjusted: int | None = None
     takes_seed: bool = False
     counts_flops: bool = True
+    keeps_best: bool = True
     limits: tuple[str, ...] = ()
     error: str | None = None
     kind: Literal["mistake", "illegal"] | None = None

@@ -64,6 +64,23 @@ def parameters_of(spec: ResolvedSpec) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
+def keeps_best(spec: ResolvedSpec, trainer: Mapping[str, Any]) -> bool:
+    """Return whether a run keeps a best checkpoint: by the module's `monitor`, or by a `ModelCheckpoint` of the recipe.
+
+    Args:
+        spec: The spec of a user's own LightningModule.
+        trainer: The trainer section of the recipe.
+    """
+    callbacks = trainer.get("callbacks") or ()
+    given = [c.get("class_path") if isinstance(c, Mapping) else c for c in (callbacks if isinstance(callbacks, list) else [callbacks])]
+    if any(str(path).endswith("ModelCheckpoint") for path in given) or hasattr(tasks.get(spec.name), "monitor"):
+        return True
+    try:
+        return hasattr(_built_on("meta", spec), "monitor")
+    except ConfigurationError:
+        return hasattr(_built_on("cpu", spec), "monitor")
+
+
 def _built_on(device: str, spec: ResolvedSpec) -> LightningModule:
     with torch.device(device), torch.random.fork_rng(devices=[]):
         module: LightningModule = built(tasks, spec)

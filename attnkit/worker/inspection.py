@@ -17,7 +17,7 @@ from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets
 from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, linked_values, read_init_from
 from attnkit.worker.folder import read_json
-from attnkit.worker.foreign import UncountedError, built, is_own_module, limits_of, parameters_of
+from attnkit.worker.foreign import UncountedError, built, is_own_module, keeps_best, limits_of, parameters_of
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.sources import own_sources
 
@@ -68,6 +68,8 @@ class Inspector:
                     return {"error": message, "kind": "illegal"}
             flops = self.measure(recipe) if self.on == "flops" else None
             parameters, uncounted = self.counted(recipe)
+            spec, _ = self.linked(recipe)
+            best = not is_own_module(spec.name) or keeps_best(spec, recipe.get("trainer") or {})
         except ValueError as error:  # a ConfigurationError is one too
             return {"error": str(error), "kind": "illegal"}
         takes_seed = "data" in recipe and any(a.name == "seed" for a in datasets.arguments(recipe["data"]["name"]))
@@ -79,6 +81,7 @@ class Inspector:
             "parameters": parameters,
             "flops": flops,
             "counts_flops": not is_own_module(recipe["model"]["name"]),
+            "keeps_best": best,
             "limits": [*uncounted, *limits_of(recipe, takes_seed=takes_seed)],
         }
 

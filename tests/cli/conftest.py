@@ -1,6 +1,6 @@
 """A toy task, toy data and toy components, so that the command line is tested on its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -12,6 +12,7 @@ from attnkit import registry
 from attnkit.cli.main import main
 from attnkit.registry import AttentionSpec, StackSpec, TokenizerSpec
 from tests.ablation.conftest import write_recipe
+from tests.cli.stranger import ATTENTION, MAIN, MODEL, RECIPE, forget
 
 
 class ToyAttention:
@@ -165,3 +166,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_recipe(tmp_path: Path, toys: None) -> None:
     """The small recipe of the ablation tests and its data, in the current folder."""
     write_recipe(tmp_path)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toys: None) -> Iterator[Path]:
+    """The stranger's repository, which is the current folder; its modules are forgotten afterwards."""
+    for name, text in (("stranger_attention.py", ATTENTION), ("stranger_model.py", MODEL), ("main.py", MAIN), ("mine.yaml", RECIPE)):
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    forget()
+    yield tmp_path
+    forget()

@@ -19,7 +19,11 @@ from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.train.runs import newest_checkpoint
 from tests.cli.conftest import TINY
-from tests.hostile import checkpoints
+from tests.hostile.attacks.exported import EXPORTED
+from tests.hostile.attacks.files import FILES
+from tests.hostile.attacks.folders import FOLDERS
+from tests.hostile.attacks.recipes import EVIL_MODULE, RECIPES, imports_a_callback
+from tests.hostile.attacks.states import STATES
 from tests.hostile.limits import Outcome, survive
 
 SECONDS, MEGABYTES = 2.0, 500
@@ -67,7 +71,7 @@ def tiny_recipe(tmp_path: Path) -> str:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a hostile file, with a module that creates the canary when it is imported."""
-    (tmp_path / "evil.py").write_text(checkpoints.EVIL_MODULE)
+    (tmp_path / "evil.py").write_text(EVIL_MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
@@ -144,10 +148,10 @@ def commands(path: Path, *names: str) -> dict[str, Callable[[], object]]:
     return {name: partial(run, name) for name in names}
 
 
-@pytest.mark.parametrize("name", checkpoints.FILES)
+@pytest.mark.parametrize("name", FILES)
 def test_files(good: dict[str, Any], folder: Path, name: str) -> None:
     path = folder / "hostile.ckpt"
-    checkpoints.FILES[name](good, path)
+    FILES[name](good, path)
     read = {"Task.load": lambda: Task.load(path), "load_checkpoint": lambda: Task.load(path) and load_checkpoint(path)}
     assert_refused(path, read | commands(path, *COMMANDS))
     if name not in SOUND_UNTIL_BUILT:
@@ -156,7 +160,7 @@ def test_files(good: dict[str, Any], folder: Path, name: str) -> None:
 
 SOUND_UNTIL_BUILT = {
     name
-    for name in (*checkpoints.FILES, *checkpoints.FOLDERS)
+    for name in (*FILES, *FOLDERS)
     if name.startswith(
         (
             "describes",
@@ -175,26 +179,26 @@ SOUND_UNTIL_BUILT = {
 """Plain data that is wrong only as a description of a task: what reads plain data alone may return it."""
 
 
-@pytest.mark.parametrize("name", checkpoints.FOLDERS)
+@pytest.mark.parametrize("name", FOLDERS)
 def test_folders(good: dict[str, Any], folder: Path, name: str) -> None:
     path = folder / "hostile.ckpt"
-    checkpoints.FOLDERS[name](good, path)
+    FOLDERS[name](good, path)
     assert_refused(path, {"Task.load": lambda: Task.load(path)} | commands(path, *COMMANDS))
     if name not in SOUND_UNTIL_BUILT:
         assert_refused(path, {"AtomicCheckpointIO": lambda: AtomicCheckpointIO().load_checkpoint(path)})
 
 
-@pytest.mark.parametrize("name", checkpoints.EXPORTED)
+@pytest.mark.parametrize("name", EXPORTED)
 def test_exported_files(good: dict[str, Any], folder: Path, name: str) -> None:
     path = folder / "hostile.safetensors"
-    checkpoints.EXPORTED[name](good, path)
+    EXPORTED[name](good, path)
     assert_refused(path, {"load_exported": lambda: load_exported(path)} | commands(path, "generate", "attention"))
 
 
-@pytest.mark.parametrize("name", checkpoints.STATES)
+@pytest.mark.parametrize("name", STATES)
 def test_states_that_no_training_continues_from(good: dict[str, Any], folder: Path, name: str) -> None:
     path = folder / "hostile.ckpt"
-    checkpoints.STATES[name](good, path)
+    STATES[name](good, path)
     outcome = survive(commands(path, "fit")["fit"], seconds=60, megabytes=2000)
     assert (outcome.value, outcome.signal) == (2, None), outcome.output
     assert not outcome.ran_code
@@ -202,11 +206,11 @@ def test_states_that_no_training_continues_from(good: dict[str, Any], folder: Pa
     assert "in the checkpoint" in outcome.output
 
 
-@pytest.mark.parametrize("name", [*checkpoints.FILES, *checkpoints.FOLDERS])
+@pytest.mark.parametrize("name", [*FILES, *FOLDERS])
 def test_resuming_puts_a_damaged_checkpoint_aside(good: dict[str, Any], folder: Path, name: str) -> None:
     path = folder / "run" / "checkpoints" / "last.ckpt"
     path.parent.mkdir(parents=True)
-    {**checkpoints.FILES, **checkpoints.FOLDERS}[name](good, path)
+    {**FILES, **FOLDERS}[name](good, path)
     outcome = survive(lambda: str(newest_checkpoint(path.parent)), seconds=SECONDS, megabytes=MEGABYTES)
     assert outcome.signal is None, outcome
     assert outcome.value == ("None" if path.with_name("last.ckpt.damaged").exists() else str(path) if outcome.error is None else None)
@@ -222,7 +226,7 @@ def test_a_run_is_resumed_without_harm(good: dict[str, Any], folder: Path, tiny_
     def resume() -> int:
         path = Path("runs/tiny/version_0/checkpoints/last.ckpt")
         path.parent.mkdir(parents=True)
-        {**checkpoints.FILES, **checkpoints.FOLDERS}[name](good, path)
+        {**FILES, **FOLDERS}[name](good, path)
         return main(["fit", "--config", tiny_recipe, "--resume", *QUIET])
 
     outcome = survive(resume, seconds=60, megabytes=2000)
@@ -233,10 +237,10 @@ def test_a_run_is_resumed_without_harm(good: dict[str, Any], folder: Path, tiny_
     assert {written.partition("/")[0] for written in outcome.written} == {"runs"}
 
 
-@pytest.mark.parametrize("name", checkpoints.RECIPES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_recipes_in_checkpoints(good: dict[str, Any], folder: Path, name: str) -> None:
     path = folder / "hostile.ckpt"
-    checkpoints.RECIPES[name](good, path)
+    RECIPES[name](good, path)
     before = sorted(os.listdir(folder))
     outcome = survive(lambda: main([word.format(path) for word in COMMANDS["fit"]]), seconds=60, megabytes=2000)
     assert (outcome.value, outcome.signal) == (2 if name == "imports_data" else 0, None), outcome.output
@@ -251,7 +255,7 @@ def test_recipes_in_checkpoints(good: dict[str, Any], folder: Path, name: str) -
 
 def test_trust_takes_all_of_the_trainer_section(good: dict[str, Any], folder: Path) -> None:
     path = folder / "hostile.ckpt"
-    checkpoints.imports_a_callback(good, path)
+    imports_a_callback(good, path)
     outcome = survive(lambda: main(["fit", "--ckpt_path", str(path), "--trust", *QUIET]), seconds=60, megabytes=2000)
     assert outcome.value == 0, outcome.output
     assert outcome.ran_code  # so the other tests can fail

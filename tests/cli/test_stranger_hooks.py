@@ -1,0 +1,74 @@
+"""A stranger's subclass of AttnkitCLI has the hooks and arguments of LightningCLI."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from torch.utils.data import DataLoader
+
+from attnkit.cli import AttnkitCLI
+from tests.cli.stranger import stranger
+
+Command = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("repository")
+
+
+PLAIN = ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.log_every_n_steps", "1"]
+
+
+class Hooked(AttnkitCLI):
+    """All that LightningCLI lets a subclass do."""
+
+    def add_arguments_to_parser(self, parser: Any) -> None:
+        parser.add_argument("--shout", type=str, default="hello")
+        parser.add_lightning_class_args(EarlyStopping, "stopping")
+        parser.set_defaults({"stopping.monitor": "val/loss"})
+        parser.link_arguments("data.batch_size", "model.d_model", compute_fn=lambda size: 2 * size)
+        parser.link_arguments("data.num_classes", "model.num_classes", apply_on="instantiate")
+        parser.link_arguments("shout", "trainer.profiler", compute_fn=lambda word: None)
+
+    def before_fit(self) -> None:
+        self.called = [self.config.fit.shout]
+
+    def after_fit(self) -> None:
+        self.called.append("after")
+
+
+def test_the_hooks_of_lightning_cli_work() -> None:
+    defaults = {"max_epochs": 1, "callbacks": [ModelCheckpoint(monitor="val/loss")]}
+    args = ["fit", "--data.batch_size", "8", "--stopping.patience", "7", "--shout", "hey"]
+    cli = stranger(*args, *PLAIN, cli=Hooked, trainer_defaults=defaults)
+    assert cli.called == ["hey", "after"]  # type: ignore[attr-defined]
+    assert cli.model.hparams["d_model"] == 16
+    kinds = [type(callback) for callback in cli.trainer.callbacks]
+    assert kinds.count(ModelCheckpoint) == 1
+    [stopping] = [callback for callback in cli.trainer.callbacks if isinstance(callback, EarlyStopping)]
+    assert (stopping.monitor, stopping.patience) == ("val/loss", 7)
+    assert cli.trainer.max_epochs == 1
+
+
+class Bare(LightningModule):
+    """No data module and no optimizer of its own."""
+
+    def __init__(self, width: int = 2) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(width, 1)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(torch.ones(2, self.layer.in_features))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.layer(batch).sum()
+
+
+def test_a_module_with_dataloaders_and_an_optimizer_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "Bare", Bare, raising=False)
+    monkeypatch.setattr(Bare, "__module__", "sys")  # the path of a class must lead to it
+    args = ["fit", "--model.width", "3", "--trainer.max_epochs", "1", "--optimizer", "SGD", "--optimizer.lr", "0.5"]
+    cli = AttnkitCLI(Bare, args=[*args, *PLAIN])
+    assert isinstance(cli.trainer.optimizers[0], torch.optim.SGD)
+    assert cli.datamodule is None
