@@ -34,8 +34,8 @@ class Throughput(Callback):
     The time excludes validation. The operations are those of `attnkit.profile.flops.forward_flops`, times 3 to include the backward pass;
     those on padding and of activation checkpointing are not counted, so both lower the utilisation.
 
-    (Lightning's `ThroughputMonitor` needs the number of tokens of each batch as a Python integer, which waits for the GPU in every step,
-    multiplies the counts of one rank by the number of ranks, although ranks have different lengths, and knows no peak of an H200.)
+    (Lightning's `ThroughputMonitor` waits for the GPU in every step, and multiplies the counts of one rank by the number of ranks, although
+    ranks have different lengths; a subclass would override each of its hooks.)
 
     Equation:
         $$\mathrm{MFU} = \frac{3 \sum_r F(S_r, T_r)}{\mathrm{seconds} \cdot \mathrm{devices} \cdot \mathrm{peak}}$$

@@ -12,7 +12,8 @@ def read_arguments(arguments: Sequence[str]) -> Request:
     """Sort the arguments of a command into recipes, specs and the rest.
 
     Flags that begin with `--model` and `--data` never reach jsonargparse: only the registries know the arguments of components, and argv,
-    YAML, Python and checkpoints share one resolution.
+    YAML, Python and checkpoints share one resolution. Nor do `--config`, `--ckpt_path` and `--print_config`: a recipe is merged over the
+    one in the checkpoint by components, which jsonargparse does not know, and printed whole.
 
     Raises:
         ConfigurationError: A flag lacks its value.

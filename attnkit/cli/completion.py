@@ -1,4 +1,7 @@
-"""Shell completion: `attnkit completion SHELL` prints a script that asks `attnkit completion answer WORD...` for candidates."""
+"""Shell completion: `attnkit completion SHELL` prints a script that asks `attnkit completion answer WORD...` for candidates.
+
+(jsonargparse's `--print_shtab` knows neither the model nor the data, whose keys depend on the components that the words name.)
+"""
 
 import json
 import re

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attnkit.catalogue import argument_docs
 from attnkit.files import short_path
-from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, Argument, ConfigurationError, Registry, nearest, optimizers
+from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError, Registry, nearest, optimizers
 
 
 def list_components(family: str | None = None) -> str:
@@ -120,7 +120,7 @@ def describe(registry: Registry, name: str) -> str:
     lines += ["", "Arguments:" if own else "Arguments: none"]
     for argument in own:
         default = "(required)" if argument.required else f"= {argument.default!r}"
-        lines.append(f"  {argument.name}: {type_name(argument)} {default}")
+        lines.append(f"  {argument.name}: {argument.type} {default}")
         if argument.name in meanings:
             lines.append(textwrap.fill(meanings[argument.name], width=110, initial_indent="      ", subsequent_indent="      "))
     if given := [*description.given, *from_data]:
@@ -129,8 +129,3 @@ def describe(registry: Registry, name: str) -> str:
         lines += ["", f"Paper: {description.paper}"]
     lines += ["", f"Source: {short_path(description.file)}:{description.line}"]
     return "\n".join(lines)
-
-
-def type_name(argument: Argument) -> str:
-    """Return the type of an argument for display: a slot by its family, anything else as in Python."""
-    return argument.type

@@ -1,4 +1,7 @@
-"""The output of `--help`, `--trainer.help` and `--model.SLOT.help` for `attnkit fit` and its siblings."""
+"""The output of `--help`, `--trainer.help` and `--model.SLOT.help` for `attnkit fit` and its siblings.
+
+(jsonargparse's help has no components, equations or papers, and takes seconds, since it imports Lightning.)
+"""
 
 import inspect
 from collections.abc import Mapping

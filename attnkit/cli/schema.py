@@ -1,4 +1,7 @@
-"""`attnkit schema`: a JSON schema of recipes, derived from the signatures, for completion and checks in editors."""
+"""`attnkit schema`: a JSON schema of recipes, derived from the signatures, for completion and checks in editors.
+
+(jsonargparse's `print_completion=jsonschema` fails on the Trainer, and requires what parents and data pass to components.)
+"""
 
 import collections.abc
 import inspect

@@ -1,4 +1,7 @@
-"""The interface of learning-rate schedules, which are pure functions of the step."""
+"""The interface of learning-rate schedules, which are pure functions of the step; torch's `LambdaLR` applies them.
+
+(torch's own schedulers save their settings in checkpoints, so a resumed run would ignore those of its recipe.)
+"""
 
 from abc import ABC, abstractmethod
 

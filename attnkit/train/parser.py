@@ -13,7 +13,7 @@ from attnkit.train.links import Link
 
 
 class Parser(LightningArgumentParser):
-    """Lightning's parser with one short message for each mistake, and no abbreviations."""
+    """Lightning's parser with one short message for each mistake, and no abbreviations: the next release may add a key that one fits."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
@@ -46,7 +46,7 @@ class Parser(LightningArgumentParser):
 
     @override
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Raise `message`, with a suggestion, as a `ConfigurationError`."""
+        """Raise `message`, with a suggestion, as a `ConfigurationError`: jsonargparse's shows its own types, and ends the process."""
         parsers = [self, *(p for action in self._actions if isinstance(action.choices, dict) for p in action.choices.values())]
         options = [o.lstrip("-") for parser in parsers for action in parser._actions for o in action.option_strings]
         if unknown := re.search(r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\w.]+)'|Option '([\w.]+)'", message):

@@ -98,6 +98,23 @@ def test_a_decoder_starts_from_a_language_model_of_its_kind(fit: Callable[..., A
     assert same(task, tmp_path / "lm.ckpt", "embedding")
 
 
+@pytest.mark.parametrize("kind", ["causal_lm", "seq2seq"])
+def test_a_generator_starts_from_one_of_its_kind(fit: Callable[..., Any], tmp_path: Path, seed: int, kind: str) -> None:
+    spec: dict[str, Any] = {"name": kind, "optimizer": {"name": "sgd", "lr": 0.0}, "schedule": "constant"}
+    if kind == "causal_lm":
+        spec |= {"stack": {**STACK, "name": "decoder"}, "tokenizer": TOKENIZER.spec}
+        batch, parts = {"tokens": BATCH["tokens"]}, ("stack", "embedding")
+    else:
+        spec |= {"stack": {**STACK, "name": "encoder_decoder"}, "src_tokenizer": TOKENIZER.spec, "tgt_tokenizer": TOKENIZER.spec}
+        batch, parts = {"src": BATCH["tokens"], "tgt": BATCH["tokens"]}, ("stack", "embeddings")
+    path = tmp_path / "generator.ckpt"
+    fit(attnkit.tasks.build(spec), [batch]).save_checkpoint(path)
+    task, other = attnkit.tasks.build(spec | {"init_from": str(path)}), attnkit.tasks.build(spec)
+    for one in (task, other):
+        fit(one, [batch])
+    assert [(same(task, path, part), same(other, path, part)) for part in parts] == [(True, False)] * 2
+
+
 def test_resuming_and_loading_never_need_the_start(fit: Callable[..., Any], start: Path, tmp_path: Path) -> None:
     task = make(init_from=str(start), optimizer={"name": "sgd", "lr": 0.1})
     own = tmp_path / "own.ckpt"
