@@ -14,13 +14,13 @@ SIZES = {"d_model", "num_heads", "num_kv_heads", "head_dim", "backend"}
 """Options that a stack may have although no mixer reads them: positions read the widths, and results do not depend on a backend."""
 
 
-def check_compatible(*, attention: AttentionSpec, position: PositionSpec, is_cross: bool = False) -> None:
-    """Raise if a position encoding does not work with a score.
+def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direction: Direction = "causal") -> None:
+    """Raise if a position encoding does not work with a score, or in a direction.
 
     Args:
         attention: The score.
         position: The position encoding.
-        is_cross: Whether it is that of cross-attention, which has no embeddings of its own to add positions to.
+        direction: What queries read. In direction `cross` there are no embeddings of its own to add positions to.
 
     Raises:
         ConfigurationError: It does not; the message says why.
@@ -34,10 +34,17 @@ def check_compatible(*, attention: AttentionSpec, position: PositionSpec, is_cro
     """
     position_name, attention_name = positions.resolve(position).name, attentions.resolve(attention).name
     kind = positions.get(position_name)
-    if is_cross and adds(kind):
-        legal = [n for n in positions.names() if not adds(positions.get(n))]
+    if direction == "cross" and adds(kind):
+        legal = [n for n in positions.names() if _works(positions.get(n), direction)]
         raise ConfigurationError(
             f"cross_position {position_name!r} is not legal: it adds to the embeddings, which `position` does already. "
+            f"Choose one of: {', '.join(legal)}."
+        )
+    if kind.needs_causal and direction != "causal":
+        where = "in cross-attention" if direction == "cross" else "in an encoder"
+        legal = [n for n in positions.names() if _works(positions.get(n), direction)]
+        raise ConfigurationError(
+            f"position {position_name!r} is not legal {where}: it is defined only for queries that read no later keys. "
             f"Choose one of: {', '.join(legal)}."
         )
     if kind.needs_inner_product and not attentions.get(attention_name).inner_product:
@@ -52,6 +59,11 @@ def check_compatible(*, attention: AttentionSpec, position: PositionSpec, is_cro
 def adds(position: type[Position]) -> bool:
     """Return whether a position encoding adds to the embeddings, once for the whole stack."""
     return position.embedding is not Position.embedding
+
+
+def _works(position: type[Position], direction: Direction) -> bool:
+    """Return whether a position encoding works in a direction."""
+    return direction == "causal" or not (position.needs_causal or (direction == "cross" and adds(position)))
 
 
 def mixer_class(config: LayerConfig) -> type[Mixer[Any]]:
@@ -113,7 +125,7 @@ def check_layers(
             raise ConfigurationError(f"position {position!r} adds to the embeddings, before the first layer: set it for the stack")
         if mixer_class(config).reads_positions:
             if "attention" in reads:
-                check_compatible(attention=config.attention, position=config.position)
+                check_compatible(attention=config.attention, position=config.position, direction=direction)
         elif "position" in options and position != "none":
             raise ConfigurationError(f"position {position!r} has no effect in a layer with the mixer {name!r}, which reads none; remove it")
     used = sorted({mixers.resolve(config.mixer).name for config in layers})

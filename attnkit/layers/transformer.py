@@ -17,7 +17,7 @@ from attnkit.layers.pattern import pattern
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens
-from attnkit.position import Position, Rotation
+from attnkit.position import Position, QueryBias, Rotation
 from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, layer_kinds, mixers, norms, positions
 from attnkit.state import State
 
@@ -92,7 +92,7 @@ class Transformer(nn.Module):
         for read in reading:
             check_direction(read, "cross")
             if mixer_class(read).reads_positions:
-                check_compatible(attention=cross_attention, position=cross_position, is_cross=True)
+                check_compatible(attention=cross_attention, position=cross_position, direction="cross")
         stack = {"depth": len(self.order), "memory_depth": memory_depth, "direction": direction}
         built = [layer_kinds.build(spec, **common, **cross, **stack, layer=self.order.index(i)) for i, spec in enumerate(specs)]
         self.layers = nn.ModuleList(built)
@@ -289,7 +289,9 @@ def _rotation(position: Position, positions: Tensor, columns: Tensor) -> Rotatio
     return None if table is None else table.at(positions)
 
 
-def _bias(position: Position, query_positions: Tensor, key_positions: Tensor) -> FiniteBias | None:
+def _bias(position: Position, query_positions: Tensor, key_positions: Tensor) -> FiniteBias | QueryBias | None:
+    if position.reads_queries:
+        return QueryBias(position, query_positions, key_positions)
     bias = position.bias(query_positions, key_positions)
     return None if bias is None else FiniteBias(bias)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnkit.attention import FiniteBias
 from attnkit.masks import Mask
-from attnkit.position import Rotation
+from attnkit.position import QueryBias, Rotation
 from attnkit.state import State
 
 Direction = Literal["causal", "bidirectional", "cross"]
@@ -23,7 +23,7 @@ class Tokens:
     Attributes:
         mask: Which keys attention may read, broadcastable to [B, H, T, K]: causality, padding, window, documents and the caller's mask in
             one; None allows all.
-        bias: The bias of the layer's positions, broadcastable to [B, H, T, K], or None.
+        bias: The bias of the layer's positions, broadcastable to [B, H, T, K], a function of the queries, or None.
         rotation: The rotation of the layer's positions at the tokens, or None.
         real: [B, T] bool, True = real token; None if all are. A recurrent state must neither decay nor change at padding.
         starts: [B, T] bool, True = first token of a document, where a recurrent state starts anew; None if each row is one document.
@@ -31,7 +31,7 @@ class Tokens:
     """
 
     mask: Mask | None = None
-    bias: FiniteBias | Tensor | None = None
+    bias: FiniteBias | QueryBias | Tensor | None = None
     rotation: Rotation | None = None
     real: Tensor | None = None
     starts: Tensor | None = None

@@ -2,18 +2,19 @@
 """Multi-head attention around any score."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import torch
 from einops import rearrange
 from torch import Tensor
 
-from attnkit.attention import Attention
+from attnkit.attention import Attention, FiniteBias
 from attnkit.linear import Linear
 from attnkit.mixer.base import Mixer, Tokens
 from attnkit.mixer.config import MixerConfig
 from attnkit.norm import Norm
-from attnkit.position import Rotation
+from attnkit.position import QueryBias
 from attnkit.registry import ConfigurationError, attentions, mixers, norms
 from attnkit.registry.keywords import keywords_of
 from attnkit.state import State
@@ -95,13 +96,17 @@ class MultiHeadAttention(Mixer[KeyValues]):
         else:
             present = self.remember(x, tokens)
             state = present if state is None else state.append(present)
-        query = self._rotated(self.attention.project_query(self._heads(self.query(x), self.query_norm)), tokens.rotation)
+        own, bias = self._heads(self.query(x), self.query_norm), tokens.bias
+        query = self.attention.project_query(own)
+        query = query if tokens.rotation is None else tokens.rotation.query(query)
+        if isinstance(bias, QueryBias):
+            bias = FiniteBias(bias(own, partial(self.attention.logits, query, state.key, mask=tokens.mask, projected=True)))
         heads = self.attention(
             query,
             state.key,
             state.value,
             mask=tokens.mask,
-            attn_bias=tokens.bias,
+            attn_bias=bias,
             projected=True,
             dropout=self.dropout,
             first_query=tokens.first,
@@ -112,10 +117,7 @@ class MultiHeadAttention(Mixer[KeyValues]):
     def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
         """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. They can be cached, and appended to."""
         key = self.attention.project_key(self._heads(self.key(memory), self.key_norm))
-        return KeyValues(self._rotated(key, tokens.rotation), self._heads(self.value(memory)))
-
-    def _rotated(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        return x if rotation is None else rotation(x)
+        return KeyValues(key if tokens.rotation is None else tokens.rotation.key(key), self._heads(self.value(memory)))
 
     def _heads(self, x: Tensor, norm: Norm | None = None) -> Tensor:
         heads: Tensor = rearrange(x, "b t (h d) -> b h t d", d=self.head_dim)

@@ -1,5 +1,5 @@
 """Position encodings."""
 
-from attnkit.position.base import Position, Rotation
+from attnkit.position.base import Position, QueryBias, Rotation
 
-__all__ = ["Position", "Rotation"]
+__all__ = ["Position", "QueryBias", "Rotation"]

@@ -1,6 +1,7 @@
 """The interface of position encodings: they may add to the embeddings, rotate queries and keys, or add a bias to the logits."""
 
 from abc import ABC
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,29 +11,41 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Rotation:
-    """A rotation of the first 2 R channels of a head, by position.
+    """A rotation of the first 2 R channels of queries and keys, by position.
 
     Attributes:
         cos: [B or 1, 1, T, R] fp32, or float64 in a float64 model.
         sin: As `cos`.
         interleaved: Whether pairs are neighbouring channels (2i, 2i + 1) rather than (i, i + R).
+        scale: As `cos`: queries are multiplied by it, and keys divided; or None.
     """
 
     cos: Tensor
     sin: Tensor
     interleaved: bool = False
+    scale: Tensor | None = None
 
     def at(self, positions: Tensor) -> "Rotation":
         """Return the rotation at `positions` [B, T], looked up in a rotation for the positions 0, 1, 2, ... ([1, 1, N, R])."""
-        return Rotation(self.cos[0, 0][positions][:, None], self.sin[0, 0][positions][:, None], self.interleaved)
+        cos, sin, scale = (None if x is None else x[0, 0][positions][:, None] for x in (self.cos, self.sin, self.scale))
+        assert cos is not None
+        assert sin is not None
+        return Rotation(cos, sin, self.interleaved, scale)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Rotate queries or keys [B, H, T, Dh], in fp32 or higher precision."""
-        width = 2 * self.cos.shape[-1]
+    def query(self, x: Tensor) -> Tensor:
+        """Rotate queries [B, H, T, Dh], in fp32 or higher precision."""
+        return self._turn(x, self.cos, self.sin) if self.scale is None else self._turn(x, self.cos * self.scale, self.sin * self.scale)
+
+    def key(self, x: Tensor) -> Tensor:
+        """Rotate keys [B, H, T, Dh], in the same way."""
+        return self._turn(x, self.cos, self.sin) if self.scale is None else self._turn(x, self.cos / self.scale, self.sin / self.scale)
+
+    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        width = 2 * cos.shape[-1]
         rotated, rest = x[..., :width], x[..., width:]
         axis, pairs = (-1, (-1, 2)) if self.interleaved else (-2, (2, -1))
-        first, second = rotated.to(torch.promote_types(x.dtype, self.cos.dtype)).reshape(*x.shape[:-1], *pairs).unbind(axis)
-        turned = (first * self.cos - second * self.sin, first * self.sin + second * self.cos)
+        first, second = rotated.to(torch.promote_types(x.dtype, cos.dtype)).reshape(*x.shape[:-1], *pairs).unbind(axis)
+        turned = (first * cos - second * sin, first * sin + second * cos)
         rotated = torch.stack(turned, axis).flatten(-2).to(x.dtype)
         return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
 
@@ -45,10 +58,14 @@ class Position(nn.Module, ABC):
     Attributes:
         max_length: Number of positions, or None if there is no limit.
         needs_inner_product: Whether it requires an attention score that is an inner product.
+        needs_causal: Whether it is defined only where no query attends to a later key of the same sequence.
+        reads_queries: Whether its bias depends on the queries: it has `query_bias`.
     """
 
     max_length: int | None = None
     needs_inner_product: ClassVar[bool] = False
+    needs_causal: ClassVar[bool] = False
+    reads_queries: ClassVar[bool] = False
     _precision: Tensor
 
     def __init__(self) -> None:
@@ -71,6 +88,39 @@ class Position(nn.Module, ABC):
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """Return a bias to add to the logits, [B or 1, H, Q, K], or None. It must be finite: masking belongs to the mask."""
         return None
+
+    def query_bias(self, query: Tensor, logits: Callable[[], Tensor], query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return a bias that depends on the queries, [B, H, Q, K], finite. Called only if `reads_queries`, with autocast off.
+
+        Args:
+            query: Queries [B, H, Q, Dh] as the layer projects them, before the score's own projection; fp32, or float64 in a float64 model.
+            logits: Returns the score's logits [B, H, Q, K], -inf at masked keys unless the whole row is masked. They cost a second
+                computation of the score, so a bias that does not need them leaves it out.
+            query_positions: [B or 1, Q].
+            key_positions: [B or 1, K].
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class QueryBias:
+    """The bias of a position encoding that reads the queries, at these positions; each attention calls it with its own queries.
+
+    Attributes:
+        position: The position encoding.
+        query_positions: [B or 1, Q].
+        key_positions: [B or 1, K].
+    """
+
+    position: Position
+    query_positions: Tensor
+    key_positions: Tensor
+
+    def __call__(self, query: Tensor, logits: Callable[[], Tensor]) -> Tensor:
+        """Return the bias [B, H, Q, K] for queries [B, H, Q, Dh] and the logits of their score."""
+        with torch.autocast(query.device.type, enabled=False):
+            query = query.to(torch.promote_types(query.dtype, self.position.dtype))
+            return self.position.query_bias(query, logits, self.query_positions, self.key_positions)
 
 
 def frequencies(width: int, base: float, device: torch.device) -> Tensor:

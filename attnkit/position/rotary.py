@@ -1,10 +1,12 @@
 # https://arxiv.org/abs/2104.09864
 """Rotary positions."""
 
+import torch
 from torch import Tensor
 
 from attnkit.position.base import Position, Rotation, frequencies
-from attnkit.registry import positions
+from attnkit.position.scaling import Scaling
+from attnkit.registry import RotaryScalingSpec, positions, rotary_scalings
 
 
 @positions.register("rotary")
@@ -24,21 +26,30 @@ class Rotary(Position):
         base: b; a larger base rotates more slowly.
         fraction: f, the fraction of the channels that is rotated (GPT-NeoX: 0.25).
         interleaved: Whether to pair neighbouring channels, as in the paper and GPT-J, rather than the two halves, as in GPT-NeoX and Llama.
+        scaling: Change of the frequencies, for sequences longer than those of a first training (default: none).
 
     Raises:
-        ValueError: The rotated width is odd or zero, or `fraction` is outside (0, 1].
+        ValueError: The rotated width is odd or zero, `fraction` is outside (0, 1], or the scaling does not fit the width or the base.
 
     Example:
         >>> import torch
         >>> rotation = Rotary(head_dim=2).rotation(torch.tensor([[0, 1]]))
-        >>> rotation(torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]]))
+        >>> rotation.query(torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]]))
         tensor([[[[1.0000, 0.0000],
                   [0.5403, 0.8415]]]])
     """
 
     needs_inner_product = True
 
-    def __init__(self, *, head_dim: int, base: float = 10_000.0, fraction: float = 1.0, interleaved: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        head_dim: int,
+        base: float = 10_000.0,
+        fraction: float = 1.0,
+        interleaved: bool = False,
+        scaling: RotaryScalingSpec | None = None,
+    ) -> None:
         super().__init__()
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction must be in (0, 1], but is {fraction}")
@@ -46,8 +57,16 @@ class Rotary(Position):
         if self.width < 2 or self.width % 2:
             raise ValueError(f"rotary positions rotate pairs of channels, but head_dim {head_dim} * fraction {fraction} gives {self.width}")
         self.base, self.interleaved = base, interleaved
+        self.scaling: Scaling | None = None if scaling is None else rotary_scalings.build(scaling)
+        self.frequencies(torch.device("cpu"))  # a scaling that does not fit is refused here
+
+    def frequencies(self, device: torch.device) -> Tensor:
+        """Return the angular frequencies [width / 2] in float64."""
+        frequencies_of = frequencies if self.scaling is None else self.scaling.frequencies
+        return frequencies_of(self.width, self.base, device)
 
     def rotation(self, positions: Tensor) -> Rotation:
         """Return the rotation at these positions, [B or 1, 1, T, width / 2]."""
-        angles = (positions[..., None] * frequencies(self.width, self.base, positions.device))[:, None]
-        return Rotation(angles.cos().to(self.dtype), angles.sin().to(self.dtype), self.interleaved)
+        angles = (positions[..., None] * self.frequencies(positions.device))[:, None]
+        factor = 1.0 if self.scaling is None else self.scaling.attention_factor
+        return Rotation((angles.cos() * factor).to(self.dtype), (angles.sin() * factor).to(self.dtype), self.interleaved)

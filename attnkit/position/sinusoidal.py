@@ -17,9 +17,13 @@ class Sinusoidal(Position):
 
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
+    Marian has the sines first. So have tensor2tensor, fairseq and Whisper, with wavelengths that reach 2 pi b itself: the same as here with
+    the base $b^{h/(h-1)}$, h = d / 2.
+
     Args:
         d_model: Width of the embeddings, even.
         base: b; wavelengths range from 2 pi to 2 pi b.
+        interleaved: Whether sines and cosines alternate, as in the paper, rather than all sines coming first.
 
     Raises:
         ValueError: `d_model` is odd.
@@ -31,13 +35,13 @@ class Sinusoidal(Position):
                  [0.8415, 0.5403, 0.0100, 0.9999]]])
     """
 
-    def __init__(self, *, d_model: int, base: float = 10_000.0) -> None:
+    def __init__(self, *, d_model: int, base: float = 10_000.0, interleaved: bool = True) -> None:
         super().__init__()
         if d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, but it is {d_model}")
-        self.d_model, self.base = d_model, base
+        self.d_model, self.base, self.interleaved = d_model, base, interleaved
 
     def embedding(self, positions: Tensor) -> Tensor:
         """Return the table's rows for these positions, [B or 1, T, D]."""
         angles = positions[..., None] * frequencies(self.d_model, self.base, positions.device)  # [B, T, D / 2]
-        return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).to(self.dtype)
+        return torch.stack([angles.sin(), angles.cos()], -1 if self.interleaved else -2).flatten(-2).to(self.dtype)

@@ -141,7 +141,14 @@ positions = Registry(
     package="attnkit.position",
     bases=("attnkit.position.Position",),
     given=("d_model", "head_dim", "num_heads", "bidirectional"),
-    built_in=("alibi", "learned", "none", "relative", "rotary", "sinusoidal"),
+    built_in=("alibi", "cope", "fire", "kerple", "learned", "none", "relative", "rotary", "shaw", "sinusoidal", "xpos"),
+)
+rotary_scalings = Registry(
+    "rotary_scalings",
+    family="rotary_scaling",
+    package="attnkit.position.scaling",
+    bases=("attnkit.position.scaling.Scaling",),
+    built_in=("linear", "llama3", "longrope", "ntk", "yarn"),
 )
 norms = Registry(
     "norms",
@@ -250,7 +257,7 @@ corpora = Corpora(
 )
 
 FAMILIES: tuple[Registry, ...] = (
-    attentions, backends, mixers, positions, norms, feed_forwards, residuals, layer_kinds, embeddings, tokenizers,
+    attentions, backends, mixers, positions, rotary_scalings, norms, feed_forwards, residuals, layer_kinds, embeddings, tokenizers,
     stacks, optimizers, schedules, tasks, datasets, corpora,
 )  # fmt: skip
 
@@ -259,6 +266,7 @@ AttentionSpec = Annotated[Spec, attentions]
 BackendName = Annotated[str, NameOf(backends, "auto")]
 MixerSpec = Annotated[Spec, mixers]
 PositionSpec = Annotated[Spec, positions]
+RotaryScalingSpec = Annotated[Spec, rotary_scalings]
 NormSpec = Annotated[Spec, norms]
 FeedForwardSpec = Annotated[Spec, feed_forwards]
 ResidualSpec = Annotated[Spec, residuals]

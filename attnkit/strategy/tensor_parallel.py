@@ -22,6 +22,7 @@ from attnkit.feed_forward.mlp import MLP
 from attnkit.layers import TransformerLayer
 from attnkit.mixer import Tokens
 from attnkit.mixer.multi_head import MultiHeadAttention
+from attnkit.position import Position
 from attnkit.registry import ConfigurationError
 
 # Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds stay whole.
@@ -73,6 +74,9 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
     """
     layers = list(layers)
     check_splittable(layers, mesh.size())
+    for module in model.modules():
+        if isinstance(module, Position) and module.reads_queries:
+            _refuse_shared(module, [name for name, _ in module.named_parameters()])
     for layer in layers:
         for module in layer.modules():
             if type(module) in SPLIT:
@@ -112,7 +116,7 @@ class _OwnHeads:
             mask = replace(mask, allowed=self.own(mask.allowed), alive=None if mask.alive is None else self.own(mask.alive))
         if isinstance(bias, FiniteBias):
             bias = FiniteBias(self.own(bias.values))
-        elif bias is not None:
+        elif isinstance(bias, Tensor):
             bias = self.own(bias)
         return replace(tokens, mask=mask, bias=bias)
 

@@ -38,8 +38,8 @@ class CausalLM(TextGenerator):
     characters that the scored targets stand for.
 
     With `documents` [B, T] in a batch (`data.document_mask`), attention stays inside the document of a token. Positions do not restart
-    with a document: this makes no difference for relative kinds (rotary, alibi, relative), but learned and sinusoidal positions count from
-    the start of the window. A recurrent stack has no attention to restrict, and refuses `documents`.
+    with a document: this makes no difference for distances (rotary, alibi, relative, ...), but learned, sinusoidal and FIRE's positions
+    count from the start of the window. A recurrent stack has no attention to restrict, and refuses `documents`.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy` and
     `bits_per_character`. Loss is the negative log-likelihood per token in nats, without label smoothing. Bits per character are comparable

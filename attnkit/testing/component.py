@@ -50,6 +50,8 @@ def _own_arguments(registry: Registry) -> dict[str, Any]:
     """Return the kit's values for arguments, by name: sizes that match its inputs, and required arguments."""
     if registry.attribute == "stacks":
         return STACK_SIZES
+    if registry.attribute == "rotary_scalings":
+        return {"factor": 4.0, "original_length": 64, "factors": [1.0, 3.0]}
     return {"patch_size": 3, "path": _vectors()[1], "dim": 3} if registry.attribute == "embeddings" else {}
 
 
@@ -58,7 +60,7 @@ def build(registry: Registry, spec: Spec, **other: Any) -> Any:
 
     Args:
         registry: Its family.
-        spec: Its spec; the sizes of a stack, and the patch size or vector file of an embedding, may be missing.
+        spec: Its spec; the sizes of a stack or scaling, and the patch size or vector file of an embedding, may be missing.
         **other: Arguments of the parent that override the kit's values.
     """
     return registry.build(complete(registry, spec), **{k: v for k, v in {**GIVEN, **other}.items() if k in registry.given})

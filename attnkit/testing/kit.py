@@ -17,6 +17,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "backends": backend.RULES,
     "mixers": component.RULES,
     "positions": (*component.RULES, *position.RULES),
+    "rotary_scalings": position.SCALING_RULES,
     "norms": (*component.RULES, *tokenwise.RULES),
     "feed_forwards": (*component.RULES, *tokenwise.RULES),
     "residuals": (*component.RULES, *tokenwise.RULES),
@@ -88,11 +89,8 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
     for pair in pairs:
         other = pair[1] if registry is attentions else pair[0]
         options = {"attention": pair[0], "position": pair[1]}
-        if not transformer.is_legal(*pair):
-            checks.append(Check(f"{transformer.is_refused.__name__}[{other}]", partial(transformer.is_refused, options)))
-            continue
         for mask, rules in transformer.RULES.items():
-            for rule in rules:
+            for rule in rules if transformer.is_legal(*pair, mask) else (transformer.is_refused,):
                 checks.append(Check(f"{rule.__name__}[{other}-{mask}]", partial(rule, options, mask)))
     return checks
 

@@ -6,11 +6,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnkit.position import Position, Rotation
-from attnkit.registry import Registry, Spec
-from attnkit.testing.component import D_MODEL, HEAD_DIM, NUM_HEADS, build, start_on_meta
+from attnkit.position import Position, QueryBias
+from attnkit.registry import Registry, Spec, positions
+from attnkit.testing.attention import assert_close
+from attnkit.testing.component import (
+    D_MODEL,
+    HEAD_DIM,
+    NUM_HEADS,
+    build,
+    complete,
+    has_a_running_example,
+    is_documented,
+    start_on_meta,
+)
 
 LENGTH = 9
+ROUNDING = 1e-6
+"""A matrix product of other sizes may round in another order, in fp32."""
 
 
 def outputs(position: Position, query_positions: Tensor, key_positions: Tensor) -> dict[str, Tensor]:
@@ -20,9 +32,21 @@ def outputs(position: Position, query_positions: Tensor, key_positions: Tensor) 
         "embedding": position.embedding(query_positions),
         "cos": None if rotation is None else rotation.cos,
         "sin": None if rotation is None else rotation.sin,
+        "scale": None if rotation is None else rotation.scale,
         "bias": position.bias(query_positions, key_positions),
+        "query bias": query_bias(position, query_positions, key_positions) if position.reads_queries else None,
     }
     return {name: tensor for name, tensor in said.items() if tensor is not None}
+
+
+def query_bias(position: Position, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+    """Return the bias for queries and causally masked logits that depend on their positions alone."""
+    at = torch.arange(LENGTH, dtype=position.dtype)
+    query = torch.sin(torch.arange(1, NUM_HEADS * HEAD_DIM + 1, dtype=position.dtype) * (1 + at[:, None]))  # [T, H Dh]
+    logits = 2 * torch.sin(3 * at[:, None] + 5 * at).masked_fill(at > at[:, None], float("-inf"))  # [Q, K]
+    queries = query[query_positions].reshape(*query_positions.shape, NUM_HEADS, HEAD_DIM).transpose(1, 2)  # [B, H, Q, Dh]
+    chosen = logits[query_positions[:, :, None], key_positions[:, None, :]][:, None].expand(-1, NUM_HEADS, -1, -1)
+    return QueryBias(position, query_positions, key_positions)(queries, lambda: chosen)
 
 
 def is_exact_in_any_precision(registry: Registry, spec: Spec) -> None:
@@ -53,26 +77,44 @@ def says_the_same_wherever_a_token_stands(registry: Registry, spec: Spec) -> Non
         shuffled = torch.stack([torch.randperm(LENGTH), torch.randperm(LENGTH)])
         batch = outputs(position, shuffled, t.expand(2, -1))
         for name, tensor in whole.items():
-            assert torch.equal(part[name], tensor[..., 2:5, :]), f"the {name} of a part differs from that part of the whole {name}"
+            assert_close(part[name], tensor[..., 2:5, :], ROUNDING, f"the {name} of a part, against that part of the whole")
             for row in range(2):
                 expected = tensor[0].index_select(-2, shuffled[row])
-                assert torch.equal(batch[name][row], expected), f"the {name} depends on the column or on the batch"
+                assert_close(batch[name][row], expected, ROUNDING, f"the {name} in a shuffled batch")
 
 
 def fits_the_stream(registry: Registry, spec: Spec) -> None:
-    """Shapes are [B or 1, T, D], [B or 1, 1, T, R] and [B or 1, H, Q, K]; a rotation preserves norms."""
+    """Shapes are [B or 1, T, D], [B or 1, 1, T, R] and [B or 1, H, Q, K]; all numbers are finite."""
     position: Position = build(registry, spec)
     t = torch.arange(LENGTH)[None]
     said = outputs(position, t, t)
-    wanted = {"embedding": (1, LENGTH, D_MODEL), "bias": (1, NUM_HEADS, LENGTH, LENGTH)}
+    pairs = (1, NUM_HEADS, LENGTH, LENGTH)
+    wanted = {"embedding": (1, LENGTH, D_MODEL), "bias": pairs, "query bias": pairs}
     for name, tensor in said.items():
         assert tuple(tensor.shape) == wanted.get(name, (1, 1, LENGTH, tensor.shape[-1])), f"{name} has shape {tuple(tensor.shape)}"
         assert torch.isfinite(tensor).all(), f"the {name} is not finite"
-    rotation = position.rotation(t)
-    if isinstance(rotation, Rotation):
-        assert position.needs_inner_product, "a rotation is only correct for inner products: set needs_inner_product"
-        x = torch.randn(2, NUM_HEADS, LENGTH, HEAD_DIM, dtype=torch.float64)
-        assert torch.allclose(rotation(x).norm(dim=-1), x.norm(dim=-1), rtol=1e-6), "the rotation changes a norm"
+    assert not {"bias", "query bias"} <= set(said), "a layer reads one bias: add `bias` to what `query_bias` returns"
+    defined = type(position).query_bias is not Position.query_bias
+    assert position.reads_queries == defined, "a class with `query_bias`, and no other, sets reads_queries"
+
+
+def rotates_by_the_distance(registry: Registry, spec: Spec) -> None:
+    """Inner products of rotated queries and keys depend on the distance of their positions alone."""
+    position: Position = build(registry, spec).double()
+    if position.rotation(torch.zeros(1, 1, dtype=torch.long)) is None:
+        return
+    assert position.needs_inner_product, "a rotation is only correct for inner products: set needs_inner_product"
+    query, key = torch.randn(2, 1, NUM_HEADS, LENGTH, HEAD_DIM, dtype=torch.float64)
+    queries, keys = torch.randint(200, (2, 1, LENGTH))
+
+    def products(shift: int) -> Tensor:
+        turned = position.rotation(queries + shift), position.rotation(keys + shift)
+        assert turned[0] is not None
+        assert turned[1] is not None
+        return (turned[0].query(query) * turned[1].key(key)).sum(-1)
+
+    for shift in (1, 100):
+        assert_close(products(shift), products(0), 1e-10, f"inner products of tokens that are {shift} positions later")
 
 
 def has_exact_gradients(registry: Registry, spec: Spec) -> None:
@@ -104,5 +146,18 @@ RULES = (
     is_exact_in_any_precision,
     says_the_same_wherever_a_token_stands,
     fits_the_stream,
+    rotates_by_the_distance,
     has_exact_gradients,
 )
+
+
+def keeps_the_rules_of_rotary(registry: Registry, spec: Spec) -> None:
+    """Rotary positions with this scaling keep every rule of positions, and their spec survives the round trip."""
+    rotary = {"name": "rotary", "scaling": complete(registry, spec)}
+    resolved = positions.resolve(rotary)
+    assert positions.resolve(resolved.plain()) == resolved, f"resolving the spec again changes it: {resolved.plain()}"
+    for rule in RULES:
+        rule(positions, rotary)
+
+
+SCALING_RULES = (is_documented, has_a_running_example, keeps_the_rules_of_rotary)

@@ -39,10 +39,11 @@ MASKS = {
 }
 
 
-def is_legal(attention: Spec, position: Spec) -> bool:
-    """Return whether the score and the position encoding are declared compatible."""
+def is_legal(attention: Spec, position: Spec, mask: str = "causal") -> bool:
+    """Return whether the score and the position encoding are declared compatible, with each other and with the mask."""
     scores, places = attentions.get(attentions.resolve(attention).name), positions.get(positions.resolve(position).name)
-    return bool(getattr(scores, "inner_product", False)) or not getattr(places, "needs_inner_product", False)
+    fits_the_score = getattr(scores, "inner_product", False) or not getattr(places, "needs_inner_product", False)
+    return bool(fits_the_score) and (MASKS[mask].causal or not getattr(places, "needs_causal", False))
 
 
 def make(options: Options, mask: str, **other: Any) -> Transformer:
@@ -66,16 +67,16 @@ def key_masks(mask: str) -> list[Tensor | None]:
     return [right, right.flip(1), inside]
 
 
-def is_refused(options: Options) -> None:
-    """An incompatible pair is refused at configuration time, with a message that has both names and the reason."""
+def is_refused(options: Options, mask: str) -> None:
+    """An incompatible pair is refused at configuration time, with a message that has the names and the reason."""
     try:
-        make(options, "none")
+        make(options, mask)
     except ConfigurationError as error:
         message = str(error)
     else:
         raise AssertionError("the pair is not refused")
-    for registry, spec in ((attentions, options["attention"]), (positions, options["position"])):
-        assert registry.resolve(spec).name in message, f"the message does not name the {registry.family}: {message}"
+    for registry in (attentions, positions) if MASKS[mask].causal else (positions,):
+        assert registry.resolve(options[registry.family]).name in message, f"the message does not name the {registry.family}: {message}"
 
 
 def gives_a_row_alone_what_it_gives_in_a_batch(options: Options, mask: str) -> None:

@@ -10,7 +10,7 @@ from attnkit.layers import Transformer, TransformerConfig
 from attnkit.mixer import Tokens
 from attnkit.registry import ConfigurationError
 
-KINDS = [p for p in attnkit.positions.names() if p not in ("sinusoidal", "learned")]
+KINDS = [p for p in attnkit.positions.names() if p not in ("sinusoidal", "learned", "cope", "xpos")]
 
 
 def model(**arguments: Any) -> Any:
@@ -73,7 +73,7 @@ def test_a_rotated_score_depends_on_the_distance_alone(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 def test_kinds_that_add_to_the_embeddings_are_refused(kind: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"cross_position '{kind}' is not legal.*alibi, none, relative, rotary"):
+    with pytest.raises(ConfigurationError, match=f"cross_position '{kind}' is not legal.*fire, kerple, none, .*shaw"):
         model(cross_position=kind)
 
 

@@ -1,0 +1,56 @@
+# https://arxiv.org/abs/2402.13753
+"""LongRoPE."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnkit.position.base import frequencies
+from attnkit.position.scaling.base import Scaling, check_positive
+from attnkit.registry import rotary_scalings
+
+
+@rotary_scalings.register("longrope")
+class LongRoPE(Scaling):
+    r"""LongRoPE: each pair has a factor of its own, found by a search; queries and keys grow with the extension of the length.
+
+    Published models have two lists: `short_factor` for sequences of at most L tokens, `long_factor` for longer ones. A switch between them
+    would leave keys in a cache with the other rotation, so a composition has one: choose by the length to be read.
+
+    Equation:
+        $$\omega_i = b^{-2i/r} / \lambda_i, \quad (q', k') = \sqrt{1 + \ln s / \ln L} \; (R q, R k)$$
+
+    Paper: Ding et al. 2024, https://arxiv.org/abs/2402.13753
+
+    Args:
+        factors: lambda, one per pair of rotated channels.
+        factor: s, the longest length over that of the first training.
+        original_length: L, the length of the first training.
+        attention_factor: Multiplies rotated queries and keys (default: as in the equation, or 1 for s <= 1).
+
+    Raises:
+        ValueError: A number is not positive, `original_length` is 1, or there is not one factor per pair.
+
+    Example:
+        >>> import torch
+        >>> longrope = LongRoPE(factors=[1.0, 8.0], factor=16.0, original_length=4096)
+        >>> longrope.frequencies(4, 10_000.0, torch.device("cpu")), round(longrope.attention_factor, 4)
+        (tensor([1.0000, 0.0013], dtype=torch.float64), 1.1547)
+    """
+
+    def __init__(self, *, factors: list[float], factor: float, original_length: int, attention_factor: float | None = None) -> None:
+        check_positive(factor=factor, original_length=original_length, **{f"factors[{i}]": f for i, f in enumerate(factors)})
+        if original_length < 2:
+            raise ValueError("original_length must be at least 2, but is 1")
+        self.factors = factors
+        grown = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original_length))
+        self.attention_factor = grown if attention_factor is None else attention_factor
+
+    def frequencies(self, width: int, base: float, device: torch.device) -> Tensor:
+        """Return the frequencies [width / 2] in float64."""
+        if len(self.factors) != width // 2:
+            raise ValueError(
+                f"longrope needs one factor for each of the {width // 2} pairs of rotated channels, but has {len(self.factors)}"
+            )
+        return frequencies(width, base, device) / torch.tensor(self.factors, dtype=torch.float64, device=device)

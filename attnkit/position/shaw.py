@@ -1,0 +1,60 @@
+# https://arxiv.org/abs/1803.02155
+"""Relative position vectors that queries compare themselves with."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.position.base import Position
+from attnkit.registry import positions
+
+
+@positions.register("shaw")
+class Shaw(Position):
+    r"""Shaw's relative positions: each clipped distance has a learned vector, whose inner product with the query is added to the logits.
+
+    The vectors are shared by the heads, and by all layers of a stack. The paper also adds vectors to the values, and finds that this makes
+    no difference beside those of the keys (its table 4); here, as in later models, there are those of the keys alone.
+
+    Equation:
+        $$b_{h,i,j} = \frac{q_{h,i}^\top a_{\mathrm{clip}(j - i, -k, k)}}{\sqrt{d_\mathrm{head}}}$$
+
+    Paper: Shaw et al. 2018, https://arxiv.org/abs/1803.02155
+
+    Initialisation: normal with standard deviation 0.02 (our choice: positions hardly affect the initial logits).
+
+    Args:
+        head_dim: Width of a head.
+        bidirectional: Whether queries also attend to later keys; otherwise there are vectors for earlier ones only.
+        max_distance: k, from which all keys on a side share a vector.
+
+    Raises:
+        ValueError: `max_distance` is not positive.
+
+    Example:
+        >>> import torch
+        >>> Shaw(head_dim=4, max_distance=16).weight.shape
+        torch.Size([33, 4])
+    """
+
+    reads_queries = True
+
+    def __init__(self, *, head_dim: int, bidirectional: bool = True, max_distance: int = 16) -> None:
+        super().__init__()
+        if max_distance < 1:
+            raise ValueError(f"max_distance must be positive, but is {max_distance}")
+        self.first, self.last = -max_distance, max_distance if bidirectional else 0
+        self.weight = nn.Parameter(torch.empty(self.last - self.first + 1, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors from a normal distribution with standard deviation 0.02."""
+        nn.init.normal_(self.weight, std=0.02)
+
+    def query_bias(self, query: Tensor, logits: Callable[[], Tensor], query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """Return the bias [B, H, Q, K]; the logits are not read."""
+        products = query @ self.weight.to(query.dtype).T / math.sqrt(query.shape[-1])  # [B, H, Q, 2k + 1]
+        offsets = (key_positions[:, None, :] - query_positions[:, :, None]).clamp(self.first, self.last) - self.first
+        return products.gather(-1, offsets[:, None].expand(*products.shape[:-1], -1))
