@@ -9,8 +9,8 @@ import torch
 pytestmark = pytest.mark.slow
 
 SHARDED: dict[str, dict[str, Any]] = {
-    "encoder": {},
-    "decoder": {"attention": "cosine", "position": "alibi", "tie": "output"},
+    "encoder": {"position": "shaw"},
+    "decoder": {"attention": "cosine", "position": "cope", "tie": "output"},
     "encoder_decoder": {"attention": "additive", "position": "relative", "tie": "all", "cross_position": "alibi"},
     "recurrent_encoder": {},
     "recurrent_decoder": {"cell": "gru", "tie": "output"},
@@ -20,7 +20,7 @@ SPLIT: dict[str, dict[str, Any]] = {
     "encoder": {"attention": "cosine", "position": "learned", "residual": "post_norm", "window": 3, "norm": "rms_norm"},
     "decoder": {"position": "rotary", "num_kv_heads": 2, "tie": "output", "feed_forward": "glu", "bias": False},
     "encoder_decoder": {
-        "attention": "general", "cross_attention": "additive", "position": "relative", "tie": "all", "cross_position": "alibi",
+        "attention": "general", "cross_attention": "additive", "position": "kerple", "tie": "all", "cross_position": "fire",
     },
 }  # fmt: skip
 

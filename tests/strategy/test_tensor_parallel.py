@@ -1,16 +1,18 @@
 """What cannot be split, and why."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 
 import attnkit
 from attnkit.layers import TransformerLayer
 from attnkit.registry import ConfigurationError
 from attnkit.strategy.preparation import layers
-from attnkit.strategy.tensor_parallel import check_splittable
+from attnkit.strategy.tensor_parallel import check_splittable, split_layers
 
 
 def layer_of(**options: Any) -> TransformerLayer:
@@ -50,6 +52,13 @@ def test_a_module_of_all_heads_beside_the_score_is_refused() -> None:
     layer.mixer.query_norm = nn.LayerNorm(4)
     with pytest.raises(ConfigurationError, match=r"heads of MultiHeadAttention share the parameter 'query_norm.weight'"):
         check_splittable([layer], 2)
+
+
+@pytest.mark.parametrize("position", ["cope", "shaw"])
+def test_vectors_of_positions_that_all_heads_read_are_refused(position: str) -> None:
+    model = attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, position=position, vocab_size=9)
+    with pytest.raises(ConfigurationError, match="share the parameter 'weight'; use strategy fsdp2 or ddp"):
+        split_layers(model, layers(model), cast(DeviceMesh, SimpleNamespace(size=lambda: 2)))
 
 
 @pytest.mark.parametrize("name", attnkit.attentions.names())
