@@ -8,6 +8,9 @@ import torch
 
 import attnkit
 import attnkit.layers
+from attnkit.masks import Mask
+from attnkit.mixer import Tokens
+from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.position import QueryBias, Rotation
 from attnkit.registry import ConfigurationError
 
@@ -273,14 +276,11 @@ def test_cope(seed: int) -> None:
 @torch.no_grad()
 def test_cope_opens_its_gates_by_the_logits_of_the_layer(seed: int) -> None:
     """The whole layer, against the paper's code in a loop: gates from scaled and masked logits, the sum inside the softmax."""
-    from attnkit.layers import AttentionConfig, MultiHeadAttention
-    from attnkit.masks import Mask
-
-    layer = MultiHeadAttention(AttentionConfig(d_model=8, num_heads=2, num_kv_heads=1)).double()
+    layer = MultiHeadAttention(d_model=8, num_heads=2, num_kv_heads=1).double()
     cope = attnkit.positions.build({"name": "cope", "max_count": 4}, head_dim=4).double()
     torch.nn.init.normal_(cope.weight)
     x, t = torch.randn(1, 6, 8).double(), torch.arange(6)[None]
-    y = layer(x, layer.key_values(x), mask=Mask(causal=True), attn_bias=QueryBias(cope, t, t))
+    y, _ = layer(x, Tokens(mask=Mask(causal=True), bias=QueryBias(cope, t, t)))
     q = layer.query(x)[0].unflatten(-1, (2, 4))
     k, v = layer.key(x)[0], layer.value(x)[0]
     rows = torch.zeros(6, 2, 4).double()

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import attnkit
-from attnkit.layers import AttentionConfig, MultiHeadAttention
+from attnkit.mixer import Tokens
+from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.position import QueryBias
 
 pytest.importorskip("transformers")
@@ -63,14 +64,14 @@ def test_shaw_is_the_relative_key_of_wav2vec2_bert(seed: int) -> None:
         attention_dropout=0.0,
     )
     theirs = Wav2Vec2BertSelfAttention(config).double().eval()
-    ours = MultiHeadAttention(AttentionConfig(d_model=16, num_heads=4)).double()
+    ours = MultiHeadAttention(d_model=16, num_heads=4, direction="bidirectional").double()
     shaw = attnkit.positions.build({"name": "shaw", "max_distance": 3}, head_dim=4, bidirectional=True).double()
     for name, linear in {"query": "q", "key": "k", "value": "v", "output": "out"}.items():
         getattr(ours, name).load_state_dict(getattr(theirs, f"linear_{linear}").state_dict())
     shaw.weight.data = theirs.distance_embedding.weight.data
     x, t = torch.randn(2, 9, 16).double(), torch.arange(9)[None]
     expected = theirs(x)[0]
-    y = ours(x, ours.key_values(x), attn_bias=QueryBias(shaw, t, t))
+    y, _ = ours(x, Tokens(bias=QueryBias(shaw, t, t)))
     torch.testing.assert_close(y, expected, rtol=0, atol=1e-12)
     for result in (y, expected):
         result.square().sum().backward()
