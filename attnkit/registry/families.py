@@ -148,7 +148,7 @@ rotary_scalings = Registry(
     family="rotary_scaling",
     package="attnkit.position.scaling",
     bases=("attnkit.position.scaling.Scaling",),
-    built_in=("linear", "llama3", "longrope", "ntk", "yarn"),
+    built_in=("linear", "llama3", "longrope", "ntk", "proportional", "yarn"),
 )
 norms = Registry(
     "norms",

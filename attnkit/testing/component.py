@@ -51,7 +51,7 @@ def _own_arguments(registry: Registry) -> dict[str, Any]:
     if registry.attribute == "stacks":
         return STACK_SIZES
     if registry.attribute == "rotary_scalings":
-        return {"factor": 4.0, "original_length": 64, "factors": [1.0, 3.0]}
+        return {"factor": 4.0, "original_length": 64, "factors": [1.0, 3.0], "proportion": 0.5}
     return {"patch_size": 3, "path": _vectors()[1], "dim": 3} if registry.attribute == "embeddings" else {}
 
 

@@ -19,6 +19,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "yarn": {"factor": 8.0, "original_length": LENGTH},
     "llama3": {"factor": 8.0, "original_length": LENGTH},
     "longrope": {"factors": FACTORS, "factor": 32.0, "original_length": LENGTH},
+    "proportional": {"proportion": 0.7, "factor": 2.0},
 }
 
 
@@ -54,6 +55,7 @@ EQUATIONS: dict[str, tuple[Callable[[int], float], float]] = {
     "ntk": (lambda i: (BASE * 4 ** (WIDTH / (WIDTH - 2))) ** (-2 * i / WIDTH), 1.0),
     "yarn": (yarn, 0.1 * math.log(8) + 1),
     "llama3": (llama3, 1.0),
+    "proportional": (lambda i: plain(i) / 2 if i < 5 else 0.0, 1.0),  # 0.7 * 8 pairs = 5.6
     "longrope": (lambda i: plain(i) / FACTORS[i], math.sqrt(1 + math.log(32) / math.log(LENGTH))),
 }
 
@@ -159,6 +161,7 @@ def test_rotated_vectors_are_those_of_transformers(case: str, seed: int) -> None
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        ({"name": "proportional", "proportion": 1.5}, r"proportion must be in \[0, 1\]"),
         ({"name": "linear", "factor": 0.0}, "factor must be positive, but is 0"),
         ({"name": "yarn", "factor": 2.0, "original_length": 64, "beta_fast": 1.0}, "beta_fast .* must exceed beta_slow"),
         ({"name": "llama3", "factor": 2.0, "original_length": 64, "low_turns": 4.0}, "high_turns .* must exceed low_turns"),
@@ -170,6 +173,18 @@ def test_rotated_vectors_are_those_of_transformers(case: str, seed: int) -> None
 def test_what_does_not_fit_is_refused(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rotary(**spec)
+
+
+def test_proportional_frequencies_are_those_of_transformers() -> None:
+    rope = pytest.importorskip("transformers.modeling_rope_utils")
+    from transformers import LlamaConfig
+
+    parameters = {"rope_type": "proportional", "rope_theta": BASE, "partial_rotary_factor": 0.7, "factor": 2.0}
+    config = LlamaConfig(hidden_size=WIDTH, num_attention_heads=1, rope_parameters=parameters)
+    expected, factor = rope.ROPE_INIT_FUNCTIONS["proportional"](config, CPU)
+    ours = rotary(name="proportional", **SPECS["proportional"])
+    torch.testing.assert_close(ours.frequencies(CPU).float(), expected, rtol=3e-6, atol=0)
+    assert ours.scaling.attention_factor == factor == 1
 
 
 def test_ntk_needs_two_pairs() -> None:

@@ -1,0 +1,46 @@
+"""Positions that differ by layer: each mixer is handed those of its own layer."""
+
+from typing import Any
+
+import torch
+
+import attnkit
+from attnkit.mixer import Tokens
+from attnkit.position import QueryBias
+
+SLOW = {"name": "rotary", "base": 1e6, "scaling": {"name": "linear", "factor": 8.0}}
+PATTERN: list[Any] = ["rotary", "none", SLOW, "cope", "shaw", "rotary"]
+
+
+def model() -> Any:
+    layers = [{"position": position} for position in PATTERN]
+    return attnkit.compose(stack="decoder", d_model=16, num_heads=2, layers=layers, position="none", vocab_size=9).double().eval()
+
+
+def test_each_layer_reads_its_own_positions_and_only_learned_ones_have_parameters(seed: int) -> None:
+    m, seen = model(), list[Tokens]()
+    for layer in m.stack.decoder.layers:
+        layer.mixer.register_forward_pre_hook(lambda _, args: seen.append(args[1]))
+    m(torch.randint(3, 9, (1, 5)))
+    for spec, tokens in zip(PATTERN, seen, strict=True):
+        position = attnkit.positions.build(spec, head_dim=8).double()
+        rotation = position.rotation(torch.arange(5)[None])
+        assert (tokens.rotation is None) == (rotation is None)
+        if rotation is not None and tokens.rotation is not None:
+            assert torch.equal(tokens.rotation.sin, rotation.sin)
+        assert isinstance(tokens.bias, QueryBias) == position.reads_queries
+    learned = [name for name in m.state_dict() if "position" in name]
+    assert len(learned) == 2, learned
+
+
+@torch.no_grad()
+def test_decoding_in_steps_equals_the_whole(seed: int) -> None:
+    m, tokens = model(), torch.randint(3, 9, (2, 7))
+    for name, parameter in m.named_parameters():
+        if "position" in name:
+            torch.nn.init.normal_(parameter)
+    whole, state = m(tokens), None
+    x = m.embedding(tokens)
+    for t in range(7):
+        y, state = m.stack(x[:, t : t + 1], state=state)
+        torch.testing.assert_close(m.head(y)[:, 0], whole[:, t], rtol=0, atol=1e-12)
