@@ -88,7 +88,8 @@ def main() -> None:
     """Train and test whatever is missing, and write all results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--split", choices=("length", "simple"), default="length", help="simple shows that the model learns SCAN at all")
-    parser.add_argument("--positions", nargs="+", default=attnkit.positions.names(), metavar="KIND", help="default: all registered ones")
+    kinds = [name for name in attnkit.positions.names() if not attnkit.positions.get(name).needs_causal]
+    parser.add_argument("--positions", nargs="+", default=kinds, metavar="KIND", help="default: all that an encoder can have")
     parser.add_argument("--runs", type=Path, default=Path("runs/scan_length"), help="folder of the runs")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="folder for the table and the figure")
     options, flags = parser.parse_known_args()

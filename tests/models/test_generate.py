@@ -32,6 +32,8 @@ def test_the_cache_gives_what_whole_passes_give(position: str, seed: int) -> Non
         expected = torch.cat([expected, model(expected)[:, -1:].argmax(-1)], 1)
     assert torch.equal(model.generate(prompt, max_length=5), expected[:, 4:])
 
+    if attnkit.positions.get(position).needs_causal:
+        return
     model, src = encoder_decoder(position=position, num_kv_heads=1), tokens(2, 4)
     expected = torch.full((2, 1), model.bos_id)
     for _ in range(5):
