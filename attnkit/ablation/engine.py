@@ -11,16 +11,16 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from attnkit.ablation.discard import forget, set_aside
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.planning import make_plan
 from attnkit.ablation.progress import Progress, Say, clock
-from attnkit.ablation.spec import REPLACED
 from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner
@@ -37,9 +37,6 @@ SAID_AGAIN = 60.0
 
 LOOKED_AGAIN = 1.0
 """Seconds between two looks at runs that others work on."""
-
-CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
-"""Kinds of failure after which a run continues from its checkpoint. After others, such as an error in the code, it starts anew."""
 
 
 @contextmanager
@@ -293,31 +290,6 @@ def retry(plan: Plan) -> int:
     for folder in failed:
         forget(folder)
     return len(failed)
-
-
-def forget(folder: Path) -> None:
-    """Forget how a run ended: it continues from its checkpoint or starts anew, depending on the kind of its failure."""
-    if status_of(folder).get("kind") not in CONTINUED:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        _remove(folder / "result.json")
-    _remove(folder / "status.json")
-
-
-def set_aside(plan: Plan, run: Run) -> None:
-    """Move a run that is made again to the folder of replaced runs, without its checkpoints."""
-    shutil.rmtree(plan.run_folder(run.key) / "checkpoints", ignore_errors=True)
-    (replaced := plan.folder / REPLACED).mkdir(parents=True, exist_ok=True)
-    number = 1 + sum(folder.name.startswith(run.key) for folder in replaced.iterdir())
-    with suppress(FileNotFoundError):  # another process has moved it
-        plan.run_folder(run.key).rename(replaced / f"{run.key}-{number}")
-
-
-def _remove(path: Path) -> None:
-    """Remove a file; also a folder in its place."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _name(run: Run) -> str:

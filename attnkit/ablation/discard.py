@@ -1,0 +1,37 @@
+"""Runs that are made again: how they ended is forgotten, or all of them is set aside. No torch."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from attnkit.ablation.plan import Plan, Run
+from attnkit.ablation.spec import REPLACED
+from attnkit.worker.folder import status_of
+
+CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
+"""Kinds of failure after which a run continues from its checkpoint. After others, such as an error in the code, it starts anew."""
+
+
+def forget(folder: Path) -> None:
+    """Forget how a run ended: it continues from its checkpoint or starts anew, depending on the kind of its failure."""
+    if status_of(folder).get("kind") not in CONTINUED:
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        _remove(folder / "result.json")
+    _remove(folder / "status.json")
+
+
+def set_aside(plan: Plan, run: Run) -> None:
+    """Move a run that is made again to the folder of replaced runs, without its checkpoints."""
+    shutil.rmtree(plan.run_folder(run.key) / "checkpoints", ignore_errors=True)
+    (replaced := plan.folder / REPLACED).mkdir(parents=True, exist_ok=True)
+    number = 1 + sum(folder.name.startswith(run.key) for folder in replaced.iterdir())
+    with suppress(FileNotFoundError):  # another process has moved it
+        plan.run_folder(run.key).rename(replaced / f"{run.key}-{number}")
+
+
+def _remove(path: Path) -> None:
+    """Remove a file; also a folder in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
