@@ -30,7 +30,7 @@ def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
 
 def _has_dataloaders(name: str) -> bool:
     """Return whether a task is a user's own class with dataloaders of its own."""
-    return tasks.get(name).train_dataloader is not DataHooks.train_dataloader
+    return getattr(tasks.get(name), "train_dataloader", DataHooks.train_dataloader) is not DataHooks.train_dataloader
 
 
 def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
