@@ -1,7 +1,8 @@
 """The processor time of a small run, as a fresh interpreter and as a fork of a warm server: `python docs/_tools/warm_runs.py [RUNS]`.
 
-The run is `g2p/transformer` cut to 40 steps. Both kinds alternate, and medians are printed. Processor time is that of the run and all its
-children; the server's own, which a study spends once, is printed separately. Results of the two kinds must be equal.
+The run is the smallest one of `attacks.recipes`: 4 epochs of a tiny encoder-decoder. Both kinds alternate, and medians are printed.
+Processor time is that of the run and all its children; the server's own, which a study spends once, is printed separately. The results of
+all runs must be equal.
 """
 
 import os
@@ -12,15 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import yaml
+from attacks.recipes import write_study
 
-STUDY: dict[str, Any] = {
-    "name": "warm",
-    "recipe": "g2p/transformer",
-    "seeds": 2,
-    "factors": {"model.stack.attention": ["cosine"]},
-    "set": {"trainer.max_steps": 40, "trainer.max_epochs": -1, "trainer.val_check_interval": 40, "trainer.limit_val_batches": 4},
-}
 TIMES = ("seconds", "tokens_per_second", "memory", "curve")
 MEASURED = """
 import resource, runpy, sys
@@ -51,7 +45,7 @@ def main(count: int) -> None:
     from attnkit.ablation import Study
     from attnkit.worker.warm import Server
 
-    job = Study.from_yaml("warm.yaml").plan("runs").runs[0].job
+    job = Study.from_yaml("study.yaml").plan("runs").runs[0].job
     server, spent, results = Server(), {"fresh": [], "warm": []}, []
     for i in range(count):
         for kind, starts in (("fresh", None), ("warm", server)):
@@ -72,6 +66,6 @@ def main(count: int) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
-        Path("warm.yaml").write_text(yaml.safe_dump(STUDY), encoding="utf-8")
+        write_study(Path(), epochs=4)
         Path("measured.py").write_text(MEASURED, encoding="utf-8")
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)

@@ -281,3 +281,21 @@ def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
     assert "| position=learned | lr=0.1 | 2 | 1.5 | diverged |" in text
     unfinished = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune))))
     assert "- [ ] every variant was tuned with equally many trials: the trials are not finished" in unfinished
+
+
+def test_a_percentage_is_of_the_mean_of_the_reference() -> None:
+    near = [v + 0.001 * (-1) ** i for i, v in enumerate(BASE)]
+    values: dict[str, list[float | str]] = {"baseline": list(BASE), "position=none": list(near), "position=learned": list(near)}
+    results = stored(values, min_effect="2%")
+    assert [c.min_effect for c in results.comparisons] == [pytest.approx(0.02 * 2.0)] * 2
+    assert {c.verdict for c in results.comparisons} == {"equivalent"}
+    assert "against 2% of the reference's mean" in markdown(results)
+    for wrong in ("2", "two%", "-2%", "0%"):
+        with pytest.raises(ConfigurationError, match="min_effect must be"):
+            study(min_effect=wrong)
+
+
+def test_seeds_that_are_not_finished_leave_decided_verdicts_alone(results: Results) -> None:
+    more = Results(study(seeds=8, min_effect=0.05).plan(Path("runs")))
+    assert [(c.verdict, c.pairs, c.p) for c in more.comparisons] == [(c.verdict, c.pairs, c.p) for c in results.comparisons]
+    assert not more.complete
