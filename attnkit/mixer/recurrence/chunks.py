@@ -1,0 +1,60 @@
+"""Time in chunks."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 64
+"""Tokens of a chunk, a power of two: in a chunk, pairs of tokens are compared; between chunks, there is a scan over states."""
+
+
+def in_chunks(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cut [B, H, T, ...] into [B, H, chunks, C, ...], with zeros after the end: a decay of one, and nothing written.
+
+    Example:
+        >>> [tuple(x.shape) for x in in_chunks(torch.ones(1, 2, 100, 8), torch.ones(1, 2, 100, 1))]
+        [(1, 2, 2, 64, 8), (1, 2, 2, 64, 1)]
+    """
+    size = 16 if tensors[0].shape[2] <= 16 else CHUNK
+    return tuple(_cut(x, size) for x in tensors)
+
+
+def joined(x: Tensor, length: int) -> Tensor:
+    """Join chunks [B, H, chunks, C, ...] into [B, H, T, ...]: the inverse of `in_chunks`."""
+    whole: Tensor = _join(x, length)
+    return whole
+
+
+# Operators of their own, because torch.compile would reason for minutes about which lengths are multiples of a chunk.
+@torch.library.custom_op("attnkit::cut", mutates_args=())
+def _cut(x: Tensor, size: int) -> Tensor:
+    return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size)).clone(memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("attnkit::join", mutates_args=())
+def _join(x: Tensor, length: int) -> Tensor:
+    return x.flatten(2, 3)[:, :, :length].clone(memory_format=torch.contiguous_format)
+
+
+@_cut.register_fake
+def _(x: Tensor, size: int) -> Tensor:
+    return x.new_empty(*x.shape[:2], (x.shape[2] + size - 1) // size, size, *x.shape[3:])
+
+
+@_join.register_fake
+def _(x: Tensor, length: int) -> Tensor:
+    return x.new_empty(*x.shape[:2], length, *x.shape[4:])
+
+
+def _keep_length(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.length = inputs[0].shape[2]
+
+
+def _keep_size(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.size = inputs[0].shape[3]
+
+
+_cut.register_autograd(lambda ctx, grad: (_join(grad, ctx.length), None), setup_context=_keep_length)
+_join.register_autograd(lambda ctx, grad: (_cut(grad, ctx.size), None), setup_context=_keep_size)

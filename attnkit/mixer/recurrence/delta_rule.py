@@ -1,0 +1,62 @@
+# https://arxiv.org/abs/2412.06464
+"""The gated delta rule: in chunks, and step by step."""
+
+import torch
+from torch import Tensor
+
+from attnkit.mixer.recurrence.chunks import in_chunks, joined
+from attnkit.mixer.recurrence.outer_product import decays, earlier, pairwise_decay
+from attnkit.mixer.recurrence.scan import scan
+
+
+def delta_rule(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Replace what a decaying matrix holds for each key by the key's value, and read it with each query.
+
+    Equation:
+        $$S_t = e^{g_t} (I - \beta_t k_t k_t^\top) S_{t-1} + \beta_t k_t v_t^\top, \qquad o_t = S_t^\top q_t$$
+
+    In a chunk of C tokens, what is written depends on what was written before it: a triangular system (Yang et al. 2024,
+    https://arxiv.org/abs/2406.06484, with decays in https://arxiv.org/abs/2412.06464). Between chunks the recurrence is linear, with a
+    matrix in place of a decay. Exponents are at most zero, as in `outer_product`.
+
+    Args:
+        query: [B, H, T, N].
+        key: [B, H, T, N], of length at most $\sqrt{2 / \beta}$: otherwise the state grows without bound.
+        value: [B, H, T, P].
+        beta: How much is replaced, [B, H, T, 1]; 0 writes nothing.
+        log_decay: $g_t \le 0$, [B or 1, H, T, 1].
+        state: $S_0$, [B, H, N, P].
+
+    Returns:
+        $o$ [B, H, T, P] and $S_T$ [B, H, N, P].
+
+    FLOPs: about $T (2 C (N + P) + 3 N P + N^2 (2 + 2 N / C))$ multiply-adds per head. Memory: a state and a matrix [N, N] for each of
+    $T / C$ chunks, and $2 C$ weights per token.
+
+    Example:
+        >>> key, value, beta = torch.ones(1, 1, 3, 1), torch.tensor([2.0, 4.0, 8.0]).view(1, 1, 3, 1), torch.full((1, 1, 3, 1), 0.5)
+        >>> delta_rule(key, key, value, beta, torch.zeros(1, 1, 3, 1), torch.zeros(1, 1, 1, 1))[0].flatten()
+        tensor([1.0000, 2.5000, 5.2500])
+    """
+    length = value.shape[2]
+    query, key, value, beta, log_decay = in_chunks(query, key, value, beta, log_decay)  # [B, H, chunks, C, ...]
+    pairs = pairwise_decay(log_decay.squeeze(-1))
+    before, after, whole = decays(log_decay)
+    # (1 + L) U = beta V, (1 + L) W = beta K decayed: U - W S is what the chunk writes when it starts from S
+    system = (beta * key) @ key.mT * pairs  # the diagonal is not read
+    right = torch.cat([beta * value, beta * before * key], -1)
+    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    new, old = solved.split([value.shape[-1], key.shape[-1]], -1)
+    kept = (key * after).mT  # [B, H, chunks, N, C]
+    step = whole * torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - kept @ old
+    states = scan(step, kept @ new, state, dim=2, matrix=True)
+    start = earlier(states, state)
+    output = (query * before) @ start + (query @ key.mT * pairs) @ (new - old @ start)
+    return joined(output, length), states[:, :, -1]
+
+
+def delta_rule_step(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute `delta_rule` for one token, T = 1: the equation as it stands."""
+    state = log_decay.exp() * state
+    state = state + key.mT @ (beta * (value - key @ state))
+    return query @ state, state

@@ -1,0 +1,94 @@
+# https://arxiv.org/abs/2312.06635
+"""The recurrence whose state is a decaying sum of outer products of keys and values: in chunks, and step by step."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnkit.mixer.recurrence.chunks import in_chunks, joined
+from attnkit.mixer.recurrence.scan import scan
+
+
+def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Write each key's value into a decaying matrix, and read it with each query.
+
+    Equation:
+        $$S_t = \mathrm{diag}(e^{g_t}) S_{t-1} + k_t v_t^\top, \qquad o_t = S_t^\top q_t$$
+
+    Time is cut into chunks of C tokens (Yang et al. 2023, https://arxiv.org/abs/2312.06635; Dao and Gu 2024,
+    https://arxiv.org/abs/2405.21060). Logarithms of decays are only added, never subtracted, and no exponent is above zero: decays near
+    zero and near one are exact, and $g = -\infty$ forgets everything before it.
+
+    Args:
+        query: [B, H, T, N].
+        key: [B, H, T, N].
+        value: [B, H, T, P].
+        log_decay: $g_t \le 0$, [B or 1, H, T, 1], or [B or 1, H, T, N] with a decay for each channel of the keys.
+        state: $S_0$, [B, H, N, P].
+
+    Returns:
+        $o$ [B, H, T, P] and $S_T$ [B, H, N, P].
+
+    FLOPs: $T (C (N + P) + 4 N P)$ multiply-adds per head. Memory: the states of $T / C$ chunks and $C$ weights per token.
+
+    Example:
+        >>> ones = torch.ones(1, 1, 3, 1)
+        >>> outer_product(ones, ones, ones, torch.full((1, 1, 3, 1), 0.5).log(), torch.zeros(1, 1, 1, 1))[0].flatten()
+        tensor([1.0000, 1.5000, 1.7500])
+    """
+    length = value.shape[2]
+    query, key, value, log_decay = in_chunks(query, key, value, log_decay)  # [B, H, chunks, C, ...]
+    inside = decayed_products(query, key, log_decay) @ value
+    before, after, whole = decays(log_decay)
+    writes = (key * after).mT @ value  # [B, H, chunks, N, P]
+    states = scan(whole.mT.expand(*writes.shape[:-2], -1, 1), writes, state, dim=2)
+    output = inside + (query * before) @ earlier(states, state)
+    return joined(output, length), states[:, :, -1]
+
+
+def outer_product_step(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute `outer_product` for one token, T = 1: the equation as it stands."""
+    state = log_decay.exp().mT * state + key.mT @ value
+    return query @ state, state
+
+
+def decays(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the decays from a chunk's start to each token (and over it), from each token to the end, and over the chunk.
+
+    [..., C, N] each, but the last [..., 1, N].
+    """
+    to_token = log_decay.cumsum(-2)
+    return to_token.exp(), _following(log_decay).exp(), to_token[..., -1:, :].exp()
+
+
+def decayed_products(query: Tensor, key: Tensor, log_decay: Tensor) -> Tensor:
+    r"""Return $\sum_n q_{in} k_{jn} \exp(\sum_{l = j + 1}^{i} g_{ln})$ for $j \le i$, else zero: [..., C, C]."""
+    if log_decay.shape[-1] == 1:
+        return query @ key.mT * pairwise_decay(log_decay.squeeze(-1))
+    products = (query * key).sum(-1)[..., None, None]  # [..., C, 1, 1]: blocks of one token
+    size = query.shape[-2]
+    for half in (2**i for i in range(size.bit_length() - 1)):
+        # halves of blocks: a query in the second one sees keys in the first one past the border between them
+        (_, q), (k, _), (left, right) = (x.unflatten(-2, (-1, 2, half)).unbind(-3) for x in (query, key, log_decay))
+        across = (q * right.cumsum(-2).exp()) @ (k * _following(left).exp()).mT  # [..., blocks, half, half]
+        first, second = products.unflatten(-3, (-1, 2)).unbind(-3)
+        products = torch.cat([F.pad(first, (0, half)), torch.cat([across, second], -1)], -2)
+    return products.squeeze(-3)
+
+
+def pairwise_decay(log_decay: Tensor) -> Tensor:
+    r"""Return $\exp(\sum_{l = j + 1}^{i} g_l)$ for $j \le i$, else zero: [..., C] -> [..., C, C]. No sum is a difference."""
+    size = log_decay.shape[-1]
+    below = torch.ones(size, size, dtype=torch.bool, device=log_decay.device).tril()
+    sums = log_decay[..., None].expand(*log_decay.shape, size).masked_fill(~below.tril(-1), 0.0).cumsum(-2)
+    return sums.exp().masked_fill(~below, 0.0)
+
+
+def earlier(states: Tensor, state: Tensor) -> Tensor:
+    """Return the state before each chunk, [B, H, chunks, N, P], from those after each."""
+    return torch.cat([state[:, :, None], states], 2)[:, :, :-1]
+
+
+def _following(log_decay: Tensor) -> Tensor:
+    """Return the sum over the tokens after each one, [..., C, N]."""
+    return F.pad(log_decay[..., 1:, :].flip(-2).cumsum(-2).flip(-2), (0, 0, 0, 1))

@@ -1,0 +1,138 @@
+"""Each fast form against its equation, one step of time after another."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnkit.mixer.recurrence import scan as scanning
+from attnkit.mixer.recurrence.delta_rule import delta_rule, delta_rule_step
+from attnkit.mixer.recurrence.outer_product import outer_product, outer_product_step
+from attnkit.mixer.recurrence.scan import running_maximum, scan
+
+BATCH, HEADS, KEY, VALUE = 2, 2, 6, 5
+DECAYS = {
+    "one": lambda u: torch.zeros_like(u),
+    "near one": lambda u: -1e-4 * u,
+    "any": lambda u: u.log(),
+    "near zero": lambda u: -1e4 * u,
+    "both": lambda u: torch.where(u < 0.1, -1e4 * u, -1e-4 * u),
+    "some zero": lambda u: torch.where(u < 0.05, -float("inf"), -0.01 * u),
+}
+LENGTHS = [1, 2, 15, 16, 17, 64, 100, 257]
+
+
+def by_steps(step: Callable[..., tuple[Tensor, Tensor]], *tensors: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    outputs = []
+    for t in range(tensors[0].shape[2]):
+        output, state = step(*(x[:, :, t : t + 1] for x in tensors), state)
+        outputs.append(output)
+    return torch.cat(outputs, 2), state
+
+
+def uniform(*shape: int) -> Tensor:
+    return torch.rand(*shape, dtype=torch.float64)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def sample(name: str, length: int, decay: str, *, channels: int = 1) -> list[Tensor]:
+    """Return queries, keys, values, (beta,) log decays and a state."""
+    torch.manual_seed(length)
+    query, key = normal(BATCH, HEADS, length, KEY), torch.nn.functional.normalize(normal(BATCH, HEADS, length, KEY), dim=-1)
+    value, state = normal(BATCH, HEADS, length, VALUE), normal(BATCH, HEADS, KEY, VALUE)
+    beta = [2 * uniform(BATCH, HEADS, length, 1)] if name == "delta_rule" else []
+    return [query, key, value, *beta, DECAYS[decay](uniform(BATCH, HEADS, length, channels)), state]
+
+
+FORMS = {"outer_product": (outer_product, outer_product_step), "delta_rule": (delta_rule, delta_rule_step)}
+CASES = [("outer_product", 1), ("outer_product", KEY), ("delta_rule", 1)]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize(("name", "channels"), CASES)
+def test_chunks_equal_steps(name: str, channels: int, decay: str, length: int) -> None:
+    *tensors, state = sample(name, length, decay, channels=channels)
+    fast, slow = FORMS[name]
+    for x, y in zip(fast(*tensors, state), by_steps(slow, *tensors, state=state), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize(("name", "channels"), CASES)
+def test_over_four_thousand_tokens_chunks_are_as_precise_as_steps(name: str, channels: int, decay: str) -> None:
+    *tensors, state = sample(name, 4096, decay, channels=channels)
+    fast, slow = FORMS[name]
+    exact = by_steps(slow, *tensors, state=state)
+    single = [x.float() for x in (*tensors, state)]
+    rounded = by_steps(slow, *(x.double() for x in single[:-1]), state=single[-1].double())  # what float32 inputs stand for
+    steps = by_steps(slow, *single[:-1], state=single[-1])
+    for x, y in zip(fast(*tensors, state), exact, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
+    for chunked, stepped, truth in zip(fast(*single), steps, rounded, strict=True):
+        assert (chunked - truth).abs().max() <= 8 * (stepped - truth).abs().max() + 1e-6
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize(("name", "channels"), CASES)
+def test_gradients_equal_those_of_the_steps(name: str, channels: int, decay: str) -> None:
+    tensors = [x.requires_grad_() for x in sample(name, 150, decay, channels=channels)]
+    fast, slow = FORMS[name]
+    torch.manual_seed(1)
+    weights = normal(BATCH, HEADS, 150, VALUE), normal(BATCH, HEADS, KEY, VALUE)
+    gradients = []
+    for outputs in (fast(*tensors), by_steps(slow, *tensors[:-1], state=tensors[-1])):
+        loss = sum((x * w).sum() for x, w in zip(outputs, weights, strict=True))
+        gradients.append(torch.autograd.grad(loss, tensors))
+    for x, y in zip(*gradients, strict=True):
+        assert y.isfinite().all()
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 64, 1000])
+@pytest.mark.parametrize("matrix", [False, True])
+def test_a_scan_equals_its_recurrence_also_in_blocks(length: int, matrix: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "BLOCK", 3 * 100)  # more than one block of 16 to 25 steps
+    torch.manual_seed(0)
+    decay = normal(3, length, 4, 2, 2) / 3 if matrix else uniform(3, length, 4, 1, 1)
+    tensors = [x.requires_grad_() for x in (decay, normal(3, length, 4, 2, 1), normal(3, 4, 2, 1))]
+    state, expected = tensors[2], []
+    for t in range(length):
+        state = (decay[:, t] @ state if matrix else decay[:, t] * state) + tensors[1][:, t]
+        expected.append(state)
+    slow, fast = torch.stack(expected, 1), scan(*tensors, dim=1, matrix=matrix)
+    torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12)
+    weight = torch.randn_like(slow)
+    for x, y in zip(*(torch.autograd.grad((out * weight).sum(), tensors) for out in (fast, slow)), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-12)
+
+
+def test_a_running_maximum_equals_its_recurrence() -> None:
+    torch.manual_seed(0)
+    decay, x, state = -uniform(2, 50, 3), normal(2, 50, 3), normal(2, 3)
+    fast = running_maximum(decay, x, state, dim=1)
+    for t in range(50):
+        state = torch.maximum(state + decay[:, t], x[:, t])
+        torch.testing.assert_close(fast[:, t], state, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(("name", "channels"), CASES)
+def test_one_compiled_graph_serves_many_lengths(name: str, channels: int) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(FORMS[name][0], backend=counter, dynamic=True, fullgraph=True)
+    for length in (70, 100, 130, 200, 260):
+        tensors = [x.requires_grad_() for x in sample(name, length, "any", channels=channels)]
+        gradients = []
+        for function in (FORMS[name][0], compiled):
+            output, state = function(*tensors)
+            gradients.append(torch.autograd.grad(output.sum() + state.sum(), tensors))
+        for x, y in zip(*gradients, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+    assert counter.frame_count == 1
