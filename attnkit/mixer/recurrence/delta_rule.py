@@ -5,11 +5,14 @@ import torch
 from torch import Tensor
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
-from attnkit.mixer.recurrence.outer_product import decays, earlier, pairwise_decay
+from attnkit.mixer.recurrence.outer_product import decays, earlier, empty, pairwise_decay
 from attnkit.mixer.recurrence.scan import scan
+from attnkit.mixer.recurrence.tokens import in_full_precision
 
 
-def delta_rule(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     r"""Replace what a decaying matrix holds for each key by the key's value, and read it with each query.
 
     Equation:
@@ -25,19 +28,32 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_deca
         value: [B, H, T, P].
         beta: How much is replaced, [B, H, T, 1]; 0 writes nothing.
         log_decay: $g_t \le 0$, [B or 1, H, T, 1].
-        state: $S_0$, [B, H, N, P].
+        state: $S_0$, [B, H, N, P] (default: zeros).
 
     Returns:
-        $o$ [B, H, T, P] and $S_T$ [B, H, N, P].
+        $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes a step: the equation as it stands.
 
     FLOPs: about $T (2 C (N + P) + 3 N P + N^2 (2 + 2 N / C))$ multiply-adds per head. Memory: a state and a matrix [N, N] for each of
     $T / C$ chunks, and $2 C$ weights per token.
 
     Example:
         >>> key, value, beta = torch.ones(1, 1, 3, 1), torch.tensor([2.0, 4.0, 8.0]).view(1, 1, 3, 1), torch.full((1, 1, 3, 1), 0.5)
-        >>> delta_rule(key, key, value, beta, torch.zeros(1, 1, 3, 1), torch.zeros(1, 1, 1, 1))[0].flatten()
+        >>> delta_rule(key, key, value, beta, torch.zeros(1, 1, 3, 1))[0].flatten()
         tensor([1.0000, 2.5000, 5.2500])
     """
+    with torch.autocast(value.device.type, enabled=False):
+        query, key, value, beta, log_decay = in_full_precision(query, key, value, beta, log_decay)
+        state = empty(key, value) if state is None else state
+        return (_step if value.shape[2] == 1 else _chunked)(query, key, value, beta, log_decay, state)
+
+
+def _step(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    state = log_decay.exp() * state
+    state = state + key.mT @ (beta * (value - key @ state))
+    return query @ state, state
+
+
+def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     length = value.shape[2]
     query, key, value, beta, log_decay = in_chunks(query, key, value, beta, log_decay)  # [B, H, chunks, C, ...]
     pairs = pairwise_decay(log_decay.squeeze(-1))
@@ -53,10 +69,3 @@ def delta_rule(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_deca
     start = earlier(states, state)
     output = (query * before) @ start + (query @ key.mT * pairs) @ (new - old @ start)
     return joined(output, length), states[:, :, -1]
-
-
-def delta_rule_step(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute `delta_rule` for one token, T = 1: the equation as it stands."""
-    state = log_decay.exp() * state
-    state = state + key.mT @ (beta * (value - key @ state))
-    return query @ state, state

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
 from attnkit.mixer.recurrence.scan import scan
+from attnkit.mixer.recurrence.tokens import in_full_precision
 
 
-def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     r"""Write each key's value into a decaying matrix, and read it with each query.
 
     Equation:
@@ -24,18 +25,30 @@ def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, 
         key: [B, H, T, N].
         value: [B, H, T, P].
         log_decay: $g_t \le 0$, [B or 1, H, T, 1], or [B or 1, H, T, N] with a decay for each channel of the keys.
-        state: $S_0$, [B, H, N, P].
+        state: $S_0$, [B, H, N, P] (default: zeros).
 
     Returns:
-        $o$ [B, H, T, P] and $S_T$ [B, H, N, P].
+        $o$ [B, H, T, P] and $S_T$ [B, H, N, P], in fp32 or float64. A single token takes a step: the equation as it stands.
 
     FLOPs: $T (C (N + P) + 4 N P)$ multiply-adds per head. Memory: the states of $T / C$ chunks and $C$ weights per token.
 
     Example:
         >>> ones = torch.ones(1, 1, 3, 1)
-        >>> outer_product(ones, ones, ones, torch.full((1, 1, 3, 1), 0.5).log(), torch.zeros(1, 1, 1, 1))[0].flatten()
+        >>> outer_product(ones, ones, ones, torch.full((1, 1, 3, 1), 0.5).log())[0].flatten()
         tensor([1.0000, 1.5000, 1.7500])
     """
+    with torch.autocast(value.device.type, enabled=False):
+        query, key, value, log_decay = in_full_precision(query, key, value, log_decay)
+        state = empty(key, value) if state is None else state
+        return (_step if value.shape[2] == 1 else _chunked)(query, key, value, log_decay, state)
+
+
+def _step(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    state = log_decay.exp().mT * state + key.mT @ value
+    return query @ state, state
+
+
+def _chunked(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     length = value.shape[2]
     query, key, value, log_decay = in_chunks(query, key, value, log_decay)  # [B, H, chunks, C, ...]
     inside = decayed_products(query, key, log_decay) @ value
@@ -46,10 +59,9 @@ def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, 
     return joined(output, length), states[:, :, -1]
 
 
-def outer_product_step(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute `outer_product` for one token, T = 1: the equation as it stands."""
-    state = log_decay.exp().mT * state + key.mT @ value
-    return query @ state, state
+def empty(key: Tensor, value: Tensor) -> Tensor:
+    """Return the state before the first token: zeros [B, H, N, P]."""
+    return value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1])
 
 
 def decays(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:

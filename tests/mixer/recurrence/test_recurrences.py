@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from attnkit.mixer.recurrence import scan as scanning
-from attnkit.mixer.recurrence.delta_rule import delta_rule, delta_rule_step
-from attnkit.mixer.recurrence.outer_product import outer_product, outer_product_step
+from attnkit.mixer.recurrence.delta_rule import delta_rule
+from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.scan import running_maximum, scan
 
 BATCH, HEADS, KEY, VALUE = 2, 2, 6, 5
@@ -48,7 +48,7 @@ def sample(name: str, length: int, decay: str, *, channels: int = 1) -> list[Ten
     return [query, key, value, *beta, DECAYS[decay](uniform(BATCH, HEADS, length, channels)), state]
 
 
-FORMS = {"outer_product": (outer_product, outer_product_step), "delta_rule": (delta_rule, delta_rule_step)}
+FORMS = {"outer_product": outer_product, "delta_rule": delta_rule}
 CASES = [("outer_product", 1), ("outer_product", KEY), ("delta_rule", 1)]
 
 
@@ -57,8 +57,8 @@ CASES = [("outer_product", 1), ("outer_product", KEY), ("delta_rule", 1)]
 @pytest.mark.parametrize(("name", "channels"), CASES)
 def test_chunks_equal_steps(name: str, channels: int, decay: str, length: int) -> None:
     *tensors, state = sample(name, length, decay, channels=channels)
-    fast, slow = FORMS[name]
-    for x, y in zip(fast(*tensors, state), by_steps(slow, *tensors, state=state), strict=True):
+    form = FORMS[name]
+    for x, y in zip(form(*tensors, state), by_steps(form, *tensors, state=state), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
 
 
@@ -66,14 +66,14 @@ def test_chunks_equal_steps(name: str, channels: int, decay: str, length: int) -
 @pytest.mark.parametrize(("name", "channels"), CASES)
 def test_over_four_thousand_tokens_chunks_are_as_precise_as_steps(name: str, channels: int, decay: str) -> None:
     *tensors, state = sample(name, 4096, decay, channels=channels)
-    fast, slow = FORMS[name]
-    exact = by_steps(slow, *tensors, state=state)
+    form = FORMS[name]
+    exact = by_steps(form, *tensors, state=state)
     single = [x.float() for x in (*tensors, state)]
-    rounded = by_steps(slow, *(x.double() for x in single[:-1]), state=single[-1].double())  # what float32 inputs stand for
-    steps = by_steps(slow, *single[:-1], state=single[-1])
-    for x, y in zip(fast(*tensors, state), exact, strict=True):
+    rounded = by_steps(form, *(x.double() for x in single[:-1]), state=single[-1].double())  # what float32 inputs stand for
+    steps = by_steps(form, *single[:-1], state=single[-1])
+    for x, y in zip(form(*tensors, state), exact, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
-    for chunked, stepped, truth in zip(fast(*single), steps, rounded, strict=True):
+    for chunked, stepped, truth in zip(form(*single), steps, rounded, strict=True):
         assert (chunked - truth).abs().max() <= 8 * (stepped - truth).abs().max() + 1e-6
 
 
@@ -81,11 +81,11 @@ def test_over_four_thousand_tokens_chunks_are_as_precise_as_steps(name: str, cha
 @pytest.mark.parametrize(("name", "channels"), CASES)
 def test_gradients_equal_those_of_the_steps(name: str, channels: int, decay: str) -> None:
     tensors = [x.requires_grad_() for x in sample(name, 150, decay, channels=channels)]
-    fast, slow = FORMS[name]
+    form = FORMS[name]
     torch.manual_seed(1)
     weights = normal(BATCH, HEADS, 150, VALUE), normal(BATCH, HEADS, KEY, VALUE)
     gradients = []
-    for outputs in (fast(*tensors), by_steps(slow, *tensors[:-1], state=tensors[-1])):
+    for outputs in (form(*tensors), by_steps(form, *tensors[:-1], state=tensors[-1])):
         loss = sum((x * w).sum() for x, w in zip(outputs, weights, strict=True))
         gradients.append(torch.autograd.grad(loss, tensors))
     for x, y in zip(*gradients, strict=True):
@@ -126,11 +126,11 @@ def test_one_compiled_graph_serves_many_lengths(name: str, channels: int) -> Non
 
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(FORMS[name][0], backend=counter, dynamic=True, fullgraph=True)
+    compiled = torch.compile(FORMS[name], backend=counter, dynamic=True, fullgraph=True)
     for length in (70, 100, 130, 200, 260):
         tensors = [x.requires_grad_() for x in sample(name, length, "any", channels=channels)]
         gradients = []
-        for function in (FORMS[name][0], compiled):
+        for function in (FORMS[name], compiled):
             output, state = function(*tensors)
             gradients.append(torch.autograd.grad(output.sum() + state.sum(), tensors))
         for x, y in zip(*gradients, strict=True):

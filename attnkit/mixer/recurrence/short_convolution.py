@@ -1,0 +1,57 @@
+# https://arxiv.org/abs/2302.10866
+"""A convolution over the last few tokens, channel by channel."""
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.feed_forward.base import make_activation
+from attnkit.mixer.base import Tokens
+from attnkit.mixer.recurrence.tokens import lagged
+
+
+class ShortConvolution(nn.Module):
+    r"""A causal convolution over K tokens, each channel on its own. It passes over padding, and never reaches into another document.
+
+    Equation:
+        $$y_t = \phi\Big(\sum_{l=0}^{K-1} w_{K-1-l} \odot x_{t-l} + b\Big)$$
+
+    Paper: Poli et al. 2023, https://arxiv.org/abs/2302.10866
+
+    Initialisation: as `torch.nn.Conv1d`, with zero bias.
+
+    Args:
+        channels: Width D.
+        kernel_size: Tokens K, the present one among them.
+        bias: Whether to learn a bias.
+        activation: Name of $\phi$.
+
+    Example:
+        >>> y, recent = ShortConvolution(channels=3, kernel_size=4, bias=True, activation="silu")(torch.ones(2, 9, 3), Tokens())
+        >>> y.shape, recent.shape
+        (torch.Size([2, 9, 3]), torch.Size([2, 3, 3]))
+    """
+
+    def __init__(self, *, channels: int, kernel_size: int, bias: bool, activation: str) -> None:
+        super().__init__()
+        if kernel_size < 1:
+            raise ValueError(f"the kernel of a convolution must have a positive size, but has {kernel_size}")
+        self.weight = nn.Parameter(torch.empty(channels, kernel_size))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+        self.activation = make_activation(activation)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight from the uniform distribution of torch's convolutions, and set the bias to zero."""
+        bound = self.weight.shape[1] ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, tokens: Tokens, recent: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Convolve `x` [B, T, D], which follows `recent` [B, K - 1, D]; return the output [B, T, D] and the last K - 1 tokens."""
+        earlier, recent = lagged(x, self.weight.shape[1] - 1, tokens, recent)
+        weights = self.weight.to(x.dtype).unbind(1)
+        y = x * weights[-1] if self.bias is None else torch.addcmul(self.bias.to(x.dtype), x, weights[-1])
+        for token, weight in zip(earlier, reversed(weights[:-1]), strict=True):
+            y = torch.addcmul(y, token, weight)
+        return self.activation(y), recent

@@ -1,0 +1,103 @@
+"""What padding and documents mean to a recurrence: padding neither decays nor writes, and a document starts from nothing."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnkit.mixer.base import Tokens
+from attnkit.state import State
+
+
+@dataclass(frozen=True)
+class RecurrentState(State):
+    """The state of a linear recurrence: of constant size, and in fp32 (in a float64 model float64), also under autocast.
+
+    Attributes:
+        memory: [B, H, N, P], a matrix for each head; or [B, ...].
+        recent: The last tokens that a short convolution reads, [B, K - 1, channels]; None without one.
+    """
+
+    memory: Tensor
+    recent: Tensor | None = None
+
+
+def in_full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors in fp32, or in float64 if they are.
+
+    Example:
+        >>> in_full_precision(torch.ones(1, dtype=torch.bfloat16))[0].dtype
+        torch.float32
+    """
+    return tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors)
+
+
+def silent(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
+    """Return what tokens write, with zeros at padding; `dim` is the axis of time, and the batch is the first."""
+    return x if tokens.real is None else x.masked_fill(~_aligned(tokens.real, x, dim), 0.0)
+
+
+def log_decays(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
+    """Return logarithms of decays with 0 at padding and -inf where a document starts."""
+    return _filled(x, tokens, dim, 0.0, float("-inf"))
+
+
+def decays(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
+    """Return decays with 1 at padding and 0 where a document starts."""
+    return _filled(x, tokens, dim, 1.0, 0.0)
+
+
+def lagged(x: Tensor, lags: int, tokens: Tokens, past: Tensor | None = None) -> tuple[list[Tensor], Tensor]:
+    """Return the earlier tokens of the same document: padding is passed over, and zeros stand before the first token.
+
+    Args:
+        x: [B, T, D].
+        lags: The farthest token, L.
+        tokens: Which of them are padding, and which start a document.
+        past: The last L tokens before `x`, [B, L, D] (default: none).
+
+    Returns:
+        For each lag from 1 to L the tokens that lie so far behind, [B, T, D]; and the last L tokens, for the next call.
+
+    Example:
+        >>> x = torch.tensor([[[1.0], [2.0], [0.0], [3.0]]])
+        >>> (before,), last = lagged(x, 1, Tokens(real=torch.tensor([[True, True, False, True]])))
+        >>> before[0, [0, 1, 3], 0], last
+        (tensor([0., 1., 2.]), tensor([[[3.]]]))
+    """
+    batch, length = x.shape[:2]
+    document = None if tokens.starts is None else tokens.starts.long().cumsum(1)[..., None]  # [B, T, 1]; 0 is that of `past`
+    at = None  # the column of each token, behind those of `past`
+    if tokens.real is not None:
+        order = tokens.real.long().argsort(dim=1, descending=True, stable=True)  # real tokens first
+        x, document = _rows(x, order), None if document is None else _rows(document, order)
+        at = lags - 1 + tokens.real.cumsum(1)
+    row = torch.cat([x.new_zeros(batch, lags, x.shape[2]) if past is None else past.to(x.dtype), x], 1)
+    whose = None if document is None else torch.cat([document.new_zeros(batch, lags, 1), document], 1)
+
+    def behind(values: Tensor, lag: int) -> Tensor:
+        return values.narrow(1, lags - lag, length) if at is None else _rows(values, (at - lag).clamp(min=0))
+
+    def newest(values: Tensor) -> Tensor:
+        return values[:, length:] if at is None else _rows(values, at[:, -1:] + torch.arange(1 - lags, 1, device=x.device))
+
+    found = [behind(row, lag) for lag in range(1, lags + 1)]
+    last = newest(row)
+    if whose is not None:
+        found = [x.masked_fill(behind(whose, lag) != behind(whose, 0), 0.0) for lag, x in enumerate(found, 1)]
+        last = last.masked_fill(newest(whose) != whose.amax(1, keepdim=True), 0.0)
+    return found, last
+
+
+def _rows(x: Tensor, columns: Tensor) -> Tensor:
+    return x.gather(1, columns[..., None].expand(-1, -1, x.shape[2]))
+
+
+def _filled(x: Tensor, tokens: Tokens, dim: int, at_padding: float, at_start: float) -> Tensor:
+    if tokens.real is not None:
+        x = x.masked_fill(~_aligned(tokens.real, x, dim), at_padding)
+    return x if tokens.starts is None else x.masked_fill(_aligned(tokens.starts, x, dim), at_start)
+
+
+def _aligned(mask: Tensor, x: Tensor, dim: int) -> Tensor:
+    return mask.view(mask.shape[0], *[1] * (dim - 1), mask.shape[1], *[1] * (x.dim() - dim - 1))
