@@ -133,7 +133,7 @@ mixers = Registry(
         "backend",
         "dropout",
     ),
-    built_in=("multi_head", "none"),
+    built_in=("linear_attention", "multi_head", "none"),
 )
 positions = Registry(
     "positions",

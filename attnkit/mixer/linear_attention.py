@@ -1,0 +1,137 @@
+# https://arxiv.org/abs/2006.16236
+"""Linear attention: the exponential of the softmax is replaced by a product of features."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnkit.linear import Linear
+from attnkit.mixer.base import Direction, Mixer, Tokens
+from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
+from attnkit.mixer.recurrence.outer_product import outer_product
+from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, silent
+from attnkit.registry import ConfigurationError, mixers, nearest
+
+POSITIVE: dict[str, Callable[[Tensor], Tensor]] = {
+    "elu1": lambda x: F.elu(x) + 1,
+    "exp": torch.exp,
+    "relu": F.relu,
+    "softmax": lambda x: x.softmax(-1),
+}
+FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {**POSITIVE, "identity": lambda x: x, "silu": F.silu}
+
+
+@mixers.register("linear_attention")
+class LinearAttention(Mixer[RecurrentState]):
+    r"""Linear attention: each token reads a sum over all tokens that does not depend on who reads, so that its cost is linear.
+
+    Equation:
+        $$y_i = \frac{\phi(q_i)^\top \sum_j \phi(k_j) v_j^\top}{\phi(q_i)^\top \sum_j \phi(k_j) + \epsilon}$$
+        over all $j$, or over $j \le i$ if causal; without `normalized`, the numerator alone
+
+    Paper: Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236 (elu1); Kasai et al. 2021, https://arxiv.org/abs/2103.13076 (relu);
+    Shen et al. 2018, https://arxiv.org/abs/1812.01243 (softmax over the channels of a head)
+
+    Cost per token and head of width N: $4 N^2$ multiply-adds if causal, and $2 N$ for each token of its chunk of 64; $2 N^2$ otherwise.
+    State: `constant`, $N (N + 1)$ numbers per head. In training, memory grows with the tokens, as that of a projection does.
+
+    Args:
+        d_model: Width D.
+        num_heads: Heads H.
+        direction: `causal`, `bidirectional` or `cross`.
+        head_dim: Width of a head N (default: D / H).
+        bias: Whether the projections have biases.
+        feature_map: Name of $\phi$: `elu1` (elu + 1), `exp`, `relu`, `softmax`; `identity` and `silu` only without `normalized`.
+        normalized: Whether to divide by the sum of the weights.
+        eps: $\epsilon$.
+
+    Raises:
+        ConfigurationError: There is no such feature map, or it may be negative and the sum of weights zero.
+
+    Example:
+        >>> mixer = LinearAttention(d_model=8, num_heads=2, feature_map="relu")
+        >>> y, state = mixer(torch.randn(1, 5, 8), Tokens())
+        >>> y.shape, state.memory.shape
+        (torch.Size([1, 5, 8]), torch.Size([1, 2, 4, 5]))
+    """
+
+    directions = frozenset({"causal", "bidirectional", "cross"})
+    growth = "constant"
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_heads: int | None = None,
+        direction: Direction = "causal",
+        head_dim: int | None = None,
+        bias: bool = True,
+        feature_map: str = "elu1",
+        normalized: bool = True,
+        eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if feature_map not in FEATURE_MAPS:
+            names = sorted(FEATURE_MAPS)
+            raise ConfigurationError(f"unknown feature map {feature_map!r}.{nearest(feature_map, names)} Names: {', '.join(names)}.")
+        if normalized and feature_map not in POSITIVE:
+            raise ConfigurationError(
+                f"feature map {feature_map!r} may be negative, so that weights may sum to zero: set normalized to false, or choose one of: "
+                f"{', '.join(POSITIVE)}"
+            )
+        self.num_heads, width = head_width("linear_attention", d_model, num_heads, head_dim)
+        self.direction, self.normalized, self.eps, self.features = direction, normalized, eps, FEATURE_MAPS[feature_map]
+        inner = self.num_heads * width
+        self.query, self.key, self.value = (Linear(d_model, inner, bias=bias) for _ in range(3))
+        self.output = Linear(inner, d_model, bias=bias)
+
+    def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState | None]:
+        """Mix; see `Mixer.forward`."""
+        query = self.features(*in_full_precision(in_heads(self.query(x), self.num_heads)))
+        if self.direction == "cross":
+            if state is None:
+                raise ValueError("a mixer that reads a memory needs one: pass what `remember` returned as the state")
+            read = _product(query, state.memory)
+        elif self.direction == "bidirectional":
+            read = _both_ways(query, *self._key_value(x, tokens), tokens)
+        else:
+            key, value = self._key_value(x, tokens)
+            read, memory = outer_product(query, key, value, _kept(value, tokens), None if state is None else state.memory)
+            state = RecurrentState(memory)
+        if self.normalized:
+            read = read[..., :-1] / (read[..., -1:] + self.eps)
+        return self.output(joined_heads(read).to(x.dtype)), state
+
+    def remember(self, memory: Tensor, tokens: Tokens) -> RecurrentState:
+        """Return the sum over a memory [B, S, D]: its size does not depend on S."""
+        key, value = self._key_value(memory, tokens)
+        return RecurrentState(_product(key.mT, value))
+
+    def _key_value(self, x: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Return the features of the keys, zero at padding, and the values; to sum the weights, each value ends with a one."""
+        key, value = in_full_precision(in_heads(self.key(x), self.num_heads), in_heads(self.value(x), self.num_heads))
+        value = torch.cat([value, torch.ones_like(value[..., :1])], -1) if self.normalized else value
+        return silent(self.features(key), tokens, dim=2), value
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """Multiply in the precision of the factors, also under autocast."""
+    with torch.autocast(x.device.type, enabled=False):
+        return x @ y
+
+
+def _kept(value: Tensor, tokens: Tokens) -> Tensor:
+    """Return logarithms of decays, [B, 1, T, 1]: everything is kept, but at the start of a document."""
+    return log_decays(torch.zeros_like(value[:, :1, :, :1]), tokens, dim=2)
+
+
+def _both_ways(query: Tensor, key: Tensor, value: Tensor, tokens: Tokens) -> Tensor:
+    """Read all tokens of the same document; where a row has several, those before a token and those after it."""
+    if tokens.starts is None:
+        return _product(query, _product(key.mT, value))
+    before, _ = outer_product(query, key, value, _kept(value, tokens))
+    ends = torch.cat([tokens.starts[:, 1:], torch.ones_like(tokens.starts[:, :1])], 1)
+    after, _ = outer_product(query.flip(2), key.flip(2), value.flip(2), _kept(value, Tokens(starts=ends.flip(1))))
+    return before + after.flip(2) - (query * key).sum(-1, keepdim=True) * value  # the token itself is in both

@@ -1,0 +1,35 @@
+"""Heads of recurrent mixers."""
+
+from einops import rearrange
+from torch import Tensor
+
+from attnkit.registry import ConfigurationError
+
+
+def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | None = None) -> tuple[int, int]:
+    """Return the number of heads and the width of each.
+
+    Raises:
+        ConfigurationError: The number of heads is missing, or does not divide the width.
+
+    Example:
+        >>> head_width("retention", 64, 4)
+        (4, 16)
+    """
+    if num_heads is None:
+        raise ConfigurationError(f"the mixer {mixer!r} needs num_heads: add it to the stack or to the layer")
+    if head_dim is None and width % num_heads:
+        raise ConfigurationError(f"num_heads ({num_heads}) must divide the width {width} of the mixer {mixer!r}")
+    return num_heads, width // num_heads if head_dim is None else head_dim
+
+
+def in_heads(x: Tensor, num_heads: int) -> Tensor:
+    """Split [B, T, H N] into [B, H, T, N]."""
+    heads: Tensor = rearrange(x, "b t (h n) -> b h t n", h=num_heads)
+    return heads
+
+
+def joined_heads(x: Tensor) -> Tensor:
+    """Join [B, H, T, N] into [B, T, H N]."""
+    joined: Tensor = rearrange(x, "b h t n -> b t (h n)")
+    return joined
