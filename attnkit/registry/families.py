@@ -133,7 +133,19 @@ mixers = Registry(
         "backend",
         "dropout",
     ),
-    built_in=("linear_attention", "multi_head", "none"),
+    built_in=(
+        "delta_rule",
+        "gated_delta",
+        "gated_linear_attention",
+        "linear_attention",
+        "multi_head",
+        "none",
+        "retention",
+        "rg_lru",
+        "rwkv",
+        "selective_state_space",
+        "state_space",
+    ),
 )
 positions = Registry(
     "positions",

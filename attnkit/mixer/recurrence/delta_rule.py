@@ -69,3 +69,8 @@ def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay:
     start = earlier(states, state)
     output = (query * before) @ start + (query @ key.mT * pairs) @ (new - old @ start)
     return joined(output, length), states[:, :, -1]
+
+
+def unit(x: Tensor) -> Tensor:
+    """Scale vectors to length one, but for a small constant that keeps the gradient finite at zero."""
+    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()

@@ -1,0 +1,111 @@
+# https://arxiv.org/abs/2412.06464
+"""The gated delta rule: the state is corrected towards each new key's value, and decays."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnkit.linear import Linear
+from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.recurrence.delta_rule import delta_rule, unit
+from attnkit.mixer.recurrence.gated_norm import GatedNorm
+from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
+from attnkit.mixer.recurrence.short_convolution import ShortConvolution
+from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, silent
+from attnkit.registry import ConfigurationError, mixers
+
+
+@mixers.register("gated_delta")
+class GatedDelta(Mixer[RecurrentState]):
+    r"""Gated DeltaNet, in the form of Qwen3-Next.
+
+    Equation:
+        $$S_t = \alpha_t (I - \beta_t k_t k_t^\top) S_{t-1} + \beta_t k_t v_t^\top, \qquad
+        y_t = W_O \, (\mathrm{norm}_h(S_t^\top q_t / \sqrt{N}) \odot \mathrm{silu}(W_G x_t))$$
+        $$\alpha_t = \exp(-A \, \mathrm{softplus}(W_\alpha x_t + b)), \qquad \beta_t = \sigma(W_\beta x_t)$$
+        where $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, queries and keys of length one
+
+    Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464; Grazzi et al. 2024, https://arxiv.org/abs/2411.12537 (negative eigenvalues)
+
+    Initialisation: A uniform in [0.01, 16], the bias b one.
+
+    Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, and $2 (N + P)$ for each token of its chunk of 64.
+    State: `constant`, N P numbers per head and K - 1 tokens of the convolution. In training, memory grows with the tokens, as that of a
+    projection does.
+
+    Args:
+        d_model: Width D.
+        num_heads: Heads of the values H.
+        num_key_heads: Heads of queries and keys, a divisor of H (default: H).
+        key_dim: Width of the queries and keys of all heads together (default: D for H heads).
+        value_dim: Width of the values of all heads together, H P (default: D).
+        kernel_size: Tokens of the convolution K.
+        negative_eigenvalues: Whether $\beta$ is doubled, so that a state can change its sign: needed to track permutations and parity.
+        eps: Of the norm.
+
+    Raises:
+        ConfigurationError: `num_heads` is missing or does not divide a width, or `num_key_heads` does not divide it.
+
+    Example:
+        >>> y, state = GatedDelta(d_model=8, num_heads=2, num_key_heads=1)(torch.randn(1, 5, 8), Tokens())
+        >>> y.shape, state.memory.shape, state.recent.shape
+        (torch.Size([1, 5, 8]), torch.Size([1, 2, 4, 4]), torch.Size([1, 3, 16]))
+    """
+
+    directions = frozenset({"causal"})
+    growth = "constant"
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_heads: int | None = None,
+        num_key_heads: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        kernel_size: int = 4,
+        negative_eigenvalues: bool = False,
+        eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        value_dim = d_model if value_dim is None else value_dim
+        self.num_heads, value_width = head_width("gated_delta", value_dim, num_heads)
+        self.num_key_heads = self.num_heads if num_key_heads is None else num_key_heads
+        if self.num_key_heads < 1 or self.num_heads % self.num_key_heads:
+            raise ConfigurationError(f"num_key_heads ({self.num_key_heads}) must be positive and divide num_heads ({self.num_heads})")
+        key_dim = d_model // self.num_heads * self.num_key_heads if key_dim is None else key_dim
+        head_width("gated_delta", key_dim, self.num_key_heads)
+        self.widths, self.largest = [key_dim, key_dim, value_dim], 2.0 if negative_eigenvalues else 1.0
+        self.log_rate = nn.Parameter(torch.empty(self.num_heads))
+        self.decay_bias = nn.Parameter(torch.empty(self.num_heads))
+        self.reset_parameters()
+        self.input = Linear(d_model, sum(self.widths), bias=False)
+        self.convolution = ShortConvolution(channels=sum(self.widths), kernel_size=kernel_size, bias=False, activation="silu")
+        self.beta = Linear(d_model, self.num_heads, bias=False)
+        self.decay = Linear(d_model, self.num_heads, bias=False)
+        self.gate = Linear(d_model, value_dim, bias=False)
+        self.norm = GatedNorm(channels=value_dim, group=value_width, eps=eps, scales=value_width)
+        self.output = Linear(value_dim, d_model, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the rates A, and set the biases to one."""
+        with torch.no_grad():
+            self.log_rate.uniform_(0.01, 16).log_()
+        nn.init.ones_(self.decay_bias)
+
+    def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+        """Mix; see `Mixer.forward`."""
+        convolved, recent = self.convolution(self.input(x), tokens, None if state is None else state.recent)
+        query, key, value = (in_heads(part, n) for part, n in zip(convolved.split(self.widths, -1), self._heads, strict=True))
+        query, key, beta, decay = in_full_precision(query, key, self.beta(x), self.decay(x))
+        beta = silent(in_heads(self.largest * beta.sigmoid(), self.num_heads), tokens, dim=2)
+        rates = -self.log_rate.to(decay.dtype).exp() * F.softplus(decay + self.decay_bias)
+        rates = log_decays(in_heads(rates, self.num_heads), tokens, dim=2)
+        query = unit(query) * query.shape[-1] ** -0.5
+        query, key = (part.repeat_interleave(self.num_heads // self.num_key_heads, 1) for part in (query, unit(key)))
+        read, memory = delta_rule(query, key, value, beta, rates, None if state is None else state.memory)
+        return self.output(self.norm(joined_heads(read), self.gate(x)).to(x.dtype)), RecurrentState(memory, recent)
+
+    @property
+    def _heads(self) -> tuple[int, int, int]:
+        return self.num_key_heads, self.num_key_heads, self.num_heads
