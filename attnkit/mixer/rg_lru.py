@@ -3,6 +3,7 @@
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from attnkit.feed_forward.base import make_activation
@@ -41,7 +42,7 @@ class BlockDiagonal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, T, H width] to the same."""
-        heads = x.unflatten(-1, self.bias.shape)
+        heads = rearrange(x, "b t (h i) -> b t h i", h=self.weight.shape[0])
         return (torch.einsum("bthi,hij->bthj", heads, self.weight.to(x.dtype)) + self.bias).flatten(-2)
 
 

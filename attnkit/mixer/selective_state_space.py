@@ -92,7 +92,7 @@ class SelectiveStateSpace(Mixer[RecurrentState]):
         if self.norms is not None:
             selected = [norm(part) for norm, part in zip(self.norms, selected, strict=True)]
         rank, write, read = selected
-        u, write, read, step = in_full_precision(u, write, read, self.step(rank))
+        u, write, read, step, gate = in_full_precision(u, write, read, self.step(rank), self.gate(x))
         with torch.autocast(x.device.type, enabled=False):
             step = F.softplus(step)
             decay = torch.exp(-step[..., None] * self.log_rate.to(step.dtype).exp())  # [B, T, inner, N]
@@ -100,5 +100,5 @@ class SelectiveStateSpace(Mixer[RecurrentState]):
             start = torch.zeros_like(writes[:, 0]) if state is None else state.memory
             states = scan(decays(decay, tokens, dim=1), writes, start, dim=1)
             y = (states @ read[..., None]).squeeze(-1) + self.skip * u
-            y = y * F.silu(*in_full_precision(self.gate(x)))
+            y = y * F.silu(gate)
         return self.output(y.to(x.dtype)), RecurrentState(states[:, -1], recent)

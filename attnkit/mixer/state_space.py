@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from attnkit.linear import Linear
 from attnkit.mixer.base import Mixer, Tokens
-from attnkit.mixer.recurrence.gated_norm import GatedNorm
+from attnkit.mixer.recurrence.gated_norm import Gate, GatedNorm
 from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
@@ -90,8 +90,8 @@ class StateSpace(Mixer[RecurrentState]):
         self.gate = Linear(d_model, inner_dim, bias=projection_bias)
         self.norm: GatedNorm | None = None
         if norm:
-            where = "after" if norm_before_gate else "before"
-            self.norm = GatedNorm(channels=inner_dim, group=inner_dim // num_groups, eps=eps, scales=inner_dim, gate=where)
+            gate: Gate = "after" if norm_before_gate else "before"
+            self.norm = GatedNorm(channels=inner_dim, group=inner_dim // num_groups, eps=eps, scales=inner_dim, gate=gate)
         self.output = Linear(inner_dim, d_model, bias=projection_bias)
 
     def reset_parameters(self) -> None:

@@ -30,7 +30,8 @@ def joined(x: Tensor, length: int) -> Tensor:
 # Operators of their own, because torch.compile would reason for minutes about which lengths are multiples of a chunk.
 @torch.library.custom_op("attnkit::cut", mutates_args=())
 def _cut(x: Tensor, size: int) -> Tensor:
-    return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size)).clone(memory_format=torch.contiguous_format)
+    padded = F.pad(x, (0, 0, 0, -x.shape[2] % size))
+    return padded.reshape(*x.shape[:2], -1, size, *x.shape[3:]).clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("attnkit::join", mutates_args=())

@@ -56,7 +56,7 @@ class GatedNorm(nn.Module):
             gate = None if z is None else self.activation(*in_full_precision(z))
             if gate is not None and self.gate == "before":
                 x = x * gate
-            y = F.rms_norm(x.unflatten(-1, (-1, self.group)), (self.group,), eps=self.eps)
+            y = F.rms_norm(x.reshape(*x.shape[:-1], -1, self.group), (self.group,), eps=self.eps)
             if self.weight is not None:
                 y = y * self.weight.to(y.dtype).view(-1, self.group)
             y = y.flatten(-2)

@@ -3,6 +3,7 @@
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
@@ -81,9 +82,9 @@ def decayed_products(query: Tensor, key: Tensor, log_decay: Tensor) -> Tensor:
     size = query.shape[-2]
     for half in (2**i for i in range(size.bit_length() - 1)):
         # halves of blocks: a query in the second one sees keys in the first one past the border between them
-        (_, q), (k, _), (left, right) = (x.unflatten(-2, (-1, 2, half)).unbind(-3) for x in (query, key, log_decay))
+        (_, q), (k, _), (left, right) = (rearrange(x, "... (b two h) n -> two ... b h n", two=2, h=half) for x in (query, key, log_decay))
         across = (q * right.cumsum(-2).exp()) @ (k * _following(left).exp()).mT  # [..., blocks, half, half]
-        first, second = products.unflatten(-3, (-1, 2)).unbind(-3)
+        first, second = rearrange(products, "... (b two) i j -> two ... b i j", two=2)
         products = torch.cat([F.pad(first, (0, half)), torch.cat([across, second], -1)], -2)
     return products.squeeze(-3)
 

@@ -1,0 +1,157 @@
+"""The equations of recurrent mixers that transformers does not have, token by token and head by head; and what holds for all of them."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnkit.mixer import Mixer, Tokens
+from attnkit.position.rotary import Rotary
+from attnkit.registry import ConfigurationError, mixers
+
+WIDTH, HEADS, LENGTH = 8, 2, 70
+RECURRENT = [
+    *("delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "retention", "rg_lru", "rwkv"),
+    *("selective_state_space", "state_space"),
+]
+
+
+def drawn(spec: object, **given: object) -> tuple[Mixer, Tensor]:
+    torch.manual_seed(0)
+    mixer = mixers.build(spec, d_model=WIDTH, num_heads=HEADS, **given).double()
+    for parameter in mixer.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return mixer, torch.randn(1, LENGTH, WIDTH, dtype=torch.float64)
+
+
+def heads(x: Tensor) -> Tensor:
+    """Split [T, H N] into [H, T, N]."""
+    return x.view(len(x), HEADS, -1).transpose(0, 1)
+
+
+def normed(x: Tensor, eps: float) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+@pytest.mark.parametrize("feature_map", ["elu1", "exp", "relu", "softmax"])
+@pytest.mark.parametrize("direction", ["causal", "bidirectional"])
+def test_linear_attention_weighs_values_by_features(direction: str, feature_map: str) -> None:
+    mixer, x = drawn({"name": "linear_attention", "feature_map": feature_map}, direction=direction)
+    phi = {"elu1": lambda z: F.elu(z) + 1, "exp": torch.exp, "relu": F.relu, "softmax": lambda z: F.softmax(z, -1)}[feature_map]
+    query, key, value = (heads(part(x[0])) for part in (mixer.query, mixer.key, mixer.value))
+    mean = torch.zeros_like(value)
+    for h in range(HEADS):
+        for i in range(LENGTH):
+            reach = range(i + 1 if direction == "causal" else LENGTH)
+            weights = torch.stack([phi(query[h, i]) @ phi(key[h, j]) for j in reach])
+            mean[h, i] = weights @ value[h, : len(reach)] / (weights.sum() + 1e-6)
+    expected = mixer.output(mean.transpose(0, 1).flatten(1))
+    torch.testing.assert_close(mixer(x, Tokens())[0][0], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_linear_attention_of_a_memory_is_that_of_all_its_tokens() -> None:
+    mixer, x = drawn("linear_attention", direction="cross")
+    whole = mixers.build("linear_attention", d_model=WIDTH, num_heads=HEADS, direction="bidirectional").double()
+    whole.load_state_dict(mixer.state_dict())
+    torch.testing.assert_close(mixer(x, Tokens(), mixer.remember(x, Tokens()))[0], whole(x, Tokens())[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_retention_weighs_values_by_products_that_decay_with_the_distance(rotated: bool) -> None:
+    mixer, x = drawn("retention")
+    rotation = Rotary(head_dim=WIDTH // HEADS).double().rotation(torch.arange(LENGTH)[None]) if rotated else None
+    query, key, value = (heads(part(x[0])) for part in (mixer.query, mixer.key, mixer.value))
+    if rotation is not None:
+        query, key = rotation(query[None])[0], rotation(key[None])[0]
+    read = torch.zeros_like(value)
+    for h in range(HEADS):
+        for i in range(LENGTH):
+            for j in range(i + 1):
+                read[h, i] += (1 - 2 ** (-5 - h)) ** (i - j) * query[h, i] @ key[h, j] / 2 * value[h, j]
+    expected = mixer.output(normed(read, 1e-6).transpose(0, 1).flatten(1) * F.silu(mixer.gate(x[0])))
+    torch.testing.assert_close(mixer(x, Tokens(rotation=rotation))[0][0], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_gated_linear_attention_forgets_channel_by_channel() -> None:
+    mixer, x = drawn({"name": "gated_linear_attention", "key_dim": 12, "temperature": 2.0})
+    query, key, value, gate = (heads(part(x[0])) for part in (mixer.query, mixer.key, mixer.value, mixer.decay))
+    read = torch.zeros_like(value)
+    for h in range(HEADS):
+        state = torch.zeros(6, 4, dtype=torch.float64)
+        for t in range(LENGTH):
+            state = torch.diag(gate[h, t].sigmoid() ** (1 / 2)) @ state + torch.outer(key[h, t], value[h, t])
+            read[h, t] = state.T @ query[h, t] / 6**0.5
+    expected = mixer.output((normed(read, 1e-5) * mixer.norm.weight).transpose(0, 1).flatten(1) * F.silu(mixer.gate(x[0])))
+    torch.testing.assert_close(mixer(x, Tokens())[0][0], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("largest", [1, 2])
+def test_the_delta_rule_replaces_what_the_state_holds_for_a_key(largest: int) -> None:
+    mixer, x = drawn({"name": "delta_rule", "negative_eigenvalues": largest == 2})
+    padded = F.pad(mixer.input(x[0]), (0, 0, 3, 0))
+    convolved = F.silu(sum(mixer.convolution.weight[:, k] * padded[k : k + LENGTH] for k in range(4)))
+    query, key, value = (heads(part) for part in convolved.chunk(3, -1))
+    query, key = (part / (part.square().sum(-1, keepdim=True) + 1e-6).sqrt() for part in (query, key))
+    beta, read = largest * mixer.beta(x[0]).sigmoid(), torch.zeros_like(value)
+    for h in range(HEADS):
+        state = torch.zeros(4, 4, dtype=torch.float64)
+        for t in range(LENGTH):
+            k = key[h, t]
+            state = (torch.eye(4) - beta[t, h] * torch.outer(k, k)) @ state + beta[t, h] * torch.outer(k, value[h, t])
+            read[h, t] = state.T @ query[h, t] / 2
+    expected = mixer.output((normed(read, 1e-5) * mixer.norm.weight).transpose(0, 1).flatten(1))
+    torch.testing.assert_close(mixer(x, Tokens())[0][0], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_state_of_a_recurrence_is_in_fp32_and_of_constant_size(name: str, dtype: torch.dtype, autocast: bool) -> None:
+    mixer, x = drawn(name)
+    mixer = mixer.float() if autocast else mixer.to(dtype)
+    x, sizes = x.float() if autocast else x.to(dtype), set()
+    with torch.autocast("cpu", dtype, enabled=autocast), torch.no_grad():
+        y, state = mixer(x[:, :65], Tokens())
+        for t in range(65, LENGTH):
+            assert y.isfinite().all()
+            assert state.memory.dtype == torch.float32
+            sizes.add((state.memory.shape, None if state.recent is None else (state.recent.shape, state.recent.dtype)))
+            y, state = mixer(x[:, t : t + 1], Tokens(), state)
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_one_compiled_graph_serves_many_lengths(name: str) -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    mixer, _ = drawn(name)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(mixer, backend=counter, dynamic=True, fullgraph=True)
+    for length in (70, 100, 200):
+        x = torch.randn(2, length, WIDTH, dtype=torch.float64)
+        tokens = Tokens(real=torch.rand(2, length) < 0.8, starts=torch.rand(2, length) < 0.1)
+        torch.testing.assert_close(compiled(x, tokens)[0], mixer(x, tokens)[0], rtol=1e-12, atol=1e-12)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"name": "linear_attention", "feature_map": "elu"}, "unknown feature map 'elu'"),
+        ({"name": "linear_attention", "feature_map": "silu"}, "set normalized to false"),
+        ({"name": "retention", "decays": [0.5]}, "a number in .0, 1. for each of the 2 heads"),
+        ({"name": "retention", "value_dim": 7}, "must divide the width 7"),
+        ({"name": "gated_delta", "num_key_heads": 3}, "num_key_heads .3. must be positive and divide num_heads"),
+        ({"name": "state_space", "num_groups": 3}, "num_groups .3. must be positive and divide num_heads"),
+    ],
+)
+def test_what_does_not_fit_is_refused(spec: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        mixers.build(spec, d_model=WIDTH, num_heads=HEADS)
+
+
+@pytest.mark.parametrize("name", ["delta_rule", "gated_delta", "gated_linear_attention", "linear_attention", "retention", "rg_lru"])
+def test_heads_must_be_given(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"the mixer '{name}' needs num_heads"):
+        mixers.build(name, d_model=WIDTH)
