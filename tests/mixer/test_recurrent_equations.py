@@ -120,6 +120,7 @@ def test_the_state_of_a_recurrence_is_in_fp32_and_of_constant_size(name: str, dt
     assert len(sizes) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECURRENT)
 def test_one_compiled_graph_serves_many_lengths(name: str) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend

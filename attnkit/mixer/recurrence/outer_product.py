@@ -3,7 +3,6 @@
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import Tensor
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
@@ -78,15 +77,16 @@ def decayed_products(query: Tensor, key: Tensor, log_decay: Tensor) -> Tensor:
     r"""Return $\sum_n q_{in} k_{jn} \exp(\sum_{l = j + 1}^{i} g_{ln})$ for $j \le i$, else zero: [..., C, C]."""
     if log_decay.shape[-1] == 1:
         return query @ key.mT * pairwise_decay(log_decay.squeeze(-1))
-    products = (query * key).sum(-1)[..., None, None]  # [..., C, 1, 1]: blocks of one token
-    size = query.shape[-2]
+    chunks, size = query.shape[:-2], query.shape[-2]
+    query, key, log_decay = (x.flatten(0, -3) for x in (query, key, log_decay))
+    products = (query * key).sum(-1)[..., None, None]  # [X, C, 1, 1]: blocks of one token
     for half in (2**i for i in range(size.bit_length() - 1)):
         # halves of blocks: a query in the second one sees keys in the first one past the border between them
-        (_, q), (k, _), (left, right) = (rearrange(x, "... (b two h) n -> two ... b h n", two=2, h=half) for x in (query, key, log_decay))
-        across = (q * right.cumsum(-2).exp()) @ (k * _following(left).exp()).mT  # [..., blocks, half, half]
-        first, second = rearrange(products, "... (b two) i j -> two ... b i j", two=2)
+        q, k, g = (x.view(x.shape[0], size // (2 * half), 2, half, x.shape[-1]) for x in (query, key, log_decay))
+        across = (q[:, :, 1] * g[:, :, 1].cumsum(-2).exp()) @ (k[:, :, 0] * _following(g[:, :, 0]).exp()).mT  # [X, blocks, half, half]
+        first, second = products[:, ::2], products[:, 1::2]
         products = torch.cat([F.pad(first, (0, half)), torch.cat([across, second], -1)], -2)
-    return products.squeeze(-3)
+    return products.view(*chunks, size, size)
 
 
 def pairwise_decay(log_decay: Tensor) -> Tensor:

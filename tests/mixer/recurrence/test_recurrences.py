@@ -120,6 +120,7 @@ def test_a_running_maximum_equals_its_recurrence() -> None:
         torch.testing.assert_close(fast[:, t], state, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "channels"), CASES)
 def test_one_compiled_graph_serves_many_lengths(name: str, channels: int) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
