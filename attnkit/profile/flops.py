@@ -12,6 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.layers import Transformer
+from attnkit.mixer import Mixer
+from attnkit.mixer.recurrence.chunks import CHUNK
 from attnkit.models.base import generating
 from attnkit.models.classifier import ClassifierModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
@@ -39,7 +41,8 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
     Matrix products are counted, with two operations per multiply-add. In causal self-attention each token is paired with itself and the
     earlier ones, giving $S (S + 1) / 2$ pairs rather than $S^2$, because fused kernels skip the others (Chowdhery et al. 2022, who define
     model FLOPs utilisation, count them all). Pairs masked by a sliding window or a document boundary are counted, since no backend skips
-    them. Padding, recomputation, norms, softmax and tanh are not counted.
+    them. Padding, recomputation, norms, softmax and tanh are not counted. Linear recurrences are counted as in long rows, which fill
+    their chunks of 64 tokens.
     Nothing is computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
@@ -72,10 +75,11 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
 def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
     if isinstance(model, ClassifierModel) and model.embedding.reads == "image":
         return {(0, 0): _count(model, torch.empty(1, *model.spec["image_shape"]))}
+    unit = _unit(model)
     if isinstance(model, EncoderDecoderModel):
-        points = [(1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2)]
+        points = [(unit * s, unit * t) for s, t in ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2))]
         return _causal(_solved(points, TERMS, [_count(model, _tokens(s), _tokens(t)) for s, t in points]), (0, 1))
-    lengths = [(1, 0), (2, 0), (3, 0)]
+    lengths = [(unit * s, 0) for s in (1, 2, 3)]
     terms = tuple(t for t in TERMS if t[1] == 0)
     flops = _solved(lengths, terms, [_count(model, _tokens(s)) for s, _ in lengths])
     if any(isinstance(part, Transformer) and part.causal for part in model.modules()):
@@ -86,6 +90,11 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
         head = _count(parts.head, x)
         flops[1, 0] -= round((1 - task.mask_probability) * head)
     return flops
+
+
+def _unit(model: nn.Module) -> int:
+    """Return a number of whose multiples the FLOPs are a polynomial: recurrences with a state of constant size compute whole chunks."""
+    return CHUNK if any(isinstance(part, Mixer) and part.growth == "constant" for part in model.modules()) else 1
 
 
 def _causal(flops: Mapping[Exponents, int], token: Exponents) -> dict[Exponents, int]:

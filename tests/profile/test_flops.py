@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnkit
+from attnkit.mixer.recurrence.chunks import CHUNK
 from attnkit.profile.flops import batch_flops, forward_flops, row_lengths
 from tests.task.conftest import TOKENIZER
 
@@ -51,6 +52,18 @@ def test_the_formula_equals_torchs_count(kind: str, rng: random.Random) -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         task.model(*inputs)
     assert rows * value(forward_flops(task), s, t) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("mixer", ["delta_rule", "gated_linear_attention", "linear_attention", "rg_lru", "state_space"])
+def test_the_flops_of_a_recurrence_grow_with_the_length_and_are_torchs_where_chunks_are_full(mixer: str) -> None:
+    stack = {"name": "decoder", **SIZE, "num_heads": 4, "mixer": mixer}
+    task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec})
+    task.configure_model()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        task.model(torch.randint(5, 10, (2, 5 * CHUNK)))
+    formula = forward_flops(task)
+    assert set(formula) == {(1, 0)}
+    assert 2 * value(formula, 5 * CHUNK, 0) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("kind", ["transformer", "additive", "decoder"])
