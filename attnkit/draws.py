@@ -11,6 +11,8 @@ with 64-bit integers, odd constants $c$, and the output function of SplitMix64 (
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +42,23 @@ def begin(keys: Tensor | None) -> None:
 def current() -> Tensor | None:
     """Return the keys [B] that `begin` set, or None."""
     return _current
+
+
+@contextmanager
+def using(keys: Tensor) -> Iterator[None]:
+    """Use other keys inside the `with` block, where a batch has other rows.
+
+    Example:
+        >>> with using(torch.tensor([1, 2])):
+        ...     current()
+        tensor([1, 2])
+    """
+    before = current()
+    begin(keys)
+    try:
+        yield
+    finally:
+        begin(before)
 
 
 def make_keys(example: Tensor, *words: int) -> Tensor:

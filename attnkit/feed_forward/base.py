@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,16 +13,30 @@ from attnkit.registry import ConfigurationError, nearest
 
 
 class FeedForward(nn.Module, ABC):
-    """A map [..., D] -> [..., D], applied to each token independently."""
+    """A map [..., D] -> [..., D], applied to each token independently.
+
+    One that is also a `Reporter` leaves a loss and statistics for the task in each training step.
+
+    Attributes:
+        breaks_graphs: Whether torch.compile cannot trace it whole, since shapes inside it depend on data; the rest of a layer is compiled.
+    """
+
+    breaks_graphs: ClassVar[bool] = False
 
     @abstractmethod
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform the last axis of `x` [..., D]."""
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """Transform the last axis of `x` [..., D].
+
+        Args:
+            x: [..., D].
+            real: [...] bool, True = real token (default: all). For losses and statistics; outputs of real tokens do not depend on it.
+        """
 
 
 _OWN: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's approximation
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's approximation, also Gemma's and T5 1.1's
     "identity": lambda x: x,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),  # CLIP's approximation
     "relu_squared": lambda x: F.relu(x).square(),
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,

@@ -50,7 +50,7 @@ class GLU(FeedForward):
         self.activation = make_activation(activation)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform `x` [..., D]."""
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """Transform `x` [..., D]; `real` is not used."""
         y: Tensor = self.output(self.dropout(self.activation(self.gate(x)) * self.input(x)))
         return y

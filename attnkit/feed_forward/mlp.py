@@ -23,7 +23,7 @@ class MLP(FeedForward):
     Args:
         d_model: Width of input and output D.
         ffn_dim: Width of the hidden layer (default 4 D).
-        activation: Name of phi: any element-wise function of torch.nn.functional, or `gelu_tanh`, `relu_squared`, ...
+        activation: Name of phi: any element-wise function of torch.nn.functional, or `gelu_tanh`, `quick_gelu`, `relu_squared`, ...
         bias: Whether to learn b_1 and b_2.
         dropout: Probability of dropping a hidden element.
 
@@ -49,7 +49,7 @@ class MLP(FeedForward):
         self.activation = make_activation(activation)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform `x` [..., D]."""
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """Transform `x` [..., D]; `real` is not used."""
         y: Tensor = self.output(self.dropout(self.activation(self.input(x))))
         return y

@@ -149,7 +149,7 @@ norms = Registry(
     package="attnkit.norm",
     bases=("attnkit.norm.base.Norm",),
     given=("d_model",),
-    built_in=("layer_norm", "rms_norm"),
+    built_in=("dynamic_tanh", "layer_norm", "rms_norm"),
 )
 feed_forwards = Registry(
     "feed_forwards",
@@ -157,7 +157,7 @@ feed_forwards = Registry(
     package="attnkit.feed_forward",
     bases=("attnkit.feed_forward.FeedForward",),
     given=("d_model",),
-    built_in=("glu", "mlp", "none"),
+    built_in=("glu", "mixture_of_experts", "mlp", "none"),
 )
 residuals = Registry(
     "residuals",

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from attnkit import draws
 from attnkit.lightning_internals import trainer_of
+from attnkit.reports import reporters, take_reports
 from attnkit.strategy import data_share
 from attnkit.task.loss import Sums
 
@@ -29,7 +30,9 @@ class ExactSteps(LightningModule, ABC):
     all micro-batches (`trainer.accumulate_grad_batches`) and all ranks, however ragged. Callbacks see it in this form in
     `on_before_optimizer_step`, and clipping follows.
 
-    `train/loss` is the negative log-likelihood per target of the same step, without label smoothing.
+    `train/loss` is the negative log-likelihood per target of the same step, without label smoothing. Losses that modules report
+    (`attnkit.reports`, such as the balance of experts) are added to the loss of each micro-batch, weighted by its targets; what they report
+    of an optimizer step is logged as `train/PATH/NAME`.
 
     Attributes:
         draw_seed: Seed of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`).
@@ -54,6 +57,8 @@ class ExactSteps(LightningModule, ABC):
     def on_train_start(self) -> None:
         self._tally = torch.zeros(2, dtype=torch.float32 if self.device.type == "mps" else torch.float64, device=self.device)
         self._nll: Tensor | None = None
+        self._reported: dict[str, Tensor] = {}
+        self._reports: dict[str, Tensor] = {}
         if self.draw_seed is None:
             self.draw_seed = int(self.trainer.strategy.broadcast(torch.initial_seed()))
 
@@ -63,7 +68,15 @@ class ExactSteps(LightningModule, ABC):
         draws.begin(self.row_keys(batch, batch_idx, self.draw_seed, self.current_epoch))
         sums = self.objective(batch)
         self._tally += torch.stack([sums.targets.to(self._tally), sums.nll.to(self._tally)])
-        return sums.loss * UNIT
+        loss = sums.loss
+        for path, report in take_reports(self).items():
+            loss = loss + report.loss * sums.targets
+            self._reported[path] = self._reported.get(path, 0) + report.sums.to(self._tally)
+        return loss * UNIT
+
+    @override
+    def on_after_backward(self) -> None:
+        take_reports(self)  # recomputed activations leave some again
 
     def row_keys(self, batch: Any, batch_idx: int, *words: int) -> Tensor:
         """Return a key [B] for each row of a batch, from which dropout and masks draw: a function of the words and the example.
@@ -113,13 +126,23 @@ class ExactSteps(LightningModule, ABC):
                 parameter.grad.mul_(factor)
         self._nll = tally[1] / count
         self._tally = torch.zeros_like(self._tally)
+        self._end_reports()
+
+    def _end_reports(self) -> None:
+        """Sum what modules reported in this step over the processes, tell them, and keep what they want to be logged."""
+        for path, module in reporters(self).items() if self._reported else ():
+            summed = self.trainer.strategy.reduce(self._reported[path], reduce_op="sum")
+            assert isinstance(summed, Tensor)
+            self._reports |= {f"{path}/{name}": value for name, value in module.end_step(summed).items()}
+        self._reported = {}
 
     @override
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         draws.begin(None)
         if self._nll is not None:  # an optimizer step was made
             self.log_dict({f"train/{name}": value for name, value in self.training_log(self._nll).items()}, prog_bar=True)
-            self._nll = None
+            self.log_dict({f"train/{name}": value for name, value in self._reports.items()})
+            self._nll, self._reports = None, {}
 
     @override
     def teardown(self, stage: str) -> None:

@@ -1,0 +1,208 @@
+# https://arxiv.org/abs/1701.06538
+"""Mixtures of experts."""
+
+from contextlib import nullcontext
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from attnkit import draws
+from attnkit.feed_forward.base import FeedForward
+from attnkit.linear import Linear
+from attnkit.registry import ConfigurationError, FeedForwardSpec, feed_forwards
+from attnkit.reports import Reporter
+
+
+@feed_forwards.register("mixture_of_experts")
+class MixtureOfExperts(FeedForward, Reporter):
+    r"""Many feed-forward networks, of which a router chooses a few for each token. No token is dropped.
+
+    | | `scores` | `normalize` | others |
+    |---|---|---|---|
+    | Switch | `softmax` | no | `top_k: 1`, `balance_loss: .01` |
+    | Mixtral, Qwen3, gpt-oss (its router has a bias) | `softmax` | yes: as the softmax of the chosen logits | |
+    | OLMoE, Qwen2 (with `shared_gate`) | `softmax` | no | |
+    | DeepSeek-V3 | `sigmoid` | yes | `bias_rate: .001`, `num_groups: 8`, `top_groups: 4`, `scale: 2.5`, `shared` |
+
+    The training loss gets `balance_loss` $\cdot E \sum_e f_e \bar{p}_e$, where f_e is the share of choices that expert e gets, and p the
+    scores divided by their sum, averaged over the tokens of a micro-batch on one process; it is 1 for even shares. (Mixtral's and Switch's
+    coefficients count choices per token, so they are `top_k` times as large.) With `bias_rate`, the scores by which experts are chosen, but
+    not their weights, have a bias that grows by that number after each optimizer step for experts with fewer choices than the mean, and
+    falls for others.
+
+    Logged at each step, per layer: `balance` (that sum), `entropy` (of the shares, divided by its largest value) and `share_0`, ...
+
+    Equation:
+        $$y = \mathrm{shared}(x) + \sum_{e \in \mathrm{top}(s + b)} g_e \, \mathrm{expert}_e(x), \quad s = \sigma(W_r x), \quad
+        g_e = \lambda \frac{s_e}{\sum_{j \in \mathrm{top}} s_j}$$
+        with softmax or sigmoid as $\sigma$, and $g_e = \lambda s_e$ without `normalize`
+
+    Paper: Shazeer et al. 2017, https://arxiv.org/abs/1701.06538; Fedus et al. 2021, https://arxiv.org/abs/2101.03961 (balance loss); Zoph et
+    al. 2022, https://arxiv.org/abs/2202.08906 (z-loss); Dai et al. 2024, https://arxiv.org/abs/2401.06066 (shared experts); Wang et al. 2024,
+    https://arxiv.org/abs/2408.15664 (bias); DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437 (groups)
+
+    The router computes in fp32. Tokens are sorted by expert, so each expert computes once, for its tokens alone.
+
+    Args:
+        d_model: Width of input and output D.
+        num_experts: Number of experts E.
+        top_k: Experts of each token.
+        expert: The kind of each expert.
+        shared: A feed-forward network for all tokens beside the experts (default: none).
+        shared_gate: Whether the output of `shared` is scaled by the sigmoid of a linear map of the token.
+        scores: Whether scores are the `softmax` over all experts, or the `sigmoid` of each logit.
+        normalize: Whether the weights of the chosen experts are divided by their sum.
+        scale: Factor lambda of the weights.
+        router_bias: Whether the router's logits have a learned bias.
+        num_groups: Groups into which consecutive experts are divided.
+        top_groups: Groups whose experts a token may choose, those with the largest sum of their `group_best` highest scores (default: all).
+        group_best: Experts of a group whose scores rank it (DeepSeek-V3: 2; DeepSeek-V2: 1).
+        balance_loss: Coefficient of the balance loss.
+        z_loss: Coefficient of the mean square of the logsumexp of the router's logits.
+        bias_rate: By how much the bias of an expert's score changes in a step (default: there is no such bias).
+
+    Raises:
+        ConfigurationError: A number does not fit the number of experts or of groups, or `shared_gate` has nothing to scale.
+
+    Example:
+        >>> experts = MixtureOfExperts(d_model=8, num_experts=4, top_k=1, expert={"name": "mlp", "ffn_dim": 16})
+        >>> experts(torch.randn(2, 3, 8)).shape
+        torch.Size([2, 3, 8])
+    """
+
+    breaks_graphs = True  # at the numbers of tokens of the experts
+    site: int = 0
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        num_experts: int = 8,
+        top_k: int = 2,
+        expert: FeedForwardSpec = "glu",
+        shared: FeedForwardSpec | None = None,
+        shared_gate: bool = False,
+        scores: Literal["softmax", "sigmoid"] = "softmax",
+        normalize: bool = True,
+        scale: float = 1.0,
+        router_bias: bool = False,
+        num_groups: int = 1,
+        top_groups: int | None = None,
+        group_best: int = 2,
+        balance_loss: float = 0.01,
+        z_loss: float = 0.0,
+        bias_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if shared_gate and shared is None:
+            raise ConfigurationError("shared_gate scales the output of shared: name a feed-forward network there, or leave the gate out")
+        self.top_groups = num_groups if top_groups is None else top_groups
+        if num_groups < 1 or num_experts % num_groups or not 1 <= self.top_groups <= num_groups:
+            raise ConfigurationError(
+                f"num_groups ({num_groups}) must divide num_experts ({num_experts}), and top_groups ({self.top_groups}) be one of the groups"
+            )
+        size = num_experts // num_groups
+        if not 1 <= top_k <= self.top_groups * size or not (num_groups == 1 or 1 <= group_best <= size):
+            raise ConfigurationError(
+                f"top_k ({top_k}) must be in [1, {self.top_groups * size}], the experts of {self.top_groups} groups, "
+                f"and group_best ({group_best}) in [1, {size}]"
+            )
+        self.top_k, self.scores, self.normalize, self.scale = top_k, scores, normalize, scale
+        self.num_groups, self.group_best = num_groups, group_best
+        self.balance_loss, self.z_loss, self.bias_rate = balance_loss, z_loss, bias_rate
+        self.router = Linear(d_model, num_experts, bias=router_bias)
+        self.experts = nn.ModuleList(feed_forwards.build(expert, d_model=d_model) for _ in range(num_experts))
+        self.shared: FeedForward | None = None if shared is None else feed_forwards.build(shared, d_model=d_model)
+        self.shared_gate = Linear(d_model, 1, bias=False) if shared_gate else None
+        self.register_buffer("bias", torch.empty(num_experts) if bias_rate else None)
+        self.bias: Tensor | None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the bias of the choice to zero."""
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """Transform `x` [..., D]; tokens that are not `real` [...] do not count in losses and statistics."""
+        tokens = x.reshape(-1, x.shape[-1])  # [N, D]
+        logits, scores = self._score(tokens)  # [N, E]
+        chosen = self._choose(scores)  # [N, k]
+        weights = scores.gather(1, chosen)
+        if self.normalize:
+            weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-20)
+        outputs = self._compute(tokens, chosen, self._keys(x))  # [N, k, D]
+        y = (outputs * (self.scale * weights).to(outputs.dtype)[..., None]).sum(1)
+        if self.shared is not None:
+            common = self.shared(tokens)
+            y = y + (common if self.shared_gate is None else self.shared_gate(tokens).sigmoid() * common)
+        if self.training:
+            self._report(logits, scores, chosen, None if real is None else real.reshape(-1))
+        return y.view(x.shape)
+
+    def end_step(self, sums: Tensor) -> dict[str, Tensor]:
+        """Move the bias of the choice, and return the statistics of a step; see `Reporter`."""
+        counts, balance, tokens = sums[:-2], sums[-2], sums[-1].clamp(min=1)
+        if self.bias is not None:
+            self.bias += self.bias_rate * torch.sign(counts.mean() - counts).to(self.bias)
+        shares = counts / counts.sum().clamp(min=1)
+        entropy = torch.special.entr(shares).sum() / torch.tensor(max(2, len(shares))).log()
+        return {"balance": balance / tokens, "entropy": entropy, **{f"share_{e}": share for e, share in enumerate(shares)}}
+
+    def _score(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the router's logits and scores, [N, E], in fp32 or better."""
+        dtype = torch.promote_types(tokens.dtype, torch.float32)
+        with torch.autocast(tokens.device.type, enabled=False):
+            bias = None if self.router.bias is None else self.router.bias.to(dtype)
+            logits = F.linear(tokens.to(dtype), self.router.weight.to(dtype), bias)
+            return logits, logits.softmax(-1) if self.scores == "softmax" else logits.sigmoid()
+
+    def _choose(self, scores: Tensor) -> Tensor:
+        """Return the experts of each token, [N, k]."""
+        scores = scores if self.bias is None else scores + self.bias
+        if self.top_groups < self.num_groups:
+            groups = scores.view(len(scores), self.num_groups, -1)  # [N, G, E / G]
+            best = groups.topk(self.group_best).values.sum(-1).topk(self.top_groups).indices  # [N, top groups]
+            closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=scores.device).scatter(1, best, False)
+            scores = groups.masked_fill(closed[..., None], float("-inf")).flatten(1)
+        return scores.topk(self.top_k).indices
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _compute(self, tokens: Tensor, chosen: Tensor, keys: Tensor | None) -> Tensor:
+        """Return the outputs [N, k, D] of the chosen experts. An expert without tokens gets none, so that its gradient is zero, not None."""
+        order = chosen.flatten().argsort(stable=True)  # pairs of token and choice, by expert
+        pairs = tokens[:, None].expand(-1, self.top_k, -1).flatten(0, 1)[order]  # [N k, D]
+        sizes = _sizes(chosen, len(self.experts))
+        of_pairs = [None] * len(sizes) if keys is None else keys.repeat_interleave(self.top_k)[order].split(sizes)
+        outputs = []
+        for expert, own, own_keys in zip(self.experts, pairs.split(sizes), of_pairs, strict=True):
+            with nullcontext() if own_keys is None else draws.using(own_keys):
+                outputs.append(expert(own))
+        return torch.cat(outputs)[order.argsort()].unflatten(0, chosen.shape)
+
+    def _keys(self, x: Tensor) -> Tensor | None:
+        """Return a key for each token, so that an expert drops the same elements wherever its tokens are; None outside of a task."""
+        keys = draws.current()
+        if not self.training or keys is None or x.ndim != 3 or len(keys) != len(x):
+            return None
+        return draws.words(keys.to(x.device), self.site, torch.arange(x.shape[1], device=x.device), 1).flatten()
+
+    def _report(self, logits: Tensor, scores: Tensor, chosen: Tensor, real: Tensor | None) -> None:
+        counted = (torch.ones_like(logits[:, 0]) if real is None else real.to(logits.dtype))[:, None]  # [N, 1]
+        tokens = counted.sum()
+        counts = torch.zeros_like(logits).scatter(1, chosen, counted.expand(chosen.shape)).sum(0)  # [E]
+        mean = (scores / scores.sum(1, keepdim=True) * counted).sum(0) / tokens.clamp(min=1)
+        balance = len(counts) * (counts / (self.top_k * tokens).clamp(min=1) * mean).sum()
+        z = (logits.logsumexp(-1, keepdim=True).square() * counted).sum() / tokens.clamp(min=1)
+        self.leave(self.balance_loss * balance + self.z_loss * z, torch.cat([counts, torch.stack([balance * tokens, tokens])]).detach())
+
+
+def _sizes(chosen: Tensor, experts: int) -> list[int]:
+    """Return the number of pairs of each expert. Fake tensors have none, so a cost is that of even shares, which is that of all."""
+    if isinstance(chosen, FakeTensor):
+        return [(chosen.numel() + e) // experts for e in range(experts)]
+    sizes: list[int] = chosen.flatten().bincount(minlength=experts).tolist()
+    return sizes

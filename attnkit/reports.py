@@ -1,0 +1,62 @@
+"""A loss and statistics that a module computes beside its output, for the task that trains it.
+
+A module leaves its report on itself, and the task takes it right after the forward pass: a report passes through no signature, and is no
+output that activation checkpointing or FSDP2 would have to know. When activations are recomputed, reports are left again; they are dropped.
+"""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+
+class Report(NamedTuple):
+    """What a module reports of a forward pass.
+
+    Attributes:
+        loss: A scalar with a gradient, which is added to the mean loss per target.
+        sums: [N], sums over tokens; a task adds them up over the micro-batches and processes of an optimizer step.
+    """
+
+    loss: Tensor
+    sums: Tensor
+
+
+class Reporter(ABC):
+    """A module that reports in training mode. It calls `leave` in each forward pass.
+
+    Attributes:
+        report: What was left since it was last taken, or None.
+    """
+
+    report: Report | None = None
+
+    def leave(self, loss: Tensor, sums: Tensor) -> None:
+        """Leave a report; those of several calls, as of a layer that is used several times, are added."""
+        old = self.report
+        self.report = Report(loss, sums) if old is None else Report(old.loss + loss, old.sums + sums)
+
+    @abstractmethod
+    def end_step(self, sums: Tensor) -> dict[str, Tensor]:
+        """Use the `sums` of a whole optimizer step, equal on all processes; return values to log by name."""
+
+
+def reporters(model: nn.Module) -> dict[str, Reporter]:
+    """Return the modules that report, by path."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, Reporter)}
+
+
+def take_reports(model: nn.Module) -> dict[str, Report]:
+    """Return and remove the reports that were left, by path.
+
+    Example:
+        >>> import attnkit, torch
+        >>> layer = attnkit.feed_forwards.build("mixture_of_experts", d_model=8)
+        >>> _ = layer(torch.randn(2, 5, 8))
+        >>> [report.loss.ndim for report in take_reports(layer).values()], take_reports(layer)
+        ([0], {})
+    """
+    taken = {path: module.report for path, module in reporters(model).items() if module.report is not None}
+    for module in reporters(model).values():
+        module.report = None
+    return taken
