@@ -126,6 +126,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Transform `x` [..., D]; tokens that are not `real` [...] do not count in losses and statistics."""
         tokens = x.reshape(-1, x.shape[-1])  # [N, D]
@@ -170,18 +171,17 @@ class MixtureOfExperts(FeedForward, Reporter):
             scores = groups.masked_fill(closed[..., None], float("-inf")).flatten(1)
         return scores.topk(self.top_k).indices
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _compute(self, tokens: Tensor, chosen: Tensor, keys: Tensor | None) -> Tensor:
         """Return the outputs [N, k, D] of the chosen experts. An expert without tokens gets none, so that its gradient is zero, not None."""
         order = chosen.flatten().argsort(stable=True)  # pairs of token and choice, by expert
         pairs = tokens[:, None].expand(-1, self.top_k, -1).flatten(0, 1)[order]  # [N k, D]
         sizes = _sizes(chosen, len(self.experts))
-        of_pairs = [None] * len(sizes) if keys is None else keys.repeat_interleave(self.top_k)[order].split(sizes)
+        of_pairs = [None] * len(sizes) if keys is None else keys.repeat_interleave(self.top_k)[order].split_with_sizes(sizes)
         outputs = []
-        for expert, own, own_keys in zip(self.experts, pairs.split(sizes), of_pairs, strict=True):
+        for expert, own, own_keys in zip(self.experts, pairs.split_with_sizes(sizes), of_pairs, strict=True):
             with nullcontext() if own_keys is None else draws.using(own_keys):
                 outputs.append(expert(own))
-        return torch.cat(outputs)[order.argsort()].unflatten(0, chosen.shape)
+        return torch.cat(outputs)[order.argsort()].view(*chosen.shape, -1)
 
     def _keys(self, x: Tensor) -> Tensor | None:
         """Return a key for each token, so that an expert drops the same elements wherever its tokens are; None outside of a task."""

@@ -22,6 +22,6 @@ class NoFeedForward(FeedForward):
         tensor(0.)
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Return zeros [B, T, D]. A layer skips the sublayer, with its residual connection."""
         return x.new_zeros(()).expand_as(x)

@@ -110,7 +110,7 @@ class TransformerLayer(nn.Module):
             x = self.cross_mixer_residual.after(x, mixed)
         if self.feed_forward_residual is not None:
             read = {"stream": x, "layer_input": layer_input, "mixer_input": mixer_input}[self.feed_forward_residual.reads]
-            x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(read)))
+            x = self.feed_forward_residual.after(x, self.feed_forward(self.feed_forward_residual.before(read), tokens.real))
         return x, state
 
     def remember(self, memory: Tensor, tokens: Tokens) -> State:

@@ -10,6 +10,7 @@ from attnkit.masks import check_bool
 from attnkit.models.base import GeneratingModel, SpecialTokens
 from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
+from attnkit.reports import reporters
 from attnkit.stack import DecoderStack
 from attnkit.state import State
 
@@ -45,6 +46,7 @@ class DecoderModel(GeneratingModel):
         check_tie(tie, ("none", "output"))
         self.stack: DecoderStack = stacks.build(stack)
         self.embedding: Embedding = embeddings.build(embedding, vocab_size=vocab_size, d_model=self.stack.d_model)
+        self.reports = bool(reporters(self.stack))
         self.head = Head(d_model=self.stack.d_model, outputs=vocab_size, tied=self.embedding if tie == "output" else None)
 
     def forward(self, tokens: Tensor, key_mask: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
@@ -62,6 +64,8 @@ class DecoderModel(GeneratingModel):
         Raises:
             ConfigurationError: There are documents, and the stack cannot keep them apart.
         """
+        if key_mask is None and self.reports:  # padding is on the right, where no real token sees it, but reports must not count it
+            key_mask = tokens != self.pad_id
         logits: Tensor = self.head(self.stack(self.embedding(tokens), key_mask=key_mask, documents=documents)[0])
         return logits
 

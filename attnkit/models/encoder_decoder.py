@@ -9,6 +9,7 @@ from attnkit.embedding import Embedding
 from attnkit.models.base import GeneratingModel, SpecialTokens
 from attnkit.models.head import Head, Tie, check_tie
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
+from attnkit.reports import reporters
 from attnkit.stack import EncoderDecoderStack
 from attnkit.state import State
 
@@ -60,6 +61,7 @@ class EncoderDecoderModel(GeneratingModel):
         self.embeddings = nn.ModuleDict({"shared": tgt} if tie == "all" else {"tgt": tgt})
         if tie != "all":
             self.embeddings["src"] = embeddings.build(embedding, vocab_size=src_vocab_size, d_model=d_model)
+        self.reports = bool(reporters(self.stack))
         self.head = Head(d_model=d_model, outputs=tgt_vocab_size, tied=None if tie == "none" else tgt)
 
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None) -> Tensor:
@@ -73,7 +75,9 @@ class EncoderDecoderModel(GeneratingModel):
         Returns:
             The logits [B, T, V] of the token after each one.
         """
-        x, _ = self.stack.decode(self._embed(tgt, "tgt"), self.encode(src, src_mask))
+        # nothing is predicted after an end, which a batch reads only where another row is longer: it counts no more than padding
+        real = (tgt != self.pad_id) & (tgt != self.eos_id) if self.reports else None
+        x, _ = self.stack.decode(self._embed(tgt, "tgt"), self.encode(src, src_mask), key_mask=real)
         logits: Tensor = self.head(x)
         return logits
 

@@ -79,8 +79,14 @@ class EncoderDecoderStack(nn.Module, ABC):
         """Read the embedded source [B, S, D] (`src_mask` [B, S] bool, True = real) and return the state before the first target token."""
 
     @abstractmethod
-    def decode(self, tgt: Tensor, state: State) -> tuple[Tensor, State]:
-        """Decode the embedded target tokens [B, T, D] that follow `state`; return [B, T, D] and the state after them."""
+    def decode(self, tgt: Tensor, state: State, *, key_mask: Tensor | None = None) -> tuple[Tensor, State]:
+        """Decode the embedded target tokens [B, T, D] that follow `state`; return [B, T, D] and the state after them.
+
+        Args:
+            tgt: Embedded tokens [B, T, D]. Padding is on the right, where no real token sees it.
+            state: From `encode`, or from an earlier call.
+            key_mask: [B, T] bool, True = real token (default: all), for what layers report (`attnkit.reports`).
+        """
 
 
 def refuse_masks(attn_mask: Tensor | None, documents: Tensor | None = None) -> None:

@@ -59,8 +59,8 @@ class EncoderDecoder(EncoderDecoderStack):
         memory, _ = self.encoder(src, key_mask=src_mask)
         return self.decoder.start(memory, src_mask)
 
-    def decode(self, tgt: Tensor, state: State) -> tuple[Tensor, TransformerState]:
-        """Decode the embedded target tokens [B, T, D] that follow `state`."""
+    def decode(self, tgt: Tensor, state: State, *, key_mask: Tensor | None = None) -> tuple[Tensor, TransformerState]:
+        """Decode the embedded target tokens [B, T, D] that follow `state`; see `EncoderDecoderStack.decode`."""
         assert isinstance(state, TransformerState)
-        y, after = self.decoder(tgt, state=state)
+        y, after = self.decoder(tgt, key_mask=key_mask, state=state)
         return y, after

@@ -61,8 +61,8 @@ class RecurrentEncoderDecoder(EncoderDecoderStack):
         memory, encoded = self.encoder(src, key_mask=src_mask)
         return self.decoder.start(memory, encoded, src_mask)
 
-    def decode(self, tgt: Tensor, state: State) -> tuple[Tensor, ContextState]:
-        """Decode the embedded target tokens [B, T, D] that follow `state`."""
+    def decode(self, tgt: Tensor, state: State, *, key_mask: Tensor | None = None) -> tuple[Tensor, ContextState]:
+        """Decode the embedded target tokens [B, T, D] that follow `state`; padding on the right needs no `key_mask`."""
         assert isinstance(state, ContextState)
         y, after = self.decoder(tgt, state)
         return y, after

@@ -3,11 +3,12 @@ import torch
 import torch.nn.functional as F
 
 import attnkit
+from attnkit.feed_forward import make_activation
 
 X = torch.linspace(-3, 3, 24, dtype=torch.float64).view(2, 3, 4)
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "gelu_tanh", "tanh", "relu_squared", "softplus", "identity"])
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "gelu_tanh", "tanh", "relu_squared", "quick_gelu", "softplus", "identity"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_mlp(name: str, bias: bool, seed: int) -> None:
     phi = {
@@ -15,6 +16,7 @@ def test_mlp(name: str, bias: bool, seed: int) -> None:
         "tanh": torch.tanh,
         "relu_squared": lambda x: torch.relu(x) ** 2,
         "identity": lambda x: x,
+        "quick_gelu": lambda x: x / (1 + torch.exp(-1.702 * x)),
     }.get(name) or getattr(F, name)
     mlp = attnkit.feed_forwards.build({"name": "mlp", "ffn_dim": 5, "activation": name, "bias": bias}, d_model=4).double()
     hidden = phi(X @ mlp.input.weight.T + (mlp.input.bias if bias else 0))
@@ -55,3 +57,18 @@ def test_unknown_activations_are_refused_with_a_suggestion(name: str) -> None:
 def test_impossible_widths_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="ffn_dim must be positive, but is 0"):
         attnkit.feed_forwards.build({"name": name, "ffn_dim": 0}, d_model=4)
+
+
+ACT2FN = {
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "hardswish": "hardswish", "leaky_relu": "leaky_relu",
+    "linear": "identity", "mish": "mish", "quick_gelu": "quick_gelu", "relu": "relu", "relu2": "relu_squared", "relu6": "relu6",
+    "sigmoid": "sigmoid", "silu": "silu", "swish": "silu", "tanh": "tanh",
+}  # fmt: skip
+"""Activations of transformers, and our names."""
+
+
+@pytest.mark.parametrize("theirs", ACT2FN)
+def test_activations_are_those_of_transformers(theirs: str) -> None:
+    from transformers.activations import ACT2FN as REGISTRY
+
+    torch.testing.assert_close(make_activation(ACT2FN[theirs])(X), REGISTRY[theirs](X), rtol=1e-12, atol=1e-12)

@@ -35,3 +35,16 @@ def test_defaults_are_those_of_torch_and_llama() -> None:
 def test_layer_norm_without_bias_has_none() -> None:
     assert set(attnkit.norms.build({"name": "layer_norm", "bias": False}, d_model=4).state_dict()) == {"weight"}
     assert F.layer_norm(torch.ones(4), (4,)).abs().max() == 0
+
+
+@torch.no_grad()
+def test_dynamic_tanh_is_its_equation(seed: int) -> None:
+    norm = attnkit.norms.build({"name": "dynamic_tanh", "alpha": 0.7}, d_model=6).double()
+    assert norm.alpha.item() == pytest.approx(0.7)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(2, 3, 6).double()
+    expected = [
+        [[norm.weight[c] * torch.tanh(norm.alpha[0] * x[b, t, c]) + norm.bias[c] for c in range(6)] for t in range(3)] for b in range(2)
+    ]
+    torch.testing.assert_close(norm(x), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,284 @@
+import importlib
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import attnkit
+from attnkit import draws
+from attnkit.feed_forward.mixture_of_experts import MixtureOfExperts
+from attnkit.reports import take_reports
+
+D, E, F = 8, 8, 6
+TOLERANCE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
+GLU = {"name": "glu", "ffn_dim": F}
+
+
+def build(**arguments: Any) -> MixtureOfExperts:
+    """Build experts in float64; a bias that chooses is drawn."""
+    spec = {"name": "mixture_of_experts", "num_experts": E, "expert": GLU, **arguments}
+    experts: MixtureOfExperts = attnkit.feed_forwards.build(spec, d_model=D).double()
+    if experts.bias is not None:
+        nn.init.normal_(experts.bias)
+    return experts
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, D, dtype=torch.float64, requires_grad=True)
+
+
+@torch.no_grad()
+def slow(layer: MixtureOfExperts, token: Tensor, *, sigmoid: bool, normalize: bool, k: int, scale: float = 1.0) -> Tensor:
+    """The equation, for one token [D], without groups."""
+    bias = [0.0] * E if layer.router.bias is None else layer.router.bias.tolist()
+    logits = [float(row @ token) + b for row, b in zip(layer.router.weight, bias, strict=True)]
+    total = sum(math.exp(z) for z in logits)
+    s = [1 / (1 + math.exp(-z)) if sigmoid else math.exp(z) / total for z in logits]
+    ranked = sorted(range(len(s)), key=lambda e: s[e] + (0.0 if layer.bias is None else float(layer.bias[e])), reverse=True)[:k]
+    divisor = sum(s[e] for e in ranked) if normalize else 1.0
+    y = sum(scale * s[e] / divisor * layer.experts[e](token[None])[0] for e in ranked)
+    if layer.shared is not None:
+        gate = 1.0 if layer.shared_gate is None else torch.sigmoid(layer.shared_gate(token))
+        y = y + gate * layer.shared(token)
+    return y
+
+
+@pytest.mark.parametrize("sigmoid", [False, True])
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("others", [{}, {"bias_rate": 0.1, "router_bias": True}, {"shared": "mlp"}, {"shared": "mlp", "shared_gate": True}])
+def test_each_token_is_the_equation(sigmoid: bool, normalize: bool, others: dict[str, Any], seed: int) -> None:
+    layer = build(top_k=3, scores="sigmoid" if sigmoid else "softmax", normalize=normalize, scale=1.5, **others).eval()
+    if layer.router.bias is not None:
+        nn.init.normal_(layer.router.bias)
+    x = draw(2, 5)
+    expected = torch.stack([slow(layer, t, sigmoid=sigmoid, normalize=normalize, k=3, scale=1.5) for t in x.flatten(0, 1)])
+    torch.testing.assert_close(layer(x).flatten(0, 1), expected, **TOLERANCE)
+
+
+def test_only_the_best_groups_are_open(seed: int) -> None:
+    layer = build(num_groups=4, top_groups=2, top_k=3, scores="sigmoid", bias_rate=0.1).eval()
+    scores = torch.rand(50, E, dtype=torch.float64)
+    chosen = layer._choose(scores)
+    for row, experts in zip(scores, chosen, strict=True):
+        biased = (row + layer.bias).tolist()
+        pairs = sorted(range(4), key=lambda g: biased[2 * g] + biased[2 * g + 1], reverse=True)[:2]
+        allowed = [e for e in range(E) if e // 2 in pairs]
+        assert set(experts.tolist()) == set(sorted(allowed, key=lambda e: biased[e], reverse=True)[:3])
+
+
+def test_a_group_may_be_ranked_by_its_best_expert(seed: int) -> None:  # DeepSeek-V2
+    layer = build(num_groups=2, top_groups=1, top_k=1, group_best=1)
+    assert layer._choose(torch.tensor([[0.9, 0.0, 0.0, 0.0, 0.8, 0.8, 0.8, 0.8]])).tolist() == [[0]]
+    layer = build(num_groups=2, top_groups=1, top_k=1)
+    assert layer._choose(torch.tensor([[0.9, 0.0, 0.0, 0.0, 0.8, 0.7, 0.0, 0.0]])).tolist() == [[4]]
+
+
+BLOCKS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "mixtral": ("MixtralSparseMoeBlock", {"num_local_experts": E, "intermediate_size": F}, {}),
+    "olmoe": ("OlmoeSparseMoeBlock", {"num_experts": E, "intermediate_size": F, "norm_topk_prob": False}, {"normalize": False}),
+    "qwen3_moe": ("Qwen3MoeSparseMoeBlock", {"num_experts": E, "moe_intermediate_size": F, "norm_topk_prob": True}, {}),
+    "qwen2_moe": (
+        "Qwen2MoeSparseMoeBlock",
+        {"num_experts": E, "moe_intermediate_size": F, "shared_expert_intermediate_size": 10, "norm_topk_prob": False},
+        {"normalize": False, "shared": {"name": "glu", "ffn_dim": 10}, "shared_gate": True},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3MoE",
+        {"num_local_experts": E, "n_routed_experts": E, "moe_intermediate_size": F, "n_shared_experts": 2, "n_group": 4, "topk_group": 2,
+         "norm_topk_prob": True, "routed_scaling_factor": 2.5},
+        {"scores": "sigmoid", "num_groups": 4, "top_groups": 2, "scale": 2.5, "bias_rate": 0.001, "shared": {"name": "glu", "ffn_dim": 2 * F}},
+    ),
+}  # fmt: skip
+"""The block of each family of transformers, its configuration, and ours."""
+
+
+def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return transformers' weights under our names."""
+    found: dict[str, Tensor] = {"router.weight": weights["gate.weight"]}
+    for e, (both, down) in enumerate(zip(weights["experts.gate_up_proj"], weights["experts.down_proj"], strict=True)):
+        gate, up = both.chunk(2)
+        found |= {f"experts.{e}.gate.weight": gate, f"experts.{e}.input.weight": up, f"experts.{e}.output.weight": down}
+    for theirs in ("shared_expert.", "shared_experts."):
+        for part, own in {"gate_proj": "gate", "up_proj": "input", "down_proj": "output"}.items():
+            if (key := f"{theirs}{part}.weight") in weights:
+                found[f"shared.{own}.weight"] = weights[key]
+    for key, own in {"shared_expert_gate.weight": "shared_gate.weight", "gate.e_score_correction_bias": "bias"}.items():
+        if key in weights:
+            found[own] = weights[key]
+    return found
+
+
+@pytest.mark.parametrize("family", BLOCKS)
+def test_values_and_gradients_are_those_of_transformers(family: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    block, config, ours = BLOCKS[family]
+    package = importlib.import_module(f"transformers.models.{family}")
+    kind = getattr(package, block.replace("SparseMoeBlock", "Config").replace("MoE", "Config"))
+    made = kind(hidden_size=D, num_experts_per_tok=3, hidden_act="silu", **config)
+    made._experts_implementation = "eager"
+    theirs = getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), block)(made).double()
+    for tensor in theirs.state_dict().values():
+        nn.init.normal_(tensor)
+    layer = build(top_k=3, **ours)
+    layer.load_state_dict(renamed(theirs.state_dict()))
+    monkeypatch.setattr(torch, "float", torch.float64)  # their routers compute in fp32
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    monkeypatch.setattr(Tensor, "float", lambda x: x)
+    x = draw(2, 7)
+    y = layer(x)
+    expected = theirs(x)
+    expected = expected[0] if isinstance(expected, tuple) else expected
+    torch.testing.assert_close(y, expected, **TOLERANCE)
+    (ours_x,) = torch.autograd.grad(y.square().sum(), x)
+    (theirs_x,) = torch.autograd.grad(expected.square().sum(), x)
+    torch.testing.assert_close(ours_x, theirs_x, **TOLERANCE)
+    y = layer(x)
+    y.square().sum().backward()
+    expected = theirs(x)
+    (expected[0] if isinstance(expected, tuple) else expected).square().sum().backward()
+    gradients = renamed({name: p.grad for name, p in theirs.named_parameters()} | {k: v for k, v in theirs.named_buffers()})
+    for name, p in layer.named_parameters():
+        torch.testing.assert_close(p.grad, gradients[name], **TOLERANCE, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_the_balance_loss_is_that_of_transformers_over_top_k(seed: int) -> None:
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    layer = build(top_k=2, balance_loss=1.0)
+    x = draw(3, 40)
+    layer(x)
+    logits = layer.router(x).flatten(0, 1)
+    expected = load_balancing_loss_func((logits,), num_experts=E, top_k=2)
+    torch.testing.assert_close(take_reports(layer)[""].loss, expected.double() / 2, rtol=1e-5, atol=1e-5)  # theirs is in fp32
+
+
+@torch.no_grad()
+def test_losses_are_their_equations_over_real_tokens(seed: int) -> None:
+    layer = build(top_k=2, balance_loss=0.3, z_loss=0.7, scores="sigmoid")
+    x, real = draw(2, 6), torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
+    layer(x, real)
+    report = take_reports(layer)[""]
+    tokens = [x[b, t] for b in range(2) for t in range(6) if real[b, t]]
+    choices, means, z = [0] * E, [0.0] * E, 0.0
+    for token in tokens:
+        logits = layer.router(token)
+        scores = logits.sigmoid()
+        for e in scores.topk(2).indices:
+            choices[e] += 1
+        means = [m + float(s / scores.sum()) / len(tokens) for m, s in zip(means, scores, strict=True)]
+        z += float(logits.logsumexp(0) ** 2) / len(tokens)
+    balance = E * sum(c / (2 * len(tokens)) * m for c, m in zip(choices, means, strict=True))
+    assert report.loss.item() == pytest.approx(0.3 * balance + 0.7 * z, rel=1e-12)
+    assert report.sums.tolist() == pytest.approx([*choices, balance * len(tokens), len(tokens)], rel=1e-12)
+    x = x.detach().clone()
+    x[1, 2:] += 1  # padding
+    layer(x, real)
+    assert take_reports(layer)[""].loss.item() == pytest.approx(report.loss.item(), rel=1e-12)
+
+
+def test_a_step_moves_the_bias_towards_even_shares_and_tells_the_shares() -> None:
+    layer = build(num_experts=4, bias_rate=0.01)
+    layer.bias.zero_()
+    logged = layer.end_step(torch.tensor([8.0, 0.0, 4.0, 4.0, 30.0, 20.0]))
+    assert layer.bias.tolist() == pytest.approx([-0.01, 0.01, 0.0, 0.0])
+    assert {k: v.item() for k, v in logged.items() if k.startswith("share")} == {
+        "share_0": 0.5,
+        "share_1": 0,
+        "share_2": 0.25,
+        "share_3": 0.25,
+    }
+    assert logged["entropy"].item() == pytest.approx(0.75)  # 1.5 bits of 2
+    assert logged["balance"].item() == 1.5
+
+
+def test_an_expert_without_tokens_has_a_gradient_of_zeros(seed: int) -> None:  # DDP waits for every gradient
+    layer = build(top_k=1)
+    layer(draw(1, 2)).sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())
+    assert sum(bool(e.output.weight.grad.any()) for e in layer.experts) <= 2
+
+
+def test_nothing_is_reported_in_evaluation(seed: int) -> None:
+    layer = build().eval()
+    layer(draw(1, 4))
+    assert take_reports(layer) == {}
+
+
+def test_a_layer_that_is_used_twice_reports_both(seed: int) -> None:
+    layer = build()
+    x, other = draw(2, 3), draw(2, 4)
+    single = [take_reports(layer)[""] for z in (x, other) if layer(z) is not None]
+    layer(x), layer(other)
+    both = take_reports(layer)[""]
+    torch.testing.assert_close(both.loss, single[0].loss + single[1].loss)
+    torch.testing.assert_close(both.sums, single[0].sums + single[1].sums)
+
+
+def test_dropout_in_an_expert_depends_on_the_token_alone(seed: int) -> None:
+    layer = build(expert={**GLU, "dropout": 0.5})
+    draws.name_sites(layer)
+    x, keys = draw(3, 5), torch.tensor([11, 22, 33])
+    with draws.using(keys):
+        whole = layer(x)
+    with draws.using(keys[1:]):
+        torch.testing.assert_close(layer(x[1:]), whole[1:], **TOLERANCE)
+    with draws.using(keys + 1):
+        assert not torch.allclose(layer(x), whole)
+    with draws.using(keys):
+        same = layer(x[:, :1].expand(3, 5, -1))
+        assert not torch.allclose(same[:, 0], same[:, 1])  # equal tokens at other positions
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch asks for it where a graph goes on
+@pytest.mark.parametrize("how", ["checkpoint", "compile", "both"])
+def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.experts = nn.Linear(D, D).double(), build(balance_loss=1.0, z_loss=1.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = x + self.experts(self.first(x).tanh())
+            return y
+
+    layers, x = nn.ModuleList([Layer(), Layer()]), draw(2, 6)
+
+    def gradients(run: Any) -> tuple[list[Tensor], list[Tensor]]:
+        layers.zero_grad()
+        y = x
+        for layer in layers:
+            y = run(layer, y)
+        reports = list(take_reports(layers).values())
+        (y.square().sum() + sum(r.loss for r in reports)).backward()
+        return [p.grad.clone() for p in layers.parameters()], [t.detach() for r in reports for t in r]
+
+    def recompute(layer: Layer, x: Tensor) -> Any:
+        return checkpoint(Layer.forward, layer, x, use_reentrant=False)
+
+    torch._dynamo.reset()
+    run: Any = Layer.forward if how == "compile" else recompute
+    run = run if how == "checkpoint" else torch.compile(run, dynamic=True, backend="aot_eager")
+    expected, reported = gradients(Layer.forward)
+    for _ in range(2):
+        found, values = gradients(run)
+        assert len(values) == len(reported) == 4
+        for a, b in zip([*found, *values], [*expected, *reported], strict=True):
+            torch.testing.assert_close(a, b, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_groups": 3}, r"num_groups \(3\) must divide num_experts \(8\)"),
+        ({"num_groups": 2, "top_groups": 3}, r"top_groups \(3\) be one of the groups"),
+        ({"top_k": 9}, r"top_k \(9\) must be in \[1, 8\]"),
+        ({"top_k": 5, "num_groups": 2, "top_groups": 1}, r"top_k \(5\) must be in \[1, 4\], the experts of 1 groups"),
+        ({"num_groups": 8, "top_groups": 4}, r"group_best \(2\) in \[1, 1\]"),
+        ({"shared_gate": True}, "shared_gate scales the output of shared"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(attnkit.ConfigurationError, match=message):
+        build(**arguments)
