@@ -90,10 +90,10 @@ class RecurrentLayer(nn.Module):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw input weights from Glorot's uniform distribution and orthogonal hidden weights; biases are zero, a forget gate's one."""
+        for gate in self.hidden_weight.chunk(GATES[self.cell]):  # first, so that they do not depend on the width of the input
+            nn.init.orthogonal_(gate)
         for gate in self.input_weight.chunk(GATES[self.cell]):
             nn.init.xavier_uniform_(gate)
-        for gate in self.hidden_weight.chunk(GATES[self.cell]):
-            nn.init.orthogonal_(gate)
         nn.init.zeros_(self.input_bias)
         nn.init.zeros_(self.hidden_bias)
         if self.cell == "lstm":

@@ -26,15 +26,18 @@ class Model(nn.Module):
 
     Attributes:
         spec: Plain data; `attnkit.compose(**model.spec)` builds the same model with new weights.
+        learning_rates: Factor of the learning rate of each parameter by name, where it is not 1 (init `mup`); tasks apply them.
         pad_id: Fills the rows of a batch.
         bos_id: Starts a target.
         eos_id: Ends a sequence, or None.
     """
 
     spec: dict[str, Any]
+    learning_rates: dict[str, float]
 
     def __init__(self, **special_tokens: Unpack[SpecialTokens]) -> None:
         super().__init__()
+        self.learning_rates = {}
         self.pad_id, self.bos_id, self.eos_id = special_tokens["pad_id"], special_tokens["bos_id"], special_tokens["eos_id"]
 
 

@@ -4,6 +4,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Unpack, get_args, overload
 
+import torch
+
+from attnkit.init import Init
 from attnkit.models.base import Model
 from attnkit.models.classifier import ClassifierModel
 from attnkit.models.decoder import DecoderModel
@@ -22,7 +25,7 @@ from attnkit.models.options import (
     RecurrentEncoderDecoderArguments,
 )
 from attnkit.models.pooling import Pooling
-from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
+from attnkit.registry import ConfigurationError, EmbeddingSpec, InitSpec, StackSpec, embeddings, inits, stacks
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
 
 # the shape of a stack, and whether the model classifies -> the model around the stack
@@ -69,6 +72,7 @@ def compose(
     head_transform: bool = False,
     embedding: EmbeddingSpec = "token",
     tie: Tie = "none",
+    init: InitSpec = "default",
     pad_id: int = 0,
     bos_id: int = 1,
     eos_id: int | None = 2,
@@ -89,6 +93,8 @@ def compose(
         head_transform: Without classes, for an encoder: whether BERT's dense layer, GELU and norm precede the output map.
         embedding: The embedding.
         tie: Which tables are shared: `none`, `output` (target embedding and output), `all` (source embedding too).
+        init: How the parameters are drawn, from one number of torch's global generator: equal names and shapes start equal for equal seeds,
+            whatever else differs.
         pad_id: Fills the rows of a batch.
         bos_id: Starts a target.
         eos_id: Ends a sequence, or None for never.
@@ -144,8 +150,13 @@ def compose(
         raise ConfigurationError(f"embedding {reads.name!r} reads images, so the model needs num_classes: it has no tokens to predict")
     if pooling not in (None, *get_args(Pooling)):
         raise ConfigurationError(f"pooling must be one of {', '.join(get_args(Pooling))}, but is {pooling!r}")
+    seed = int(torch.randint(2**62, (), device="cpu"))
+    drawn: Init = inits.build(starts := inits.resolve(init))
     rest = {**given, "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
-    model = model_class(stack=resolved, embedding=reads, **rest)
-    model.spec = {**resolved.plain(), "stack": name, **rest, "embedding": reads.plain()}
+    with torch.random.fork_rng(devices=[]):  # modules draw when they are made, which must not move the global generator
+        model = model_class(stack=resolved, embedding=reads, **rest)
+    drawn(model, seed)
+    model.learning_rates = drawn.learning_rates(model)
+    model.spec = {**resolved.plain(), "stack": name, **rest, "embedding": reads.plain(), "init": starts.plain()}
     del model.spec["name"]
     return model

@@ -12,13 +12,14 @@ from attnkit.layers.config import (
 )
 from attnkit.models.head import Tie
 from attnkit.models.pooling import Pooling
-from attnkit.registry import EmbeddingSpec
+from attnkit.registry import EmbeddingSpec, InitSpec
 
 
 class ModelOptions(TypedDict, total=False):
     """The arguments of every model."""
 
     embedding: EmbeddingSpec
+    init: InitSpec
     pad_id: int
     bos_id: int
     eos_id: int | None

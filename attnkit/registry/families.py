@@ -249,9 +249,17 @@ corpora = Corpora(
     built_in=("cmudict", "fashion_mnist", "files", "imdb", "kjv", "libreoffice_help", "movie_snippets", "scan"),
 )
 
+inits = Registry(
+    "inits",
+    family="init",
+    package="attnkit.init",
+    bases=("attnkit.init.Init",),
+    built_in=("bert", "default", "gpt2", "mup", "t5"),
+)
+
 FAMILIES: tuple[Registry, ...] = (
     attentions, backends, mixers, positions, norms, feed_forwards, residuals, layer_kinds, embeddings, tokenizers,
-    stacks, optimizers, schedules, tasks, datasets, corpora,
+    stacks, inits, optimizers, schedules, tasks, datasets, corpora,
 )  # fmt: skip
 
 # The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
@@ -266,6 +274,7 @@ LayerSpec = Annotated[Spec, layer_kinds]
 EmbeddingSpec = Annotated[Spec, embeddings]
 TokenizerSpec = Annotated[Spec, tokenizers]
 StackSpec = Annotated[Spec, stacks]
+InitSpec = Annotated[Spec, inits]
 OptimizerSpec = Annotated[Spec, optimizers]
 ScheduleSpec = Annotated[Spec, schedules]
 CorpusSpec = Annotated[Spec, corpora]

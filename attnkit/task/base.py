@@ -25,7 +25,7 @@ from attnkit.optimizer.muon import Muon
 from attnkit.registry import ConfigurationError, optimizers, schedules
 from attnkit.strategy import check_preparation, parallelize, prepare
 from attnkit.task.config import TaskConfig, name_of, plain_arguments
-from attnkit.task.parameters import parameter_groups, read_any_names, write_plain_names
+from attnkit.task.parameters import FACTOR, parameter_groups, read_any_names, write_plain_names
 from attnkit.task.resume import continue_from, position_in, save_position
 from attnkit.task.steps import ExactSteps
 from attnkit.task.transfer import take_weights, words_of
@@ -175,6 +175,11 @@ class Task(ExactSteps, ABC):
         decays = "weight_decay" in inspect.signature(optimizers.get(name)).parameters
         groups: list[Any] = parameter_groups(self) if decays else [p for p in self.parameters() if p.requires_grad]
         optimizer: Optimizer = optimizers.build(self.optimizer, params=groups)
+        if any(FACTOR in group for group in optimizer.param_groups):
+            if name not in ("adam", "adamw"):
+                raise ConfigurationError(f"init 'mup' scales learning rates for adam and adamw, not for {name!r}")
+            for group in optimizer.param_groups:
+                group["lr"] *= group.get(FACTOR, 1.0)
         if isinstance(optimizer, Muon):  # a stack with fewer matrices must not change it silently
             sizes = {kind: sum(p.numel() for g in groups if g["matrices"] is kind for p in g["params"]) for kind in (True, False)}
             self.print(f"muon: {sizes[True]:,} parameters in hidden matrices; adamw: the other {sizes[False]:,}")

@@ -5,16 +5,22 @@ from typing import Any
 
 from torch import nn
 
+from attnkit.models import Model
 from attnkit.models.head import Head
 
 COMPILED = "_orig_mod."  # torch.compile inserts it into the names of parameters
+
+
+FACTOR = "lr_factor"
+"""Key of the factor of a group's learning rate."""
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """Return the trainable parameters, in the groups that optimizers treat differently.
 
     These are hidden matrices (weights of linear maps except the output, marked `"matrices": True` for Muon), other parameters of two or
-    more axes, and those without weight decay: biases, norms and other vectors.
+    more axes, and those without weight decay: biases, norms and other vectors; each apart by the factor of the learning rate (`FACTOR`),
+    where the model's initialisation has one.
 
     Example:
         >>> layer = nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 3), nn.LayerNorm(3))
@@ -23,15 +29,23 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """
     heads = {id(p) for m in module.modules() if isinstance(m, Head) for p in m.parameters()}
     hidden = {id(p) for m in module.modules() if isinstance(m, nn.Linear) for p in m.parameters(recurse=False) if p.ndim == 2} - heads
-    matrices: dict[str, Any] = {"params": [], "matrices": True}
-    others: dict[str, Any] = {"params": [], "matrices": False}
-    undecayed: dict[str, Any] = {"params": [], "matrices": False, "weight_decay": 0.0}
+    factors = {
+        f"{path}.{name}".removeprefix("."): factor
+        for path, part in module.named_modules()
+        if isinstance(part, Model)
+        for name, factor in part.learning_rates.items()
+    }
+    groups: dict[tuple[str, float], dict[str, Any]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             decays = parameter.ndim >= 2 and not name.endswith("bias")
-            group = matrices if id(parameter) in hidden else others if decays else undecayed
-            group["params"].append(parameter)
-    return [group for group in (matrices, others, undecayed) if group["params"]]
+            kind = "matrices" if id(parameter) in hidden else "others" if decays else "undecayed"
+            factor = factors.get(name.replace(COMPILED, ""), 1.0)
+            group: dict[str, Any] = {"params": [], "matrices": kind == "matrices"}
+            group |= ({} if decays else {"weight_decay": 0.0}) | ({} if factor == 1.0 else {FACTOR: factor})
+            groups.setdefault((kind, factor), group)["params"].append(parameter)
+    order = ("matrices", "others", "undecayed")
+    return [groups[key] for key in sorted(groups, key=lambda key: (order.index(key[0]), -key[1]))]
 
 
 def write_plain_names(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any]) -> None:

@@ -1,0 +1,106 @@
+"""The interface of initialisations, which draw each module of a built model from a generator of its own."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from attnkit import draws
+from attnkit.embedding import Embedding
+from attnkit.residual import Residual
+
+Role = Literal["table", "head", "branch", "hidden", "other"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module with parameters of its own, and what it is to the model.
+
+    Attributes:
+        path: Its path in the model.
+        module: The module.
+        role: `table`: an embedding with a table; `head`: the linear map to the logits; `branch`: the last linear map of a sublayer, called
+            `output`; `hidden`: any other linear map; `other`: all else, such as norms, scores and recurrent cells.
+        parent: The module that it is part of.
+        d_model: Width of the stack.
+        branches: How many sublayers add to the same stream, at least 1: two for each layer of an encoder.
+    """
+
+    path: str
+    module: nn.Module
+    role: Role
+    parent: nn.Module
+    d_model: int
+    branches: int
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight of a part that is not `other`."""
+        weight = self.module.weight
+        assert isinstance(weight, Tensor)
+        return weight
+
+    def reset(self) -> None:
+        """Draw all parameters of the module as it does itself."""
+        if callable(reset := getattr(self.module, "reset_parameters", None)):
+            reset()
+
+
+class Init(ABC):
+    """Draws the parameters of a model.
+
+    Each module draws from a generator that depends on the seed and on the module's path alone. So two models with equal seeds start from
+    equal numbers wherever names and shapes are equal, whatever else differs.
+    """
+
+    def __call__(self, model: nn.Module, seed: int) -> None:
+        """Draw all parameters. Torch's global generators do not change."""
+        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+        with torch.random.fork_rng(devices):
+            for part in parts(model):
+                torch.manual_seed(draws.site(f"{seed}/{part.path}") % 2**63)
+                self.draw(part)
+
+    @abstractmethod
+    def draw(self, part: Part) -> None:
+        """Draw the parameters of one module; the global generator is seeded for it."""
+
+    def learning_rates(self, model: nn.Module) -> dict[str, float]:
+        """Return the factor of the learning rate of each parameter by name, where it is not 1."""
+        return {}
+
+
+def parts(model: nn.Module) -> Iterator[Part]:
+    """Yield the modules that have parameters or buffers of their own to draw, in the order of the model.
+
+    Example:
+        >>> import attnkit
+        >>> model = attnkit.compose(stack="encoder", d_model=8, num_layers=3, num_heads=2, vocab_size=9, feed_forward="glu")
+        >>> [(part.path, part.branches) for part in parts(model) if part.role == "branch"][:2]
+        [('stack.encoder.layers.0.self_attention.output', 6), ('stack.encoder.layers.0.feed_forward.output', 6)]
+    """
+    d_model = getattr(getattr(model, "stack", None), "d_model", 0)
+    streams = [path.partition(".layers.")[0] for path, module in model.named_modules() if isinstance(module, Residual)]
+    for path, module in model.named_modules():
+        parent = model.get_submodule(path.rpartition(".")[0])
+        branches = max(1, streams.count(path.partition(".layers.")[0]))
+        if callable(getattr(module, "reset_parameters", None)):
+            yield Part(path, module, _role(path, module), parent, d_model, branches)
+
+
+def _role(path: str, module: nn.Module) -> Role:
+    if isinstance(module, nn.Linear):
+        return "head" if path.startswith("head.") else "branch" if path.rpartition(".")[2] == "output" else "hidden"
+    return "table" if isinstance(module, Embedding) and module.weight is not None else "other"
+
+
+def set_normal(part: Part, *, std: float, truncated: bool = False) -> None:
+    """Draw the weight of a part from a normal distribution, cut off at two standard deviations if `truncated`; all else by the module."""
+    part.reset()
+    if truncated:
+        nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
+    else:
+        nn.init.normal_(part.weight, std=std)

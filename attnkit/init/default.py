@@ -1,0 +1,29 @@
+# https://proceedings.mlr.press/v9/glorot10a.html
+"""Each module's own initialisation."""
+
+from attnkit.init.base import Init, Part
+from attnkit.registry import inits
+
+
+@inits.register("default")
+class Default(Init):
+    r"""Each module draws as its documentation says: Glorot's uniform distribution for linear maps, d^-1/2 for tables, zero biases.
+
+    Equation:
+        $$W \sim U(-a, a), \quad a = \sqrt{6 / (\mathrm{fan\_in} + \mathrm{fan\_out})}$$
+
+    Paper: Glorot and Bengio 2010, https://proceedings.mlr.press/v9/glorot10a.html
+
+    Example:
+        >>> import attnkit
+        >>> sizes = {"d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
+        >>> one, other = (attnkit.compose(stack="encoder", feed_forward=kind, **sizes) for kind in ("mlp", "glu"))
+        >>> for model in (one, other):
+        ...     Default()(model, seed=1)
+        >>> bool((one.head.projection.weight == other.head.projection.weight).all())
+        True
+    """
+
+    def draw(self, part: Part) -> None:
+        """Let the module draw."""
+        part.reset()

@@ -1,0 +1,52 @@
+# https://arxiv.org/abs/1910.10683
+"""T5's initialisation."""
+
+from torch import nn
+
+from attnkit.attention.dot_product import DotProduct
+from attnkit.init.base import Init, Part, set_normal
+from attnkit.position import Position
+from attnkit.registry import inits
+
+
+@inits.register("t5")
+class T5(Init):
+    r"""Normal distributions by fan-in. Queries of a score that does not scale (`dot_product`) are drawn smaller instead.
+
+    Equation:
+        $$W \sim N(0, 1 / \mathrm{fan\_in}), \quad W_Q \sim N(0, 1 / (d \, d_h)) \ \text{for dot\_product}, \quad
+        E, W_{\mathrm{head}} \sim N(0, 1), \quad b \sim N(0, 1 / d)$$
+        for embedded vectors E and position biases b
+
+    Paper: Raffel et al. 2020, https://arxiv.org/abs/1910.10683 (in Mesh TensorFlow's code, as transformers has it)
+
+    All other modules draw as by `default`.
+
+    Args:
+        factor: Factor of all standard deviations.
+
+    Example:
+        >>> import attnkit
+        >>> model = attnkit.compose(stack="decoder", d_model=64, num_layers=1, num_heads=4, vocab_size=99, attention="dot_product", init="t5")
+        >>> round(model.stack.decoder.layers[0].self_attention.query.weight.std().item() * (64 * 16) ** 0.5, 1)
+        1.0
+    """
+
+    def __init__(self, *, factor: float = 1.0) -> None:
+        self.factor = factor
+
+    def draw(self, part: Part) -> None:
+        """Draw one module."""
+        module = part.module
+        if part.role == "table":
+            set_normal(part, std=self.factor / getattr(module, "factor", 1.0))
+        elif part.role == "head":
+            set_normal(part, std=self.factor)
+        elif isinstance(module, nn.Linear):
+            is_unscaled = part.path.endswith(".query") and type(getattr(part.parent, "attention", None)) is DotProduct
+            width = module.in_features * (getattr(part.parent, "head_dim", 1) if is_unscaled else 1)
+            set_normal(part, std=self.factor * width**-0.5)
+        else:
+            part.reset()
+            if isinstance(module, Position) and "weight" in dict(module.named_parameters()):
+                nn.init.normal_(part.weight, std=self.factor * part.d_model**-0.5)
