@@ -27,6 +27,7 @@ class Part:
         parent: The module that it is part of.
         d_model: Width of the stack.
         branches: How many sublayers add to the same stream, at least 1: two for each layer of an encoder.
+        seed: Seed of its generator.
     """
 
     path: str
@@ -35,6 +36,7 @@ class Part:
     parent: nn.Module
     d_model: int
     branches: int
+    seed: int
 
     @property
     def weight(self) -> Tensor:
@@ -60,8 +62,8 @@ class Init(ABC):
         """Draw all parameters. Torch's global generators do not change."""
         devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
         with torch.random.fork_rng(devices):
-            for part in parts(model):
-                torch.manual_seed(draws.site(f"{seed}/{part.path}") % 2**63)
+            for part in parts(model, seed):
+                torch.manual_seed(part.seed)
                 self.draw(part)
 
     @abstractmethod
@@ -73,7 +75,7 @@ class Init(ABC):
         return {}
 
 
-def parts(model: nn.Module) -> Iterator[Part]:
+def parts(model: nn.Module, seed: int = 0) -> Iterator[Part]:
     """Yield the modules that have parameters or buffers of their own to draw, in the order of the model.
 
     Example:
@@ -88,7 +90,7 @@ def parts(model: nn.Module) -> Iterator[Part]:
         parent = model.get_submodule(path.rpartition(".")[0])
         branches = max(1, streams.count(path.partition(".layers.")[0]))
         if callable(getattr(module, "reset_parameters", None)):
-            yield Part(path, module, _role(path, module), parent, d_model, branches)
+            yield Part(path, module, _role(path, module), parent, d_model, branches, draws.site(f"{seed}/{path}") % 2**62)
 
 
 def _role(path: str, module: nn.Module) -> Role:
@@ -100,6 +102,7 @@ def _role(path: str, module: nn.Module) -> Role:
 def set_normal(part: Part, *, std: float, truncated: bool = False) -> None:
     """Draw the weight of a part from a normal distribution, cut off at two standard deviations if `truncated`; all else by the module."""
     part.reset()
+    torch.manual_seed(part.seed + 1)  # whatever else the module has drawn
     if truncated:
         nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
     else:

@@ -1,0 +1,189 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnkit
+from attnkit.init.base import parts
+from attnkit.task.parameters import FACTOR, parameter_groups
+
+SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 2, "num_heads": 4}
+WIDE: dict[str, Any] = {"d_model": 256, "num_layers": 2, "num_heads": 4, "vocab_size": 300}
+
+
+def make(seed: int = 1, **arguments: Any) -> Any:
+    torch.manual_seed(seed)
+    sizes = {"src_vocab_size": 20, "tgt_vocab_size": 30} if arguments["stack"].endswith("encoder_decoder") else {"vocab_size": 20}
+    return attnkit.compose(**{**SIZES, **sizes, **arguments})
+
+
+def std(weight: Tensor) -> float:
+    return float(weight.detach().std())
+
+
+PIECES: dict[str, dict[str, Any]] = {
+    "score": {"attention": "additive"},
+    "positions with a table": {"position": "learned"},
+    "norm": {"norm": "rms_norm", "residual": "post_norm"},
+    "feed-forward": {"feed_forward": "glu"},
+    "depth": {"num_layers": 3},
+    "embedding": {"embedding": {"name": "token", "num_segments": 2}},
+    "vocabulary": {"tgt_vocab_size": 31},
+}
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("init", ["default", "gpt2", "bert", "t5"])
+def test_equal_names_and_shapes_start_equal_whatever_else_differs(piece: str, init: str) -> None:
+    one, other = (make(stack="encoder_decoder", init=init, **changes).state_dict() for changes in ({}, PIECES[piece]))
+    both = [name for name in one if name in other and one[name].shape == other[name].shape]
+    if init == "gpt2" and piece == "depth":
+        both = [name for name in both if ".output." not in name]
+    assert len(both) >= 40
+    different = [name for name in both if not torch.equal(one[name], other[name])]
+    assert different == []
+
+
+def test_the_parts_of_recurrent_cells_do_not_depend_on_each_other() -> None:
+    stack: dict[str, Any] = {"stack": "recurrent_encoder_decoder", "num_layers": 1, "num_heads": 1}
+    one, other = (make(**stack, input_feeding=feeds).state_dict() for feeds in (False, True))
+    assert one["stack.decoder.recurrent.layers.0.input_weight"].shape != other["stack.decoder.recurrent.layers.0.input_weight"].shape
+    assert all(torch.equal(one[name], other[name]) for name in one if one[name].shape == other[name].shape)
+
+
+def test_the_seed_decides_and_two_models_in_a_row_differ() -> None:
+    one, same, other = make(1, stack="encoder"), make(1, stack="encoder"), make(2, stack="encoder")
+    after = attnkit.compose(stack="encoder", **SIZES, vocab_size=20)
+    name = "head.projection.weight"
+    assert torch.equal(one.get_parameter(name), same.get_parameter(name))
+    assert not any(torch.equal(one.get_parameter(name), m.get_parameter(name)) for m in (other, after))
+    layers = [one.get_parameter(f"stack.encoder.layers.{i}.feed_forward.input.weight") for i in range(2)]
+    assert not torch.equal(*layers)
+
+
+def test_the_global_generator_goes_on_alike_after_every_model() -> None:
+    after = set()
+    for changes in PIECES.values():
+        make(stack="encoder_decoder", **changes)
+        after.add(float(torch.rand(())))
+    assert len(after) == 1
+
+
+def test_a_spec_says_how_it_was_drawn() -> None:
+    model = make(stack="encoder", init={"name": "gpt2", "std": 0.1})
+    assert model.spec["init"] == {"name": "gpt2", "std": 0.1}
+    torch.manual_seed(1)
+    again = attnkit.compose(**model.spec)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_roles() -> None:
+    model = make(stack="encoder_decoder", num_decoder_layers=3)
+    found = {part.path: part for part in parts(model)}
+    assert found["embeddings.src"].role == found["embeddings.tgt"].role == "table"
+    assert found["head.projection"].role == "head"
+    branches = {path: part.branches for path, part in found.items() if part.role == "branch"}
+    assert len(branches) == 2 * 2 + 3 * 3
+    assert {count for path, count in branches.items() if "encoder." in path} == {4}
+    assert {count for path, count in branches.items() if "stack.decoder." in path} == {9}
+    assert found["stack.encoder.layers.0.feed_forward.input"].role == "hidden"
+    assert found["stack.encoder.final_norm"].role == "other"
+
+
+def test_gpt2_is_scaled_by_depth() -> None:
+    model = attnkit.compose(stack="decoder", init="gpt2", position="learned", **WIDE)
+    assert std(model.embedding.weight) == pytest.approx(0.02, rel=0.05)
+    for part in parts(model):
+        if isinstance(part.module, nn.Linear):
+            assert std(part.weight) == pytest.approx(0.02 / 2 if part.role == "branch" else 0.02, rel=0.05), part.path
+            assert part.module.bias is None or not part.module.bias.any()
+        elif "norm" in part.path:
+            assert bool((part.weight == 1).all())
+
+
+def test_bert_is_cut_off() -> None:
+    model = attnkit.compose(stack="encoder", init="bert", **WIDE)
+    for part in parts(model):
+        if part.role != "other":
+            assert part.weight.abs().max() <= 0.04
+            assert std(part.weight) == pytest.approx(0.02 * 0.8796, rel=0.05), part.path  # of a normal distribution cut off at 2
+
+
+def test_t5_has_the_widths_of_transformers() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 64, "d_kv": 16, "num_heads": 8, "d_ff": 200, "num_layers": 2, "vocab_size": 500}
+    theirs = T5ForConditionalGeneration(T5Config(**sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False)).state_dict()
+    model = attnkit.compose(
+        stack="encoder_decoder", d_model=64, num_layers=2, num_heads=8, head_dim=16, attention="dot_product", position="relative",
+        feed_forward={"name": "glu", "ffn_dim": 200}, bias=False, src_vocab_size=500, tgt_vocab_size=500, init="t5",
+        embedding={"name": "token", "scale": False},
+    )  # fmt: skip
+    ours = model.state_dict()
+    pairs = {
+        "shared.weight": "embeddings.src.weight",
+        "lm_head.weight": "head.projection.weight",
+        "encoder.block.0.layer.0.SelfAttention.q.weight": "stack.encoder.layers.0.self_attention.query.weight",
+        "encoder.block.0.layer.0.SelfAttention.k.weight": "stack.encoder.layers.0.self_attention.key.weight",
+        "encoder.block.0.layer.0.SelfAttention.o.weight": "stack.encoder.layers.0.self_attention.output.weight",
+        "decoder.block.1.layer.1.EncDecAttention.q.weight": "stack.decoder.layers.1.cross_attention.query.weight",
+        "encoder.block.1.layer.1.DenseReluDense.wi_0.weight": "stack.encoder.layers.1.feed_forward.gate.weight",
+        "encoder.block.1.layer.1.DenseReluDense.wo.weight": "stack.encoder.layers.1.feed_forward.output.weight",
+        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": "stack.encoder.position.weight",
+    }
+    for their_name, our_name in pairs.items():
+        size = theirs[their_name].numel()
+        assert std(ours[our_name]) == pytest.approx(std(theirs[their_name]), rel=6 / (2 * size) ** 0.5), their_name
+
+
+def logit_change(width: int, init: Any) -> float:
+    """Return how far the logits move in a few steps of Adam."""
+    torch.manual_seed(0)
+    model = attnkit.compose(
+        stack="decoder", d_model=width, num_layers=1, num_heads=width // 16, vocab_size=20, init=init, position="none",
+        feed_forward={"name": "mlp", "ffn_dim": 2 * width}, eos_id=None,
+    )  # fmt: skip
+    groups = parameter_groups(model)
+    for group in groups:
+        group["lr"] = 0.01 * group.pop(FACTOR, 1.0)
+    optimizer = torch.optim.Adam([{k: v for k, v in g.items() if k in ("params", "lr")} for g in groups])
+    x = torch.randint(20, (8, 12))
+    before = model(x).detach()
+    for _ in range(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()).backward()
+        optimizer.step()
+    return float((model(x).detach() - before).square().mean().sqrt())
+
+
+def test_mup_keeps_the_size_of_updates_over_widths() -> None:
+    ours = [logit_change(width, {"name": "mup", "base_width": 32}) for width in (32, 128, 512)]
+    default = [logit_change(width, "default") for width in (32, 128, 512)]
+    assert max(ours) < 1.6 * min(ours)
+    assert default[2] > 3 * default[0]
+
+
+def test_mup_says_what_the_optimizer_scales() -> None:
+    mup = {"name": "mup", "base_width": 4}
+    model = make(stack="decoder", init=mup)
+    assert model.learning_rates["stack.decoder.layers.0.feed_forward.input.weight"] == 0.25
+    assert model.learning_rates["embedding.weight"] == 0.5  # its factor grows with the square root of the width
+    assert "stack.decoder.layers.0.feed_forward.input.bias" not in model.learning_rates
+    assert make(stack="decoder", init=mup, embedding={"name": "token", "scale": False}).learning_rates.keys() == (
+        model.learning_rates.keys() - {"embedding.weight"}
+    )
+    assert make(stack="decoder", init={"name": "mup", "base_width": 16}).learning_rates == {}
+    groups = parameter_groups(model)
+    assert [(group["matrices"], group.get(FACTOR)) for group in groups] == [(True, 0.25), (False, 0.5), (False, 0.25), (False, None)]
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+
+
+def test_mup_is_refused_where_it_has_no_rule() -> None:
+    mup = {"name": "mup", "base_width": 4}
+    with pytest.raises(attnkit.ConfigurationError, match="set tie to 'none'"):
+        make(stack="decoder", tie="output", init=mup)
+    with pytest.raises(attnkit.ConfigurationError, match="no rule for recurrent cells"):
+        attnkit.compose(stack="recurrent_decoder", d_model=8, num_layers=1, vocab_size=9, init=mup)
+    with pytest.raises(attnkit.ConfigurationError, match="base_width must be positive"):
+        make(stack="decoder", init={"name": "mup", "base_width": 0})
