@@ -25,7 +25,7 @@ class Token(Embedding):
     Args:
         vocab_size: Number of tokens V.
         d_model: Width D.
-        scale: Whether to multiply the vectors by the square root of D.
+        scale: Whether to multiply the vectors by the square root of D (GPT-2 and Llama do not); or another factor (Granite).
         num_segments: Number of segments, each with a vector that is added to those of its tokens (BERT: 2, for sentences A and B).
 
     Raises:
@@ -38,13 +38,13 @@ class Token(Embedding):
 
     weight: nn.Parameter
 
-    def __init__(self, *, vocab_size: int, d_model: int, scale: bool = True, num_segments: int = 0) -> None:
+    def __init__(self, *, vocab_size: int, d_model: int, scale: bool | float = True, num_segments: int = 0) -> None:
         super().__init__()
         if vocab_size < 1:
             raise ValueError(f"vocab_size must be positive, but is {vocab_size}")
         if num_segments < 0:
             raise ValueError(f"num_segments must be at least 0, but is {num_segments}")
-        self.factor = d_model**0.5 if scale else 1.0
+        self.factor = d_model ** (0.5 * scale) if isinstance(scale, bool) else float(scale)
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         self.segment = nn.Parameter(torch.empty(num_segments, d_model)) if num_segments else None
         self.reset_parameters()

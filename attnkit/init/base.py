@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnkit import draws
 from attnkit.embedding import Embedding
+from attnkit.head import Head
 from attnkit.residual import Residual
 
 Role = Literal["table", "head", "branch", "hidden", "other"]
@@ -90,12 +91,13 @@ def parts(model: nn.Module, seed: int = 0) -> Iterator[Part]:
         parent = model.get_submodule(path.rpartition(".")[0])
         branches = max(1, streams.count(path.partition(".layers.")[0]))
         if callable(getattr(module, "reset_parameters", None)):
-            yield Part(path, module, _role(path, module), parent, d_model, branches, draws.site(f"{seed}/{path}") % 2**62)
+            yield Part(path, module, _role(path, module, parent), parent, d_model, branches, draws.site(f"{seed}/{path}") % 2**62)
 
 
-def _role(path: str, module: nn.Module) -> Role:
+def _role(path: str, module: nn.Module, parent: nn.Module) -> Role:
     if isinstance(module, nn.Linear):
-        return "head" if path.startswith("head.") else "branch" if path.rpartition(".")[2] == "output" else "hidden"
+        is_head = isinstance(parent, Head) and parent.projection is module
+        return "head" if is_head else "branch" if path.rpartition(".")[2] == "output" else "hidden"
     return "table" if isinstance(module, Embedding) and module.weight is not None else "other"
 
 

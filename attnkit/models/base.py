@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.decoding import Generation, Hypotheses, Options, Start, beam, stream
+from attnkit.registry import NormSpec, StackSpec, stacks
 from attnkit.state import State
 
 
@@ -19,6 +20,12 @@ class SpecialTokens(TypedDict):
     pad_id: int
     bos_id: int
     eos_id: int | None
+
+
+def norm_of(stack: StackSpec) -> NormSpec:
+    """Return the spec of a stack's norm; of one without, such as a recurrent stack, `layer_norm`."""
+    norm: NormSpec = stacks.resolve(stack).get("norm", "layer_norm")
+    return norm
 
 
 class Model(nn.Module):

@@ -5,10 +5,10 @@ from typing import Unpack
 from torch import Tensor
 
 from attnkit.embedding import Embedding
+from attnkit.head import Head
 from attnkit.models.base import Model, SpecialTokens
-from attnkit.models.head import Head, Pooler
-from attnkit.models.pooling import Pooling, pool
-from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
+from attnkit.models.pooling import Pooler, Pooling, pool
+from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, heads, stacks
 from attnkit.stack import DecoderStack, EncoderStack
 
 
@@ -70,7 +70,7 @@ class ClassifierModel(Model):
             raise ConfigurationError(f"embedding {name!r} has no class token here: use pooling mean, or give the embedding one")
         self.pooling: Pooling = pooling
         self.pooler = Pooler(d_model=d_model) if pooler else None
-        self.head = Head(d_model=d_model, outputs=num_classes, bias=True)
+        self.head: Head = heads.build({"name": "linear", "bias": True}, d_model=d_model, outputs=num_classes)
 
     def forward(self, inputs: Tensor, key_mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
         """Return the logits of the classes.

@@ -12,7 +12,6 @@ from attnkit.models.classifier import ClassifierModel
 from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder import EncoderModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
-from attnkit.models.head import Tie
 from attnkit.models.options import (
     DecoderArguments,
     EncoderArguments,
@@ -25,7 +24,8 @@ from attnkit.models.options import (
     RecurrentEncoderDecoderArguments,
 )
 from attnkit.models.pooling import Pooling
-from attnkit.registry import ConfigurationError, EmbeddingSpec, InitSpec, StackSpec, embeddings, inits, stacks
+from attnkit.models.tie import Tie
+from attnkit.registry import ConfigurationError, EmbeddingSpec, HeadSpec, InitSpec, ResolvedSpec, StackSpec, embeddings, heads, inits, stacks
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
 
 # the shape of a stack, and whether the model classifies -> the model around the stack
@@ -69,9 +69,9 @@ def compose(
     image_shape: Sequence[int] | None = None,
     pooling: Pooling | None = None,
     pooler: bool = False,
-    head_transform: bool = False,
     embedding: EmbeddingSpec = "token",
     tie: Tie = "none",
+    head: HeadSpec | None = None,
     init: InitSpec = "default",
     pad_id: int = 0,
     bos_id: int = 1,
@@ -90,9 +90,10 @@ def compose(
         image_shape: Channels, height and width, in place of `vocab_size`, for an embedding that reads images.
         pooling: With classes: `class_token`, `mean` or `last` (default: `mean`).
         pooler: With classes: whether BERT's dense layer with tanh precedes the output map.
-        head_transform: Without classes, for an encoder: whether BERT's dense layer, GELU and norm precede the output map.
         embedding: The embedding.
-        tie: Which tables are shared: `none`, `output` (target embedding and output), `all` (source embedding too).
+        tie: Which tables are shared: `none`, `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these and
+            the output).
+        head: Without classes: the map to the logits (default: `linear`).
         init: How the parameters are drawn, from one number of torch's global generator: equal names and shapes start equal for equal seeds,
             whatever else differs.
         pad_id: Fills the rows of a batch.
@@ -135,7 +136,7 @@ def compose(
         "image_shape": None if image_shape is None else list(image_shape),
         "pooling": pooling,
         "pooler": pooler or None,
-        "head_transform": head_transform or None,
+        "head": None if head is None else heads.resolve(head),
         "tie": None if tie == "none" else tie,
     }
     given = {option: value for option, value in options.items() if value is not None}
@@ -145,6 +146,8 @@ def compose(
         raise ConfigurationError(f"{kind} takes {', '.join(declared)}, not {' and '.join(wrong)}")
     if missing := [size for size, p in declared.items() if p.default is p.empty and size not in given]:
         raise ConfigurationError(f"a model with stack {name!r} needs {' and '.join(missing)}: the number of tokens of its vocabulary")
+    if "head" in declared:
+        given.setdefault("head", heads.resolve("linear"))
     reads = embeddings.resolve(embedding)
     if not classifies and embeddings.get(reads.name).reads == "image":
         raise ConfigurationError(f"embedding {reads.name!r} reads images, so the model needs num_classes: it has no tokens to predict")
@@ -157,6 +160,7 @@ def compose(
         model = model_class(stack=resolved, embedding=reads, **rest)
     drawn(model, seed)
     model.learning_rates = drawn.learning_rates(model)
-    model.spec = {**resolved.plain(), "stack": name, **rest, "embedding": reads.plain(), "init": starts.plain()}
+    plain = {key: value.plain() if isinstance(value, ResolvedSpec) else value for key, value in rest.items()}
+    model.spec = {**resolved.plain(), "stack": name, **plain, "embedding": reads.plain(), "init": starts.plain()}
     del model.spec["name"]
     return model

@@ -6,10 +6,11 @@ from torch import Tensor
 
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
+from attnkit.head import Head
 from attnkit.masks import check_bool
-from attnkit.models.base import GeneratingModel, SpecialTokens
-from attnkit.models.head import Head, Tie, check_tie
-from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
+from attnkit.models.base import GeneratingModel, SpecialTokens, norm_of
+from attnkit.models.tie import Tie, check_tie
+from attnkit.registry import EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
 from attnkit.reports import reporters
 from attnkit.stack import DecoderStack
 from attnkit.state import State
@@ -23,6 +24,7 @@ class DecoderModel(GeneratingModel):
         vocab_size: Tokens V.
         embedding: The embedding.
         tie: `output` shares the embedding's table with the head, `none` does not.
+        head: The map to the logits.
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Example:
@@ -40,6 +42,7 @@ class DecoderModel(GeneratingModel):
         vocab_size: int,
         embedding: EmbeddingSpec,
         tie: Tie = "none",
+        head: HeadSpec = "linear",
         **special_tokens: Unpack[SpecialTokens],
     ) -> None:
         super().__init__(**special_tokens)
@@ -47,7 +50,8 @@ class DecoderModel(GeneratingModel):
         self.stack: DecoderStack = stacks.build(stack)
         self.embedding: Embedding = embeddings.build(embedding, vocab_size=vocab_size, d_model=self.stack.d_model)
         self.reports = bool(reporters(self.stack))
-        self.head = Head(d_model=self.stack.d_model, outputs=vocab_size, tied=self.embedding if tie == "output" else None)
+        tied = self.embedding if tie == "output" else None
+        self.head: Head = heads.build(head, d_model=self.stack.d_model, outputs=vocab_size, tied=tied, norm=norm_of(stack))
 
     def forward(self, tokens: Tensor, key_mask: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
         """Return the logits of the token after each one.

@@ -5,9 +5,10 @@ from typing import Unpack
 from torch import Tensor
 
 from attnkit.embedding import Embedding
-from attnkit.models.base import Model, SpecialTokens
-from attnkit.models.head import Head, HeadTransform, Tie, check_tie
-from attnkit.registry import EmbeddingSpec, StackSpec, embeddings, stacks
+from attnkit.head import Head
+from attnkit.models.base import Model, SpecialTokens, norm_of
+from attnkit.models.tie import Tie, check_tie
+from attnkit.registry import EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
 from attnkit.stack import EncoderStack
 
 
@@ -19,8 +20,7 @@ class EncoderModel(Model):
         vocab_size: Tokens V.
         embedding: The embedding; it reads tokens.
         tie: `output` shares the embedding's table with the head, `none` does not.
-        head_transform: BERT's masked-language-model head: a dense layer, GELU and a norm (the stack's kind) before the output map, and a
-            bias on it.
+        head: The map to the logits.
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Example:
@@ -38,7 +38,7 @@ class EncoderModel(Model):
         vocab_size: int,
         embedding: EmbeddingSpec,
         tie: Tie = "none",
-        head_transform: bool = False,
+        head: HeadSpec = "linear",
         **special_tokens: Unpack[SpecialTokens],
     ) -> None:
         super().__init__(**special_tokens)
@@ -46,10 +46,8 @@ class EncoderModel(Model):
         self.stack: EncoderStack = stacks.build(stack)
         d_model = self.stack.d_model
         self.embedding: Embedding = embeddings.build(embedding, vocab_size=vocab_size, d_model=d_model)
-        norm = stacks.resolve(stack).get("norm", "layer_norm")  # a recurrent stack has none
-        self.transform = HeadTransform(d_model=d_model, norm=norm) if head_transform else None
         tied = self.embedding if tie == "output" else None
-        self.head = Head(d_model=d_model, outputs=vocab_size, tied=tied, bias=head_transform)
+        self.head: Head = heads.build(head, d_model=d_model, outputs=vocab_size, tied=tied, norm=norm_of(stack))
 
     def forward(
         self,
@@ -71,5 +69,5 @@ class EncoderModel(Model):
         """
         x = self.stack(self.embedding(tokens, segments), key_mask=key_mask)  # [B, T, D]
         x = x if chosen is None else x[chosen]  # [N, D]
-        logits: Tensor = self.head(x if self.transform is None else self.transform(x))
+        logits: Tensor = self.head(x)
         return logits

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
-from attnkit.models.base import GeneratingModel, SpecialTokens
-from attnkit.models.head import Head, Tie, check_tie
-from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, stacks
+from attnkit.head import Head
+from attnkit.models.base import GeneratingModel, SpecialTokens, norm_of
+from attnkit.models.tie import Tie, check_tie
+from attnkit.registry import ConfigurationError, EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
 from attnkit.reports import reporters
 from attnkit.stack import EncoderDecoderStack
 from attnkit.state import State
@@ -22,12 +23,13 @@ class EncoderDecoderModel(GeneratingModel):
         src_vocab_size: Source tokens.
         tgt_vocab_size: Target tokens V.
         embedding: The kind of both embeddings.
-        tie: `output` shares the target embedding's table with the head (two-way), `all` the source embedding's too (three-way, needs
-            one vocabulary), `none` shares nothing.
+        tie: `output` shares the target embedding's table with the head, `inputs` with the source embedding (T5 1.1), `all` with both
+            (Vaswani et al., T5, Marian), `none` with nothing. `inputs` and `all` need one vocabulary.
+        head: The map to the logits.
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Raises:
-        ConfigurationError: `tie="all"` with vocabularies of different sizes.
+        ConfigurationError: `tie` is `inputs` or `all`, and the vocabularies have different sizes.
 
     Example:
         >>> import torch
@@ -46,23 +48,26 @@ class EncoderDecoderModel(GeneratingModel):
         tgt_vocab_size: int,
         embedding: EmbeddingSpec,
         tie: Tie = "none",
+        head: HeadSpec = "linear",
         **special_tokens: Unpack[SpecialTokens],
     ) -> None:
         super().__init__(**special_tokens)
-        check_tie(tie, ("none", "output", "all"))
-        if tie == "all" and src_vocab_size != tgt_vocab_size:
+        check_tie(tie, ("none", "output", "inputs", "all"))
+        is_shared = tie in ("inputs", "all")
+        if is_shared and src_vocab_size != tgt_vocab_size:
             raise ConfigurationError(
-                f"tie 'all' shares one table between source, target and output, but the vocabularies have {src_vocab_size} and "
+                f"tie {tie!r} shares one table between source and target, but the vocabularies have {src_vocab_size} and "
                 f"{tgt_vocab_size} tokens; use tie 'output', or one tokenizer for both"
             )
         self.stack: EncoderDecoderStack = stacks.build(stack)
         d_model = self.stack.d_model
         tgt: Embedding = embeddings.build(embedding, vocab_size=tgt_vocab_size, d_model=d_model)
-        self.embeddings = nn.ModuleDict({"shared": tgt} if tie == "all" else {"tgt": tgt})
-        if tie != "all":
+        self.embeddings = nn.ModuleDict({"shared": tgt} if is_shared else {"tgt": tgt})
+        if not is_shared:
             self.embeddings["src"] = embeddings.build(embedding, vocab_size=src_vocab_size, d_model=d_model)
         self.reports = bool(reporters(self.stack))
-        self.head = Head(d_model=d_model, outputs=tgt_vocab_size, tied=None if tie == "none" else tgt)
+        tied = tgt if tie in ("output", "all") else None
+        self.head: Head = heads.build(head, d_model=d_model, outputs=tgt_vocab_size, tied=tied, norm=norm_of(stack))
 
     def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Score a target, each token from those before it.

@@ -10,9 +10,9 @@ from attnkit.layers.config import (
     RecurrentOptions,
     TransformerOptions,
 )
-from attnkit.models.head import Tie
 from attnkit.models.pooling import Pooling
-from attnkit.registry import EmbeddingSpec, InitSpec
+from attnkit.models.tie import Tie
+from attnkit.registry import EmbeddingSpec, HeadSpec, InitSpec
 
 
 class ModelOptions(TypedDict, total=False):
@@ -25,17 +25,12 @@ class ModelOptions(TypedDict, total=False):
     eos_id: int | None
 
 
-class DecoderModelOptions(ModelOptions, total=False):
-    """The arguments for `DecoderModel`."""
+class TokenModelOptions(ModelOptions, total=False):
+    """The arguments for `EncoderModel` and `DecoderModel`."""
 
     vocab_size: Required[int]
     tie: Literal["none", "output"]
-
-
-class EncoderModelOptions(DecoderModelOptions, total=False):
-    """The arguments for `EncoderModel`."""
-
-    head_transform: bool
+    head: HeadSpec
 
 
 class ClassifierModelOptions(ModelOptions, total=False):
@@ -54,9 +49,10 @@ class EncoderDecoderModelOptions(ModelOptions, total=False):
     src_vocab_size: Required[int]
     tgt_vocab_size: Required[int]
     tie: Tie
+    head: HeadSpec
 
 
-class EncoderArguments(EncoderModelOptions, TransformerOptions):
+class EncoderArguments(TokenModelOptions, TransformerOptions):
     """The arguments for `encoder`."""
 
 
@@ -64,7 +60,7 @@ class EncoderClassifierArguments(ClassifierModelOptions, TransformerOptions):
     """The arguments for `encoder` and `decoder` with `num_classes`."""
 
 
-class DecoderArguments(DecoderModelOptions, TransformerOptions):
+class DecoderArguments(TokenModelOptions, TransformerOptions):
     """The arguments for `decoder`."""
 
 
@@ -72,7 +68,7 @@ class EncoderDecoderArguments(EncoderDecoderModelOptions, EncoderDecoderOptions)
     """The arguments for `encoder_decoder`."""
 
 
-class RecurrentEncoderArguments(EncoderModelOptions, RecurrentEncoderOptions):
+class RecurrentEncoderArguments(TokenModelOptions, RecurrentEncoderOptions):
     """The arguments for `recurrent_encoder`."""
 
 
@@ -80,7 +76,7 @@ class RecurrentEncoderClassifierArguments(ClassifierModelOptions, RecurrentEncod
     """The arguments for `recurrent_encoder` with `num_classes`."""
 
 
-class RecurrentDecoderArguments(DecoderModelOptions, RecurrentOptions):
+class RecurrentDecoderArguments(TokenModelOptions, RecurrentOptions):
     """The arguments for `recurrent_decoder`."""
 
 

@@ -3,7 +3,9 @@
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from attnkit.linear import Linear
 
 Pooling = Literal["class_token", "mean", "last"]
 
@@ -33,3 +35,21 @@ def pool(x: Tensor, key_mask: Tensor | None, pooling: Pooling) -> Tensor:
     order = torch.arange(x.shape[1], device=x.device)
     place = (order if pooling == "last" else -order).masked_fill(~key_mask, -x.shape[1]).argmax(1)  # [B]
     return x[torch.arange(len(x), device=x.device), place]
+
+
+class Pooler(nn.Module):
+    r"""The layer before BERT's classes: $\tanh(W x + b)$.
+
+    Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (in their code)
+
+    Args:
+        d_model: Width D.
+    """
+
+    def __init__(self, *, d_model: int) -> None:
+        super().__init__()
+        self.dense = Linear(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform `x` [B, D]."""
+        return torch.tanh(self.dense(x))

@@ -83,7 +83,7 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
     if isinstance(task, MaskedLM):  # its head reads only the chosen tokens
         parts: Any = model
         x = torch.empty(1, 1, parts.stack.d_model)
-        head = _count(parts.head, x) + (0 if parts.transform is None else _count(parts.transform, x))
+        head = _count(parts.head, x)
         flops[1, 0] -= round((1 - task.mask_probability) * head)
     return flops
 

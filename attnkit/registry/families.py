@@ -201,6 +201,14 @@ layer_kinds = LayerKinds(
     given=("d_model", "direction", "cross_mixer", "cross_attention", "layer", "depth", "memory_depth"),
     built_in=("transformer_layer",),
 )
+heads = Registry(
+    "heads",
+    family="head",
+    package="attnkit.head",
+    bases=("attnkit.head.Head",),
+    given=("d_model", "outputs", "tied", "norm"),
+    built_in=("bert", "linear"),
+)
 stacks = Registry(
     "stacks",
     family="stack",
@@ -259,7 +267,7 @@ inits = Registry(
 
 FAMILIES: tuple[Registry, ...] = (
     attentions, backends, mixers, positions, norms, feed_forwards, residuals, layer_kinds, embeddings, tokenizers,
-    stacks, inits, optimizers, schedules, tasks, datasets, corpora,
+    stacks, heads, inits, optimizers, schedules, tasks, datasets, corpora,
 )  # fmt: skip
 
 # The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
@@ -274,6 +282,7 @@ LayerSpec = Annotated[Spec, layer_kinds]
 EmbeddingSpec = Annotated[Spec, embeddings]
 TokenizerSpec = Annotated[Spec, tokenizers]
 StackSpec = Annotated[Spec, stacks]
+HeadSpec = Annotated[Spec, heads]
 InitSpec = Annotated[Spec, inits]
 OptimizerSpec = Annotated[Spec, optimizers]
 ScheduleSpec = Annotated[Spec, schedules]

@@ -127,6 +127,8 @@ class CausalLM(TextGenerator):
             vocab_size=len(self.tokenizer),
             embedding=self.config.embedding,
             tie=self.config.tie,
+            head=self.config.head,
+            init=self.config.init,
         )
         if not isinstance(model, DecoderModel):
             raise ConfigurationError(
@@ -144,7 +146,7 @@ class CausalLM(TextGenerator):
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
         tokens, targets, documents = _read(batch)
-        return cross_entropy(self(tokens, documents), targets, label_smoothing=self.config.label_smoothing, pad_id=Tokenizer.pad_id)
+        return self.summed(self(tokens, documents), targets)
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Continuation]:

@@ -11,9 +11,10 @@ from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from attnkit.decoding import Generation, Options
-from attnkit.registry import ConfigurationError
-from attnkit.task.config import TaskConfig, require_smoothing
+from attnkit.registry import ConfigurationError, HeadSpec
+from attnkit.task.config import TaskConfig, require_smoothing, require_weight
 from attnkit.task.evaluation import EvaluatedTask
+from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
@@ -35,19 +36,24 @@ class GeneratorConfig(TaskConfig):
     """The options of tasks that generate text.
 
     Args:
+        head: The map to the logits.
         label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
+        z_loss: Coefficient of the square of the logsumexp of the logits, at least 0 (PaLM: 1e-4).
         beam_size: Beams of generation; 1 is greedy.
         max_length: The most tokens to generate, including the end.
         length_penalty: Exponent of the length by which the log-probability of a beam is divided.
     """
 
+    head: HeadSpec = "linear"
     label_smoothing: float = 0.0
+    z_loss: float = 0.0
     beam_size: int = 1
     max_length: int = 64
     length_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         require_smoothing(self.label_smoothing)
+        require_weight(z_loss=self.z_loss)
         Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks them
 
 
@@ -60,6 +66,11 @@ class TextGenerator(EvaluatedTask):
     """
 
     config: GeneratorConfig
+
+    def summed(self, logits: Tensor, targets: Tensor) -> Sums:
+        """Return the training loss of the targets [B, T], with the smoothing and the z-loss of the arguments."""
+        smoothing, z_loss = self.config.label_smoothing, self.config.z_loss
+        return cross_entropy(logits, targets, label_smoothing=smoothing, z_loss=z_loss, pad_id=Tokenizer.pad_id)
 
     @override
     def training_log(self, nll: Tensor) -> dict[str, Tensor]:

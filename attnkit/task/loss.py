@@ -20,7 +20,9 @@ class Sums(NamedTuple):
     targets: Tensor
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, pad_id: int | None = 0) -> Sums:
+def cross_entropy(
+    logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, z_loss: float = 0.0, pad_id: int | None = 0
+) -> Sums:
     r"""Return the summed cross-entropy of the targets that are not padding.
 
     With label smoothing $\epsilon$ and V classes, pad among them, the target distribution of a token y is
@@ -30,10 +32,14 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
     so the pad class gets no mass, and padded targets are ignored. (`torch.nn.functional.cross_entropy` gives the pad
     class its share.) Logits are raised to fp32 first.
 
+    The z-loss $\lambda \log^2 \sum_c e^{z_c}$ of each target keeps logits near log-probabilities (PaLM: 1e-4; Chowdhery et al. 2022,
+    https://arxiv.org/abs/2204.02311).
+
     Args:
         logits: [..., V].
         targets: [...] int64.
         label_smoothing: The mass $\epsilon$ that is spread evenly.
+        z_loss: The coefficient $\lambda$.
         pad_id: The class of padding. None: there is no such class, as when whole texts are classified: every target counts, and
             smoothing spreads over all V classes.
 
@@ -53,4 +59,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
         if pad_id is not None:
             kept = torch.cat([kept[..., :pad_id], kept[..., pad_id + 1 :]], -1)
         loss = (1 - label_smoothing) * nll - label_smoothing * kept.mean(-1).where(real, 0).sum()
+    if z_loss > 0:
+        z = logits.to(log_probabilities.dtype).logsumexp(-1)
+        loss = loss + z_loss * z.square().where(real, 0).sum()
     return Sums(loss=loss, nll=nll.detach(), targets=real.sum())

@@ -14,6 +14,7 @@ import attnkit
 from attnkit.registry import (
     ConfigurationError,
     EmbeddingSpec,
+    HeadSpec,
     OptimizerSpec,
     ScheduleSpec,
     StackSpec,
@@ -23,7 +24,7 @@ from attnkit.registry import (
     tasks,
 )
 from attnkit.stack import EncoderStack
-from attnkit.task.config import TaskConfig, default, trained_tokenizer
+from attnkit.task.config import TaskConfig, default, require_weight, trained_tokenizer
 from attnkit.task.filling import MaskFiller
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.masking import Masked, mask_tokens
@@ -42,7 +43,8 @@ class MaskedLMConfig(TaskConfig):
         tokenizer: Spec of the trained tokenizer, with `<mask>` among its extra tokens (default: the data module's `tokenizer_spec`).
         embedding: The embedding.
         tie: Whether the output shares the embedding's table (`output`) or not (`none`).
-        head_transform: Whether BERT's dense layer, GELU and norm precede the output map, which then has a bias.
+        head: The map to the logits.
+        z_loss: Coefficient of the square of the logsumexp of the logits, at least 0.
         masking: Whether single tokens (`token`) or all tokens of a word (`whole_word`) are chosen together.
         mask_probability: Probability that a token, or a word, is chosen, between 0 and 1.
         seed: Seed of the choice in training, at least 0; it does not depend on global random states.
@@ -52,7 +54,8 @@ class MaskedLMConfig(TaskConfig):
     tokenizer: TokenizerSpec | None = None
     embedding: EmbeddingSpec = "token"
     tie: Literal["none", "output"] = "output"
-    head_transform: bool = True
+    head: HeadSpec = "bert"
+    z_loss: float = 0.0
     masking: Literal["token", "whole_word"] = "token"
     mask_probability: float = 0.15
     seed: int = 0
@@ -60,6 +63,7 @@ class MaskedLMConfig(TaskConfig):
     schedule: ScheduleSpec = default("linear", warmup_steps=0.05)
 
     def __post_init__(self) -> None:
+        require_weight(z_loss=self.z_loss)
         if not 0 < self.mask_probability < 1:
             raise ConfigurationError(f"mask_probability must be above 0 and below 1, but is {self.mask_probability}")
         if self.seed < 0:
@@ -126,7 +130,8 @@ class MaskedLM(MaskFiller):
             vocab_size=len(self.tokenizer),
             embedding=self.config.embedding,
             tie=self.config.tie,
-            head_transform=self.config.head_transform,
+            head=self.config.head,
+            init=self.config.init,
         )
         assert isinstance(model, nn.Module)
         return model
@@ -163,7 +168,7 @@ class MaskedLM(MaskFiller):
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
         masked: Masked = batch["masked"]
-        return cross_entropy(self(*masked), batch["tokens"][masked.chosen], pad_id=Tokenizer.pad_id)
+        return cross_entropy(self(*masked), batch["tokens"][masked.chosen], z_loss=self.config.z_loss, pad_id=Tokenizer.pad_id)
 
     @override
     def training_log(self, nll: Tensor) -> dict[str, Tensor]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import nn
 
+from attnkit.head import Head
 from attnkit.models import Model
-from attnkit.models.head import Head
 
 COMPILED = "_orig_mod."  # torch.compile inserts it into the names of parameters
 
@@ -27,7 +27,7 @@ def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
         >>> [(len(g["params"]), g["matrices"], g.get("weight_decay")) for g in parameter_groups(layer)]
         [(1, True, None), (1, False, None), (3, False, 0.0)]
     """
-    heads = {id(p) for m in module.modules() if isinstance(m, Head) for p in m.parameters()}
+    heads = {id(m.projection.weight) for m in module.modules() if isinstance(m, Head) and m.projection is not None}
     hidden = {id(p) for m in module.modules() if isinstance(m, nn.Linear) for p in m.parameters(recurse=False) if p.ndim == 2} - heads
     factors = {
         f"{path}.{name}".removeprefix("."): factor

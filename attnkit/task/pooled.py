@@ -132,6 +132,7 @@ class PooledTask(EvaluatedTask):
             pooling=self.config.pooling,
             pooler=self.config.pooler,
             embedding=self.config.embedding,
+            init=self.config.init,
         )
         assert isinstance(model, nn.Module)
         return model

@@ -46,7 +46,8 @@ class Seq2SeqConfig(GeneratorConfig):
         src_tokenizer: Spec of the trained source tokenizer (default: the data module's `src_tokenizer_spec`).
         tgt_tokenizer: Spec of the trained target tokenizer (default: the data module's `tgt_tokenizer_spec`).
         embedding: Embedding of both sides.
-        tie: Which tables are shared: `output` (target embedding and output), `all` (the source embedding too; needs one tokenizer), `none`.
+        tie: Which tables are shared: `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these and the
+            output), `none`. `inputs` and `all` need one tokenizer.
         metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`, `chrf`. The
             first one selects the best checkpoint. If there are none, validation and test generate nothing.
         samples: Outputs printed after a validation.
@@ -56,7 +57,7 @@ class Seq2SeqConfig(GeneratorConfig):
     src_tokenizer: TokenizerSpec | None = None
     tgt_tokenizer: TokenizerSpec | None = None
     embedding: EmbeddingSpec = "token"
-    tie: Literal["none", "output", "all"] = "output"
+    tie: Literal["none", "output", "inputs", "all"] = "output"
     label_smoothing: float = 0.1
     optimizer: OptimizerSpec = default("adamw", lr=1e-3, betas=[0.9, 0.98], weight_decay=0.01)
     schedule: ScheduleSpec = default("inverse_sqrt", warmup_steps=1000)
@@ -106,8 +107,8 @@ class Seq2Seq(TextGenerator):
     def derive(self) -> None:
         self.src_tokenizer = trained_tokenizer(self.config.src_tokenizer, "src_tokenizer")
         self.tgt_tokenizer = trained_tokenizer(self.config.tgt_tokenizer, "tgt_tokenizer")
-        if self.config.tie == "all" and self.src_tokenizer.spec != self.tgt_tokenizer.spec:
-            raise ConfigurationError("tie 'all' shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
+        if (tie := self.config.tie) in ("inputs", "all") and self.src_tokenizer.spec != self.tgt_tokenizer.spec:
+            raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
         super().derive()
 
     @property
@@ -131,6 +132,8 @@ class Seq2Seq(TextGenerator):
             tgt_vocab_size=len(self.tgt_tokenizer),
             embedding=self.config.embedding,
             tie=self.config.tie,
+            head=self.config.head,
+            init=self.config.init,
         )
         assert isinstance(model, nn.Module)
         return model
@@ -158,7 +161,7 @@ class Seq2Seq(TextGenerator):
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
         logits = self(batch["src"], batch["tgt"][:, :-1])
-        return cross_entropy(logits, batch["tgt"][:, 1:], label_smoothing=self.config.label_smoothing, pad_id=Tokenizer.pad_id)
+        return self.summed(logits, batch["tgt"][:, 1:])
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Prediction]:

@@ -78,7 +78,7 @@ def test_a_decoder_stack_reads_in_one_direction_and_an_image_needs_no_mask(seed:
         ({"image_shape": [1, 4, 4]}, "embedding 'token' reads tokens: the model needs vocab_size, and takes no image_shape"),
         ({"embedding": {"name": "patch", "patch_size": 4}}, "reads images: the model needs image_shape, and takes no vocab_size"),
         ({"tie": "output"}, "with stack 'encoder' and num_classes takes .*, not tie"),
-        ({"head_transform": True}, "not head_transform"),
+        ({"head": "bert"}, "not head"),
     ],
 )
 def test_what_does_not_suit_is_refused(arguments: dict[str, Any], message: str) -> None:

@@ -11,7 +11,7 @@ from attnkit.models import ClassifierModel, DecoderModel, EncoderDecoderModel, E
 
 def test_the_stack_and_num_classes_say_which_model_it_is() -> None:
     decoder = attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9)
-    encoder = attnkit.compose(stack="recurrent_encoder", d_model=8, num_layers=1, vocab_size=9, head_transform=True)
+    encoder = attnkit.compose(stack="recurrent_encoder", d_model=8, num_layers=1, vocab_size=9, head="bert")
     pair = attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=9, tie="all")
     classifier = attnkit.compose(stack="encoder", d_model=8, num_layers=1, num_heads=2, vocab_size=9, num_classes=3)
     assert_type(decoder, DecoderModel)

@@ -85,7 +85,7 @@ def test_an_lstm_is_counted_although_torch_does_not_count_its_kernel() -> None:
 def test_the_head_of_a_masked_language_model_reads_only_the_chosen_tokens() -> None:
     tokenizer = attnkit.tokenizers.build({"name": "character", "extra_tokens": ["<mask>"]}).train(["abc"])
     stack = {"name": "encoder", "d_model": 10, "num_layers": 1, "num_heads": 1}
-    task: Any = {"name": "masked_lm", "stack": stack, "tokenizer": tokenizer.spec, "head_transform": False}
+    task: Any = {"name": "masked_lm", "stack": stack, "tokenizer": tokenizer.spec, "head": "linear"}
     little, much = (forward_flops(attnkit.tasks.build({**task, "mask_probability": p}))[1, 0] for p in (0.2, 0.7))
     assert much - little == 0.5 * 2 * 10 * len(tokenizer)
 

@@ -1,0 +1,5 @@
+"""Heads: from the output of a stack to logits."""
+
+from attnkit.head.base import Head
+
+__all__ = ["Head"]

@@ -1,0 +1,48 @@
+"""The interface of heads, which map the output of a stack to logits."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.embedding import Embedding
+from attnkit.linear import Linear
+from attnkit.registry import ConfigurationError
+
+
+class Head(nn.Module, ABC):
+    """A map [..., D] -> [..., V], with a matrix of its own or an embedding's table.
+
+    Args:
+        d_model: Width of the stack D.
+        outputs: Classes or tokens V.
+        tied: The embedding whose table is used, or None. It stays the embedding's: the head owns no matrix then.
+        bias: Whether each output has a bias, zero at first.
+
+    Attributes:
+        projection: The linear map to the logits, or None if the head is tied.
+
+    Raises:
+        ConfigurationError: The embedding to tie to has no table.
+    """
+
+    def __init__(self, *, d_model: int, outputs: int, tied: Embedding | None = None, bias: bool = False) -> None:
+        super().__init__()
+        if tied is not None and tied.weight is None:
+            raise ConfigurationError("this embedding has no table of the model's width for the output to share: use tie 'none'")
+        self._tied = [] if tied is None else [tied]  # in a list, so that it is not registered a second time
+        self.projection = Linear(d_model, outputs, bias=bias) if tied is None else None
+        self.bias = nn.Parameter(torch.zeros(outputs)) if tied is not None and bias else None
+
+    def project(self, x: Tensor) -> Tensor:
+        """Return the product [..., V] of the matrix and `x` [..., D], with the bias."""
+        if self.projection is not None:
+            logits: Tensor = self.projection(x)
+            return logits
+        weight = self._tied[0].weight
+        assert weight is not None
+        return nn.functional.linear(x, weight, self.bias)
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits [..., V] of `x` [..., D]."""

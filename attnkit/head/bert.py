@@ -1,0 +1,44 @@
+# https://arxiv.org/abs/1810.04805
+"""BERT's head of masked language modelling."""
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from attnkit.embedding import Embedding
+from attnkit.head.base import Head
+from attnkit.linear import Linear
+from attnkit.registry import NormSpec, heads, norms
+
+
+@heads.register("bert")
+class BERTHead(Head):
+    r"""A dense layer, GELU and a norm (the stack's kind) before the output map, and a bias of each output.
+
+    Equation:
+        $$z = W \, \mathrm{norm}(\mathrm{GELU}(W_1 h + b_1)) + b$$
+
+    Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (in their code)
+
+    Args:
+        d_model: Width of the stack D.
+        outputs: Tokens V.
+        tied: The embedding whose table is W, or None.
+        norm: The stack's norm.
+
+    Raises:
+        ConfigurationError: The embedding to tie to has no table.
+
+    Example:
+        >>> import torch
+        >>> BERTHead(d_model=4, outputs=9)(torch.randn(2, 3, 4)).shape
+        torch.Size([2, 3, 9])
+    """
+
+    def __init__(self, *, d_model: int, outputs: int, tied: Embedding | None = None, norm: NormSpec = "layer_norm") -> None:
+        super().__init__(d_model=d_model, outputs=outputs, tied=tied, bias=True)
+        self.dense = Linear(d_model, d_model)
+        self.norm = norms.build(norm, d_model=d_model)
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        return self.project(self.norm(nn.functional.gelu(self.dense(x))))

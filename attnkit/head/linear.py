@@ -1,0 +1,57 @@
+# https://arxiv.org/abs/1608.05859
+"""The linear head."""
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from attnkit.embedding import Embedding
+from attnkit.head.base import Head
+from attnkit.registry import ConfigurationError, heads
+
+
+@heads.register("linear")
+class LinearHead(Head):
+    r"""A linear map to the logits: with a matrix of its own, or the embedding's table (`tie`).
+
+    Equation:
+        $$z = c \tanh\left(\frac{\lambda W h + b}{c}\right), \quad \text{or without a cap}\ z = \lambda W h + b$$
+
+    Paper: Press and Wolf 2017, https://arxiv.org/abs/1608.05859 (tying); Gemma Team 2024, https://arxiv.org/abs/2408.00118 (cap)
+
+    Args:
+        d_model: Width of the stack D.
+        outputs: Classes or tokens V.
+        tied: The embedding whose table is W, or None.
+        bias: Whether each output has a bias b (Marian, GPT-J).
+        scale: Factor lambda of the product (Cohere: 0.0625; T5 with `tie`: d^-1/2; Granite: 1 / `logits_scaling`).
+        softcap: The cap c of the logits' absolute values (Gemma 2: 30; default: none).
+
+    Raises:
+        ConfigurationError: `softcap` is not positive, or the embedding to tie to has no table.
+
+    Example:
+        >>> head = LinearHead(d_model=2, outputs=3, softcap=30.0)
+        >>> bool(head(torch.full((1, 2), 1e6)).abs().max() <= 30)
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        outputs: int,
+        tied: Embedding | None = None,
+        bias: bool = False,
+        scale: float = 1.0,
+        softcap: float | None = None,
+    ) -> None:
+        super().__init__(d_model=d_model, outputs=outputs, tied=tied, bias=bias)
+        if softcap is not None and softcap <= 0:
+            raise ConfigurationError(f"softcap must be positive, but is {softcap}; leave it out for logits without a cap")
+        self.scale, self.softcap = scale, softcap
+
+    @override
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.project(x if self.scale == 1.0 else self.scale * x)
+        return logits if self.softcap is None else self.softcap * torch.tanh(logits / self.softcap)
