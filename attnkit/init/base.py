@@ -83,7 +83,7 @@ def parts(model: nn.Module, seed: int = 0) -> Iterator[Part]:
         >>> import attnkit
         >>> model = attnkit.compose(stack="encoder", d_model=8, num_layers=3, num_heads=2, vocab_size=9, feed_forward="glu")
         >>> [(part.path, part.branches) for part in parts(model) if part.role == "branch"][:2]
-        [('stack.encoder.layers.0.self_attention.output', 6), ('stack.encoder.layers.0.feed_forward.output', 6)]
+        [('stack.encoder.layers.0.mixer.output', 6), ('stack.encoder.layers.0.feed_forward.output', 6)]
     """
     d_model = getattr(getattr(model, "stack", None), "d_model", 0)
     streams = [path.partition(".layers.")[0] for path, module in model.named_modules() if isinstance(module, Residual)]

@@ -25,7 +25,18 @@ from attnkit.models.options import (
 )
 from attnkit.models.pooling import Pooling
 from attnkit.models.tie import Tie
-from attnkit.registry import ConfigurationError, EmbeddingSpec, HeadSpec, InitSpec, ResolvedSpec, StackSpec, embeddings, heads, inits, stacks
+from attnkit.registry import (
+    ConfigurationError,
+    EmbeddingSpec,
+    HeadSpec,
+    InitSpec,
+    ResolvedSpec,
+    StackSpec,
+    embeddings,
+    heads,
+    inits,
+    stacks,
+)
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
 
 # the shape of a stack, and whether the model classifies -> the model around the stack

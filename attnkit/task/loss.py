@@ -20,9 +20,7 @@ class Sums(NamedTuple):
     targets: Tensor
 
 
-def cross_entropy(
-    logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, z_loss: float = 0.0, pad_id: int | None = 0
-) -> Sums:
+def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, z_loss: float = 0.0, pad_id: int | None = 0) -> Sums:
     r"""Return the summed cross-entropy of the targets that are not padding.
 
     With label smoothing $\epsilon$ and V classes, pad among them, the target distribution of a token y is

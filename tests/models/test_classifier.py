@@ -87,5 +87,5 @@ def test_what_does_not_suit_is_refused(arguments: dict[str, Any], message: str) 
 
 
 def test_an_encoder_decoder_has_no_classes() -> None:
-    with pytest.raises(ConfigurationError, match="takes src_vocab_size, tgt_vocab_size, tie, not num_classes"):
+    with pytest.raises(ConfigurationError, match="takes src_vocab_size, tgt_vocab_size, tie, head, not num_classes"):
         attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=9, num_classes=2)

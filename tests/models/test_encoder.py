@@ -13,15 +13,15 @@ SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "vocab_size": 9}
 
 @pytest.mark.parametrize("tie", ["none", "output"])
 @pytest.mark.parametrize("stack", ["encoder", "recurrent_encoder"])
-def test_the_head_transform_is_dense_gelu_norm_map_and_bias(stack: str, tie: Any, seed: int) -> None:
+def test_the_head_of_bert_is_dense_gelu_norm_map_and_bias(stack: str, tie: Any, seed: int) -> None:
     heads = {"num_heads": 2, "norm": "rms_norm"} if stack == "encoder" else {}
     model = attnkit.compose(stack=stack, **SIZES, **heads, tie=tie, head="bert")
     tokens = torch.randint(3, 9, (2, 5))
     bias = model.head.bias if tie == "output" else model.head.projection.bias
     nn.init.normal_(bias)
-    assert type(model.transform.norm).__name__ == ("RMSNorm" if stack == "encoder" else "LayerNorm")
+    assert type(model.head.norm).__name__ == ("RMSNorm" if stack == "encoder" else "LayerNorm")
     x = model.stack(model.embedding(tokens))
-    x = model.transform.norm(nn.functional.gelu(x @ model.transform.dense.weight.T + model.transform.dense.bias))
+    x = model.head.norm(nn.functional.gelu(x @ model.head.dense.weight.T + model.head.dense.bias))
     table = model.embedding.weight if tie == "output" else model.head.projection.weight
     torch.testing.assert_close(model(tokens), x @ table.T + bias)
     model(tokens).logsumexp(-1).sum().backward()

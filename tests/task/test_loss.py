@@ -53,3 +53,11 @@ def test_half_precision_logits_are_summed_in_single_precision(rng):
     assert sums.loss.dtype == torch.float32
     assert sums.loss.isfinite()
     assert sums.loss > 2000
+
+
+def test_the_z_loss_is_the_square_of_the_logsumexp_of_each_real_target(seed: int) -> None:
+    logits, targets = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True), torch.tensor([[4, 2, 0], [3, 0, 0]])
+    plain, sums = cross_entropy(logits, targets), cross_entropy(logits, targets, z_loss=0.25)
+    z = [logits[b, t].exp().sum().log() for b, t in ((0, 0), (0, 1), (1, 0))]
+    torch.testing.assert_close(sums.loss, plain.loss + 0.25 * sum(x**2 for x in z), rtol=1e-12, atol=1e-12)
+    assert torch.equal(sums.nll, plain.nll)

@@ -1,0 +1,75 @@
+import pytest
+import torch
+from torch import nn
+
+import attnkit
+
+X = torch.linspace(-9, 9, 24, dtype=torch.float64).view(2, 3, 4)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_logits_are_their_equation(tied: bool, bias: bool, seed: int) -> None:
+    table = attnkit.embeddings.build("token", vocab_size=5, d_model=4).double()
+    spec = {"name": "linear", "bias": bias, "scale": 0.5, "softcap": 3.0}
+    head = attnkit.heads.build(spec, d_model=4, outputs=5, tied=table if tied else None).double()
+    for parameter in head.parameters():
+        nn.init.normal_(parameter)
+    weight = table.weight if tied else head.projection.weight
+    added = 0 if not bias else head.bias if tied else head.projection.bias
+    expected = 3 * torch.tanh((0.5 * X @ weight.T + added) / 3)
+    torch.testing.assert_close(head(X), expected, rtol=1e-12, atol=1e-12)
+    assert len(list(head.parameters())) == (not tied) + bias
+    plain = attnkit.heads.build("linear", d_model=4, outputs=5, tied=table if tied else None).double()
+    assert (plain.bias is None) and (plain.projection is None or plain.projection.bias is None)
+
+
+def test_a_cap_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(attnkit.ConfigurationError, match="softcap must be positive, but is 0"):
+        attnkit.heads.build({"name": "linear", "softcap": 0.0}, d_model=4, outputs=5)
+
+
+def test_the_cap_is_that_of_gemma_2(seed: int) -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    config = Gemma2Config(
+        vocab_size=9, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=4,
+        final_logit_softcapping=2.0,
+    )  # fmt: skip
+    theirs = Gemma2ForCausalLM(config).double()
+    nn.init.normal_(theirs.lm_head.weight, std=3)
+    found = {}
+    theirs.model.norm.register_forward_hook(lambda _, __, y: found.update(x=y))
+    logits = theirs(torch.tensor([[3, 4, 5]])).logits
+    head = attnkit.heads.build({"name": "linear", "softcap": 2.0}, d_model=4, outputs=9).double()
+    head.load_state_dict({"projection.weight": theirs.lm_head.weight})
+    torch.testing.assert_close(head(found["x"]), logits, rtol=1e-10, atol=1e-10)
+    assert logits.abs().max() > 1
+
+
+def test_models_share_what_tie_says(seed: int) -> None:
+    def tables(tie: str) -> tuple[int, bool, bool]:
+        model = attnkit.compose(
+            stack="encoder_decoder",
+            d_model=16,
+            num_layers=1,
+            num_heads=2,
+            src_vocab_size=9,
+            tgt_vocab_size=9,
+            tie=tie,  # type: ignore
+        )
+        return len(model.embeddings), "shared" in model.embeddings, model.head.projection is None
+
+    assert tables("none") == (2, False, False)
+    assert tables("output") == (2, False, True)
+    assert tables("inputs") == (1, True, False)
+    assert tables("all") == (1, True, True)
+    with pytest.raises(attnkit.ConfigurationError, match="tie 'inputs' shares one table between source and target"):
+        attnkit.compose(stack="encoder_decoder", d_model=16, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=8, tie="inputs")
+
+
+def test_an_embedding_takes_any_factor() -> None:
+    tokens = torch.tensor([[1, 2]])
+    for scale, factor in {True: 2.0, False: 1.0, 12.0: 12.0}.items():
+        table = attnkit.embeddings.build({"name": "token", "scale": scale}, vocab_size=5, d_model=4)
+        assert torch.equal(table(tokens), factor * table.weight[tokens])
