@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Unpack, get_args, overload
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from attnkit.init import Init
 from attnkit.models.base import Model
@@ -164,7 +165,8 @@ def compose(
         raise ConfigurationError(f"embedding {reads.name!r} reads images, so the model needs num_classes: it has no tokens to predict")
     if pooling not in (None, *get_args(Pooling)):
         raise ConfigurationError(f"pooling must be one of {', '.join(get_args(Pooling))}, but is {pooling!r}")
-    seed = int(torch.randint(2**62, (), device="cpu"))
+    drawn_seed = torch.randint(2**62, (), device="cpu")
+    seed = 0 if isinstance(drawn_seed, FakeTensor) else int(drawn_seed)  # fake parameters have no numbers
     drawn: Init = inits.build(starts := inits.resolve(init))
     rest = {**given, "pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
     with torch.random.fork_rng(devices=[]):  # modules draw when they are made, which must not move the global generator
