@@ -40,9 +40,9 @@ class MixtureOfExperts(FeedForward, Reporter):
         g_e = \lambda \frac{s_e}{\sum_{j \in \mathrm{top}} s_j}$$
         with softmax or sigmoid as $\sigma$, and $g_e = \lambda s_e$ without `normalize`
 
-    Paper: Shazeer et al. 2017, https://arxiv.org/abs/1701.06538; Fedus et al. 2021, https://arxiv.org/abs/2101.03961 (balance loss); Zoph et
-    al. 2022, https://arxiv.org/abs/2202.08906 (z-loss); Dai et al. 2024, https://arxiv.org/abs/2401.06066 (shared experts); Wang et al. 2024,
-    https://arxiv.org/abs/2408.15664 (bias); DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437 (groups)
+    Paper: Shazeer et al. 2017, https://arxiv.org/abs/1701.06538; Fedus et al. 2021, https://arxiv.org/abs/2101.03961 (balance loss);
+    Zoph et al. 2022, https://arxiv.org/abs/2202.08906 (z-loss); Dai et al. 2024, https://arxiv.org/abs/2401.06066 (shared experts); Wang et
+    al. 2024, https://arxiv.org/abs/2408.15664 (bias); DeepSeek-AI 2024, https://arxiv.org/abs/2412.19437 (groups)
 
     The router computes in fp32. Tokens are sorted by expert, so each expert computes once, for its tokens alone.
 
@@ -102,7 +102,8 @@ class MixtureOfExperts(FeedForward, Reporter):
         self.top_groups = num_groups if top_groups is None else top_groups
         if num_groups < 1 or num_experts % num_groups or not 1 <= self.top_groups <= num_groups:
             raise ConfigurationError(
-                f"num_groups ({num_groups}) must divide num_experts ({num_experts}), and top_groups ({self.top_groups}) be one of the groups"
+                f"num_groups ({num_groups}) must divide num_experts ({num_experts}), and top_groups ({self.top_groups}) be in "
+                f"[1, {num_groups}]"
             )
         size = num_experts // num_groups
         if not 1 <= top_k <= self.top_groups * size or not (num_groups == 1 or 1 <= group_best <= size):
@@ -172,7 +173,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         return scores.topk(self.top_k).indices
 
     def _compute(self, tokens: Tensor, chosen: Tensor, keys: Tensor | None) -> Tensor:
-        """Return the outputs [N, k, D] of the chosen experts. An expert without tokens gets none, so that its gradient is zero, not None."""
+        """Return the outputs [N, k, D] of the chosen experts. One without tokens computes none, so its gradient is zero, not None."""
         order = chosen.flatten().argsort(stable=True)  # pairs of token and choice, by expert
         pairs = tokens[:, None].expand(-1, self.top_k, -1).flatten(0, 1)[order]  # [N k, D]
         sizes = _sizes(chosen, len(self.experts))

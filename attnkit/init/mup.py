@@ -18,9 +18,9 @@ class MuP(Init):
 
     Paper: Yang et al. 2022, https://arxiv.org/abs/2203.03466 (table 3)
 
-    Tasks scale the learning rates; they take `adam` and `adamw` alone. At the base width nothing is scaled. Make models wider by more heads,
-    not by wider ones (with wider heads, logits would need a factor of 1 / d_h). Head and embedding have different scales, so they cannot
-    share a table: `tie: none`. An embedding's own factor $\sqrt{d}$ is undone in its learning rate.
+    Tasks scale the learning rates; they take `adam` and `adamw` alone. At the base width nothing is scaled. Make models wider by more
+    heads, not by wider ones (with wider heads, logits would need a factor of 1 / d_h). Head and embedding have different scales, so they
+    cannot share a table: `tie: none`. An embedding's own factor $\sqrt{d}$ is undone in its learning rate.
 
     Args:
         base_width: The width d_0 at which the learning rate was tuned.

@@ -27,7 +27,8 @@ class T5(Init):
 
     Example:
         >>> import attnkit
-        >>> model = attnkit.compose(stack="decoder", d_model=64, num_layers=1, num_heads=4, vocab_size=99, attention="dot_product", init="t5")
+        >>> sizes = {"d_model": 64, "num_layers": 1, "num_heads": 4, "vocab_size": 99}
+        >>> model = attnkit.compose(stack="decoder", attention="dot_product", init="t5", **sizes)
         >>> round(model.stack.decoder.layers[0].mixer.query.weight.std().item() * (64 * 16) ** 0.5, 1)
         1.0
     """

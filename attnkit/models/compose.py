@@ -103,8 +103,8 @@ def compose(
         pooling: With classes: `class_token`, `mean` or `last` (default: `mean`).
         pooler: With classes: whether BERT's dense layer with tanh precedes the output map.
         embedding: The embedding.
-        tie: Which tables are shared: `none`, `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these and
-            the output).
+        tie: Which tables are shared: `none`, `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these
+            and the output).
         head: Without classes: the map to the logits (default: `linear`).
         init: How the parameters are drawn, from one number of torch's global generator: equal names and shapes start equal for equal seeds,
             whatever else differs.

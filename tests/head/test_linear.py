@@ -21,7 +21,8 @@ def test_logits_are_their_equation(tied: bool, bias: bool, seed: int) -> None:
     torch.testing.assert_close(head(X), expected, rtol=1e-12, atol=1e-12)
     assert len(list(head.parameters())) == (not tied) + bias
     plain = attnkit.heads.build("linear", d_model=4, outputs=5, tied=table if tied else None).double()
-    assert (plain.bias is None) and (plain.projection is None or plain.projection.bias is None)
+    assert plain.bias is None
+    assert plain.projection is None or plain.projection.bias is None
 
 
 def test_a_cap_that_is_not_positive_is_refused() -> None:
