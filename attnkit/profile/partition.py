@@ -98,8 +98,10 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
     heads = layer.mixer
     if not isinstance(heads, MultiHeadAttention):
         raise ConfigurationError(f"tensor parallelism splits heads, but the mixer is {type(heads).__name__}; use a mesh such as 8x1")
-    output = layer.feed_forward.output
-    assert isinstance(output, nn.Linear)
+    output = getattr(layer.feed_forward, "output", None)
+    if not isinstance(output, nn.Linear):
+        kind = type(layer.feed_forward).__name__
+        raise ConfigurationError(f"there is no plan for split hidden units of {kind}; use a mesh such as 8x1")
     widths = {"num_heads": heads.attention.num_heads, "num_kv_heads": heads.attention.num_kv_heads, "ffn_dim": output.in_features}
     for key, width in widths.items():
         if width % size:

@@ -58,7 +58,7 @@ def test_the_statistics_of_a_step_are_logged_and_move_the_bias(words, make_batch
     task = make_experts(bias_rate=0.125, balance_loss=0.0)
     pool = words(9)
     trainer = fit(task, [make_batch(pool[:2]), make_batch(pool[2:])], accumulate_grad_batches=2)
-    for path, layer in reporters(task.model).items():
+    for path, layer in reporters(task).items():
         logged = {
             name: trainer.callback_metrics[f"train/{path}/{name}"].item()
             for name in ("balance", "entropy", *(f"share_{e}" for e in range(4)))
