@@ -262,7 +262,7 @@ inits = Registry(
     family="init",
     package="attnkit.init",
     bases=("attnkit.init.Init",),
-    built_in=("bert", "default", "gpt2", "mup", "t5"),
+    built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
 )
 
 FAMILIES: tuple[Registry, ...] = (

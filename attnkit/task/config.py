@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnkit.registry import ConfigurationError, InitSpec, OptimizerSpec, ResolvedSpec, ScheduleSpec, Spec, plain_data, tasks, tokenizers
+from attnkit.registry import ConfigurationError, OptimizerSpec, ResolvedSpec, ScheduleSpec, Spec, plain_data, tasks, tokenizers
 from attnkit.strategy import ActivationCheckpointing
 from attnkit.tokenizer import Tokenizer
 
@@ -17,7 +17,6 @@ class TaskConfig:
         optimizer: `muon`, or any optimizer of `torch.optim` by its name in lower case. Weight decay applies to parameters of two or more
             axes, embedding tables included (as in BERT and GPT-2); biases, norms and other vectors have none.
         schedule: The factor of the learning rate at each optimizer step.
-        init: How the parameters of a new model are drawn.
         init_from: A checkpoint whose embedding and stack initialise a new model, each if its spec is the same; a message lists what is
             taken (default: none).
         activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
@@ -27,7 +26,6 @@ class TaskConfig:
 
     optimizer: OptimizerSpec
     schedule: ScheduleSpec
-    init: InitSpec = "default"
     init_from: str | None = None
     activation_checkpointing: ActivationCheckpointing = "none"
     compile: bool = False

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from attnkit.decoding import Generation, Options
-from attnkit.registry import ConfigurationError, HeadSpec
+from attnkit.registry import ConfigurationError, HeadSpec, InitSpec
 from attnkit.task.config import TaskConfig, require_smoothing, require_weight
 from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.loss import Sums, cross_entropy
@@ -37,6 +37,7 @@ class GeneratorConfig(TaskConfig):
 
     Args:
         head: The map to the logits.
+        init: How the parameters of a new model are drawn.
         label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
         z_loss: Coefficient of the square of the logsumexp of the logits, at least 0 (PaLM: 1e-4).
         beam_size: Beams of generation; 1 is greedy.
@@ -45,6 +46,7 @@ class GeneratorConfig(TaskConfig):
     """
 
     head: HeadSpec = "linear"
+    init: InitSpec = "default"
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     beam_size: int = 1

@@ -15,6 +15,7 @@ from attnkit.registry import (
     ConfigurationError,
     EmbeddingSpec,
     HeadSpec,
+    InitSpec,
     OptimizerSpec,
     ScheduleSpec,
     StackSpec,
@@ -44,6 +45,7 @@ class MaskedLMConfig(TaskConfig):
         embedding: The embedding.
         tie: Whether the output shares the embedding's table (`output`) or not (`none`).
         head: The map to the logits.
+        init: How the parameters of a new model are drawn.
         z_loss: Coefficient of the square of the logsumexp of the logits, at least 0.
         masking: Whether single tokens (`token`) or all tokens of a word (`whole_word`) are chosen together.
         mask_probability: Probability that a token, or a word, is chosen, between 0 and 1.
@@ -55,6 +57,7 @@ class MaskedLMConfig(TaskConfig):
     embedding: EmbeddingSpec = "token"
     tie: Literal["none", "output"] = "output"
     head: HeadSpec = "bert"
+    init: InitSpec = "default"
     z_loss: float = 0.0
     masking: Literal["token", "whole_word"] = "token"
     mask_probability: float = 0.15

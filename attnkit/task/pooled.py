@@ -13,7 +13,7 @@ from typing_extensions import override
 
 import attnkit
 from attnkit.models.base import generating
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, nearest
+from attnkit.registry import ConfigurationError, EmbeddingSpec, InitSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, nearest
 from attnkit.task.config import TaskConfig, default, require_samples, trained_tokenizer
 from attnkit.task.evaluation import Direction, EvaluatedTask, spread
 from attnkit.task.loss import Sums
@@ -35,6 +35,7 @@ class PooledConfig(TaskConfig):
         embedding: The embedding: one that reads tokens, or `patch` for images.
         pooling: Which vector represents the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
         pooler: Whether BERT's dense layer with tanh comes before the output map.
+        init: How the parameters of a new model are drawn.
         samples: Predictions printed after a validation.
     """
 
@@ -44,6 +45,7 @@ class PooledConfig(TaskConfig):
     embedding: EmbeddingSpec = "token"
     pooling: Literal["class_token", "mean", "last"] = "mean"
     pooler: bool = False
+    init: InitSpec = "default"
     optimizer: OptimizerSpec = default("adamw", lr=1e-3, weight_decay=0.01)
     schedule: ScheduleSpec = default("linear", warmup_steps=0.1)
     metrics: Sequence[str]

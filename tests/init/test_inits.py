@@ -187,3 +187,13 @@ def test_mup_is_refused_where_it_has_no_rule() -> None:
         attnkit.compose(stack="recurrent_decoder", d_model=8, num_layers=1, vocab_size=9, init=mup)
     with pytest.raises(attnkit.ConfigurationError, match="base_width must be positive"):
         make(stack="decoder", init={"name": "mup", "base_width": 0})
+
+
+def test_deep_norm_scales_what_writes_to_the_stream() -> None:
+    sizes = {"src_vocab_size": 20, "tgt_vocab_size": 20, "num_layers": 2, "num_decoder_layers": 3}
+    plain, deep = (make(stack="encoder_decoder", init=init, **sizes) for init in ("default", "deep_norm"))
+    for name, weight in deep.named_parameters():
+        beta = 1.0
+        if ".layers." in name and name.endswith(".weight") and "norm" not in name and ".query." not in name and ".key." not in name:
+            beta = (12 * 3) ** -0.25 if "stack.decoder." in name else (8 * 2) ** -0.25
+        torch.testing.assert_close(weight, beta * plain.get_parameter(name), rtol=1e-6, atol=0, msg=lambda m, n=name: f"{n}: {m}")

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_text_i_has_seed_plus_i_whatever_the_batches(task: Any, words: Any, opti
 
 
 def test_options_win_over_the_tasks_own(task: Any) -> None:
-    task.beam_size = 3
+    task.config = replace(task.config, beam_size=3)
     [short], [whole] = task.generate(["abc"], max_length=3, beam_size=1), task.generate(["abc"], beam_size=1)
     assert whole.startswith(short)  # a token may be more than a character, as <unk> is
     assert task.generate(["abc", "fe"]) == [row[0].text for row in task.n_best(["abc", "fe"], 3)]

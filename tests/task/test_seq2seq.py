@@ -75,7 +75,7 @@ def test_generate_refuses_a_single_text(make_task):
         ({"samples": -1}, "samples must be at least 0"),
         ({"metrics": "bleu"}, r"metrics must be a list of names, as in \[bleu\]"),
         ({"metrics": ["blue"]}, "unknown metric 'blue'. Did you mean 'bleu'"),
-        ({"tie": "both"}, "tie must be .*'none', 'output', 'all'"),
+        ({"tie": "both"}, "tie must be .*'none', 'output', 'inputs', 'all'"),
         ({"tie": "all", "tgt_tokenizer": {"name": "character", "tokens": list("abcdeg")}}, "both sides need the same tokenizer"),
         ({"src_tokenizer": "character"}, "src_tokenizer is not trained; pass the .spec of a trained one"),
         ({"optimizer": "adamv"}, "unknown optimizer 'adamv'. Did you mean 'adam"),

@@ -1,0 +1,36 @@
+# https://arxiv.org/abs/2203.00555
+"""DeepNorm's initialisation."""
+
+import torch
+from torch import nn
+
+from attnkit.init.base import Init, Part
+from attnkit.registry import inits
+
+
+@inits.register("deep_norm")
+class DeepNormInit(Init):
+    r"""Each module's own initialisation, narrower in deep stacks for values, outputs and feed-forward networks. For residual `deep_norm`.
+
+    Equation:
+        $$W = \beta W_0, \quad \beta = (8 N)^{-1/4}, \quad \text{with a memory}\ (12 N)^{-1/4}$$
+        for N layers and Glorot's W_0; queries and keys keep W_0
+
+    Paper: Wang et al. 2022, https://arxiv.org/abs/2203.00555 (whose encoder with a decoder has $0.87 (N^4 M)^{-1/16}$ instead)
+
+    Example:
+        >>> import attnkit
+        >>> model = attnkit.compose(
+        ...     stack="encoder", d_model=64, num_layers=2, num_heads=2, vocab_size=9, residual="deep_norm", init="deep_norm")
+        >>> weight = model.stack.encoder.layers[0].feed_forward.input.weight
+        >>> round(weight.abs().max().item() / (6 / (64 + 256)) ** 0.5, 2)  # 16^(-1/4)
+        0.5
+    """
+
+    def draw(self, part: Part) -> None:
+        """Draw one module."""
+        part.reset()
+        is_scaled = isinstance(part.module, nn.Linear) and not part.path.endswith((".query", ".key"))
+        if is_scaled and ".layers." in part.path:
+            with torch.no_grad():
+                part.weight.mul_((4 * part.branches) ** -0.25)  # 2 N sublayers, or 3 N with a memory
