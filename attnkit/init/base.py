@@ -61,7 +61,7 @@ class Init(ABC):
 
     def __call__(self, model: nn.Module, seed: int) -> None:
         """Draw all parameters. Torch's global generators do not change."""
-        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
         with torch.random.fork_rng(devices):
             for part in parts(model, seed):
                 torch.manual_seed(part.seed)

@@ -147,6 +147,7 @@ class RecurrentConfig:
         num_layers: Number of layers.
         cell: `rnn`, `lstm` or `gru`.
         dropout: Probability of dropping an element of each layer's input and of the output; never of a state passed on in time.
+        embedding_norm: Whether layer normalisation precedes the first layer; an encoder and its decoder each have their own.
 
     Raises:
         ValueError: A width, count or probability is out of range.
@@ -156,6 +157,7 @@ class RecurrentConfig:
     num_layers: int
     cell: Cell = "lstm"
     dropout: float = 0.0
+    embedding_norm: bool = False
 
     def __post_init__(self) -> None:
         check_positive(d_model=self.d_model, num_layers=self.num_layers)
@@ -248,6 +250,7 @@ class RecurrentOptions(TypedDict, total=False):
     num_layers: Required[int]
     cell: Cell
     dropout: float
+    embedding_norm: bool
 
 
 class RecurrentEncoderOptions(RecurrentOptions, total=False):

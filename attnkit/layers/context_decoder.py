@@ -145,7 +145,7 @@ class ContextDecoder(nn.Module):
     def forward(self, x: Tensor, state: ContextState) -> tuple[Tensor, ContextState]:
         """Decode `x` [B, T, D], which follows `state`; return [B, T, D] and the state after it."""
         mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))
-        layers, fed = state.layers, state.fed
+        x, layers, fed = self.recurrent.normed(x), state.layers, state.fed
         if self.attention is None and fed is not None:  # the same context for all tokens
             context = fed[:, None].expand(-1, x.shape[1], -1)
             y, after = self.recurrent.run(torch.cat([x, context], -1), layers)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attnkit import masks
 from attnkit.dropout import Dropout
 from attnkit.layers.config import Cell, RecurrentConfig
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, norms
 from attnkit.state import State
 
 GATES: dict[Cell, int] = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -189,7 +189,12 @@ class Recurrent(nn.Module):
         self.layers = nn.ModuleList(RecurrentLayer(cell=cell, input_dim=i, hidden_dim=width) for i in inputs)
         backward = inputs if bidirectional else []
         self.backward_layers = nn.ModuleList(RecurrentLayer(cell=cell, input_dim=i, hidden_dim=width) for i in backward)
+        self.embedding_norm: nn.Module | None = norms.build("layer_norm", d_model=d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
+
+    def normed(self, x: Tensor) -> Tensor:
+        """Return embedded tokens [..., D] as the layers read them."""
+        return x if self.embedding_norm is None else self.embedding_norm(x)
 
     def forward(self, x: Tensor, *, key_mask: Tensor | None = None, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Run the layers over `x`, after the tokens that `state` remembers.
@@ -202,7 +207,7 @@ class Recurrent(nn.Module):
         Returns:
             [B, T, D], zero at padding, and the state: that after the last real token (and before the first, read from the end).
         """
-        before = None if state is None else state.layers
+        x, before = self.normed(x), None if state is None else state.layers
         if key_mask is None:
             return self.run(x, before)
         masks.check_bool(key_mask, "key_mask", x.shape[:2])

@@ -30,3 +30,22 @@ def test_dropout_comes_after_the_norm(seed: int) -> None:
 def test_without_it_there_is_no_such_parameter() -> None:
     stack = attnkit.stacks.build({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2})
     assert not [name for name in stack.state_dict() if "embedding_norm" in name]
+
+
+@pytest.mark.parametrize("stack", ["recurrent_encoder", "recurrent_decoder", "recurrent_encoder_decoder"])
+def test_a_recurrent_stack_normalises_what_its_layers_read(stack: str, seed: int) -> None:
+    build = {"name": stack, "d_model": 8, "num_layers": 2}
+    normed = attnkit.stacks.build({**build, "embedding_norm": True}).double()
+    plain = attnkit.stacks.build(build).double()
+    plain.load_state_dict({name: tensor for name, tensor in normed.state_dict().items() if "embedding_norm" not in name})
+    x, y = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 3, 8, dtype=torch.float64)
+    if stack != "recurrent_encoder_decoder":
+        norm = (normed.encoder if stack == "recurrent_encoder" else normed.decoder).embedding_norm
+        nn.init.normal_(norm.weight)
+        found, expected = normed(x), plain(norm(x))
+    else:
+        norm, other = normed.encoder.embedding_norm, normed.decoder.recurrent.embedding_norm
+        nn.init.normal_(other.weight)
+        found, expected = normed.decode(y, normed.encode(x)), plain.decode(other(y), plain.encode(norm(x)))
+    found, expected = (z if isinstance(z, torch.Tensor) else z[0] for z in (found, expected))
+    torch.testing.assert_close(found, expected)
