@@ -317,6 +317,14 @@ inits = Registry(
     built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
 )
 
+inits = Registry(
+    "inits",
+    family="init",
+    package="attnkit.init",
+    bases=("attnkit.init.Init",),
+    built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
+)
+
 FAMILIES: tuple[Registry, ...] = (
     attentions, normalizers, backends, mixers, positions, rotary_scalings, norms, feed_forwards, residuals, layer_kinds, embeddings,
     tokenizers, stacks, heads, inits, optimizers, schedules, tasks, datasets, corpora, probes,

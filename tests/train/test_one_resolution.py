@@ -56,7 +56,7 @@ def test_no_spec_is_read_twice_and_the_model_is_built_once(
         ("tokenizers", "src_tokenizer"),
         ("tokenizers", "tgt_tokenizer"),
     }
-    assert made["Seq2Seq"] == made["EncoderDecoderModel"] == made["EncoderDecoder"] == made["Head"] == 1
+    assert made["Seq2Seq"] == made["EncoderDecoderModel"] == made["EncoderDecoder"] == made["LinearHead"] == 1
     assert made["Transformer"] == 2
     assert made["TransformerLayer"] == 6
     assert made["MLP"] == 6
