@@ -18,6 +18,11 @@ def test_attention(check: Check) -> None:
     check()
 
 
+@parametrize("normalizers")
+def test_normalizer(check: Check) -> None:
+    check()
+
+
 @parametrize("backends")
 def test_backend(check: Check) -> None:
     check()

@@ -1,21 +1,27 @@
-"""The base of all attention kinds: the masked softmax, the weighted sum, grouped heads, and the backends that compute them.
+"""The base of all attention kinds: the mask, the normalizer, the weighted sum, grouped heads, and the backends that compute them.
 
-A kind of attention is a *score*: one number per query and key. Everything else is here, so a new score works with masks,
+A kind of attention is a *score*: one number per query and key. Everything else is here, so a new score works with masks, normalizers,
 grouped-query heads, caches, recorded weights and every backend from the start.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from attnkit.attention.backend.base import Inputs, choose, computing, named, ordered
 from attnkit.attention.bias import FiniteBias, prepare
+from attnkit.attention.talking_heads import TalkingHeads
 from attnkit.masks import Mask
+from attnkit.normalizer import Normalizer
+from attnkit.normalizer.softmax import Softmax
+from attnkit.registry import NormalizerSpec, normalizers
 
 HALF = (torch.float16, torch.bfloat16)
+OPTIONS = frozenset({"scale", "softcap", "talking_heads", "normalizer"})
+"""The options of `Attention.configure`."""
 
 
 class Attention(nn.Module, ABC):
@@ -24,7 +30,9 @@ class Attention(nn.Module, ABC):
     Subclasses write `score`, and may project queries and keys first. To add one, write a class like this and register it.
 
     Equation:
-        $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{softmax}_j(\mathrm{score}(q, k_j) + b_j) \, v_j$$
+        $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{normalizer}_j(\mathrm{score}(q, k_j) + b_j) \, v_j$$
+
+    The normalizer is softmax unless `configure` says otherwise.
 
     Args:
         head_dim: Width of each query and key head.
@@ -57,6 +65,47 @@ class Attention(nn.Module, ABC):
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if self.num_kv_heads < 1 or num_heads < 1 or num_heads % self.num_kv_heads:
             raise ValueError(f"num_kv_heads ({self.num_kv_heads}) must be positive and divide num_heads ({num_heads})")
+        self.configure()
+
+    def configure(
+        self,
+        *,
+        normalizer: NormalizerSpec = "softmax",
+        scale: float = 1.0,
+        softcap: float | None = None,
+        talking_heads: bool = False,
+    ) -> Self:
+        r"""Set how logits follow from scores, and weights from logits, for any score.
+
+        Equation:
+            $$z_j = c \tanh(a \, \mathrm{score}(q, k_j) / c) + b_j, \quad w = \mathrm{normalizer}(z)$$
+
+        Papers: Gemma Team 2024, https://arxiv.org/abs/2408.00118 (softcap); Shazeer et al. 2020, https://arxiv.org/abs/2003.02436 (talking
+        heads)
+
+        Args:
+            normalizer: From logits to weights.
+            scale: a, which multiplies the score (with `dot_product`, whose own factor is 1, it is the whole scale).
+            softcap: c, a bound of the scores, before biases and masks (default: none).
+            talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
+
+        Returns:
+            This attention.
+
+        Raises:
+            ValueError: `scale` or `softcap` is not positive.
+            ConfigurationError: An unknown normalizer, or a wrong argument of it.
+        """
+        for name, number in (("scale", scale), ("softcap", softcap)):
+            if number is not None and number <= 0:
+                raise ValueError(f"{name} must be positive, but is {number}")
+        self.normalizer: Normalizer = normalizers.build(normalizer, num_heads=self.num_heads)
+        self.factor, self.softcap = scale, softcap
+        self.talking_heads = TalkingHeads(self.num_heads) if talking_heads else None
+        used = {"scale": scale != 1, "softcap": softcap is not None, "talking_heads": talking_heads}
+        used["normalizer"] = type(self.normalizer) is not Softmax
+        self.options = tuple(name for name, is_used in used.items() if is_used)
+        return self
 
     @property
     def backends(self) -> tuple[str, ...]:
@@ -124,7 +173,7 @@ class Attention(nn.Module, ABC):
         """
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask, bias = prepare(mask, attn_bias, query, key, dtype=query.dtype)
+        mask, bias = prepare(mask, attn_bias, query, key, dtype=query.dtype if self.normalizer.rows_sum_to_one else None)
         inputs = Inputs(query, key, value, mask, bias, dropout if self.training else 0.0, first_query)
         output = choose(backend, self, inputs).compute(self, inputs)
         return output if mask is None or mask.alive is None else output * mask.alive
@@ -138,7 +187,7 @@ class Attention(nn.Module, ABC):
         attn_bias: FiniteBias | Tensor | None = None,
         projected: bool = False,
     ) -> Tensor:
-        """Return the attention weights [B, H, Q, K], without dropout: each row sums to one, or to zero if it has no key."""
+        """Return the attention weights [B, H, Q, K], without dropout; they are zero for masked keys, and in rows without any key."""
         weights, mask = self._in_chunks(self.row_weights, query, key, mask, attn_bias, projected)
         return weights if mask is None or mask.alive is None else weights * mask.alive
 
@@ -151,7 +200,7 @@ class Attention(nn.Module, ABC):
         attn_bias: FiniteBias | Tensor | None = None,
         projected: bool = False,
     ) -> Tensor:
-        """Return the logits [B, H, Q, K] that the softmax reads: scores plus biases, -inf at masked keys unless the whole row is masked."""
+        """Return the logits [B, H, Q, K] that the normalizer reads, -inf at masked keys unless the whole row is masked."""
         return self._in_chunks(self.row_logits, query, key, mask, attn_bias, projected)[0]
 
     def _in_chunks(
@@ -184,13 +233,19 @@ class Attention(nn.Module, ABC):
 
     def row_weights(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
         """Return the weights [B, H, Q, K], in fp32 or float64, of projected queries; `attn_bias` is finite."""
-        return self.row_logits(query, key, mask, attn_bias).softmax(-1)
+        weights: Tensor = self.normalizer(self.row_logits(query, key, mask, attn_bias))
+        return weights if self.talking_heads is None else self.talking_heads.mix_weights(weights)
 
     def row_logits(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
         """Return the logits [B, H, Q, K] of `row_weights`."""
         with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
             query, key = (x.float() if x.dtype in HALF else x for x in (query, key))
             logits = self.score(query, repeat_heads(key, query))  # [B, H, Q, K]
+            logits = logits if self.factor == 1 else logits * self.factor
+            if self.softcap is not None:
+                logits = self.softcap * torch.tanh(logits / self.softcap)
+            if self.talking_heads is not None:
+                logits = self.talking_heads.mix_logits(logits)
             if attn_bias is not None:
                 logits = logits + attn_bias
             allowed = None if mask is None else mask.dense(query.shape[-2], key.shape[-2], query.device)

@@ -107,6 +107,14 @@ attentions = Registry(
     given=("head_dim", "num_heads", "num_kv_heads"),
     built_in=("additive", "cosine", "dot_product", "general", "scaled_dot_product"),
 )
+normalizers = Registry(
+    "normalizers",
+    family="normalizer",
+    package="attnkit.normalizer",
+    bases=("attnkit.normalizer.Normalizer",),
+    given=("num_heads",),
+    built_in=("entmax", "sigmoid", "softmax", "softmax_off_by_one", "softmax_with_sink"),
+)
 backends = Registry(
     "backends",
     family="backend",
@@ -250,12 +258,13 @@ corpora = Corpora(
 )
 
 FAMILIES: tuple[Registry, ...] = (
-    attentions, backends, mixers, positions, norms, feed_forwards, residuals, layer_kinds, embeddings, tokenizers,
+    attentions, normalizers, backends, mixers, positions, norms, feed_forwards, residuals, layer_kinds, embeddings, tokenizers,
     stacks, optimizers, schedules, tasks, datasets, corpora,
 )  # fmt: skip
 
 # The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
 AttentionSpec = Annotated[Spec, attentions]
+NormalizerSpec = Annotated[Spec, normalizers]
 BackendName = Annotated[str, NameOf(backends, "auto")]
 MixerSpec = Annotated[Spec, mixers]
 PositionSpec = Annotated[Spec, positions]

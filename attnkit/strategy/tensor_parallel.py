@@ -22,6 +22,7 @@ from attnkit.feed_forward.mlp import MLP
 from attnkit.layers import TransformerLayer
 from attnkit.mixer import Tokens
 from attnkit.mixer.multi_head import MultiHeadAttention
+from attnkit.normalizer import Normalizer
 from attnkit.registry import ConfigurationError
 
 # Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds stay whole.
@@ -54,7 +55,7 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
         for module in layer.modules():
             if isinstance(module, Attention):
                 _check_counts(size, num_heads=module.num_heads, num_kv_heads=module.num_kv_heads)
-                _refuse_shared(module, [n for n, p in module.named_parameters() if "." in n or p.shape[0] not in _heads(module)])
+                _refuse_shared(module, [n for n, p in module.named_parameters() if _is_shared(n, p, module)])
             elif isinstance(module, MultiHeadAttention):
                 own = (*SPLIT[MultiHeadAttention], "output", "attention")
                 _refuse_shared(module, [n for n, _ in module.named_parameters() if n.partition(".")[0] not in own])
@@ -83,7 +84,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
                 module.register_forward_pre_hook(_OwnHeads(mesh))
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
-        _distribute(module, mesh, Shard(0) if isinstance(module, Attention) else Replicate(), shared)
+        _distribute(module, mesh, Shard(0) if isinstance(module, Attention | Normalizer) else Replicate(), shared)
 
 
 def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
@@ -146,8 +147,9 @@ def _local(name: str) -> property:
     return property(local)
 
 
-def _heads(attention: Attention) -> tuple[int, int]:
-    return attention.num_heads, attention.num_kv_heads
+def _is_shared(name: str, parameter: Tensor, attention: Attention) -> bool:
+    own = name.removeprefix("normalizer.")  # normalizers have parameters per head, as scores do; other modules within a score do not
+    return "." in own or parameter.shape[0] not in (attention.num_heads, attention.num_kv_heads)
 
 
 def _refuse_shared(module: nn.Module, names: list[str]) -> None:

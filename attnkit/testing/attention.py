@@ -1,4 +1,4 @@
-"""Rules for attention: masks, backends, precision, grouped heads, recorded weights."""
+"""Rules for attention, and for the normalizer within it: masks, backends, precision, grouped heads, recorded weights."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from attnkit.attention import Attention
 from attnkit.attention.backend import Refused
 from attnkit.masks import Mask
 from attnkit.recording import record_attention
-from attnkit.registry import Registry, Spec
+from attnkit.registry import Registry, Spec, attentions, normalizers
 from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
 
 BATCH, LENGTH, LONG = 2, 7, 130  # half precision takes a different path on a CPU beyond 128 keys
@@ -72,8 +72,11 @@ def inputs(
 
 
 def make(registry: Registry, spec: Spec, *, dtype: torch.dtype = torch.float64, **other: Any) -> Attention:
-    """Build the attention, with chunks of two queries."""
-    attention: Attention = build(registry, spec, **other).to(dtype)
+    """Build the attention, or one that uses the normalizer, with chunks of two queries."""
+    attention: Attention = build(attentions, "scaled_dot_product" if registry is normalizers else spec, **other)
+    if registry is normalizers:
+        attention.configure(normalizer=spec)
+    attention.to(dtype)
     attention.chunk_elements = 2 * BATCH * NUM_HEADS * LENGTH * attention.pair_width
     return attention
 
@@ -125,7 +128,11 @@ def gives_zeros_for_a_fully_masked_row(registry: Registry, spec: Spec) -> None:
             assert (output[dead] == 0).all(), f"a row without keys is not zero: {where}"
             assert_finite({"output": output, **gradients(output, given, attention)}, where)
             weights = attention.weights(given.query, given.key, mask=mask, attn_bias=given.attn_bias)
-            assert_close(weights.sum(-1), (~dead).to(dtype), 4 * HALF_UNIT if dtype == torch.bfloat16 else 1e-5, f"sum of weights, {where}")
+            assert (weights >= 0).all(), f"a weight is negative: {where}"
+            assert (weights[dead] == 0).all(), f"a row without keys has weights: {where}"
+            sums = weights.sum(-1)[~dead]
+            if attention.normalizer.rows_sum_to_one:
+                assert_close(sums, torch.ones_like(sums), 4 * HALF_UNIT if dtype == torch.bfloat16 else 1e-5, f"sum of weights, {where}")
 
 
 def masks_keys_whose_bias_is_minus_infinity(registry: Registry, spec: Spec) -> None:

@@ -14,6 +14,7 @@ Rule = Callable[[Registry, Spec], None]
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "attentions": (*component.RULES, *attention.RULES),
+    "normalizers": (*component.RULES, *attention.RULES),
     "backends": backend.RULES,
     "mixers": component.RULES,
     "positions": (*component.RULES, *position.RULES),

@@ -43,6 +43,7 @@ class Backend(ABC):
 
     Attributes:
         rank: `auto` tries backends of higher rank first: `reference` is 0, `chunked` 10, `sdpa` 20, and the default 30.
+        options: The options of `Attention.configure` that it reads. An attention that uses another one never runs on this backend.
 
     Example:
         >>> import attnkit
@@ -51,6 +52,12 @@ class Backend(ABC):
     """
 
     rank: ClassVar[int] = 30
+    options: ClassVar[frozenset[str]] = frozenset()
+
+    def refuses(self, attention: "Attention") -> str | None:
+        """Return why this backend cannot compute an attention: an option that it does not read, or the score; or None if it can."""
+        unread = [option for option in attention.options if option not in self.options]
+        return f"it uses {' and '.join(unread)}" if unread else self.refuses_score(attention)
 
     def refuses_score(self, attention: "Attention") -> str | None:
         """Return why this backend cannot compute the score, as in "its score is not ...", or None if it can."""
@@ -95,7 +102,7 @@ ordered = _Ordered()
 
 def computing(attention: "Attention") -> tuple[str, ...]:
     """Return the names of the backends that compute a score, `reference` first."""
-    return tuple(name for name, backend in reversed(ordered().items()) if backend.refuses_score(attention) is None)
+    return tuple(name for name, backend in reversed(ordered().items()) if backend.refuses(attention) is None)
 
 
 def named(name: str, attention: "Attention") -> Backend:
@@ -105,7 +112,7 @@ def named(name: str, attention: "Attention") -> Backend:
         Refused: There is no such backend, or it cannot compute the score; the message says why.
     """
     backend = ordered().get(name)
-    reason = None if backend is None else backend.refuses_score(attention)
+    reason = None if backend is None else backend.refuses(attention)
     if backend is None or reason is not None:
         why = "" if reason is None else f": {reason}"
         choice = ", ".join(computing(attention))
@@ -125,7 +132,7 @@ def choose(name: str, attention: "Attention", inputs: Inputs) -> Backend:
             raise Refused(f"backend {name!r} cannot compute this call: {reason}; choose 'auto'")
         return backend
     for backend in ordered().values():
-        refused = backend.refuses_score(attention) or backend.refuses_inputs(attention, inputs)
+        refused = backend.refuses(attention) or backend.refuses_inputs(attention, inputs)
         if refused is None and backend.suits(attention, inputs):
             return backend
     raise Refused(f"no backend can compute {type(attention).__name__}")

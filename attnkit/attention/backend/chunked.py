@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attnkit.attention.backend.base import Backend, Inputs
 from attnkit.attention.backend.reference import Reference
-from attnkit.attention.base import Attention
+from attnkit.attention.base import OPTIONS, Attention
 from attnkit.registry import backends
 
 
@@ -27,6 +27,7 @@ class Chunked(Backend):
     """
 
     rank = 10
+    options = OPTIONS
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether all queries at once would exceed `chunk_elements`."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention.backend.base import Backend, Inputs
-from attnkit.attention.base import Attention, repeat_heads
+from attnkit.attention.base import OPTIONS, Attention, repeat_heads
 from attnkit.dropout import dropout as drop
 from attnkit.registry import backends
 
@@ -15,10 +15,10 @@ MOST_HEADS = 2**16
 
 @backends.register("reference")
 class Reference(Backend):
-    r"""The oracle: all logits and their softmax in fp32 (float64 for float64 inputs), for every score.
+    r"""The oracle: all logits and weights in fp32 (float64 for float64 inputs), for every score.
 
     Equation:
-        $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{softmax}_j(\mathrm{score}(q, k_j) + b_j) \, v_j$$
+        $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{normalizer}_j(\mathrm{score}(q, k_j) + b_j) \, v_j$$
 
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
@@ -29,6 +29,7 @@ class Reference(Backend):
     """
 
     rank = 0
+    options = OPTIONS
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""

@@ -3,11 +3,14 @@
 
 from typing import cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from attnkit.attention.backend.base import Backend, Inputs
 from attnkit.attention.base import HALF, Attention, InnerProduct, repeat_heads
+from attnkit.masks import Mask
+from attnkit.normalizer import Exponential
 from attnkit.registry import backends
 
 CPU_SHORT_KEYS = 128
@@ -15,13 +18,17 @@ CPU_SHORT_KEYS = 128
 
 NUMBERS = (int, float)
 
+ALIGNMENT = 8
+"""CUDA's fused kernels take heads whose width is a multiple of this."""
+
 
 @backends.register("sdpa")
 class SDPA(Backend):
-    r"""torch's `scaled_dot_product_attention` (FlashAttention and related kernels), for scores that are inner products.
+    r"""torch's `scaled_dot_product_attention` (FlashAttention and related kernels), for inner products, and softmax with or without sinks.
 
     It reads the projections and `scale`, never `score`, and so refuses a class that overrides `score`. Its dropout draws from torch's
-    generators, so `auto` does not choose it when there is dropout.
+    generators, so `auto` does not choose it when there is dropout. A sink is one more key with the value zero, whose logit comes from one
+    more channel of queries and keys.
 
     Equation:
         $$\mathrm{attention}(q, K, V) = \sum_j \mathrm{softmax}_j(s \, q^\top k_j + b_j) \, v_j$$
@@ -35,12 +42,15 @@ class SDPA(Backend):
     """
 
     rank = 20
+    options = frozenset({"scale", "normalizer"})
 
     def refuses_score(self, attention: Attention) -> str | None:
         """Return the reason unless the score is `InnerProduct.score` with a plain number as its scale."""
         if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
             overrides = attention.inner_product
             return "it overrides `score`, which fused kernels do not read" if overrides else "its score is not an inner product"
+        if not isinstance(attention.normalizer, Exponential) or type(attention.normalizer).forward is not Exponential.forward:
+            return "its normalizer is not a softmax"
         scale = cast(InnerProduct, attention).scale
         return None if isinstance(scale, NUMBERS) else "its scale is not a plain number, as fused kernels require"
 
@@ -50,22 +60,68 @@ class SDPA(Backend):
         is_short = query.dtype in HALF and query.device.type == "cpu" and key.shape[-2] <= CPU_SHORT_KEYS
         return inputs.dropout == 0 and not is_short
 
+    def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
+        """Return the reason if a bias has a wider range than the queries, and sinks forbid to shift it into theirs."""
+        bias, dtype = inputs.bias, inputs.query.dtype
+        if bias is None or attention.normalizer.rows_sum_to_one or torch.finfo(bias.dtype).max <= torch.finfo(dtype).max:
+            return None
+        return f"its bias is {bias.dtype}, and would overflow in {dtype} beside a sink"
+
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""
         assert isinstance(attention, InnerProduct)
-        query, key, value, mask, bias, dropout, _ = inputs
-        grouped = key.shape[1] != query.shape[1]
-        symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None))
-        # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
-        native = grouped and symbolic and query.is_cuda
-        if grouped and not native:
-            key, value = repeat_heads(key, query), repeat_heads(value, query)
-        if symbolic:
-            return F.scaled_dot_product_attention(
-                query, key, value, is_causal=mask is not None, dropout_p=dropout, scale=attention.scale, enable_gqa=native
-            )
-        attn_mask = None if mask is None else mask.dense(query.shape[-2], key.shape[-2], query.device)
-        if bias is not None:
-            bias = bias.to(query.dtype)
-            attn_mask = bias if attn_mask is None else bias.masked_fill(~attn_mask, float("-inf"))
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, dropout_p=dropout, scale=attention.scale)
+        assert isinstance(attention.normalizer, Exponential)
+        scale = attention.scale * attention.factor
+        sinks = attention.normalizer.sinks(inputs.query)
+        if sinks is None:
+            return attend(inputs, scale)
+        first = int(inputs.mask is not None and inputs.mask.causal)
+        output = attend(with_sinks(inputs, sinks / scale, first), scale)
+        return output[..., first:, : inputs.value.shape[-1]]
+
+
+def attend(inputs: Inputs, scale: float) -> Tensor:
+    """Return the attention by torch's function, [B, H, Q, Dv]."""
+    query, key, value, mask, bias, dropout, _ = inputs
+    grouped = key.shape[1] != query.shape[1]
+    symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None))
+    # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
+    native = grouped and symbolic and query.is_cuda
+    if grouped and not native:
+        key, value = repeat_heads(key, query), repeat_heads(value, query)
+    if symbolic:
+        causal = mask is not None
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, dropout_p=dropout, scale=scale, enable_gqa=native)
+    attn_mask = None if mask is None else mask.dense(query.shape[-2], key.shape[-2], query.device)
+    if bias is not None:
+        bias = bias.to(query.dtype)
+        attn_mask = bias if attn_mask is None else bias.masked_fill(~attn_mask, float("-inf"))
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, dropout_p=dropout, scale=scale)
+
+
+def with_sinks(inputs: Inputs, sinks: Tensor, first: int) -> Inputs:
+    """Put before all others a key whose inner product with each query of head h is `sinks[h]` and whose value is zero.
+
+    Args:
+        inputs: The inputs.
+        sinks: [H].
+        first: How many queries to put before the others: 1 where a causal mask would let the first query attend the first key alone.
+    """
+    query, key, value, mask, bias, _, _ = inputs
+    width = query.shape[-1]
+    padding = -(width + 1) % ALIGNMENT
+    extra = sinks.to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)
+    query = F.pad(torch.cat([query, extra], -1), (0, padding, first, 0))
+    unit = F.one_hot(torch.tensor(width, device=key.device), width + 1 + padding).to(key.dtype)
+    key = torch.cat([unit.expand(*key.shape[:2], 1, -1), F.pad(key, (0, 1 + padding))], -2)
+    value = F.pad(value, (0, max(0, key.shape[-1] - value.shape[-1]), 1, 0))
+    if mask is not None:
+        mask = Mask(None if mask.allowed is None else _with_column(mask.allowed, key, first, 1), causal=mask.causal)
+    bias = None if bias is None else _with_column(bias, key, first, 0)
+    return inputs._replace(query=query, key=key, value=value, mask=mask, bias=bias)
+
+
+def _with_column(x: Tensor, key: Tensor, first: int, value: int) -> Tensor:
+    """Add a first column with `value` to `x`, which broadcasts to [B, H, Q, K], and `first` rows."""
+    x = x.expand(*x.shape[:-1], key.shape[-2] - 1)
+    return F.pad(x, (1, 0, first if x.shape[-2] > 1 else 0, 0), value=value)
