@@ -122,4 +122,5 @@ def _record(
         weights = (module.logits if logits else module.weights)(
             **{name: given[name] for name in ("query", "key", "mask", "attn_bias", "projected") if name in given}
         )
+        weights = weights[..., module.memory_keys :]
         maps[key] = torch.cat([maps[key], weights], -2) if is_joined and key in maps else weights

@@ -46,6 +46,8 @@ class Attention(nn.Module, ABC):
     """Elements of the largest tensor that `chunked` makes at once (16 MiB in fp32)."""
     site: int = 0
     """Which of the model's dropouts this is; a task sets it by the module's path."""
+    memory_keys: int = 0
+    """How many of the first keys belong to no token; recorded maps leave them out."""
     first_head: int = 0
     """Number of the first head that this process has, under tensor parallelism."""
 
@@ -111,6 +113,11 @@ class Attention(nn.Module, ABC):
     def backends(self) -> tuple[str, ...]:
         """The backends that compute this score; each agrees with `reference` in values and gradients."""
         return computing(self)
+
+    @property
+    def rows_sum_to_one(self) -> bool:
+        """Whether the weights of each query sum to one, over the keys of tokens."""
+        return self.normalizer.rows_sum_to_one and self.talking_heads is None and self.memory_keys == 0
 
     @property
     def pair_width(self) -> int:

@@ -14,7 +14,8 @@ from attnkit.layers.recurrent import CellState, Recurrent, RecurrentLayer, Recur
 from attnkit.linear import Linear
 from attnkit.masks import Mask
 from attnkit.mixer import Mixer, Tokens
-from attnkit.mixer.multi_head import KeyValues, MultiHeadAttention
+from attnkit.mixer.key_values import KeyValues
+from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, attentions
 from attnkit.state import State
 

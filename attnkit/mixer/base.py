@@ -57,7 +57,7 @@ class Mixer(nn.Module, ABC, Generic[S]):
     reads_positions: ClassVar[bool] = False
     has_weights: ClassVar[bool] = False
     reads_masks: ClassVar[bool] = False
-    growth: ClassVar[Growth]
+    growth: Growth
 
     @abstractmethod
     def forward(self, x: Tensor, tokens: Tokens, state: S | None = None) -> tuple[Tensor, S | None]:

@@ -1,9 +1,12 @@
 """The options that a layer hands to its mixer."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from attnkit.mixer.base import Direction
-from attnkit.registry import AttentionSpec, BackendName, NormSpec
+from attnkit.registry import AttentionSpec, BackendName, NormalizerSpec, NormSpec
+
+Projection = Literal["query", "key", "value", "gate", "output"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,47 @@ class MixerConfig(AttentionConfig):
     """
 
     direction: Direction = "causal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiHeadConfig(MixerConfig):
+    """The options of the mixer `multi_head` alone.
+
+    Args:
+        normalizer: How the weights follow from the logits.
+        scale: Multiplies the score (with the attention `dot_product`, it is the whole scale).
+        softcap: A bound c of the score, c tanh(score / c), before biases and masks (default: none).
+        talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
+        query_key_norm_over: Whether `query_key_norm` is over the channels of each `head`, with one scale for all heads, or over those of
+            `all` heads (OLMo2).
+        biases: The projections that have biases (default: all with `bias`, otherwise none).
+        gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
+            projection (default: no gate).
+        differential: Pairs of heads whose weights are subtracted: the initial factor of the second (default: no pairs).
+        memory_keys: Number of learned keys and values per head that every query may attend.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    normalizer: NormalizerSpec = "softmax"
+    scale: float = 1.0
+    softcap: float | None = None
+    talking_heads: bool = False
+    query_key_norm_over: Literal["head", "all"] = "head"
+    biases: list[Projection] | None = None
+    gate: Literal["channel", "head"] | None = None
+    differential: float | None = None
+    memory_keys: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.memory_keys < 0:
+            raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
+
+    def has_bias(self, projection: Projection) -> bool:
+        """Return whether a projection has a bias."""
+        return self.bias if self.biases is None else projection in self.biases
 
 
 def check_positive(**numbers: int | None) -> None:

@@ -1,122 +1,124 @@
 # https://arxiv.org/abs/1706.03762
 """Multi-head attention around any score."""
 
-from dataclasses import dataclass
-from typing import Self
-
-import torch
 from einops import rearrange
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnkit.attention import Attention
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
-from attnkit.mixer.config import MixerConfig
+from attnkit.mixer.base import Tokens
+from attnkit.mixer.cached_attention import CachedAttention
+from attnkit.mixer.config import MultiHeadConfig, Projection
+from attnkit.mixer.differential import Differential
+from attnkit.mixer.key_values import KeyValues
+from attnkit.mixer.memory_keys import MemoryKeys
 from attnkit.norm import Norm
 from attnkit.position import Rotation
 from attnkit.registry import ConfigurationError, attentions, mixers, norms
 from attnkit.registry.keywords import keywords_of
-from attnkit.state import State
-
-
-@dataclass(frozen=True)
-class KeyValues(State):
-    """The keys and values of a layer, projected once: its cache.
-
-    Attributes:
-        key: [B, Hkv, K, E], projected by the score too, and rotated.
-        value: [B, Hkv, K, Dh].
-    """
-
-    key: Tensor
-    value: Tensor
-
-    def append(self, new: Self) -> "KeyValues":
-        """Return these keys and values followed by the new ones."""
-        return KeyValues(torch.cat([self.key, new.key], -2), torch.cat([self.value, new.value], -2))
 
 
 @mixers.register("multi_head")
-class MultiHeadAttention(Mixer[KeyValues]):
+class MultiHeadAttention(CachedAttention):
     r"""Multi-head attention (MHA), grouped-query (GQA) and multi-query attention (MQA), with any registered score.
 
+    Here nu are the norms of `query_key_norm`, and sigma(W_G x) is the `gate`, each only where it is given. Further options act inside
+    attention, for every score: see `Attention.configure`, `Differential` and `MemoryKeys`. Options of the layer reach it, too: `attention`,
+    `num_heads`, `bias`, ...
+
     Equation:
-        $$\mathrm{MultiHead}(x, m) = W_O \, [\mathrm{attention}_h(\nu_Q(W_{Q,h} x), \nu_K(W_{K,h} m), W_{V,h} m)]_h$$
-        where $\nu_Q, \nu_K$ are the norms of `query_key_norm`, each with one scale for all heads, or do nothing without it
+        $$\mathrm{MultiHead}(x, m) = W_O \, (\sigma(W_G x) \odot [\mathrm{attention}_h(\nu_Q(W_{Q,h} x), \nu_K(W_{K,h} m), W_{V,h} m)]_h)$$
 
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; Ainslie et al. 2023, https://arxiv.org/abs/2305.13245 (GQA); Henry et al.
-    2020, https://arxiv.org/abs/2010.04245, and Dehghani et al. 2023, https://arxiv.org/abs/2302.05442 (query-key normalisation)
+    2020, https://arxiv.org/abs/2010.04245, Dehghani et al. 2023, https://arxiv.org/abs/2302.05442, and Team OLMo 2025,
+    https://arxiv.org/abs/2501.00656 (query-key normalisation, per head and over all heads); Qiu et al. 2025,
+    https://arxiv.org/abs/2505.06708 (gate)
 
-    Its options are those of the layer: `attention`, `num_heads`, `bias`, ...
-
-    Cost: the projections, and 4 T K d_model operations for T queries and K keys. State: the keys and values of all tokens (`linear`).
+    Cost: the projections, and 4 T K d_model operations for T queries and K keys. State: the keys and values of all tokens (`linear`), or of
+    the last `window` - 1 real tokens (`window`).
 
     Raises:
         ValueError: `num_kv_heads` does not divide `num_heads`, or the score has no such backend.
         ConfigurationError: An unknown attention, or a wrong argument of it; or `num_heads` is missing.
 
     Example:
+        >>> import torch
         >>> attention = MultiHeadAttention(d_model=16, num_heads=4, num_kv_heads=2, attention="additive", direction="cross")
         >>> x, memory = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
         >>> attention(x, Tokens(), attention.remember(memory, Tokens()))[0].shape
         torch.Size([2, 5, 16])
     """
 
-    directions = frozenset({"causal", "bidirectional", "cross"})
-    reads_positions = True
-    has_weights = True
-    reads_masks = True
-    growth = "linear"
-
-    @keywords_of(MixerConfig)
-    def __init__(self, config: MixerConfig) -> None:
-        super().__init__()
-        d_model, num_heads, bias, head_dim = config.d_model, config.num_heads, config.bias, config.head_width
+    @keywords_of(MultiHeadConfig)
+    def __init__(self, config: MultiHeadConfig) -> None:
+        super().__init__(direction=config.direction, window=config.window)
+        d_model, num_heads, head_dim = config.d_model, config.num_heads, config.head_width
         if num_heads is None or head_dim is None:
             raise ConfigurationError("the mixer 'multi_head' needs num_heads: add it to the stack or to the layer")
         num_kv_heads = num_heads if config.num_kv_heads is None else config.num_kv_heads
-        self.is_cross = config.direction == "cross"
         self.head_dim, self.dropout, self.backend = head_dim, config.attention_dropout, config.backend
         self.attention: Attention = attentions.build(config.attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        self.attention.configure(
+            normalizer=config.normalizer, scale=config.scale, softcap=config.softcap, talking_heads=config.talking_heads
+        )
         self.attention.check_backend(config.backend)
-        self.query = Linear(d_model, num_heads * head_dim, bias=bias)
-        self.key = Linear(d_model, num_kv_heads * head_dim, bias=bias)
-        self.value = Linear(d_model, num_kv_heads * head_dim, bias=bias)
-        self.output = Linear(num_heads * head_dim, d_model, bias=bias)
-        norm = config.query_key_norm
-        self.query_norm: Norm | None = None if norm is None else norms.build(norm, d_model=head_dim)
-        self.key_norm: Norm | None = None if norm is None else norms.build(norm, d_model=head_dim)
 
-    def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
-        """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
-        if self.is_cross:
-            if state is None:
-                raise ValueError("cross-attention needs a memory: pass what `remember` returned as the state")
-        else:
-            present = self.remember(x, tokens)
-            state = present if state is None else state.append(present)
-        query = self._rotated(self.attention.project_query(self._heads(self.query(x), self.query_norm)), tokens.rotation)
-        heads = self.attention(
+        def linear(projection: Projection, inputs: int, outputs: int) -> Linear:
+            return Linear(inputs, outputs, bias=config.has_bias(projection))
+
+        def norm(heads: int) -> Norm | None:
+            channels = head_dim if config.query_key_norm_over == "head" else heads * head_dim
+            return None if config.query_key_norm is None else norms.build(config.query_key_norm, d_model=channels)
+
+        self.query = linear("query", d_model, num_heads * head_dim)
+        self.key = linear("key", d_model, num_kv_heads * head_dim)
+        self.value = linear("value", d_model, num_kv_heads * head_dim)
+        self.output = linear("output", num_heads * head_dim, d_model)
+        self.query_norm, self.key_norm = norm(num_heads), norm(num_kv_heads)
+        self.norms_heads = config.query_key_norm_over == "head"
+        self.memory_keys = MemoryKeys(config.memory_keys, num_kv_heads, head_dim) if config.memory_keys else None
+        self.attention.memory_keys = config.memory_keys
+        initial = config.differential
+        self.differential = None if initial is None else Differential(num_heads, num_kv_heads, head_dim, initial)
+        gated = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * head_dim}[config.gate]
+        self.gate = linear("gate", d_model, gated) if gated else None
+
+    def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dh] of the memory [B, K, D]."""
+        key = self.attention.project_key(self._heads(self.key(memory), self.key_norm))
+        return _rotated(key, tokens.rotation), self._heads(self.value(memory))
+
+    def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
+        """Attend from `x` [B, T, D] to the keys and values of `memory`."""
+        query = _rotated(self.attention.project_query(self._heads(self.query(x), self.query_norm)), tokens.rotation)
+        key, value, mask, bias = memory.key, memory.value, tokens.mask, tokens.bias
+        if self.memory_keys is not None:
+            key, value, mask, bias = self.memory_keys(self.attention, key, value, tokens)
+        heads: Tensor = self.attention(
             query,
-            state.key,
-            state.value,
-            mask=tokens.mask,
-            attn_bias=tokens.bias,
+            key,
+            value if self.differential is None else self.differential.pair_values(value),
+            mask=mask,
+            attn_bias=bias,
             projected=True,
             dropout=self.dropout,
             first_query=tokens.first,
             backend=self.backend,
         )
-        return self.output(rearrange(heads, "b h q d -> b q (h d)")), state
+        heads = rearrange(heads if self.differential is None else self.differential(heads), "b h q d -> b q (h d)")
+        if self.gate is not None:
+            gate = self.gate(x).sigmoid()[..., None]  # [B, Q, H, 1], or one per channel
+            heads = (heads.unflatten(-1, (gate.shape[-2], -1)) * gate).flatten(-2)
+        y: Tensor = self.output(heads)
+        return y
 
-    def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
-        """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. They can be cached, and appended to."""
-        key = self.attention.project_key(self._heads(self.key(memory), self.key_norm))
-        return KeyValues(self._rotated(key, tokens.rotation), self._heads(self.value(memory)))
-
-    def _rotated(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        return x if rotation is None else rotation(x)
-
-    def _heads(self, x: Tensor, norm: Norm | None = None) -> Tensor:
+    def _heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
+        """Split [B, T, H Dh] into heads [B, H, T, Dh], normalised. Under autocast, a norm may compute in fp32."""
+        if norm is not None and not self.norms_heads:
+            x = norm(x).to(x.dtype)
         heads: Tensor = rearrange(x, "b t (h d) -> b h t d", d=self.head_dim)
-        return heads if norm is None else norm(heads).to(heads.dtype)  # under autocast, a norm may compute in fp32
+        return norm(heads).to(heads.dtype) if norm is not None and self.norms_heads else heads
+
+
+def _rotated(x: Tensor, rotation: Rotation | None) -> Tensor:
+    return x if rotation is None else rotation(x)

@@ -141,7 +141,7 @@ mixers = Registry(
         "backend",
         "dropout",
     ),
-    built_in=("multi_head", "none"),
+    built_in=("latent_attention", "multi_head", "none"),
 )
 positions = Registry(
     "positions",

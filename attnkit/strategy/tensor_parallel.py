@@ -21,16 +21,22 @@ from attnkit.feed_forward.glu import GLU
 from attnkit.feed_forward.mlp import MLP
 from attnkit.layers import TransformerLayer
 from attnkit.mixer import Tokens
+from attnkit.mixer.memory_keys import MemoryKeys
 from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.normalizer import Normalizer
 from attnkit.registry import ConfigurationError
 
 # Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds stay whole.
 SPLIT: dict[type[nn.Module], tuple[str, ...]] = {
-    MultiHeadAttention: ("query", "key", "value"),
+    MultiHeadAttention: ("query", "key", "value", "gate"),
     MLP: ("input",),
     GLU: ("gate", "input"),
 }
+
+
+def split_maps(module: nn.Module) -> list[str]:
+    """Return the names of the linear maps of a module whose outputs are split, in a kind that `SPLIT` lists."""
+    return [name for name in SPLIT[type(module)] if getattr(module, name) is not None]
 
 
 def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
@@ -57,7 +63,7 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
                 _check_counts(size, num_heads=module.num_heads, num_kv_heads=module.num_kv_heads)
                 _refuse_shared(module, [n for n, p in module.named_parameters() if _is_shared(n, p, module)])
             elif isinstance(module, MultiHeadAttention):
-                own = (*SPLIT[MultiHeadAttention], "output", "attention")
+                own = (*SPLIT[MultiHeadAttention], "output", "attention", "memory_keys")
                 _refuse_shared(module, [n for n, _ in module.named_parameters() if n.partition(".")[0] not in own])
             elif isinstance(module, FeedForward) and type(module) in SPLIT:
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
@@ -77,14 +83,14 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
     for layer in layers:
         for module in layer.modules():
             if type(module) in SPLIT:
-                styles: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in SPLIT[type(module)]}
+                styles: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in split_maps(module)}
                 parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
                 _number_own(module, mesh)
             if isinstance(module, MultiHeadAttention):
                 module.register_forward_pre_hook(_OwnHeads(mesh))
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
-        _distribute(module, mesh, Shard(0) if isinstance(module, Attention | Normalizer) else Replicate(), shared)
+        _distribute(module, mesh, Shard(0) if isinstance(module, Attention | Normalizer | MemoryKeys) else Replicate(), shared)
 
 
 def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:

@@ -131,7 +131,7 @@ def gives_zeros_for_a_fully_masked_row(registry: Registry, spec: Spec) -> None:
             assert (weights >= 0).all(), f"a weight is negative: {where}"
             assert (weights[dead] == 0).all(), f"a row without keys has weights: {where}"
             sums = weights.sum(-1)[~dead]
-            if attention.normalizer.rows_sum_to_one:
+            if attention.rows_sum_to_one:
                 assert_close(sums, torch.ones_like(sums), 4 * HALF_UNIT if dtype == torch.bfloat16 else 1e-5, f"sum of weights, {where}")
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from attnkit.layers import Transformer, TransformerConfig
+from attnkit.layers import Transformer, TransformerConfig, TransformerLayer
 from attnkit.mixer import Mixer
 from attnkit.registry import ConfigurationError, Spec, mixers, positions
 from attnkit.state import State
@@ -66,7 +66,7 @@ def has_a_state_that_grows_as_declared(spec: Spec) -> None:
         return
     model = make(spec)
     sizes = [sum(_numbers(layer) for layer in model(torch.randn(1, n, D_MODEL).double())[1].layers) for n in (64, 128)]
-    growth = kind(spec).growth
+    growth = cast(TransformerLayer, model.layers[0]).mixer.growth
     expected = {"none": sizes == [0, 0], "constant": sizes[0] == sizes[1] > 0, "window": sizes[0] == sizes[1] > 0}
     assert expected.get(growth, 0 < sizes[0] < sizes[1]), f"growth is declared as {growth!r}, but the state has {sizes} numbers"
 

@@ -1,0 +1,53 @@
+"""The base of mixers that attend to the tokens in a cache."""
+
+from abc import abstractmethod
+
+from torch import Tensor
+
+from attnkit.mixer.base import Direction, Growth, Mixer, Tokens
+from attnkit.mixer.key_values import KeyValues
+
+
+class CachedAttention(Mixer[KeyValues]):
+    """Attention to the tokens read so far, to the last of them, or to a memory. Subclasses write `project` and `attend`.
+
+    Args:
+        direction: What it reads.
+        window: How many tokens a token reaches back, itself included; a causal cache keeps no more (default: all tokens).
+    """
+
+    directions = frozenset({"causal", "bidirectional", "cross"})
+    reads_positions = True
+    has_weights = True
+    reads_masks = True
+    growth: Growth = "linear"
+
+    def __init__(self, *, direction: Direction, window: int | None) -> None:
+        super().__init__()
+        self.is_cross = direction == "cross"
+        self.window = window if direction == "causal" else None
+        self.growth = "linear" if self.window is None else "window"
+
+    @abstractmethod
+    def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dv] of the vectors [B, K, D], at the positions of `tokens`."""
+
+    @abstractmethod
+    def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
+        """Attend from `x` [B, T, D] to the keys and values of `memory`, giving [B, T, D]."""
+
+    def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
+        """Attend from `x` [B, T, D] to itself and earlier tokens, or to a memory; see `Mixer.forward`."""
+        if self.is_cross:
+            if state is None:
+                raise ValueError("cross-attention needs a memory: pass what `remember` returned as the state")
+            return self.attend(x, tokens, state), state
+        present = self.remember(x, tokens)
+        state = present if state is None else state.append(present)
+        y = self.attend(x, state.restrict(tokens), state)
+        return y, state if self.window is None else state.last(self.window - 1)
+
+    def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
+        """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. They can be cached, and appended to."""
+        key, value = self.project(memory, tokens)
+        return KeyValues(key, value) if self.window is None else KeyValues.of(key, value, tokens.real)

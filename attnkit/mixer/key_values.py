@@ -1,0 +1,99 @@
+"""The cache of attention: keys and values of all tokens that it has read, or of a window of them."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from attnkit.attention import FiniteBias
+from attnkit.masks import Mask
+from attnkit.mixer.base import Tokens
+from attnkit.state import State
+
+
+@dataclass(frozen=True)
+class KeyValues(State):
+    """The keys and values of tokens, projected once. Without a window, there is one for each token that was read.
+
+    Attributes:
+        key: [B, Hkv, K, E], projected by the score too, and rotated.
+        value: [B, Hkv, K, Dv].
+        columns: [B, K] int64, which of the tokens that were read these are, in order; None for all.
+        real: [B, K] bool, True = real token, with `columns`; None if all are.
+        length: How many tokens were read, with `columns`.
+    """
+
+    key: Tensor
+    value: Tensor
+    columns: Tensor | None = None
+    real: Tensor | None = None
+    length: int = 0
+
+    @classmethod
+    def of(cls, key: Tensor, value: Tensor, real: Tensor | None) -> Self:
+        """Return those of the first tokens, with their columns; `real` is that of `Tokens`."""
+        batch, length = key.shape[0], key.shape[-2]
+        columns = torch.arange(length, device=key.device).expand(batch, -1)
+        return cls(key, value, columns, real, length)
+
+    def append(self, new: "KeyValues") -> "KeyValues":
+        """Return these keys and values followed by the new ones."""
+        both = KeyValues(torch.cat([self.key, new.key], -2), torch.cat([self.value, new.value], -2))
+        if self.columns is None or new.columns is None:
+            return both
+        real = None
+        if self.real is not None or new.real is not None:
+            old = torch.ones_like(self.columns, dtype=torch.bool) if self.real is None else self.real
+            added = torch.ones_like(new.columns, dtype=torch.bool) if new.real is None else new.real
+            real = torch.cat([old, added], 1)
+        columns = torch.cat([self.columns, self.length + new.columns], 1)
+        return replace(both, columns=columns, real=real, length=self.length + new.length)
+
+    def last(self, count: int) -> "KeyValues":
+        """Return the last `count` real tokens of each row, or all if there are fewer; padding fills rows that have fewer."""
+        assert self.columns is not None
+        held = self.columns.shape[1]
+        if held <= count:
+            return self
+        if self.real is None:
+            start = held - count
+            return replace(self, key=self.key[..., start:, :], value=self.value[..., start:, :], columns=self.columns[:, start:])
+        order = torch.arange(held, device=self.real.device) + held * self.real  # real tokens after all padding
+        kept = order.topk(count).indices.sort().values  # [B, count]
+        return replace(
+            self,
+            key=_tokens(self.key, kept),
+            value=_tokens(self.value, kept),
+            columns=self.columns.gather(1, kept),
+            real=self.real.gather(1, kept),
+        )
+
+    def restrict(self, tokens: Tokens) -> Tokens:
+        """Return `tokens` with the mask and the bias of all tokens reduced to the columns that are held."""
+        if self.columns is None or self.columns.shape[1] == self.length:
+            return tokens
+        mask, bias = tokens.mask, tokens.bias
+        if mask is not None:
+            queries = self.length if mask.causal else 1
+            allowed = mask.dense(queries, self.length, self.key.device)
+            assert allowed is not None
+            allowed = allowed if mask.alive is None else allowed & mask.alive
+            mask = Mask.of(_keys(allowed, self.columns))
+        if bias is not None:
+            bias = FiniteBias(_keys(bias.values, self.columns)) if isinstance(bias, FiniteBias) else _keys(bias, self.columns)
+        return replace(tokens, mask=mask, bias=bias)
+
+
+def _tokens(x: Tensor, columns: Tensor) -> Tensor:
+    """Return the tokens `columns` [B, N] of each row of `x` [B, H, K, E]."""
+    return x.gather(-2, columns[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))
+
+
+def _keys(x: Tensor, columns: Tensor) -> Tensor:
+    """Return the keys `columns` [B, N] of each row of `x`, which broadcasts to [B, H, Q, K]."""
+    if x.shape[-1] == 1:
+        return x
+    x = x[(None,) * (4 - x.dim())]
+    x = x.expand(len(columns), *x.shape[1:])
+    return x.gather(-1, columns[:, None, None, :].expand(-1, *x.shape[1:3], -1))

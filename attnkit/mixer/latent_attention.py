@@ -1,0 +1,144 @@
+# https://arxiv.org/abs/2405.04434
+"""Multi-head latent attention."""
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from attnkit.attention.scaled_dot_product import ScaledDotProduct
+from attnkit.linear import Linear
+from attnkit.mixer.base import Direction, Tokens
+from attnkit.mixer.cached_attention import CachedAttention
+from attnkit.mixer.config import check_positive
+from attnkit.mixer.key_values import KeyValues
+from attnkit.norm import Norm
+from attnkit.registry import ConfigurationError, NormSpec, mixers, norms
+
+
+@mixers.register("latent_attention")
+class LatentAttention(CachedAttention):
+    r"""Multi-head latent attention (MLA, DeepSeek-V2 and V3): keys and values of all heads are projections of one small vector per token.
+
+    The cache holds that vector, and one rotated key that all heads share: `latent_dim + head_dim` numbers per token, however many heads.
+    Heads have `head_dim` channels that positions rotate, and `content_dim` that they do not.
+
+    A single query reads the cache as it is, with the projections of keys and values moved to the query and to the output; several queries
+    expand it first. Both are the same up to rounding.
+
+    Equation:
+        $$c_t = \nu(W_{C} x_t), \quad k_{t,h} = [R_t W_{R} x_t; \; U_{K,h} c_t], \quad v_{t,h} = U_{V,h} c_t$$
+
+    Paper: DeepSeek-AI 2024, https://arxiv.org/abs/2405.04434
+
+    Cost: the projections, and 2 T K (head_dim + content_dim + value_dim) operations per head for T queries and K keys. State: `latent_dim +
+    head_dim` numbers for each token (`linear`), or for those of the window.
+
+    Args:
+        d_model: Width of the residual stream.
+        num_heads: Heads H.
+        head_dim: Channels of a head that positions rotate; the key's are shared by all heads (default: d_model / num_heads).
+        latent_dim: Width of c, from which keys and values are projected.
+        query_latent_dim: Width of the vector from which queries are projected (default: they are projected from x).
+        content_dim: Channels of a head that positions do not rotate (default: head_dim).
+        value_dim: Channels of a head's value (default: content_dim).
+        latent_norm: The norm of the latent vectors.
+        scale: Multiplies the logits (YaRN's temperature in DeepSeek-V3).
+        attention_dropout: Probability of dropping an attention weight.
+        bias: Whether the projections from and to the residual stream have biases, except that of queries without latent vectors.
+        window: As in `multi_head`.
+        backend: As in `multi_head`.
+        direction: What it reads.
+
+    Raises:
+        ConfigurationError: `num_heads` is missing.
+        ValueError: A width is not positive.
+
+    Example:
+        >>> mixer = LatentAttention(d_model=16, num_heads=4, latent_dim=6)
+        >>> y, state = mixer(torch.randn(2, 5, 16), Tokens())
+        >>> y.shape, state.value.shape, state.key.shape
+        (torch.Size([2, 5, 16]), torch.Size([2, 1, 5, 6]), torch.Size([2, 1, 5, 4]))
+    """
+
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        latent_dim: int,
+        num_heads: int | None = None,
+        head_dim: int | None = None,
+        query_latent_dim: int | None = None,
+        content_dim: int | None = None,
+        value_dim: int | None = None,
+        latent_norm: NormSpec = "rms_norm",
+        scale: float = 1.0,
+        attention_dropout: float = 0.0,
+        bias: bool = True,
+        window: int | None = None,
+        backend: str = "auto",
+        direction: Direction = "causal",
+    ) -> None:
+        super().__init__(direction=direction, window=window)
+        if num_heads is None:
+            raise ConfigurationError("the mixer 'latent_attention' needs num_heads: add it to the stack or to the layer")
+        check_positive(latent_dim=latent_dim, query_latent_dim=query_latent_dim, content_dim=content_dim, value_dim=value_dim)
+        head_dim = d_model // num_heads if head_dim is None else head_dim
+        content_dim = head_dim if content_dim is None else content_dim
+        value_dim = content_dim if value_dim is None else value_dim
+        self.num_heads, self.head_dim, self.content_dim, self.latent_dim = num_heads, head_dim, content_dim, latent_dim
+        self.dropout, self.backend = attention_dropout, backend
+        self.attention = ScaledDotProduct(head_dim=head_dim + content_dim, num_heads=num_heads)
+        self.attention.configure(scale=scale).check_backend(backend)
+        is_direct = query_latent_dim is None
+        self.query_latent = None if query_latent_dim is None else Linear(d_model, query_latent_dim, bias=bias)
+        self.query_norm: Norm | None = None if is_direct else norms.build(latent_norm, d_model=query_latent_dim)
+        self.query = Linear(query_latent_dim or d_model, num_heads * (head_dim + content_dim), bias=False)
+        self.latent = Linear(d_model, latent_dim, bias=bias)
+        self.latent_norm: Norm = norms.build(latent_norm, d_model=latent_dim)
+        self.shared_key = Linear(d_model, head_dim, bias=bias)
+        self.key = Linear(latent_dim, num_heads * content_dim, bias=False)
+        self.value = Linear(latent_dim, num_heads * value_dim, bias=False)
+        self.output = Linear(num_heads * value_dim, d_model, bias=bias)
+
+    def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Return the shared keys [B, 1, K, head_dim] and, as values, the latent vectors [B, 1, K, latent_dim] of the memory [B, K, D]."""
+        key, latent = self.shared_key(memory)[:, None], self.latent(memory)
+        latent = self.latent_norm(latent).to(latent.dtype)[:, None]
+        return key if tokens.rotation is None else tokens.rotation(key), latent
+
+    def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
+        """Attend from `x` [B, T, D] to the shared keys and the latent vectors of `memory`."""
+        source = x
+        if self.query_latent is not None and self.query_norm is not None:
+            source = self.query_latent(x)
+            source = self.query_norm(source).to(source.dtype)
+        query = rearrange(self.query(source), "b t (h d) -> b h t d", h=self.num_heads)
+        rotated, content = query.split([self.head_dim, self.content_dim], -1)
+        rotated = rotated if tokens.rotation is None else tokens.rotation(rotated)
+        is_single = x.shape[1] == 1
+        if is_single:
+            content = torch.einsum("bhqc,hcl->bhql", content, self._of_heads(self.key).to(content.dtype))
+            key, value = torch.cat([memory.key, memory.value], -1), memory.value  # one head, which all queries share
+        else:
+            latent = memory.value[:, 0]
+            contents, value = (rearrange(f(latent), "b k (h d) -> b h k d", h=self.num_heads) for f in (self.key, self.value))
+            key = torch.cat([memory.key.expand(-1, self.num_heads, -1, -1), contents], -1)
+        heads: Tensor = self.attention(
+            torch.cat([rotated, content], -1),
+            key,
+            value,
+            mask=tokens.mask,
+            attn_bias=tokens.bias,
+            projected=True,
+            dropout=self.dropout,
+            first_query=tokens.first,
+            backend=self.backend,
+        )
+        if is_single:
+            heads = torch.einsum("bhql,hvl->bhqv", heads, self._of_heads(self.value).to(heads.dtype))
+        y: Tensor = self.output(rearrange(heads, "b h q d -> b q (h d)"))
+        return y
+
+    def _of_heads(self, projection: Linear) -> Tensor:
+        """Return the weights of a projection for each head, [H, Dh, latent_dim]."""
+        return projection.weight.view(self.num_heads, -1, self.latent_dim)

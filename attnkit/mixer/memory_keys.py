@@ -1,0 +1,60 @@
+# https://arxiv.org/abs/1907.01470
+"""Learned keys and values that every query may attend."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnkit.attention import Attention, FiniteBias
+from attnkit.masks import Mask
+from attnkit.mixer.base import Tokens
+
+
+class MemoryKeys(nn.Module):
+    """Learned keys and values, of no token and no position, before those of the tokens. No mask and no bias concerns them.
+
+    Sukhbaatar et al. 2019, https://arxiv.org/abs/1907.01470 (persistent memory). All start normal with unit variance, as in the paper.
+
+    Args:
+        num_keys: Their number N.
+        num_kv_heads: Key and value heads.
+        head_dim: Width of a head.
+
+    Example:
+        >>> import attnkit
+        >>> attention = attnkit.attentions.build("dot_product", head_dim=4, num_heads=2)
+        >>> x = torch.zeros(1, 2, 3, 4)
+        >>> MemoryKeys(5, 2, 4)(attention, x, x, Tokens(mask=Mask(causal=True)))[0].shape
+        torch.Size([1, 2, 8, 4])
+    """
+
+    def __init__(self, num_keys: int, num_kv_heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.key = nn.Parameter(torch.empty(num_kv_heads, num_keys, head_dim))
+        self.value = nn.Parameter(torch.empty(num_kv_heads, num_keys, head_dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw keys and values from a normal distribution with unit variance."""
+        nn.init.normal_(self.key)
+        nn.init.normal_(self.value)
+
+    def forward(
+        self, attention: Attention, key: Tensor, value: Tensor, tokens: Tokens
+    ) -> tuple[Tensor, Tensor, Mask | None, FiniteBias | Tensor | None]:
+        """Return keys [B, Hkv, N + K, E] and values [B, Hkv, N + K, Dv], and the mask and the bias of `tokens` with N columns more."""
+        batch, keys, count = key.shape[0], key.shape[-2], self.key.shape[1]
+        own = attention.project_key(self.key.to(key.dtype)[None])
+        key = torch.cat([own.expand(batch, -1, -1, -1), key], -2)
+        value = torch.cat([self.value.to(value.dtype).expand(batch, -1, -1, -1), value], -2)
+        mask, bias = tokens.mask, tokens.bias
+        if mask is not None:
+            allowed = mask.dense(keys, keys, key.device)  # a symbolic causal mask has as many queries as keys
+            assert allowed is not None
+            allowed = allowed if mask.alive is None else allowed & mask.alive
+            mask = Mask.of(F.pad(allowed.expand(*allowed.shape[:-1], keys), (count, 0), value=True))
+        if isinstance(bias, FiniteBias):
+            bias = FiniteBias(F.pad(bias.values.expand(*bias.values.shape[:-1], keys), (count, 0)))
+        elif bias is not None:
+            bias = F.pad(bias.expand(*bias.shape[:-1], keys), (count, 0))
+        return key, value, mask, bias
