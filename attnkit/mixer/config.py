@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnkit.mixer.base import Direction
-from attnkit.registry import AttentionSpec, BackendName, NormalizerSpec, NormSpec
+from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, NormalizerSpec, NormSpec
 
 Projection = Literal["query", "key", "value", "gate", "output"]
 
@@ -84,6 +84,7 @@ class MultiHeadConfig(MixerConfig):
 
     Raises:
         ValueError: A number is out of range.
+        ConfigurationError: An option has no effect.
     """
 
     normalizer: NormalizerSpec = "softmax"
@@ -98,6 +99,10 @@ class MultiHeadConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.query_key_norm is None and self.query_key_norm_over == "all":
+            raise ConfigurationError("query_key_norm_over has no effect without query_key_norm; remove it, or name a norm")
+        if self.gate is None and "gate" in (self.biases or ()):
+            raise ConfigurationError("biases has 'gate', but there is no gate; remove it, or set gate to channel or head")
         if self.memory_keys < 0:
             raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
 

@@ -37,7 +37,7 @@ class LatentAttention(CachedAttention):
         d_model: Width of the residual stream.
         num_heads: Heads H.
         head_dim: Channels of a head that positions rotate; the key's are shared by all heads (default: d_model / num_heads).
-        latent_dim: Width of c, from which keys and values are projected.
+        latent_dim: Width of c, from which keys and values are projected (default: 4 content_dim, as in the paper).
         query_latent_dim: Width of the vector from which queries are projected (default: they are projected from x).
         content_dim: Channels of a head that positions do not rotate (default: head_dim).
         value_dim: Channels of a head's value (default: content_dim).
@@ -54,6 +54,7 @@ class LatentAttention(CachedAttention):
         ValueError: A width is not positive.
 
     Example:
+        >>> import torch
         >>> mixer = LatentAttention(d_model=16, num_heads=4, latent_dim=6)
         >>> y, state = mixer(torch.randn(2, 5, 16), Tokens())
         >>> y.shape, state.value.shape, state.key.shape
@@ -64,9 +65,9 @@ class LatentAttention(CachedAttention):
         self,
         *,
         d_model: int,
-        latent_dim: int,
         num_heads: int | None = None,
         head_dim: int | None = None,
+        latent_dim: int | None = None,
         query_latent_dim: int | None = None,
         content_dim: int | None = None,
         value_dim: int | None = None,
@@ -85,6 +86,7 @@ class LatentAttention(CachedAttention):
         head_dim = d_model // num_heads if head_dim is None else head_dim
         content_dim = head_dim if content_dim is None else content_dim
         value_dim = content_dim if value_dim is None else value_dim
+        latent_dim = 4 * content_dim if latent_dim is None else latent_dim
         self.num_heads, self.head_dim, self.content_dim, self.latent_dim = num_heads, head_dim, content_dim, latent_dim
         self.dropout, self.backend = attention_dropout, backend
         self.attention = ScaledDotProduct(head_dim=head_dim + content_dim, num_heads=num_heads)

@@ -22,17 +22,16 @@ from attnkit.registry.keywords import keywords_of
 class MultiHeadAttention(CachedAttention):
     r"""Multi-head attention (MHA), grouped-query (GQA) and multi-query attention (MQA), with any registered score.
 
-    Here nu are the norms of `query_key_norm`, and sigma(W_G x) is the `gate`, each only where it is given. Further options act inside
-    attention, for every score: see `Attention.configure`, `Differential` and `MemoryKeys`. Options of the layer reach it, too: `attention`,
-    `num_heads`, `bias`, ...
+    Here nu are the norms of `query_key_norm` (Henry et al. 2020, https://arxiv.org/abs/2010.04245; over all heads: OLMo2,
+    https://arxiv.org/abs/2501.00656), and sigma(W_G x) is the `gate` (Qiu et al. 2025, https://arxiv.org/abs/2505.06708), each only where
+    it is given. Grouped queries are those of Ainslie et al. 2023, https://arxiv.org/abs/2305.13245. `normalizer`, `scale`, `softcap` and
+    `talking_heads` act inside attention (`Attention.configure`); `differential` subtracts pairs of heads (https://arxiv.org/abs/2410.05258),
+    and `memory_keys` belong to no token (https://arxiv.org/abs/1907.01470). A causal `window` bounds the cache.
 
     Equation:
         $$\mathrm{MultiHead}(x, m) = W_O \, (\sigma(W_G x) \odot [\mathrm{attention}_h(\nu_Q(W_{Q,h} x), \nu_K(W_{K,h} m), W_{V,h} m)]_h)$$
 
-    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762; Ainslie et al. 2023, https://arxiv.org/abs/2305.13245 (GQA); Henry et al.
-    2020, https://arxiv.org/abs/2010.04245, Dehghani et al. 2023, https://arxiv.org/abs/2302.05442, and Team OLMo 2025,
-    https://arxiv.org/abs/2501.00656 (query-key normalisation, per head and over all heads); Qiu et al. 2025,
-    https://arxiv.org/abs/2505.06708 (gate)
+    Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
     Cost: the projections, and 4 T K d_model operations for T queries and K keys. State: the keys and values of all tokens (`linear`), or of
     the last `window` - 1 real tokens (`window`).

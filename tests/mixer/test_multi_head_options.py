@@ -12,6 +12,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.olmo2.modeling_olmo2 import Olmo2Attention
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextAttention
 
+import attnkit.testing
 from attnkit import masks
 from attnkit.masks import Mask
 from attnkit.mixer import Tokens
@@ -24,6 +25,19 @@ B, T, D, H, HKV, DH = 2, 6, 24, 4, 2, 6
 SIZES = {"d_model": D, "num_heads": H, "num_kv_heads": HKV, "head_dim": DH}
 THEIRS: dict[str, Any] = {"hidden_size": D, "num_attention_heads": H, "num_key_value_heads": HKV, "head_dim": DH}
 NAMES = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output", "q_norm": "query_norm", "k_norm": "key_norm"}
+
+
+KIT = [
+    {"memory_keys": 3, "gate": "channel"},
+    {"differential": 0.2, "gate": "head", "softcap": 2.0},
+    {"normalizer": "softmax_with_sink", "scale": 1.5, "biases": ["query", "key", "value"]},
+    {"normalizer": "sigmoid", "talking_heads": True},
+]
+
+
+@attnkit.testing.parametrize("mixers", *({"name": "multi_head", **options} for options in KIT))
+def test_conformance(check: Any) -> None:
+    check()
 
 
 def draw(module: Any) -> Any:
@@ -99,6 +113,7 @@ def test_biases_by_projection(bias: bool) -> None:
         return {name.removesuffix(".bias") for name, _ in mixer.named_parameters() if name.endswith(".bias")}
 
     assert named() == ({"query", "key", "value", "gate", "output"} if bias else set())
+    assert named(biases=["gate"]) == {"gate"}
     assert named(biases=["query", "key", "value"]) == {"query", "key", "value"}  # Qwen2
     assert named(biases=["query", "value", "output"]) == {"query", "value", "output"}  # Whisper
 
@@ -162,6 +177,8 @@ def test_recorded_maps_have_a_column_for_each_token_alone(seed: int) -> None:
     ("options", "message"),
     [
         ({"num_heads": 3, "num_kv_heads": 1, "differential": 0.2}, r"num_heads and num_kv_heads \(3, 1\) must be even"),
+        ({"query_key_norm_over": "all"}, "has no effect without query_key_norm"),
+        ({"biases": ["gate"]}, "there is no gate"),
         ({"memory_keys": -1}, "memory_keys must not be negative"),
         ({"softcap": 0.0}, "softcap must be positive"),
         ({"normalizer": "soft"}, "Did you mean 'softmax'"),
