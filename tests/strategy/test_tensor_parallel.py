@@ -55,13 +55,13 @@ def test_a_module_of_all_heads_beside_the_score_is_refused() -> None:
 @pytest.mark.parametrize("name", attnkit.normalizers.names())
 def test_every_normalizer_can_be_split(name: str) -> None:
     layer = layer_of(d_model=8, num_heads=4, num_kv_heads=2)
-    layer.self_attention.attention.configure(normalizer=name)
+    layer.mixer.attention.configure(normalizer=name)
     check_splittable([layer], 2)
 
 
 def test_talking_heads_are_refused() -> None:
     layer = layer_of(d_model=8, num_heads=2)
-    layer.self_attention.attention.configure(talking_heads=True)
+    layer.mixer.attention.configure(talking_heads=True)
     with pytest.raises(ConfigurationError, match=r"share the parameter 'talking_heads.logits'"):
         check_splittable([layer], 2)
 
