@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 from attnkit.layers import Transformer, TransformerConfig
+from attnkit.masks import Mask
+from attnkit.mixer import Tokens
+from attnkit.mixer.key_values import KeyValues
 
 B, T, D, WINDOW = 3, 12, 16, 4
 
@@ -63,3 +66,15 @@ def test_without_a_window_all_tokens_are_kept() -> None:
     config = TransformerConfig(d_model=D, num_layers=1, num_heads=2)
     _, state = Transformer(config, causal=True)(torch.randn(1, 9, D))
     assert state.layers[0].key.shape[-2] == 9
+
+
+def test_a_row_without_keys_stays_one() -> None:
+    x = torch.randn(2, 1, 3, 4)
+    kept = KeyValues.of(x, x, None).last(2)
+    allowed = torch.tensor([[True, True, False], [False, False, False]])[:, None, None]  # of the second row nothing, of the first token 1
+    mask = kept.restrict(Tokens(mask=Mask.of(allowed))).mask
+    assert mask is not None
+    assert mask.alive is not None
+    assert mask.alive.flatten().tolist() == [True, False]
+    assert mask.allowed is not None
+    assert mask.allowed[0].flatten().tolist() == [True, False]

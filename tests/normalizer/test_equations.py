@@ -86,6 +86,15 @@ def test_a_sigmoid_with_its_own_bias(seed: int) -> None:
     assert_equation(normalizer, lambda n, h, z: [1 / (1 + math.exp(3 - x)) for x in z])
 
 
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_a_logit_that_is_nan_makes_its_own_row_nan(name: str) -> None:
+    logits = torch.zeros(1, H, 2, K)
+    logits[0, :, 0, 1] = float("nan")
+    weights = attnkit.normalizers.build(name, num_heads=H)(logits)
+    assert weights[:, :, 0].isnan().any(-1).all()
+    assert weights[:, :, 1].isfinite().all()
+
+
 def test_other_alphas_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"alpha must be 1.5 or 2, but is 1.2"):
         attnkit.normalizers.build({"name": "entmax", "alpha": 1.2}, num_heads=1)
