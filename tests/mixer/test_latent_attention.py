@@ -1,11 +1,14 @@
 """Latent attention against DeepSeek-V3's, and against its equation."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import DeepseekV3Config, DynamicCache
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
 
+import attnkit.testing
 from attnkit.layers import Transformer, TransformerConfig
 from attnkit.masks import Mask
 from attnkit.mixer import Tokens
@@ -111,3 +114,10 @@ def test_a_single_query_reads_the_cache_as_it_is(position: str, seed: int) -> No
 def test_the_number_of_heads_is_needed() -> None:
     with pytest.raises(ConfigurationError, match="'latent_attention' needs num_heads"):
         LatentAttention(d_model=8, latent_dim=4)
+
+
+@attnkit.testing.parametrize(
+    "mixers", {"name": "latent_attention", "latent_dim": L, "content_dim": C, "value_dim": V, "query_latent_dim": 7}
+)
+def test_conformance(check: Any) -> None:
+    check()
