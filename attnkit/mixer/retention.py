@@ -23,7 +23,8 @@ class Retention(Mixer[RecurrentState]):
 
     Equation:
         $$S_t = \gamma_h S_{t-1} + k_t v_t^\top, \qquad y_t = W_O \, (\mathrm{norm}_h(S_t^\top q_t) \odot \phi_g(W_G x_t))$$
-        where $q = \phi(W_Q x)$, $k = \phi(W_K x) / \sqrt{N}$ (rotated by rotary positions) and $v = \phi(W_V x)$
+
+    Here $q = \phi(W_Q x)$, $k = \phi(W_K x) / \sqrt{N}$ (rotated by rotary positions) and $v = \phi(W_V x)$.
 
     Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621. Lightning attention (Qin et al. 2024, https://arxiv.org/abs/2401.04658) as in
     MiniMax-01 is `{activation: silu, gate_activation: sigmoid, norm_over: all, value_dim: D, scale: 1.0, decays: [...]}`.
