@@ -62,7 +62,7 @@ def test_retention_weighs_values_by_products_that_decay_with_the_distance(rotate
     rotation = Rotary(head_dim=WIDTH // HEADS).double().rotation(torch.arange(LENGTH)[None]) if rotated else None
     query, key, value = (heads(part(x[0])) for part in (mixer.query, mixer.key, mixer.value))
     if rotation is not None:
-        query, key = rotation(query[None])[0], rotation(key[None])[0]
+        query, key = rotation.query(query[None])[0], rotation.key(key[None])[0]
     read = torch.zeros_like(value)
     for h in range(HEADS):
         for i in range(LENGTH):
