@@ -45,7 +45,8 @@ class Retention(Mixer[RecurrentState]):
         eps: Of the norm.
 
     Raises:
-        ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` are not one number in (0, 1] for each head.
+        ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` are not one number in (0, 1] for each head; or, in the
+            first forward pass, positions add a bias.
 
     Example:
         >>> y, state = Retention(d_model=8, num_heads=2)(torch.randn(1, 5, 8), Tokens())
@@ -89,6 +90,8 @@ class Retention(Mixer[RecurrentState]):
 
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Mix; see `Mixer.forward`."""
+        if tokens.bias is not None:
+            raise ConfigurationError("the mixer 'retention' has no logits to add a bias to: choose position rotary or none for its layers")
         query, key, value = (in_heads(self.activation(part(x)), self.num_heads) for part in (self.query, self.key, self.value))
         if tokens.rotation is not None:
             query, key = tokens.rotation.query(query), tokens.rotation.key(key)

@@ -72,6 +72,12 @@ def test_retention_weighs_values_by_products_that_decay_with_the_distance(rotate
     torch.testing.assert_close(mixer(x, Tokens(rotation=rotation))[0][0], expected, rtol=1e-10, atol=1e-10)
 
 
+def test_retention_refuses_a_bias_of_positions() -> None:
+    mixer, x = drawn("retention")
+    with pytest.raises(ConfigurationError, match="choose position rotary or none"):
+        mixer(x, Tokens(bias=torch.zeros(1, HEADS, LENGTH, LENGTH)))
+
+
 def test_gated_linear_attention_forgets_channel_by_channel() -> None:
     mixer, x = drawn({"name": "gated_linear_attention", "key_dim": 12, "temperature": 2.0})
     query, key, value, gate = (heads(part(x[0])) for part in (mixer.query, mixer.key, mixer.value, mixer.decay))
