@@ -91,7 +91,7 @@ class Retention(Mixer[RecurrentState]):
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Mix; see `Mixer.forward`."""
         if tokens.bias is not None:
-            raise ConfigurationError("the mixer 'retention' has no logits to add a bias to: choose position rotary or none for its layers")
+            raise ConfigurationError("the mixer 'retention' has no logits for a bias: choose position rotary or none for its layers")
         query, key, value = (in_heads(self.activation(part(x)), self.num_heads) for part in (self.query, self.key, self.value))
         if tokens.rotation is not None:
             query, key = tokens.rotation.query(query), tokens.rotation.key(key)
