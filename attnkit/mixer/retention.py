@@ -45,8 +45,8 @@ class Retention(Mixer[RecurrentState]):
         eps: Of the norm.
 
     Raises:
-        ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` are not one number in (0, 1] for each head; or, in the
-            first forward pass, positions add a bias.
+        ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` are not one number in (0, 1] for each head; or,
+            in a forward pass, positions add a bias.
 
     Example:
         >>> y, state = Retention(d_model=8, num_heads=2)(torch.randn(1, 5, 8), Tokens())
