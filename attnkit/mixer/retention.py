@@ -55,7 +55,7 @@ class Retention(Mixer[RecurrentState]):
     """
 
     directions = frozenset({"causal"})
-    reads_positions = True
+    reads_positions = frozenset({"rotation"})
     growth = "constant"
 
     def __init__(
