@@ -2,8 +2,8 @@
 """Layers with positions: the core of every stack that is not recurrent as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import cast
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from attnkit import masks
 from attnkit.attention import FiniteBias
 from attnkit.dropout import Dropout
-from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class, reads_position
+from attnkit.layers.compatibility import legal_layers, mixer_class, reads_position
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.pattern import pattern
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens
@@ -81,20 +80,12 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.causal = causal
-        self.order, specs = pattern(config.layers, config.num_layers)
-        common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
-        own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in specs]
-        configs = [LayerConfig(**common | options) for options in own]
         direction: Direction = "causal" if causal else "bidirectional"
-        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
-        reading = [] if cross_mixer is None else [replace(configs[0], mixer=cross_mixer)]
-        check_layers(config, configs, [frozenset(options) for options in own], direction=direction, memory=reading)
-        for read in reading:
-            check_direction(read, "cross")
-            if mixer_class(read).reads_positions:
-                check_compatible(attention=cross_attention, position=cross_position, direction="cross")
+        reading: dict[str, Any] = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
+        self.order, specs, configs = legal_layers(config, direction=direction, cross_position=cross_position, **reading)
+        common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
         stack = {"depth": len(self.order), "memory_depth": memory_depth, "direction": direction}
-        built = [layer_kinds.build(spec, **common, **cross, **stack, layer=self.order.index(i)) for i, spec in enumerate(specs)]
+        built = [layer_kinds.build(spec, **common, **reading, **stack, layer=self.order.index(i)) for i, spec in enumerate(specs)]
         self.layers = nn.ModuleList(built)
         self.streams = _streams(built)
         self.unmaskable = sorted({mixers.resolve(layer.mixer).name for layer in configs if not mixer_class(layer).reads_masks})
