@@ -1,14 +1,15 @@
 """Which mixers, scores and positions work together. What does not is refused before anything is built."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
-from attnkit.layers.config import LayerConfig
+from attnkit.layers.config import LayerConfig, TransformerConfig
+from attnkit.layers.pattern import Pattern
 from attnkit.mixer import AttentionConfig, Direction, Mixer
 from attnkit.mixer.base import PositionWay
 from attnkit.position import Position
-from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, attentions, mixers, positions
+from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, attentions, mixers, positions
 from attnkit.registry.arguments import parameters
 
 SIZES = {"d_model", "num_heads", "num_kv_heads", "head_dim", "backend"}
@@ -161,6 +162,39 @@ def check_layers(
             f"position {name!r} has no effect: no mixer of this stack reads it (mixers: {', '.join(used)}). "
             f"Choose one of: {', '.join(['none', *legal])}."
         )
+
+
+def legal_layers(
+    config: TransformerConfig,
+    *,
+    direction: Direction,
+    cross_mixer: MixerSpec | None = None,
+    cross_attention: AttentionSpec = "scaled_dot_product",
+    cross_position: PositionSpec = "none",
+) -> tuple[Pattern, list[LayerConfig]]:
+    """Return the pattern of a stack's layers and the options of each of its entries, or raise, before anything is built.
+
+    Args:
+        config: The options of the stack.
+        direction: What its mixers read.
+        cross_mixer: The mixer that reads a memory, or None for layers without memory.
+        cross_attention: Its score.
+        cross_position: The positions of the memory.
+
+    Raises:
+        ConfigurationError: A layer is not legal, or an option has no effect.
+    """
+    pattern = Pattern.of(config.layers, config.num_layers)
+    common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
+    own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in pattern.entries]
+    configs = [LayerConfig(**common | options) for options in own]
+    memory = [] if cross_mixer is None else [replace(configs[0], mixer=cross_mixer)]
+    check_layers(config, configs, [frozenset(options) for options in own], direction=direction, memory=memory)
+    for read in memory:
+        check_direction(read, "cross")
+        if mixer_class(read).reads_positions:
+            check_compatible(attention=cross_attention, position=cross_position, direction="cross")
+    return pattern, configs
 
 
 def build_mixer(config: LayerConfig, direction: Direction) -> Mixer[Any]:

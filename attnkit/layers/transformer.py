@@ -2,17 +2,16 @@
 """Layers with positions: the core of every stack that is not recurrent as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import cast
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from attnkit import masks
 from attnkit.dropout import Dropout
-from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class
+from attnkit.layers.compatibility import legal_layers, mixer_class
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.pattern import Pattern
 from attnkit.layers.reading import bias_between, embedding_at, extended, rotation_at, what_layers_read
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
@@ -81,18 +80,10 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.causal = causal
-        pattern = Pattern.of(config.layers, config.num_layers)
-        common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
-        own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in pattern.entries]
-        configs = [LayerConfig(**common | options) for options in own]
         direction: Direction = "causal" if causal else "bidirectional"
-        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
-        reading = [] if cross_mixer is None else [replace(configs[0], mixer=cross_mixer)]
-        check_layers(config, configs, [frozenset(options) for options in own], direction=direction, memory=reading)
-        for read in reading:
-            check_direction(read, "cross")
-            if mixer_class(read).reads_positions:
-                check_compatible(attention=cross_attention, position=cross_position, direction="cross")
+        cross: dict[str, Any] = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
+        pattern, configs = legal_layers(config, direction=direction, cross_position=cross_position, **cross)
+        common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
         place_of, kinds, placed = what_layers_read(config, configs)
         stack = {**common, **cross, "depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
         self.layers = nn.ModuleList()

@@ -154,15 +154,20 @@ mixers = Registry(
         "dropout",
     ),
     built_in=(
+        "convolution",
         "delta_rule",
+        "fourier",
         "gated_delta",
         "gated_linear_attention",
+        "gru",
         "latent_attention",
         "linear_attention",
+        "lstm",
         "multi_head",
         "none",
         "retention",
         "rg_lru",
+        "rnn",
         "rwkv",
         "selective_state_space",
         "state_space",
@@ -319,14 +324,6 @@ probes = Registry(
     package="attnkit.probe",
     bases=("attnkit.probe.Probe",),
     built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation"),
-)
-
-inits = Registry(
-    "inits",
-    family="init",
-    package="attnkit.init",
-    bases=("attnkit.init.Init",),
-    built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
 )
 
 inits = Registry(
