@@ -63,7 +63,7 @@ class Pair:
         config_class, model_class = (getattr(transformers, name) for name in family.theirs)
         torch.manual_seed(0)
         with double():
-            config = config_class(**{"eos_token_id": None, **family.config})
+            config = config_class(**{"eos_token_id": None, "pad_token_id": 0, **family.config})
             config._attn_implementation = "eager"
             self.theirs = model_class(config).double().eval()
         if self.theirs.can_generate():
