@@ -252,6 +252,7 @@ class Family:
         unread: Names of theirs (with `{i}`) that their forward does not read.
         cache: The name under which their model returns and takes its cache.
         decoding: Whether their model can decode from a cache, and generate.
+        tolerance: Of values and gradients, relative to the greatest; a wider one has its reason in `note`.
         padding: On which side a padded batch is padded, or None if their model does not mask padding.
     """
 
@@ -267,6 +268,7 @@ class Family:
     cache: str = "past_key_values"
     decoding: bool = True
     padding: str | None = "left"
+    tolerance: float = 1e-10
 
     def expanded(self, ours: Mapping[str, Tensor]) -> list[Rename]:
         """Return the renames for each layer where our names exist; a rename that holds nowhere is an error."""

@@ -23,7 +23,7 @@ def test_renames_are_invertible(pair: Pair) -> None:
 
 def test_logits_and_gradients_are_equal(pair: Pair) -> None:
     ours, theirs = pair.run_ours(pair.tokens), pair.run_theirs(pair.tokens)
-    assert_close(ours, theirs, "logits")
+    assert_close(ours, theirs, "logits", pair.family.tolerance)
     direction = torch.randn_like(theirs)
     parameters, their_parameters = dict(pair.ours.named_parameters()), dict(pair.theirs.named_parameters())
     gradients = {
@@ -43,15 +43,15 @@ def test_logits_and_gradients_are_equal(pair: Pair) -> None:
     found = torch.autograd.grad(list(mapped.values()), [leaves[name] for name in wanted], through)
     for name, x in zip(wanted, found, strict=True):
         expected = gradients[False, name]
-        assert_close(x, torch.zeros_like(x) if expected is None else expected, f"gradient of {name}")
+        assert_close(x, torch.zeros_like(x) if expected is None else expected, f"gradient of {name}", pair.family.tolerance)
 
 
 def test_cached_decoding_is_equal(pair: Pair) -> None:
     if pair.is_encoder or not pair.family.decoding:
         pytest.skip("an encoder, or no cache in transformers")
     ours, theirs = pair.steps_ours(pair.tokens), pair.steps_theirs(pair.tokens)
-    assert_close(ours, theirs, "cached logits")
-    assert_close(ours, pair.run_ours(pair.tokens).detach()[:, -ours.shape[1] :], "cached and whole logits")
+    assert_close(ours, theirs, "cached logits", pair.family.tolerance)
+    assert_close(ours, pair.run_ours(pair.tokens).detach()[:, -ours.shape[1] :], "cached and whole logits", pair.family.tolerance)
 
 
 def test_greedy_output_is_equal(pair: Pair) -> None:
@@ -71,7 +71,7 @@ def test_a_padded_batch_is_equal(pair: Pair) -> None:
     with torch.no_grad():
         ours, theirs = pair.run_ours(pair.tokens, mask), pair.run_theirs(pair.tokens, mask)
     real = mask if pair.is_decoder or pair.is_encoder else torch.ones_like(mask)
-    assert_close(ours[real], theirs[real], "padded logits")
+    assert_close(ours[real], theirs[real], "padded logits", pair.family.tolerance)
 
 
 def test_each_row_has_a_paper_or_says_what_is_missing() -> None:
