@@ -20,7 +20,8 @@ HEAD = """# Published architectures
 implementation (its plain torch form, 5.23), copied by a table of invertible renames in `tests/published/families`, and is then equal to it
 in float64: logits and the gradients of all parameters to 1e-10 of the greatest, logits of steps from a cache, greedy output, and the logits
 of rows with padding. Encoders have no steps. A dagger marks rows without steps or greedy output (transformers has no cache there, or the
-source is not text), a double dagger those whose padding transformers does not mask. Sizes, windows and lengths are those of small tests. {missing} more rows say what is missing.
+source is not text), a double dagger those whose padding transformers does not mask.
+Sizes, windows and lengths are those of small tests. {missing} more rows say what is missing.
 
 The tables are checked by `pytest tests/published`; this page is written by `python docs/_tools/published_page.py`.
 """
