@@ -6,6 +6,8 @@ from itertools import cycle, islice
 
 from attnkit.registry import ConfigurationError, ResolvedSpec, Spec, layer_kinds
 
+_AS_IN_THE_STACK = ResolvedSpec(layer_kinds, "transformer_layer", {"repeat": 1, "share": False})
+
 
 def pattern(layers: Sequence[Spec] | None, num_layers: int | None) -> tuple[list[int], list[ResolvedSpec]]:
     """Return what stands at each depth, and the spec of each set of parameters.
@@ -31,7 +33,7 @@ def pattern(layers: Sequence[Spec] | None, num_layers: int | None) -> tuple[list
         >>> len(specs)
         6
     """
-    entries = [layer_kinds.resolve(entry, path=f"layers[{i}]") for i, entry in enumerate(layers or [{}])]
+    entries = [_AS_IN_THE_STACK] if layers is None else [layer_kinds.resolve(entry, path=f"layers[{i}]") for i, entry in enumerate(layers)]
     for i, entry in enumerate(entries):
         if entry["repeat"] < 1:
             raise ConfigurationError(f"layers[{i}]: repeat must be positive, but is {entry['repeat']}")

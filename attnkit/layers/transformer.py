@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnkit import masks
 from attnkit.attention import FiniteBias
 from attnkit.dropout import Dropout
-from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class
+from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class, reads_position
 from attnkit.layers.config import LayerConfig, TransformerConfig
 from attnkit.layers.pattern import pattern
 from attnkit.layers.transformer_layer import TransformerLayer
@@ -105,7 +105,7 @@ class Transformer(nn.Module):
         self.kind_of = []
         for layer in configs:
             place = (layer.position, layer.head_width, layer.num_heads)
-            reads = mixer_class(layer).reads_positions
+            reads = reads_position(layer)
             if reads and place not in placed:
                 placed.append(place)
             kind = (placed.index(place) if reads else None, layer.window if mixer_class(layer).reads_masks else None)

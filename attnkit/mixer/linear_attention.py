@@ -29,7 +29,8 @@ class LinearAttention(Mixer[RecurrentState]):
 
     Equation:
         $$y_i = \frac{\phi(q_i)^\top \sum_j \phi(k_j) v_j^\top}{\phi(q_i)^\top \sum_j \phi(k_j) + \epsilon}$$
-        over all $j$, or over $j \le i$ if causal; without `normalized`, the numerator alone
+
+    The sums are over all $j$, or over $j \le i$ if causal; without `normalized`, the numerator alone counts.
 
     Paper: Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236 (elu1); Kasai et al. 2021, https://arxiv.org/abs/2103.13076 (relu);
     Shen et al. 2018, https://arxiv.org/abs/1812.01243 (softmax over the channels of a head)

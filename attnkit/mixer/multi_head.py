@@ -51,6 +51,8 @@ class MultiHeadAttention(CachedAttention):
         torch.Size([2, 5, 16])
     """
 
+    reads_positions = frozenset({"rotation", "bias", "query_bias"})
+
     @keywords_of(MultiHeadConfig)
     def __init__(self, config: MultiHeadConfig) -> None:
         super().__init__(direction=config.direction, window=config.window)

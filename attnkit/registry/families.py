@@ -4,12 +4,14 @@ import ast
 import importlib
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from attnkit.registry.arguments import Argument, NameOf, parameters
 from attnkit.registry.base import Registry, Spec
+from attnkit.registry.description import Description
 from attnkit.registry.resolved import ResolvedSpec
 
 
@@ -81,6 +83,16 @@ class LayerKinds(Registry):
         """Return the arguments that a user may set: the options of a layer, each None for that of the stack, `repeat` and `share`."""
         options = [Argument(a.name, a.annotation | None, None) for a in super().arguments(name)]
         return (*options, Argument("repeat", int, 1), Argument("share", bool, False))
+
+    def describe(self, name: str) -> Description:
+        """Return the documentation of `name`; see `Registry.describe`."""
+        described = super().describe(name)
+        places = (
+            "Args:\n"
+            "    repeat: How often the entry stands in the pattern.\n"
+            "    share: Whether it has one set of parameters wherever it stands.\n"
+        )
+        return replace(described, documentation=described.documentation.replace("Args:\n", places, 1))
 
     def resolve(self, spec: Spec, *, path: str = "") -> ResolvedSpec:
         """Resolve a spec; see `Registry.resolve`. The options that it leaves to the stack stay unwritten."""

@@ -90,12 +90,20 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
         ({"layers": [{"repeat": 0}]}, "layers[0]: repeat must be positive, but is 0"),
         ({"layers": [{"repeat": 3}, {"mixer": "none"}], "num_layers": 3}, "num_layers 3 ends before layers[1], so that this entry stands"),
         ({"layers": [{"mixer": "none", "window": 4}, {}]}, "window has no effect in a layer with the mixer 'none'"),
-        ({"layers": [{"mixer": "none", "position": "rotary"}, {}]}, "position 'rotary' has no effect in a layer with the mixer 'none'"),
+        (
+            {"layers": [{"mixer": "none", "position": "rotary"}, {}]},
+            "position 'rotary' has no effect in a layer with the mixer 'none'",
+        ),
         ({"layers": [{"position": "learned"}]}, "position 'learned' adds to the embeddings, before the first layer: set it for the stack"),
         ({"layers": [{"attention": "additive"}], "position": "rotary"}, "position 'rotary' is not legal with attention 'additive'"),
         (
             {"num_layers": 2, "mixer": "none", "position": "rotary"},
-            "position 'rotary' has no effect: no mixer of this stack reads positions",
+            "position 'rotary' has no effect: no mixer of this stack reads it",
+        ),
+        ({"num_layers": 2, "mixer": "retention", "position": "alibi"}, "position 'alibi' has no effect: no mixer of this stack reads it"),
+        (
+            {"num_layers": 2, "mixer": "latent_attention", "position": "cope"},
+            "position 'cope' has no effect",
         ),
         ({"num_layers": 2, "mixer": "none", "attention": "additive"}, "attention has no effect: no layer has a mixer that reads it"),
         ({"num_layers": 2, "mixer": "none", "window": 3}, "window has no effect: no layer has a mixer that reads it"),
