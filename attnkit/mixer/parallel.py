@@ -63,7 +63,7 @@ class ParallelMixers(Mixer[ParallelState]):
     """
 
     directions = frozenset({"causal", "bidirectional"})
-    reads_positions = True
+    reads_positions = frozenset({"rotation", "bias"})
     has_weights = True
     growth = "linear"
 
