@@ -60,9 +60,9 @@ class Pair:
     def __init__(self, family: Family) -> None:
         transformers = pytest.importorskip("transformers")
         self.family = family
-        config_class, model_class = (getattr(transformers, name) for name in family.theirs)
         torch.manual_seed(0)
-        with double():
+        with double():  # also the imports, which bind types as defaults
+            config_class, model_class = (getattr(transformers, name) for name in family.theirs)
             config = config_class(**{"eos_token_id": None, "pad_token_id": 0, **family.config})
             config._attn_implementation = "eager"
             self.theirs = model_class(config).double().eval()
@@ -72,7 +72,11 @@ class Pair:
         self.ours = attnkit.compose(**{"eos_id": None, **family.spec}).double().eval()
         self.table = family.expanded(tensors(self.ours))
         self.check_complete()
-        drawn = {name: x.detach() + STD * torch.randn_like(x) if x.is_floating_point() else x for name, x in tensors(self.theirs).items()}
+        kept = {name.replace("{i}", str(i)) for name in family.kept for i in range(99)}
+        drawn = {
+            name: x.detach() + STD * torch.randn_like(x) if x.is_floating_point() and name not in kept else x
+            for name, x in tensors(self.theirs).items()
+        }
         copied = self.read(drawn)
         self.drawn = drawn | self.write(copied)  # what ours cannot say, such as unread rows, is cut
         self.copied = self.read(self.drawn)
@@ -104,7 +108,7 @@ class Pair:
             assert not any(wrong.values()), f"{side}: {wrong}"
 
         once([name for row in self.table for name in row.ours], set(tensors(self.ours)), "ours")
-        unread = {name.replace("{i}", str(i)) for name in self.family.unread for i in range(99)}
+        unread = {name.replace("{i}", str(i)) for name in (*self.family.unread, *self.family.kept) for i in range(99)}
         once([name for row in self.table for name in row.theirs], set(tensors(self.theirs)) - unread, "theirs")
 
     # Their forward and ours, for each kind of model
@@ -132,15 +136,20 @@ class Pair:
 
     def steps_theirs(self, tokens: Tensor) -> Tensor:
         """Return the logits of tokens that are read one by one, after a prompt read at once."""
-        cache, logits = None, []
+        import transformers
+
+        name = self.family.cache
+        cache, logits = None if name else transformers.DynamicCache(config=self.theirs.config), []
         with double(), torch.no_grad():
             extra = {} if self.is_decoder else {"encoder_outputs": self.theirs.get_encoder()(input_ids=self.source, return_dict=True)}
             name = "input_ids" if self.is_decoder else "decoder_input_ids"
             for start, end in [(0, PROMPT), *((t, t + 1) for t in range(PROMPT, tokens.shape[1]))]:
                 given = {name: tokens[:, start:end], "use_cache": True, **extra}
-                given |= {} if cache is None else {self.family.cache: cache}
+                if self.is_decoder and "position_ids" in inspect.signature(self.theirs.forward).parameters:
+                    given["position_ids"] = torch.arange(start, end)[None]  # Bamba would start from 0
+                given |= {} if cache is None else {self.family.cache or "past_key_values": cache}
                 output = self.theirs(**given)
-                cache = output[self.family.cache]
+                cache = output[self.family.cache] if self.family.cache else cache
                 logits.append(output.logits)
         return torch.cat(logits, 1)[:, PROMPT - 1 :]
 

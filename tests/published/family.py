@@ -250,7 +250,8 @@ class Family:
         missing: What cannot be had, in words; nothing is compared then, and `spec` and `renames` may be empty.
         note: What else a reader must know.
         unread: Names of theirs (with `{i}`) that their forward does not read.
-        cache: The name under which their model returns and takes its cache.
+        kept: Names of theirs (with `{i}`) that follow from the configuration: they are not drawn, and ours has none.
+        cache: The name under which their model returns and takes its cache; empty if it takes one, but returns none.
         decoding: Whether their model can decode from a cache, and generate.
         padding: On which side a padded batch is padded, or None if their model does not mask padding.
     """
@@ -264,6 +265,7 @@ class Family:
     missing: str = ""
     note: str = ""
     unread: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     cache: str = "past_key_values"
     decoding: bool = True
     padding: str | None = "left"

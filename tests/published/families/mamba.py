@@ -21,7 +21,7 @@ from published.families.mixtral import (
     outside,
     rows,
 )
-from published.family import Family, Rename, Reshape, Scale, Split, columns, rename
+from published.family import Constant, Family, Rename, Reshape, Scale, Split, columns, rename
 
 INNER, STATE, RANK = 2 * D, 6, 3
 MIXER = f"{LAYER}.mixer"
@@ -117,7 +117,18 @@ FAMILIES = (
         name="Falcon Mamba",
         paper="https://arxiv.org/abs/2410.05355",
         theirs=("FalconMambaConfig", "FalconMambaForCausalLM"),
-        missing="the norms of step, B and C have no learned scale",
+        config={**OUTSIDE, "state_size": STATE, "time_step_rank": RANK},
+        spec={**ALONE, "mixer": {**SELECTIVE, "parameter_norm": "rms_norm"}, "tie": "output"},
+        renames=(
+            *TIED,
+            *selective("backbone.layers.{i}.mixer"),
+            *(
+                row
+                for i, size in enumerate((RANK, STATE, STATE))
+                for row in rename(f"{MIXER}.norms.{i}.weight", (), Constant(1.0, (size,)))
+            ),
+        ),
+        cache="cache_params",
     ),
     Family(
         name="Jamba",
@@ -239,6 +250,7 @@ FAMILIES = (
             "ssm_state_size": STATE,
             "n_groups": 2,
             "chunk_size": 4,
+            "time_step_min": 1e-300,
             "n_routed_experts": EXPERTS,
             "moe_intermediate_size": F,
             "moe_shared_expert_intermediate_size": 20,
@@ -299,5 +311,6 @@ FAMILIES = (
                 3,
             ),
         ),
+        note="transformers bounds steps from below by 0.001 where it reads many tokens, but not where it reads one; here the bound is 0.",
     ),
 )
