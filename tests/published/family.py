@@ -4,9 +4,9 @@ A rename says which tensors of one side are which of the other, and through whic
 the layer; a rename holds for each layer where all of our names exist.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -249,10 +249,15 @@ class Family:
         renames: The table of renames. Every parameter of either side stands in exactly one.
         missing: What cannot be had, in words; nothing is compared then, and `spec` and `renames` may be empty.
         note: What else a reader must know.
-        unread: Names of theirs (with `{i}`) that their forward does not read.
-        kept: Names of theirs (with `{i}`) that follow from the configuration: they are not drawn, and ours has none.
-        cache: The name under which their model returns and takes its cache; empty if it takes one, but returns none.
+        unread: Names of theirs (with `{i}`) that their forward does not read, or that only `front` reads; they keep their values.
+        inputs: What their model reads if not tokens: the name of the argument, and the shape of one example.
+        front: What gives the embedded inputs of our stack, computed by their modules, where attnkit has no such embedding: the comparison
+            is then one of stacks, and of the head.
+        output: What is compared: the `logits`, or their `last_hidden_state` with what comes out of our stack.
+        cache: The name under which their model returns and takes its cache; empty if it takes `past_key_values`, but returns none.
+        rows: Rows of a batch of targets.
         decoding: Whether their model can decode from a cache, and generate.
+        tolerance: Of values and gradients, relative to the greatest; a wider one has its reason in `note`.
         padding: On which side a padded batch is padded, or None if their model does not mask padding.
     """
 
@@ -265,10 +270,14 @@ class Family:
     missing: str = ""
     note: str = ""
     unread: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    inputs: tuple[str, tuple[int, ...]] | None = None
+    front: Callable[[Any, Tensor], Tensor] | None = None
+    output: Literal["logits", "last_hidden_state"] = "logits"
     cache: str = "past_key_values"
+    rows: int = 2
     decoding: bool = True
     padding: str | None = "left"
+    tolerance: float = 1e-10
 
     def expanded(self, ours: Mapping[str, Tensor]) -> list[Rename]:
         """Return the renames for each layer where our names exist; a rename that holds nowhere is an error."""

@@ -146,7 +146,9 @@ FAMILIES = (
             *rename("head.projection.weight", "head.weight"),
         ),
         cache="state",
+        rows=1,
         padding=None,
+        note="transformers decodes one row at a time: in a batch, each row would read the states of all.",
     ),
     Family(
         name="RecurrentGemma",
@@ -233,7 +235,7 @@ FAMILIES = (
                 0,
             ),
         ),
-        kept=tuple(f"{ATTENTION}.{name}" for name in ("slope_rate", "query_decay", "key_decay", "diagonal_decay")),
+        unread=tuple(f"{ATTENTION}.{name}" for name in ("slope_rate", "query_decay", "key_decay", "diagonal_decay")),
         note="The published factors of the stream are those of DeepNorm.",
     ),
     Family(
