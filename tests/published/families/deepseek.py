@@ -23,7 +23,7 @@ from published.families.mixtral import (
     outside,
     rows,
 )
-from published.family import Family, Permute, Reshape, Rename, Split, SplitGroups, rename
+from published.family import Family, Permute, Rename, Reshape, Split, SplitGroups, rename
 
 DENSE, LATENT, QUERY, CONTENT, ROTATED, VALUE = 20, 10, 14, 6, 4, 7
 WIDTH = CONTENT + ROTATED

@@ -6,19 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from published.families.mixtral import (
-    D,
     EPS,
     EXPERTS,
-    F,
-    GROUPS,
     HEADS,
     LAYER,
     SIZES,
     SPEC,
     TOP,
+    D,
+    F,
     at,
     attention,
     experts,
@@ -29,6 +26,7 @@ from published.families.mixtral import (
     rows,
 )
 from published.family import Add, Family, Join, Rename, Reshape, SplitGroups, columns, rename
+from torch import Tensor
 
 MIXER = f"{LAYER}.mixer"
 LINEAR, ATTENTION = "model.layers.{i}.linear_attn", "model.layers.{i}.self_attn"
@@ -89,7 +87,11 @@ RWKV_CHANNEL = (
 
 GRIFFIN = "model.layers.{i}.temporal_block"
 RG_LRU = (
-    *(row for ours, theirs in (("input", "x"), ("gate", "y"), ("output", "out")) for row in rename(f"{MIXER}.{ours}.*", f"{GRIFFIN}.linear_{theirs}.*")),
+    *(
+        row
+        for ours, theirs in (("input", "x"), ("gate", "y"), ("output", "out"))
+        for row in rename(f"{MIXER}.{ours}.*", f"{GRIFFIN}.linear_{theirs}.*")
+    ),
     *rename(f"{MIXER}.convolution.weight", f"{GRIFFIN}.conv_1d.weight", columns(4)),
     *rows(MIXER, GRIFFIN, {"convolution.bias": "conv_1d.bias", "rate": "rg_lru.recurrent_param"}),
     *rows(MIXER, f"{GRIFFIN}.rg_lru", {f"input_gate.{k}": f"input_gate_{k}" for k in ("weight", "bias")}),
@@ -197,14 +199,14 @@ FAMILIES = (
             "num_local_experts": EXPERTS,
             "block_size": 4,
             "layer_types": ["linear_attention", "full_attention"],
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.5},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e7},
             **{f"{part}_alpha_factor": 4**0.25 for part in ("full_attn", "linear_attn", "mlp")},
         },
         spec={
             **SPEC,
             "head_dim": WIDE,
             "norm": EPS,
-            "position": {"name": "rotary", "base": 1e7, "fraction": 0.5},
+            "position": {"name": "rotary", "base": 1e7},
             "residual": "deep_norm",
             "embedding_norm": True,
             "layers": [{"mixer": LIGHTNING, "position": "none"}, {}],
@@ -236,7 +238,7 @@ FAMILIES = (
             ),
         ),
         unread=tuple(f"{ATTENTION}.{name}" for name in ("slope_rate", "query_decay", "key_decay", "diagonal_decay")),
-        note="The published factors of the stream are those of DeepNorm.",
+        note="The published factors of the stream are those of DeepNorm. transformers rotates all channels, not the published half.",
     ),
     Family(
         name="Qwen3-Next",
@@ -288,7 +290,9 @@ FAMILIES = (
             *at(
                 (
                     *rename((f"{MIXER}.query.weight", f"{MIXER}.gate.weight"), f"{ATTENTION}.q_proj.weight", SplitGroups(HEADS, (8, 8))),
-                    *rows(MIXER, ATTENTION, {"key.weight": "k_proj.weight", "value.weight": "v_proj.weight", "output.weight": "o_proj.weight"}),
+                    *rows(
+                        MIXER, ATTENTION, {"key.weight": "k_proj.weight", "value.weight": "v_proj.weight", "output.weight": "o_proj.weight"}
+                    ),
                     *plus_one(QUERY_KEY_NORM),
                 ),
                 1,

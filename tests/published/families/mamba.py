@@ -1,17 +1,19 @@
 """State-space models and their hybrids: Mamba, Falcon Mamba, Mamba-2, Jamba, Bamba, Granite 4, Falcon-H1, Nemotron-H."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from published.families.mixtral import (
-    D,
     EPS,
     EXPERTS,
-    F,
     HEADS,
     LAYER,
     SIZES,
     SPEC,
-    TOP,
+    D,
+    F,
     at,
     attention,
     experts,
@@ -22,6 +24,7 @@ from published.families.mixtral import (
     rows,
 )
 from published.family import Constant, Family, Rename, Reshape, Scale, Split, columns, rename
+from torch import Tensor
 
 INNER, STATE, RANK = 2 * D, 6, 3
 MIXER = f"{LAYER}.mixer"
@@ -51,14 +54,36 @@ def selective(theirs: str, *, normed: bool = False) -> tuple[Rename, ...]:
     )
 
 
-def state_space(theirs: str, *, inner: int = INNER, groups: int = 1, ours: str = MIXER, factors: tuple[float, ...] = (1.0,) * 5) -> Any:
-    """Return the rows of Mamba-2's mixer. The factors are those of gate, input, writing, reading and step, which theirs applies itself."""
+@dataclass(frozen=True)
+class ScaleParts:
+    """Parts of these sizes along the first axis are theirs times a number each."""
+
+    sizes: tuple[int, ...]
+    numbers: tuple[float, ...]
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([part * n for part, n in zip(x.split(self.sizes), self.numbers, strict=True)]) for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([part / n for part, n in zip(x.split(self.sizes), self.numbers, strict=True)]) for x in ours]
+
+
+def state_space(
+    theirs: str, *, inner: int = INNER, groups: int = 1, ours: str = MIXER, scales: tuple[float, ...] = (1.0,) * 5, output: float = 1.0
+) -> tuple[Rename, ...]:
+    """Return the rows of Mamba-2's mixer; theirs may scale what it projects (gate, input, writes, reads and steps) and its output."""
     names = {"log_rate": "A_log", "skip": "D", "step_bias": "dt_bias", "convolution.bias": "conv1d.bias", "norm.weight": "norm.weight"}
     parts = tuple(f"{ours}.{part}.weight" for part in ("gate", "input", "step"))
     sizes = (inner, inner + 2 * groups * STATE, HEADS)
     return (
-        *rows(ours, theirs, names | {"output.weight": "out_proj.weight"}),
-        *rename(parts, f"{theirs}.in_proj.weight", Split(sizes)),
+        *rows(ours, theirs, names),
+        *rename(f"{ours}.output.weight", f"{theirs}.out_proj.weight", Scale(output)),
+        *rename(
+            parts,
+            f"{theirs}.in_proj.weight",
+            ScaleParts((inner, inner, groups * STATE, groups * STATE, HEADS), scales),
+            Split(sizes),
+        ),
         *rename(f"{ours}.convolution.weight", f"{theirs}.conv1d.weight", columns(4)),
     )
 
@@ -188,7 +213,13 @@ FAMILIES = (
         paper="https://arxiv.org/abs/2505.08699",
         theirs=("GraniteMoeConfig", "GraniteMoeForCausalLM"),
         config={**SIZES, **GRANITE, "num_local_experts": EXPERTS},
-        spec={**SPEC, **GRANITE_SPEC, "attention": "dot_product", "mixer": {"name": "multi_head", "scale": 0.125}, "feed_forward": mixture()},
+        spec={
+            **SPEC,
+            **GRANITE_SPEC,
+            "attention": "dot_product",
+            "mixer": {"name": "multi_head", "scale": 0.125},
+            "feed_forward": mixture(),
+        },
         renames=(*outside(), *attention(), *norms(), *GRANITE_MIXTURE),
     ),
     Family(
@@ -235,6 +266,67 @@ FAMILIES = (
             *at(state_space("model.layers.{i}.mamba"), 0),
             *at(attention(), 1),
         ),
+    ),
+    Family(
+        name="Falcon-H1",
+        paper="https://arxiv.org/abs/2507.22448",
+        theirs=("FalconH1Config", "FalconH1ForCausalLM"),
+        config={
+            **SIZES,
+            **BAMBA,
+            "mamba_d_ssm": INNER,
+            "mamba_n_groups": 2,
+            "mamba_rms_norm": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e11},
+            "embedding_multiplier": 5.0,
+            "lm_head_multiplier": 0.25,
+            "mlp_multipliers": [0.5, 0.75],
+            "key_multiplier": 0.5,
+            "attention_in_multiplier": 1.5,
+            "attention_out_multiplier": 0.75,
+            "ssm_multipliers": [0.5, 0.75, 1.25, 1.5, 0.625],
+            "ssm_in_multiplier": 1.25,
+            "ssm_out_multiplier": 0.5,
+        },
+        spec={
+            **SPEC,
+            "norm": EPS,
+            "position": {"name": "rotary", "base": 1e11},
+            "mixer": {
+                "name": "parallel",
+                "mixers": [
+                    "multi_head",
+                    {"name": "state_space", "state_dim": STATE, "num_groups": 2, "norm_before_gate": True},
+                ],
+            },
+            "feed_forward": {"name": "glu", "ffn_dim": F},
+            "embedding": {"name": "token", "scale": 5.0},
+            "head": {"name": "linear", "scale": 0.25},
+        },
+        renames=(
+            *outside(norm="final_layernorm"),
+            *HYBRID_NORMS,
+            *(
+                row
+                for ours, theirs, factor in (("query", "q", 1.5), ("key", "k", 0.75), ("value", "v", 1.5), ("output", "o", 0.75))
+                for row in rename(f"{MIXER}.mixers.0.{ours}.weight", f"model.layers.{{i}}.self_attn.{theirs}_proj.weight", Scale(factor))
+            ),
+            *state_space(
+                "model.layers.{i}.mamba",
+                groups=2,
+                ours=f"{MIXER}.mixers.1",
+                scales=tuple(1.25 * number for number in (0.5, 0.75, 1.25, 1.5, 0.625)),
+                output=0.5,
+            ),
+            *(
+                row
+                for ours, theirs, factor in (("gate", "gate", 0.5), ("input", "up", 1.0), ("output", "down", 0.75))
+                for row in rename(
+                    f"{LAYER}.feed_forward.{ours}.weight", f"model.layers.{{i}}.feed_forward.{theirs}_proj.weight", Scale(factor)
+                )
+            ),
+        ),
+        note="Its fixed factors of projections become part of the weights.",
     ),
     Family(
         name="Nemotron-H",

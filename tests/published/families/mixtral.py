@@ -107,6 +107,7 @@ EPS = {"name": "rms_norm", "eps": 1e-5}
 SHARED = glu("model.layers.{i}.mlp.shared_experts", f"{LAYER}.feed_forward.shared")
 CORRECTION = rename(f"{LAYER}.feed_forward.bias", "model.layers.{i}.mlp.gate.e_score_correction_bias")
 
+DBRX = "transformer.blocks.{i}"
 _GPT_OSS = tuple(f"{LAYER}.feed_forward.experts.{e}.{part}" for e in range(EXPERTS) for part in ("gate", "input"))
 _GPT_OSS_OUT = tuple(f"{LAYER}.feed_forward.experts.{e}.output" for e in range(EXPERTS))
 
@@ -144,7 +145,9 @@ GPT_OSS = (
         Reshape((-1, F), (EXPERTS, D, F)),
         Split((D,) * EXPERTS),
     ),
-    *rename(_kinds(_GPT_OSS_OUT, "bias"), "model.layers.{i}.mlp.experts.down_proj_bias", Reshape((-1,), (EXPERTS, D)), Split((D,) * EXPERTS)),
+    *rename(
+        _kinds(_GPT_OSS_OUT, "bias"), "model.layers.{i}.mlp.experts.down_proj_bias", Reshape((-1,), (EXPERTS, D)), Split((D,) * EXPERTS)
+    ),
 )
 
 FAMILIES = (
@@ -306,5 +309,56 @@ FAMILIES = (
         },
         renames=GPT_OSS,
         note="A smaller limit than the published 7, so that it acts.",
+    ),
+    Family(
+        name="DBRX",
+        paper="https://www.databricks.com/blog/introducing-dbrx-new-state-art-open-llm",
+        theirs=("DbrxConfig", "DbrxForCausalLM"),
+        config={
+            "d_model": D,
+            "n_heads": HEADS,
+            "n_layers": 2,
+            "max_seq_len": 64,
+            "vocab_size": 40,
+            "pad_token_id": 0,
+            "attn_config": {"kv_n_heads": GROUPS, "clip_qkv": 0.5, "rope_theta": 5e5},
+            "ffn_config": {"hidden_size": D, "ffn_hidden_size": F, "moe_num_experts": EXPERTS, "moe_top_k": TOP},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+            "experts_implementation": "eager",
+        },
+        spec={
+            **SPEC,
+            "norm": {"name": "layer_norm", "bias": False},
+            "position": {"name": "rotary", "base": 5e5},
+            "mixer": {"name": "multi_head", "clip": 0.5},
+            "feed_forward": mixture(),
+        },
+        renames=(
+            *outside("transformer", "norm_f", "lm_head", "wte"),
+            *norms(f"{DBRX}.norm_attn_norm.norm_1", f"{DBRX}.norm_attn_norm.norm_2"),
+            *rename(
+                tuple(f"{LAYER}.mixer.{x}.weight" for x in ("query", "key", "value")),
+                f"{DBRX}.norm_attn_norm.attn.Wqkv.weight",
+                Split((D, D // 2, D // 2)),
+            ),
+            *rename(f"{LAYER}.mixer.output.weight", f"{DBRX}.norm_attn_norm.attn.out_proj.weight"),
+            *rename(f"{LAYER}.feed_forward.router.weight", f"{DBRX}.ffn.router.layer.weight"),
+            *(
+                row
+                for ours, theirs in (("gate", "w1"), ("input", "v1"))
+                for row in rename(
+                    tuple(f"{LAYER}.feed_forward.experts.{e}.{ours}.weight" for e in range(EXPERTS)),
+                    f"{DBRX}.ffn.experts.mlp.{theirs}",
+                    Split((F,) * EXPERTS),
+                )
+            ),
+            *rename(
+                tuple(f"{LAYER}.feed_forward.experts.{e}.output.weight" for e in range(EXPERTS)),
+                f"{DBRX}.ffn.experts.mlp.w2",
+                Split((F,) * EXPERTS),
+                Transpose(),
+            ),
+        ),
+        note="A smaller clip than the published 8, so that it acts.",
     ),
 )
