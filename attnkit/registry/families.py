@@ -154,6 +154,7 @@ mixers = Registry(
         "dropout",
     ),
     built_in=(
+        "convolution",
         "delta_rule",
         "gated_delta",
         "gated_linear_attention",
@@ -161,9 +162,11 @@ mixers = Registry(
         "linear_attention",
         "multi_head",
         "none",
+        "parallel",
         "retention",
         "rg_lru",
         "rwkv",
+        "rwkv_channel",
         "selective_state_space",
         "state_space",
     ),
@@ -319,14 +322,6 @@ probes = Registry(
     package="attnkit.probe",
     bases=("attnkit.probe.Probe",),
     built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation"),
-)
-
-inits = Registry(
-    "inits",
-    family="init",
-    package="attnkit.init",
-    bases=("attnkit.init.Init",),
-    built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
 )
 
 inits = Registry(
