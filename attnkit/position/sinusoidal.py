@@ -24,6 +24,7 @@ class Sinusoidal(Position):
         d_model: Width of the embeddings, even.
         base: b; wavelengths range from 2 pi to 2 pi b.
         interleaved: Whether sines and cosines alternate, as in the paper, rather than all sines coming first.
+        first: The position of the first token (fairseq, M2M-100: 2).
 
     Raises:
         ValueError: `d_model` is odd.
@@ -35,13 +36,13 @@ class Sinusoidal(Position):
                  [0.8415, 0.5403, 0.0100, 0.9999]]])
     """
 
-    def __init__(self, *, d_model: int, base: float = 10_000.0, interleaved: bool = True) -> None:
+    def __init__(self, *, d_model: int, base: float = 10_000.0, interleaved: bool = True, first: int = 0) -> None:
         super().__init__()
         if d_model % 2:
             raise ValueError(f"sinusoidal positions need an even d_model, but it is {d_model}")
-        self.d_model, self.base, self.interleaved = d_model, base, interleaved
+        self.d_model, self.base, self.interleaved, self.first = d_model, base, interleaved, first
 
     def embedding(self, positions: Tensor) -> Tensor:
         """Return the table's rows for these positions, [B or 1, T, D]."""
-        angles = positions[..., None] * frequencies(self.d_model, self.base, positions.device)  # [B, T, D / 2]
+        angles = (positions + self.first)[..., None] * frequencies(self.d_model, self.base, positions.device)  # [B, T, D / 2]
         return torch.stack([angles.sin(), angles.cos()], -1 if self.interleaved else -2).flatten(-2).to(self.dtype)

@@ -1,0 +1,521 @@
+"""Llama and the families with its names."""
+
+from math import exp
+
+from published.family import Add, Constant, Family, Permute, Rename, Split, Stack, rename
+
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 40,
+    "max_position_embeddings": 64,
+}
+SPEC = {
+    "stack": "decoder",
+    "d_model": 16,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "vocab_size": 40,
+    "bias": False,
+    "position": "rotary",
+    "norm": "rms_norm",
+    "feed_forward": {"name": "glu", "ffn_dim": 24},
+    "embedding": {"name": "token", "scale": False},
+}
+LAYER = "stack.decoder.layers.{i}"
+OUTSIDE = (
+    *rename("embedding.weight", "model.embed_tokens.weight"),
+    *rename("stack.decoder.final_norm.weight", "model.norm.weight"),
+)
+HEAD = rename("head.projection.weight", "lm_head.weight")
+ATTENTION = tuple(
+    row
+    for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o"))
+    for row in rename(f"{LAYER}.mixer.{ours}.weight", f"model.layers.{{i}}.self_attn.{theirs}_proj.weight")
+)
+QUERY_KEY_NORM = tuple(
+    row for x in ("query", "key") for row in rename(f"{LAYER}.mixer.{x}_norm.weight", f"model.layers.{{i}}.self_attn.{x[0]}_norm.weight")
+)
+GLU = tuple(
+    row
+    for ours, theirs in (("gate", "gate"), ("input", "up"), ("output", "down"))
+    for row in rename(f"{LAYER}.feed_forward.{ours}.weight", f"model.layers.{{i}}.mlp.{theirs}_proj.weight")
+)
+NORMS = (
+    *rename(f"{LAYER}.mixer_residual.norm.weight", "model.layers.{i}.input_layernorm.weight"),
+    *rename(f"{LAYER}.feed_forward_residual.norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
+)
+BODY = (*OUTSIDE, *ATTENTION, *GLU, *NORMS)
+
+TIED = {"tie": "output"}
+BIASES = tuple(
+    row for x in ("query", "key", "value") for row in rename(f"{LAYER}.mixer.{x}.bias", f"model.layers.{{i}}.self_attn.{x[0]}_proj.bias")
+)
+MLP = tuple(
+    row
+    for ours, theirs in (("input", "up"), ("output", "down"))
+    for row in rename(f"{LAYER}.feed_forward.{ours}.weight", f"model.layers.{{i}}.mlp.{theirs}_proj.weight")
+)
+GATE_UP = (
+    *rename(
+        (f"{LAYER}.feed_forward.gate.weight", f"{LAYER}.feed_forward.input.weight"),
+        "model.layers.{i}.mlp.gate_up_proj.weight",
+        Split((24, 24)),
+    ),
+    *rename(f"{LAYER}.feed_forward.output.weight", "model.layers.{i}.mlp.down_proj.weight"),
+)
+OUTPUT_NORMS = tuple(
+    row
+    for ours, theirs in (("mixer", "attention"), ("feed_forward", "feedforward"))
+    for row in rename(f"{LAYER}.{ours}_residual.norm.weight", f"model.layers.{{i}}.post_{theirs}_layernorm.weight")
+)
+SANDWICH = tuple(
+    row
+    for ours, theirs in (
+        ("mixer_residual.input_norm", "input"),
+        ("mixer_residual.output_norm", "post_attention"),
+        ("feed_forward_residual.input_norm", "pre_feedforward"),
+        ("feed_forward_residual.output_norm", "post_feedforward"),
+    )
+    for row in rename(f"{LAYER}.{ours}.weight", f"model.layers.{{i}}.{theirs}_layernorm.weight")
+)
+
+
+def minus_one(*rows: Rename) -> tuple[Rename, ...]:
+    """Return the rows, with norms whose weights are stored minus one."""
+    return tuple(Rename(row.ours, row.theirs, (Add(1.0),)) if any("norm.weight" in name for name in row.ours) else row for row in rows)
+
+
+def default(base: float, **more: float | str) -> dict[str, float | str]:
+    """Return the parameters of a rotation in their words."""
+    return {"rope_type": "default", "rope_theta": base, **more}
+
+
+def halves(heads: int) -> tuple[int, ...]:
+    """Return the order of rows in which the two halves of each head of width 4 are exchanged."""
+    return tuple(4 * head + channel for head in range(heads) for channel in (2, 3, 0, 1))
+
+
+EMBEDDING = OUTSIDE[0]
+LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+LLAMA3_SCALING = {"name": "llama3", "factor": 8.0, "original_length": 32, "low_turns": 1.0, "high_turns": 4.0}
+GEGLU = {"name": "glu", "ffn_dim": 24, "activation": "gelu_tanh"}
+RELU_SQUARED = {"name": "mlp", "ffn_dim": 24, "activation": "relu_squared", "bias": False}
+INTERLEAVED = {"name": "rotary", "interleaved": True}
+
+
+def rms(eps: float) -> dict[str, float | str]:
+    """Return the spec of an RMS norm."""
+    return {"name": "rms_norm", "eps": eps}
+
+
+def family(name: str, paper: str, classes: str, config: dict, spec: dict, renames: tuple[Rename, ...], **rest: str) -> Family:
+    """Return a family that differs from Llama in these entries; None removes one."""
+    own = {key: value for key, value in {**SPEC, **spec}.items() if value is not None}
+    prefix = classes.removesuffix("Text")
+    return Family(
+        name=name,
+        paper=paper,
+        theirs=(f"{classes}Config", f"{prefix}ForCausalLM"),
+        config={**SIZES, **config},
+        spec=own,
+        renames=renames,
+        **rest,
+    )
+
+
+FAMILIES = (
+    family("Llama 2", "https://arxiv.org/abs/2307.09288", "Llama", {}, {}, (*BODY, *HEAD)),
+    family(
+        "Llama 3.1",
+        "https://arxiv.org/abs/2407.21783",
+        "Llama",
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, **LLAMA3}},
+        {"position": {"name": "rotary", "base": 500000.0, "scaling": LLAMA3_SCALING}},
+        (*BODY, *HEAD),
+    ),
+    family(
+        "Code World Model",
+        "https://arxiv.org/abs/2510.02387",
+        "Cwm",
+        {"head_dim": 4, **LOCAL, "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e6, **LLAMA3}},
+        {
+            "position": {"name": "rotary", "base": 1e6, "scaling": LLAMA3_SCALING},
+            "norm": rms(1e-5),
+            "layers": [{"window": 4}, {}],
+        },
+        (*BODY, *HEAD),
+    ),
+    family("Mistral", "https://arxiv.org/abs/2310.06825", "Mistral", {"sliding_window": 4}, {"window": 4}, (*BODY, *HEAD)),
+    family(
+        "Ministral",
+        "https://huggingface.co/mistralai/Ministral-8B-Instruct-2410",
+        "Ministral",
+        {"head_dim": 4, **LOCAL},
+        {"layers": [{"window": 4}, {}]},
+        (*BODY, *HEAD),
+    ),
+    family(
+        "Qwen2",
+        "https://arxiv.org/abs/2407.10671",
+        "Qwen2",
+        {"tie_word_embeddings": True},
+        {"mixer": {"name": "multi_head", "biases": ["query", "key", "value"]}, **TIED},
+        (*BODY, *BIASES),
+    ),
+    family(
+        "Qwen3",
+        "https://arxiv.org/abs/2505.09388",
+        "Qwen3",
+        {"head_dim": 8},
+        {"head_dim": 8, "query_key_norm": "rms_norm"},
+        (*BODY, *QUERY_KEY_NORM, *HEAD),
+    ),
+    family(
+        "Seed-OSS",
+        "https://github.com/ByteDance-Seed/seed-oss",
+        "SeedOss",
+        {"head_dim": 8, "attention_dropout": 0.0, "residual_dropout": 0.0},
+        {"head_dim": 8, "mixer": {"name": "multi_head", "biases": ["query", "key", "value"]}},
+        (*BODY, *BIASES, *HEAD),
+    ),
+    family(
+        "Gemma",
+        "https://arxiv.org/abs/2403.08295",
+        "Gemma",
+        {"head_dim": 8, "num_key_value_heads": 1},
+        {"head_dim": 8, "num_kv_heads": 1, "feed_forward": GEGLU, "embedding": "token", **TIED},
+        minus_one(*BODY),
+    ),
+    family(
+        "Gemma 2",
+        "https://arxiv.org/abs/2408.00118",
+        "Gemma2",
+        {"head_dim": 8, "query_pre_attn_scalar": 24, **LOCAL},
+        {
+            "head_dim": 8,
+            "feed_forward": GEGLU,
+            "embedding": "token",
+            "residual": "sandwich_norm",
+            "attention": "dot_product",
+            "mixer": {"name": "multi_head", "scale": 24**-0.5, "softcap": 50.0},
+            "head": {"name": "linear", "softcap": 30.0},
+            "layers": [{"window": 4}, {}],
+            **TIED,
+        },
+        minus_one(*OUTSIDE, *ATTENTION, *GLU, *SANDWICH),
+    ),
+    family(
+        "VaultGemma",
+        "https://arxiv.org/abs/2510.15001",
+        "VaultGemma",
+        {"head_dim": 8, "query_pre_attn_scalar": 24, **LOCAL},
+        {
+            "head_dim": 8,
+            "feed_forward": GEGLU,
+            "embedding": "token",
+            "attention": "dot_product",
+            "mixer": {"name": "multi_head", "scale": 24**-0.5, "softcap": 50.0},
+            "head": {"name": "linear", "softcap": 30.0},
+            "layers": [{"window": 4}, {}],
+            **TIED,
+        },
+        minus_one(
+            *OUTSIDE,
+            *ATTENTION,
+            *GLU,
+            *(Rename(r.ours, tuple(n.replace("post_attention", "pre_feedforward") for n in r.theirs)) for r in NORMS),
+        ),
+    ),
+    family(
+        "Gemma 3",
+        "https://arxiv.org/abs/2503.19786",
+        "Gemma3Text",
+        {
+            "head_dim": 8,
+            "query_pre_attn_scalar": 24,
+            **LOCAL,
+            "rope_parameters": {
+                "sliding_attention": default(1e4),
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            },
+        },
+        {
+            "head_dim": 8,
+            "feed_forward": GEGLU,
+            "embedding": "token",
+            "residual": "sandwich_norm",
+            "attention": "dot_product",
+            "mixer": {"name": "multi_head", "scale": 24**-0.5},
+            "query_key_norm": "rms_norm",
+            "layers": [{"window": 4}, {"position": {"name": "rotary", "base": 1e6, "scaling": {"name": "linear", "factor": 8.0}}}],
+            **TIED,
+        },
+        minus_one(*OUTSIDE, *ATTENTION, *GLU, *SANDWICH, *QUERY_KEY_NORM),
+    ),
+    family(
+        "Phi-3",
+        "https://arxiv.org/abs/2404.14219",
+        "Phi3",
+        {"sliding_window": 4},
+        {"window": 4, "norm": rms(1e-5)},
+        (
+            *OUTSIDE,
+            *NORMS,
+            *GATE_UP,
+            *HEAD,
+            *rename(
+                tuple(f"{LAYER}.mixer.{x}.weight" for x in ("query", "key", "value")),
+                "model.layers.{i}.self_attn.qkv_proj.weight",
+                Split((16, 8, 8)),
+            ),
+            *rename(f"{LAYER}.mixer.output.weight", "model.layers.{i}.self_attn.o_proj.weight"),
+        ),
+    ),
+    family(
+        "OLMo 2",
+        "https://arxiv.org/abs/2501.00656",
+        "Olmo2",
+        {},
+        {
+            "norm": rms(1e-5),
+            "residual": "output_norm",
+            "query_key_norm": rms(1e-5),
+            "mixer": {"name": "multi_head", "query_key_norm_over": "all"},
+        },
+        (*OUTSIDE, *ATTENTION, *GLU, *OUTPUT_NORMS, *QUERY_KEY_NORM, *HEAD),
+    ),
+    family(
+        "OLMo 3",
+        "https://arxiv.org/abs/2512.13961",
+        "Olmo3",
+        LOCAL,
+        {
+            "norm": rms(1e-5),
+            "residual": "output_norm",
+            "query_key_norm": rms(1e-5),
+            "layers": [{"window": 4}, {}],
+            "mixer": {"name": "multi_head", "query_key_norm_over": "all"},
+            "position": {"name": "rotary", "base": 500000.0},
+        },
+        (*OUTSIDE, *ATTENTION, *GLU, *OUTPUT_NORMS, *QUERY_KEY_NORM, *HEAD),
+    ),
+    family(
+        "EXAONE 4",
+        "https://arxiv.org/abs/2507.11407",
+        "Exaone4",
+        LOCAL,
+        {
+            "norm": rms(1e-5),
+            "residual": "output_norm",
+            "query_key_norm": rms(1e-5),
+            "layers": [{"window": 4}, {"position": "none"}],
+        },
+        (*OUTSIDE, *ATTENTION, *GLU, *OUTPUT_NORMS, *QUERY_KEY_NORM, *HEAD),
+    ),
+    family(
+        "SmolLM3",
+        "https://huggingface.co/blog/smollm3",
+        "SmolLM3",
+        {"no_rope_layers": [1, 0]},
+        {"position": {"name": "rotary", "base": 2e6}, "layers": [{}, {"position": "none"}], **TIED},
+        BODY,
+    ),
+    family(
+        "GLM",
+        "https://arxiv.org/abs/2406.12793",
+        "Glm",
+        {"head_dim": 8, "rms_norm_eps": 1e-5},
+        {
+            "head_dim": 8,
+            "norm": rms(1e-5),
+            "position": {**INTERLEAVED, "fraction": 0.5},
+            "mixer": {"name": "multi_head", "biases": ["query", "key", "value"]},
+        },
+        (*OUTSIDE, *ATTENTION, *BIASES, *GATE_UP, *NORMS, *HEAD),
+    ),
+    family(
+        "GLM-4-0414",
+        "https://arxiv.org/abs/2406.12793",
+        "Glm4",
+        {"head_dim": 8, "rms_norm_eps": 1e-5},
+        {
+            "head_dim": 8,
+            "norm": rms(1e-5),
+            "position": {**INTERLEAVED, "fraction": 0.5},
+            "residual": "sandwich_norm",
+            "mixer": {"name": "multi_head", "biases": ["query", "key", "value"]},
+        },
+        (
+            *OUTSIDE,
+            *ATTENTION,
+            *BIASES,
+            *GATE_UP,
+            *HEAD,
+            *rename(f"{LAYER}.mixer_residual.input_norm.weight", "model.layers.{i}.input_layernorm.weight"),
+            *rename(f"{LAYER}.mixer_residual.output_norm.weight", "model.layers.{i}.post_self_attn_layernorm.weight"),
+            *rename(f"{LAYER}.feed_forward_residual.input_norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
+            *rename(f"{LAYER}.feed_forward_residual.output_norm.weight", "model.layers.{i}.post_mlp_layernorm.weight"),
+        ),
+    ),
+    family(
+        "Arcee AFM",
+        "https://huggingface.co/arcee-ai/AFM-4.5B",
+        "Arcee",
+        {},
+        {"norm": rms(1e-5), "feed_forward": RELU_SQUARED},
+        (*OUTSIDE, *ATTENTION, *MLP, *NORMS, *HEAD),
+    ),
+    family(
+        "Helium",
+        "https://huggingface.co/kyutai/helium-1-preview-2b",
+        "Helium",
+        {"head_dim": 4, "rope_parameters": default(1e5)},
+        {"position": {**INTERLEAVED, "base": 1e5}, "norm": rms(1e-8)},
+        (*BODY, *HEAD),
+    ),
+    family(
+        "ERNIE 4.5",
+        "https://ernie.baidu.com/blog/publication/ERNIE_Technical_Report.pdf",
+        "Ernie4_5",
+        {"head_dim": 8},
+        {"head_dim": 8, "position": {**INTERLEAVED, "base": 500000.0}, "norm": rms(1e-5), **TIED},
+        BODY,
+    ),
+    family(
+        "Cohere Command R",
+        "https://docs.cohere.com/docs/command-r",
+        "Cohere",
+        {"rope_parameters": default(500000.0)},
+        {
+            "position": {**INTERLEAVED, "base": 500000.0},
+            "norm": {"name": "layer_norm", "bias": False},
+            "residual": "parallel",
+            "head": {"name": "linear", "scale": 0.0625},
+            **TIED,
+        },
+        (*OUTSIDE, *ATTENTION, *GLU, NORMS[0]),
+        note="Command R+ also normalises each query and key head with weights of its own, which is missing here",
+    ),
+    family(
+        "Cohere Command R7B",
+        "https://arxiv.org/abs/2504.00698",
+        "Cohere2",
+        LOCAL,
+        {
+            "position": INTERLEAVED,
+            "norm": {"name": "layer_norm", "bias": False},
+            "residual": "parallel",
+            "head": {"name": "linear", "scale": 0.0625},
+            "layers": [{"window": 4}, {"position": "none"}],
+            **TIED,
+        },
+        (*OUTSIDE, *ATTENTION, *GLU, NORMS[0]),
+    ),
+    family(
+        "OLMo",
+        "https://arxiv.org/abs/2402.00838",
+        "Olmo",
+        {"rope_parameters": default(10000.0)},
+        {"norm": {"name": "layer_norm", "learned": False}},
+        (EMBEDDING, *ATTENTION, *GLU, *HEAD),
+        note="without the clipping of queries, keys and values that OLMo 7B has (clip_qkv), which is missing here",
+    ),
+    family(
+        "nanochat",
+        "https://github.com/karpathy/nanochat",
+        "NanoChat",
+        {},
+        {
+            "norm": {"name": "rms_norm", "learned": False},
+            "query_key_norm": {"name": "rms_norm", "learned": False},
+            "embedding_norm": True,
+            "feed_forward": RELU_SQUARED,
+            "head": {"name": "linear", "softcap": 15.0},
+        },
+        (
+            EMBEDDING,
+            *HEAD,
+            *(
+                Rename(
+                    row.ours,
+                    row.theirs,
+                    ()
+                    if "v_proj" in row.theirs[0] or "o_proj" in row.theirs[0]
+                    else (Permute(halves(4 if "q_proj" in row.theirs[0] else 2)),),
+                )
+                for row in ATTENTION
+            ),
+            *(Rename(row.ours, tuple(name.replace("up_proj", "fc1").replace("down_proj", "fc2") for name in row.theirs)) for row in MLP),
+        ),
+        note="they rotate the other way, which is ours with the halves of each query and key head exchanged",
+    ),
+    family(
+        "Granite 3",
+        "https://github.com/ibm-granite/granite-3.0-language-models",
+        "Granite",
+        {
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.3,
+            "logits_scaling": 8.0,
+            "tie_word_embeddings": True,
+        },
+        {
+            "embedding": {"name": "token", "scale": 12.0},
+            "residual": {"name": "pre_norm", "scale": 0.22},
+            "attention": "dot_product",
+            "mixer": {"name": "multi_head", "scale": 0.3},
+            "head": {"name": "linear", "scale": 0.125},
+            **TIED,
+        },
+        BODY,
+    ),
+    family(
+        "DiffLlama",
+        "https://arxiv.org/abs/2410.05258",
+        "DiffLlama",
+        {},
+        {
+            "norm": rms(1e-5),
+            "layers": [{"mixer": {"name": "multi_head", "differential": 0.8 - 0.6 * exp(-0.3 * layer)}} for layer in range(2)],
+        },
+        (
+            *BODY,
+            *HEAD,
+            *(
+                row
+                for x, k in (("query", "q"), ("key", "k"))
+                for row in rename(
+                    f"{LAYER}.mixer.differential.{x}", tuple(f"model.layers.{{i}}.self_attn.lambda_{k}{n}" for n in (1, 2)), Stack()
+                )
+            ),
+            *rename(f"{LAYER}.mixer.differential.norm.weight", (), Constant(1.0, (8,))),
+        ),
+    ),
+    Family(
+        name="Apertus",
+        paper="https://arxiv.org/abs/2509.14233",
+        missing="xIELU, an activation with two learned parameters",
+    ),
+    Family(
+        name="BitNet b1.58 2B",
+        paper="https://arxiv.org/abs/2504.12285",
+        missing="norms in front of the output projections of attention and of the feed-forward network; ternary weights",
+    ),
+    Family(
+        name="HunYuan dense",
+        paper="https://huggingface.co/tencent/Hunyuan-7B-Instruct",
+        missing="a learned norm of queries and keys after their rotation",
+    ),
+    Family(
+        name="Ministral 3",
+        paper="https://huggingface.co/mistralai/Ministral-3-8B-Base-2512",
+        missing="a factor of the queries that grows with the logarithm of the position beyond the first training's length",
+    ),
+)

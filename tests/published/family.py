@@ -1,0 +1,294 @@
+"""Published architectures as data: a configuration of transformers, our spec, and the table of renames between their parameters.
+
+A rename says which tensors of one side are which of the other, and through which invertible maps. `{i}` in a name stands for the number of
+the layer; a rename holds for each layer where all of our names exist.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Map(Protocol):
+    """An invertible map between their tensors and ours."""
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]: ...
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Swap two axes of each tensor (GPT-2's Conv1D)."""
+
+    first: int = 0
+    second: int = 1
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [x.transpose(self.first, self.second) for x in theirs]
+
+    theirs = ours
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """Give one tensor another shape, with the elements in the same order."""
+
+    to_ours: tuple[int, ...]
+    to_theirs: tuple[int, ...]
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [x.reshape(self.to_ours) for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [x.reshape(self.to_theirs) for x in ours]
+
+
+@dataclass(frozen=True)
+class Split:
+    """One fused tensor of theirs is several of ours: parts of these sizes along an axis."""
+
+    sizes: tuple[int, ...]
+    axis: int = 0
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        (fused,) = theirs
+        return list(fused.split(self.sizes, self.axis))
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat(list(ours), self.axis)]
+
+
+@dataclass(frozen=True)
+class SplitGroups:
+    """As `Split` along the first axis, but the parts are interleaved: each of the groups (heads) has its own part of every size."""
+
+    groups: int
+    sizes: tuple[int, ...]  # rows of each part in one group
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        (fused,) = theirs
+        parts = fused.unflatten(0, (self.groups, sum(self.sizes))).split(self.sizes, 1)
+        return [part.flatten(0, 1) for part in parts]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        parts = [x.unflatten(0, (self.groups, size)) for x, size in zip(ours, self.sizes, strict=True)]
+        return [torch.cat(parts, 1).flatten(0, 1)]
+
+
+@dataclass(frozen=True)
+class Join:
+    """Several tensors of theirs are one of ours: the inverse of `Split`."""
+
+    sizes: tuple[int, ...]
+    axis: int = 0
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat(list(theirs), self.axis)]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        (fused,) = ours
+        return list(fused.split(self.sizes, self.axis))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Several tensors of theirs (experts) are one of ours, along a new axis."""
+
+    axis: int = 0
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.stack(list(theirs), self.axis)]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        (stacked,) = ours
+        return list(stacked.unbind(self.axis))
+
+
+@dataclass(frozen=True)
+class Permute:
+    """Reorder the indices of the first axis: ours[j] = theirs[order[j]]."""
+
+    order: tuple[int, ...]
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [x[list(self.order)] for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        inverse = [self.order.index(j) for j in range(len(self.order))]
+        return [x[inverse] for x in ours]
+
+
+@dataclass(frozen=True)
+class Add:
+    """Ours is theirs plus a number: 1 for the weights of norms that are stored minus one (Gemma, Nemotron)."""
+
+    number: float
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [x + self.number for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [x - self.number for x in ours]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Ours is theirs times a number that is not zero."""
+
+    number: float
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [x * self.number for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [x / self.number for x in ours]
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Ours lacks the first rows of theirs, which nothing reads (the offset 2 of OPT's and BART's positions)."""
+
+    rows: int
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [x[self.rows :] for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([x.new_zeros(self.rows, *x.shape[1:]), x]) for x in ours]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One tensor that theirs shares between places is several equal ones of ours."""
+
+    times: int
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        (shared,) = theirs
+        return [shared.clone() for _ in range(self.times)]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [ours[0]]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Theirs has no such parameter: ours has this value. For a rename without names of theirs."""
+
+    value: float
+    shape: tuple[int, ...]
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.full(self.shape, self.value, dtype=torch.float64)]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return []
+
+
+@dataclass(frozen=True)
+class Rename:
+    """Which tensors of ours are which of theirs.
+
+    Args:
+        ours: Our names, with `{i}` for the layer.
+        theirs: Their names, with `{i}` for the layer.
+        maps: Applied to theirs in this order; the inverses to ours in the opposite order.
+    """
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    maps: tuple[Map, ...] = ()
+
+    def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        tensors = list(theirs)
+        for each in self.maps:
+            tensors = each.ours(tensors)
+        return tensors
+
+    def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        tensors = list(ours)
+        for each in reversed(self.maps):
+            tensors = each.theirs(tensors)
+        return tensors
+
+
+def rename(ours: str | tuple[str, ...], theirs: str | tuple[str, ...], *maps: Map) -> tuple[Rename, ...]:
+    """Return one rename, for the weight and, where the pattern ends with `.*`, another for the bias.
+
+    Example:
+        >>> [r.theirs for r in rename("head.projection.*", "lm_head.*")]
+        [('lm_head.weight',), ('lm_head.bias',)]
+    """
+    left, right = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
+    kinds = ("weight", "bias") if any(name.endswith(".*") for name in (*left, *right)) else ("",)
+    return tuple(
+        Rename(*(tuple(name[:-1] + kind if name.endswith(".*") else name for name in names) for names in (left, right)), maps)  # type: ignore[arg-type]
+        for kind in kinds
+    )
+
+
+def columns(size: int) -> Reshape:
+    """Return the map that drops the empty middle axis of a depth-wise convolution's weight of this many elements per channel."""
+    return Reshape((-1, size), (-1, 1, size))
+
+
+@dataclass(frozen=True)
+class Family:
+    """One published architecture.
+
+    Args:
+        name: As its authors write it.
+        paper: Its address.
+        theirs: The classes of transformers: configuration and model.
+        config: Small sizes for the configuration.
+        spec: Keyword arguments of `attnkit.compose` for the same sizes.
+        renames: The table of renames. Every parameter of either side stands in exactly one.
+        missing: What cannot be had, in words; nothing is compared then, and `spec` and `renames` may be empty.
+        note: What else a reader must know.
+        unread: Names of theirs (with `{i}`) that their forward does not read, or that only `front` reads; they keep their values.
+        inputs: What their model reads if not tokens: the name of the argument, and the shape of one example.
+        front: What gives the embedded inputs of our stack, computed by their modules, where attnkit has no such embedding: the comparison
+            is then one of stacks, and of the head.
+        output: What is compared: the `logits`, or their `last_hidden_state` with what comes out of our stack.
+        cache: The name under which their model returns and takes its cache; empty if it takes `past_key_values`, but returns none.
+        rows: Rows of a batch of targets.
+        decoding: Whether their model can decode from a cache, and generate.
+        tolerance: Of values and gradients, relative to the greatest; a wider one has its reason in `note`.
+        padding: On which side a padded batch is padded, or None if their model does not mask padding.
+    """
+
+    name: str
+    paper: str
+    theirs: tuple[str, str] = ("", "")
+    config: Mapping[str, Any] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    renames: Sequence[Rename] = ()
+    missing: str = ""
+    note: str = ""
+    unread: tuple[str, ...] = ()
+    inputs: tuple[str, tuple[int, ...]] | None = None
+    front: Callable[[Any, Tensor], Tensor] | None = None
+    output: Literal["logits", "last_hidden_state"] = "logits"
+    cache: str = "past_key_values"
+    rows: int = 2
+    decoding: bool = True
+    padding: str | None = "left"
+    tolerance: float = 1e-10
+
+    def expanded(self, ours: Mapping[str, Tensor]) -> list[Rename]:
+        """Return the renames for each layer where our names exist; a rename that holds nowhere is an error."""
+        layers = range(1 + max((int(part) for name in ours for part in name.split(".") if part.isdigit()), default=0))
+        table = []
+        for row in self.renames:
+            names = (*row.ours, *row.theirs)
+            places = layers if any("{i}" in name for name in names) else (0,)
+            rows = [Rename(*(tuple(n.replace("{i}", str(i)) for n in side) for side in (row.ours, row.theirs)), row.maps) for i in places]  # type: ignore[arg-type]
+            found = [r for r in rows if all(name in ours for name in r.ours)]
+            if not found:
+                raise KeyError(f"{self.name}: our model has none of {', '.join(row.ours)}")
+            table += found
+        return table
