@@ -30,7 +30,7 @@ class LayerConfig(AttentionConfig):
 
     Args:
         mixer: What moves information between tokens.
-        position: Position encoding. Layers with equal positions share them; an encoder and its decoder each have their own.
+        position: Position encoding. Layers with equal positions share them (`shared_positions`); an encoder and its decoder each have their own.
         norm: The normalisation layer.
         feed_forward: The position-wise feed-forward network.
         residual: How each sublayer joins the residual stream.
@@ -87,6 +87,7 @@ class TransformerConfig(LayerConfig):
         layers: A pattern of layers, repeated until there are `num_layers`. Each is a mapping of the options in which it differs from the
             stack, and of `repeat` (how often it stands there) and `share` (whether it has one set of parameters wherever it stands); `{}`
             is a layer as the stack describes it (default: all layers are).
+        shared_positions: Whether layers with equal positions share their parameters, as in T5, or each layer has its own (UMT5).
         skips: Whether each layer of the second half also reads the output of its mirror image in the first, through a learned weight that
             starts at one: the skips of a U-net.
         embedding_norm: Whether the sum of embeddings and positions is normalised, before the dropout (BERT).
@@ -98,6 +99,7 @@ class TransformerConfig(LayerConfig):
 
     num_layers: int | None = None
     layers: list[LayerSpec] | None = None
+    shared_positions: bool = True
     skips: bool = False
     embedding_norm: bool = False
     final_norm: bool | None = None
@@ -228,6 +230,7 @@ class TransformerOptions(TypedDict, total=False):
     dropout: float
     num_layers: int | None
     layers: list[LayerSpec] | None
+    shared_positions: bool
     skips: bool
     embedding_norm: bool
     final_norm: bool | None

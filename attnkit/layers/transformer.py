@@ -99,16 +99,20 @@ class Transformer(nn.Module):
         self.streams = _streams(built)
         self.unmaskable = sorted({mixers.resolve(layer.mixer).name for layer in configs if not mixer_class(layer).reads_masks})
 
-        # what each layer reads: its positions, which layers of equal widths share, and its window
+        # what each layer reads: its positions, which layers of equal widths may share, and its window
         placed = [(config.position, config.head_width, config.num_heads)]
         kinds: list[tuple[int | None, int | None]] = []
+        taken: set[int] = set()
         self.kind_of = []
         for layer in configs:
             place = (layer.position, layer.head_width, layer.num_heads)
             reads = mixer_class(layer).reads_positions
-            if reads and place not in placed:
-                placed.append(place)
-            kind = (placed.index(place) if reads else None, layer.window if mixer_class(layer).reads_masks else None)
+            same = (i for i, other in enumerate(placed) if other == place and (config.shared_positions or i not in taken))
+            own = next(same, len(placed))
+            if reads:
+                placed[own : own + 1] = [place]
+                taken.add(own)
+            kind = (own if reads else None, layer.window if mixer_class(layer).reads_masks else None)
             if kind not in kinds:
                 kinds.append(kind)
             self.kind_of.append(kinds.index(kind))
