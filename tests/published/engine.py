@@ -154,7 +154,9 @@ class Pair:
             given = {
                 self.reads: self.source,
                 "decoder_input_ids": tokens,
-                "attention_mask": torch.ones_like(self.source) if mask is None else mask[:, : self.source.shape[1]].long(),
+                "attention_mask": self.source.new_ones(self.source.shape[:2], dtype=torch.long)
+                if mask is None
+                else mask[:, : self.source.shape[1]].long(),
             }
         with double():
             output = self.theirs(**given, **({"use_cache": False} if self.decodes else {}))
