@@ -20,6 +20,7 @@ class LayerNorm(nn.LayerNorm, Norm):
         d_model: Channels D.
         eps: Added to the variance (BERT: 1e-12).
         bias: Whether to learn a shift b.
+        learned: Whether to learn anything: without, g is 1 and b is 0 (OLMo).
 
     Example:
         >>> import torch
@@ -27,5 +28,5 @@ class LayerNorm(nn.LayerNorm, Norm):
         tensor([-1.,  1.])
     """
 
-    def __init__(self, *, d_model: int, eps: float = 1e-5, bias: bool = True) -> None:
-        super().__init__(d_model, eps=eps, bias=bias)
+    def __init__(self, *, d_model: int, eps: float = 1e-5, bias: bool = True, learned: bool = True) -> None:
+        super().__init__(d_model, eps=eps, elementwise_affine=learned, bias=bias)

@@ -21,6 +21,7 @@ class RMSNorm(nn.RMSNorm, Norm):
     Args:
         d_model: Channels D.
         eps: Added to the mean square.
+        learned: Whether to learn the scale g: without, it is 1 (nanochat).
 
     Example:
         >>> import torch
@@ -28,10 +29,11 @@ class RMSNorm(nn.RMSNorm, Norm):
         tensor([0.2000, 1.4000])
     """
 
-    def __init__(self, *, d_model: int, eps: float = 1e-6) -> None:
-        super().__init__(d_model, eps=eps)
+    def __init__(self, *, d_model: int, eps: float = 1e-6, learned: bool = True) -> None:
+        super().__init__(d_model, eps=eps, elementwise_affine=learned)
 
     @override
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis of `x` [..., D]."""
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)  # fused only if both have the same dtype
+        weight = None if self.weight is None else self.weight.to(x.dtype)  # fused only if both have the same dtype
+        return F.rms_norm(x, self.normalized_shape, weight, self.eps)

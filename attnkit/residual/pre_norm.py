@@ -14,13 +14,14 @@ class PreNorm(Residual):
     r"""Norm before the sublayer, as in GPT-2, T5 and Llama; the stream itself is normalised once, at the end of the stack.
 
     Equation:
-        $$y = x + \mathrm{dropout}(f(\mathrm{norm}(x)))$$
+        $$y = x + \lambda \, \mathrm{dropout}(f(\mathrm{norm}(x)))$$
 
     Paper: Xiong et al. 2020, https://arxiv.org/abs/2002.04745
 
     Args:
         make_norm: Returns a new norm of the stream's width.
         dropout: Probability of dropping an element of the sublayer's output.
+        scale: Factor lambda of the sublayer's output (Granite; MiniCPM: 1.4 over the square root of the number of layers).
 
     Example:
         >>> import torch
@@ -32,8 +33,9 @@ class PreNorm(Residual):
 
     needs_final_norm = True
 
-    def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:
+    def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0, scale: float = 1.0) -> None:
         super().__init__(make_norm=make_norm, dropout=dropout)
+        self.scale = scale
         self.norm = make_norm()
 
     def before(self, x: Tensor) -> Tensor:
@@ -43,4 +45,4 @@ class PreNorm(Residual):
 
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Add, [B, T, D]."""
-        return x + self.drop(output)
+        return x + self.drop(output if self.scale == 1.0 else self.scale * output)

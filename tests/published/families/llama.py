@@ -1,6 +1,8 @@
 """Llama and the families with its names."""
 
-from published.family import Add, Family, Rename, Split, rename
+from math import exp
+
+from published.family import Add, Constant, Family, Permute, Rename, Split, Stack, rename
 
 SIZES = {
     "hidden_size": 16,
@@ -93,6 +95,12 @@ def default(base: float, **more: float | str) -> dict[str, float | str]:
     return {"rope_type": "default", "rope_theta": base, **more}
 
 
+def halves(heads: int) -> tuple[int, ...]:
+    """Return the order of rows in which the two halves of each head of width 4 are exchanged."""
+    return tuple(4 * head + channel for head in range(heads) for channel in (2, 3, 0, 1))
+
+
+EMBEDDING = OUTSIDE[0]
 LOCAL = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 LLAMA3_SCALING = {"name": "llama3", "factor": 8.0, "original_length": 32, "low_turns": 1.0, "high_turns": 4.0}
@@ -408,5 +416,106 @@ FAMILIES = (
             **TIED,
         },
         (*OUTSIDE, *ATTENTION, *GLU, NORMS[0]),
+    ),
+    family(
+        "OLMo",
+        "https://arxiv.org/abs/2402.00838",
+        "Olmo",
+        {"rope_parameters": default(10000.0)},
+        {"norm": {"name": "layer_norm", "learned": False}},
+        (EMBEDDING, *ATTENTION, *GLU, *HEAD),
+        note="without the clipping of queries, keys and values that OLMo 7B has (clip_qkv), which is missing here",
+    ),
+    family(
+        "nanochat",
+        "https://github.com/karpathy/nanochat",
+        "NanoChat",
+        {},
+        {
+            "norm": {"name": "rms_norm", "learned": False},
+            "query_key_norm": {"name": "rms_norm", "learned": False},
+            "embedding_norm": True,
+            "feed_forward": RELU_SQUARED,
+            "head": {"name": "linear", "softcap": 15.0},
+        },
+        (
+            EMBEDDING,
+            *HEAD,
+            *(
+                Rename(
+                    row.ours,
+                    row.theirs,
+                    ()
+                    if "v_proj" in row.theirs[0] or "o_proj" in row.theirs[0]
+                    else (Permute(halves(4 if "q_proj" in row.theirs[0] else 2)),),
+                )
+                for row in ATTENTION
+            ),
+            *(Rename(row.ours, tuple(name.replace("up_proj", "fc1").replace("down_proj", "fc2") for name in row.theirs)) for row in MLP),
+        ),
+        note="they rotate the other way, which is ours with the halves of each query and key head exchanged",
+    ),
+    family(
+        "Granite 3",
+        "https://github.com/ibm-granite/granite-3.0-language-models",
+        "Granite",
+        {
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.3,
+            "logits_scaling": 8.0,
+            "tie_word_embeddings": True,
+        },
+        {
+            "embedding": {"name": "token", "scale": 12.0},
+            "residual": {"name": "pre_norm", "scale": 0.22},
+            "attention": "dot_product",
+            "mixer": {"name": "multi_head", "scale": 0.3},
+            "head": {"name": "linear", "scale": 0.125},
+            **TIED,
+        },
+        BODY,
+    ),
+    family(
+        "DiffLlama",
+        "https://arxiv.org/abs/2410.05258",
+        "DiffLlama",
+        {},
+        {
+            "norm": rms(1e-5),
+            "layers": [{"mixer": {"name": "multi_head", "differential": 0.8 - 0.6 * exp(-0.3 * layer)}} for layer in range(2)],
+        },
+        (
+            *BODY,
+            *HEAD,
+            *(
+                row
+                for x, k in (("query", "q"), ("key", "k"))
+                for row in rename(
+                    f"{LAYER}.mixer.differential.{x}", tuple(f"model.layers.{{i}}.self_attn.lambda_{k}{n}" for n in (1, 2)), Stack()
+                )
+            ),
+            *rename(f"{LAYER}.mixer.differential.norm.weight", (), Constant(1.0, (8,))),
+        ),
+    ),
+    Family(
+        name="Apertus",
+        paper="https://arxiv.org/abs/2509.14233",
+        missing="xIELU, an activation with two learned parameters",
+    ),
+    Family(
+        name="BitNet b1.58 2B",
+        paper="https://arxiv.org/abs/2504.12285",
+        missing="norms in front of the output projections of attention and of the feed-forward network; ternary weights",
+    ),
+    Family(
+        name="HunYuan dense",
+        paper="https://github.com/Tencent-Hunyuan/Hunyuan-7B",
+        missing="a learned norm of queries and keys after their rotation",
+    ),
+    Family(
+        name="Ministral 3",
+        paper="https://mistral.ai/news/mistral-3",
+        missing="a factor of the queries that grows with the logarithm of the position beyond the first training's length",
     ),
 )
