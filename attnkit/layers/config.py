@@ -18,6 +18,7 @@ from attnkit.registry import (
     NormSpec,
     PositionSpec,
     ResidualSpec,
+    StackSpec,
 )
 
 Cell = Literal["rnn", "lstm", "gru"]
@@ -30,7 +31,8 @@ class LayerConfig(AttentionConfig):
 
     Args:
         mixer: What moves information between tokens.
-        position: Position encoding. Layers with equal positions share them (`shared_positions`); an encoder and its decoder each have their own.
+        position: Position encoding. Layers with equal positions share them, unless `shared_positions` is false; an encoder and its decoder
+            each have their own.
         norm: The normalisation layer.
         feed_forward: The position-wise feed-forward network.
         residual: How each sublayer joins the residual stream.
@@ -118,6 +120,8 @@ class EncoderDecoderConfig(TransformerConfig):
     """The options of the stack `encoder_decoder`.
 
     Args:
+        encoder: Another stack as the encoder, of the same width: a recurrent one, or a Transformer with options of its own. All other
+            options then describe the decoder alone (default: encoder and decoder have the same options).
         num_decoder_layers: Number of decoder layers (default: `num_layers`).
         decoder_layers: The decoder's pattern of layers (default: `layers`).
         cross_mixer: What reads the encoder's output.
@@ -127,8 +131,10 @@ class EncoderDecoderConfig(TransformerConfig):
 
     Raises:
         ValueError: A width, count or probability is out of range.
+        ConfigurationError: The decoder's layers are given twice.
     """
 
+    encoder: StackSpec | None = None
     num_decoder_layers: int | None = None
     decoder_layers: list[LayerSpec] | None = None
     cross_mixer: MixerSpec = "multi_head"
@@ -138,6 +144,8 @@ class EncoderDecoderConfig(TransformerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(num_decoder_layers=self.num_decoder_layers)
+        if self.encoder is not None and (self.num_decoder_layers is not None or self.decoder_layers is not None):
+            raise ConfigurationError("with an encoder of its own, num_layers and layers are the decoder's: leave the other two out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +247,7 @@ class TransformerOptions(TypedDict, total=False):
 class EncoderDecoderOptions(TransformerOptions, total=False):
     """The fields of `EncoderDecoderConfig`."""
 
+    encoder: StackSpec | None
     num_decoder_layers: int | None
     decoder_layers: list[LayerSpec] | None
     cross_mixer: MixerSpec

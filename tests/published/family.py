@@ -264,7 +264,8 @@ class Family:
         missing: What cannot be had, in words; nothing is compared then, and `spec` and `renames` may be empty.
         note: What else a reader must know.
         overrides: Attributes of their configuration that are set once the model is built, for what its constructor overwrites.
-        unread: Names of theirs (with `{i}`, and `*` for anything) that their forward does not read, or that only `front` reads; they keep their values.
+        unread: Names of theirs (with `{i}`, and `*` for anything) that their forward does not read, or that only `front` reads, or
+            tables that ours computes; they keep their values.
         inputs: What their model reads if not tokens: the name of the argument, and the shape of one example.
         front: What gives the embedded inputs of our stack, computed by their modules, where attnkit has no such embedding: the comparison
             is then one of stacks, and of the head.

@@ -16,6 +16,7 @@ SIZES = {
 }
 SPEC = {"stack": "encoder", "d_model": 16, "num_heads": 4, "vocab_size": 40}
 WORDS = {"name": "token", "scale": False}
+FUSED = ("query", "key", "value")
 LAYER = "stack.encoder.layers.{i}"
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
 GLU = {"gate": "gate_proj", "input": "up_proj", "output": "down_proj"}
@@ -26,13 +27,13 @@ def modern_bert_layer(number: int) -> tuple[Rename, ...]:
     attention, feed_forward = (f"stack.encoder.layers.{n}" for n in ((0, 1) if number == 0 else (number + 1, number + 1)))
     theirs = f"model.layers.{number}"
     return (
-        *rename(tuple(f"{attention}.mixer.{x}.weight" for x in ("query", "key", "value")), f"{theirs}.attn.Wqkv.weight", Split((16, 16, 16))),
+        *rename(tuple(f"{attention}.mixer.{x}.weight" for x in FUSED), f"{theirs}.attn.Wqkv.weight", Split((16, 16, 16))),
         *rename(f"{attention}.mixer.output.weight", f"{theirs}.attn.Wo.weight"),
         *(rename(f"{attention}.mixer_residual.norm.weight", f"{theirs}.attn_norm.weight") if number else ()),
-        *rename((f"{feed_forward}.feed_forward.gate.weight", f"{feed_forward}.feed_forward.input.weight"), f"{theirs}.mlp.Wi.weight", Split((24, 24))),
+        *rename(tuple(f"{feed_forward}.feed_forward.{x}.weight" for x in ("gate", "input")), f"{theirs}.mlp.Wi.weight", Split((24, 24))),
         *rename(f"{feed_forward}.feed_forward.output.weight", f"{theirs}.mlp.Wo.weight"),
         *rename(f"{feed_forward}.feed_forward_residual.norm.weight", f"{theirs}.mlp_norm.weight"),
-    )  # fmt: skip
+    )
 
 
 LOCAL = {"window": 4, "position": {"name": "rotary", "base": 10_000.0}}

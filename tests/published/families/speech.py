@@ -20,7 +20,7 @@ SIZES = {
     "decoder_start_token_id": 1,
 }
 FAIRSEQ = {"name": "sinusoidal", "interleaved": False, "base": 10_000.0 ** (8 / 7)}
-SPEC = {
+SPEC: dict[str, Any] = {
     "stack": "encoder_decoder",
     "d_model": 16,
     "num_layers": 2,
@@ -34,13 +34,17 @@ PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": 
 NO_KEY_BIAS = {"name": "multi_head", "biases": ["query", "value", "output"]}
 
 
-def table(*, key_bias: bool = True) -> tuple[Rename, ...]:
+ENCODER = {"name": "encoder", **{option: SPEC[option] for option in ("d_model", "num_layers", "num_heads", "feed_forward")}}
+
+
+def table(*, key_bias: bool = True, encoder: str = "stack.encoder") -> tuple[Rename, ...]:
+    """Return the renames; `encoder` is ours."""
     rows = list(rename("embeddings.tgt.weight", "model.decoder.embed_tokens.weight"))
-    for side, sublayers in (
-        ("encoder", {"mixer": "self_attn"}),
-        ("decoder", {"mixer": "self_attn", "cross_mixer": "encoder_attn"}),
+    for side, stack, sublayers in (
+        ("encoder", encoder, {"mixer": "self_attn"}),
+        ("decoder", "stack.decoder", {"mixer": "self_attn", "cross_mixer": "encoder_attn"}),
     ):
-        ours, theirs = f"stack.{side}.layers.{{i}}", f"model.{side}.layers.{{i}}"
+        ours, theirs = f"{stack}.layers.{{i}}", f"model.{side}.layers.{{i}}"
         for sublayer, their_sublayer in sublayers.items():
             for our_part, their_part in PROJECTIONS.items():
                 kind = "weight" if our_part == "key" and not key_bias else "*"
@@ -49,7 +53,7 @@ def table(*, key_bias: bool = True) -> tuple[Rename, ...]:
         rows += rename(f"{ours}.feed_forward.input.*", f"{theirs}.fc1.*")
         rows += rename(f"{ours}.feed_forward.output.*", f"{theirs}.fc2.*")
         rows += rename(f"{ours}.feed_forward_residual.norm.*", f"{theirs}.final_layer_norm.*")
-        rows += rename(f"stack.{side}.final_norm.*", f"model.{side}.layer_norm.*")
+        rows += rename(f"{stack}.final_norm.*", f"model.{side}.layer_norm.*")
     return tuple(rows)
 
 
@@ -135,20 +139,17 @@ FAMILIES = (
         config={**SIZES, "num_mel_bins": 6, "max_source_positions": 20, "pad_token_id": 0},
         spec={
             **SPEC,
+            "encoder": {**ENCODER, "position": FAIRSEQ, "mixer": NO_KEY_BIAS},
             "position": {"name": "learned", "max_length": 20},
             "embedding": {"name": "token", "scale": False},
             "mixer": NO_KEY_BIAS,
             "cross_mixer": NO_KEY_BIAS,
         },
         renames=(
-            *table(key_bias=False),
-            *(
-                row
-                for side in ("encoder", "decoder")
-                for row in rename(f"stack.{side}.position.weight", f"model.{side}.embed_positions.weight")
-            ),
+            *table(key_bias=False, encoder="stack.encoder.encoder"),
+            *rename("stack.decoder.position.weight", "model.decoder.embed_positions.weight"),
         ),
-        unread=("model.encoder.conv1.*", "model.encoder.conv2.*"),
+        unread=("model.encoder.conv1.*", "model.encoder.conv2.*", "model.encoder.embed_positions.weight"),
         inputs=("input_features", (6, 40)),
         front=whisper_frames,
         padding=None,
