@@ -108,11 +108,11 @@ class Transformer(nn.Module):
             place = (layer.position, layer.head_width, layer.num_heads)
             reads = mixer_class(layer).reads_positions
             same = (i for i, other in enumerate(placed) if other == place and (config.shared_positions or i not in taken))
-            own = next(same, len(placed))
+            chosen = next(same, len(placed))
             if reads:
-                placed[own : own + 1] = [place]
-                taken.add(own)
-            kind = (own if reads else None, layer.window if mixer_class(layer).reads_masks else None)
+                placed[chosen : chosen + 1] = [place]
+                taken.add(chosen)
+            kind = (chosen if reads else None, layer.window if mixer_class(layer).reads_masks else None)
             if kind not in kinds:
                 kinds.append(kind)
             self.kind_of.append(kinds.index(kind))
