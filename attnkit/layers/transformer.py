@@ -12,7 +12,7 @@ from attnkit import masks
 from attnkit.dropout import Dropout
 from attnkit.layers.compatibility import legal_layers, mixer_class
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.reading import bias_between, embedding_at, extended, rotation_at, what_layers_read
+from attnkit.layers.reading import Readings, bias_between, embedding_at, extended, rotation_at
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens
@@ -84,7 +84,7 @@ class Transformer(nn.Module):
         cross: dict[str, Any] = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
         pattern, configs = legal_layers(config, direction=direction, cross_position=cross_position, **cross)
         common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
-        place_of, kinds, placed = what_layers_read(config, configs)
+        readings = Readings(config, shared=config.shared_positions)
         stack = {**common, **cross, "depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
         self.layers = nn.ModuleList()
         self.order: list[int] = []
@@ -96,17 +96,17 @@ class Transformer(nn.Module):
                 self.order.append(shared[entry])
                 continue
             self.order.append(len(self.layers))
-            self.kind_of.append(place_of[entry])
+            self.kind_of.append(readings.kind_of(configs[entry]))
             self.layers.append(layer_kinds.build(pattern.entries[entry], **stack, layer=depth))
             if pattern.entries[entry]["share"]:
                 shared[entry] = self.order[-1]
         self.streams = _streams([cast(TransformerLayer, layer) for layer in self.layers])
         self.unmaskable = sorted({mixers.resolve(layer.mixer).name for layer in configs if not mixer_class(layer).reads_masks})
 
-        self.kinds = kinds
+        self.kinds = readings.kinds
         encodings = [
             positions.build(spec, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=not causal)
-            for spec, head_dim, num_heads in placed
+            for spec, head_dim, num_heads in readings.places
         ]
         self.position: Position = encodings[0]
         self.other_positions = nn.ModuleList(encodings[1:])
