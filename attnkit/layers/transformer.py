@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnkit import masks
 from attnkit.dropout import Dropout
-from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class
+from attnkit.layers.compatibility import check_layers, check_memory, mixer_class
 from attnkit.layers.config import LayerConfig, TransformerConfig
 from attnkit.layers.pattern import Pattern
 from attnkit.layers.reading import bias_between, embedding_at, extended, rotation_at, what_layers_read
@@ -50,7 +50,7 @@ class Transformer(nn.Module):
         config: The options.
         causal: Whether a token sees only itself and earlier ones.
         cross_mixer: The mixer that reads a memory, or None for layers without memory.
-        cross_attention: Its score.
+        cross_attention: Its score (default: that of the stack).
         cross_position: Position encoding of the memory: `none`, or a kind that rotates or adds a bias.
         memory_depth: Layers of the stack that makes the memory, or None without one.
 
@@ -75,7 +75,7 @@ class Transformer(nn.Module):
         *,
         causal: bool,
         cross_mixer: MixerSpec | None = None,
-        cross_attention: AttentionSpec = "scaled_dot_product",
+        cross_attention: AttentionSpec | None = None,
         cross_position: PositionSpec = "none",
         memory_depth: int | None = None,
     ) -> None:
@@ -86,13 +86,12 @@ class Transformer(nn.Module):
         own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in pattern.entries]
         configs = [LayerConfig(**common | options) for options in own]
         direction: Direction = "causal" if causal else "bidirectional"
-        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
-        reading = [] if cross_mixer is None else [replace(configs[0], mixer=cross_mixer)]
+        cross_score = config.attention if cross_attention is None else cross_attention
+        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_score}
+        reading = [] if cross_mixer is None else [replace(configs[0], mixer=cross_mixer, attention=cross_score)]
         check_layers(config, configs, [frozenset(options) for options in own], direction=direction, memory=reading)
         for read in reading:
-            check_direction(read, "cross")
-            if mixer_class(read).reads_positions:
-                check_compatible(attention=cross_attention, position=cross_position, direction="cross")
+            check_memory(read, cross_attention, cross_position)
         place_of, kinds, placed = what_layers_read(config, configs)
         stack = {**common, **cross, "depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
         self.layers = nn.ModuleList()

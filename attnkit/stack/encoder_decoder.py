@@ -49,7 +49,7 @@ class EncoderDecoder(EncoderDecoderStack):
             ),
             causal=True,
             cross_mixer=config.cross_mixer,
-            cross_attention=config.attention if config.cross_attention is None else config.cross_attention,
+            cross_attention=config.cross_attention,
             cross_position=config.cross_position,
             memory_depth=len(self.encoder.order),
         )
