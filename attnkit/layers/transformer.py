@@ -123,8 +123,9 @@ class Transformer(nn.Module):
         self.cross_position: Position = positions.build(cross_position, **widths, bidirectional=True)
         self.embedding_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
-        last = cast(TransformerLayer, self.layers[self.order[-1]])
-        final_norm = last.needs_final_norm if config.final_norm is None else config.final_norm
+        joins = [cast(TransformerLayer, self.layers[i]).joins for i in self.order]
+        needs_norm = any(join.needs_final_norm for join in next(filter(None, reversed(joins)), []))
+        final_norm = needs_norm if config.final_norm is None else config.final_norm
         self.final_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if final_norm else None
 
         self.reset_parameters()
@@ -264,9 +265,9 @@ class Transformer(nn.Module):
 
 def _streams(layers: Sequence[TransformerLayer]) -> int:
     """Return the number of streams of a stack."""
-    counts = {layer.streams for layer in layers}
+    counts = {join.streams for layer in layers for join in layer.joins}
     if len(counts) > 1:
         raise ConfigurationError(
             f"the layers of a stack share their streams, but these have {' and '.join(map(str, sorted(counts)))}: give all one residual"
         )
-    return counts.pop()
+    return counts.pop() if counts else 1

@@ -151,6 +151,14 @@ def test_a_mask_between_tokens_is_refused_where_a_mixer_cannot_read_it() -> None
         stack(layers=[{"mixer": "none"}, {}])(torch.zeros(1, 3, 8).double(), attn_mask=mask)
 
 
+def test_a_layer_without_sublayers_leaves_streams_and_final_norm_as_they_are() -> None:
+    nothing = {"mixer": "none", "feed_forward": "none"}
+    assert stack(layers=[{}, nothing]).final_norm is not None
+    assert stack(layers=[{}, nothing], residual="post_norm").final_norm is None
+    assert stack(layers=[nothing, {}], residual="hyper_connections").streams == 4
+    assert stack(layers=[nothing]).streams == 1
+
+
 def test_the_spec_says_what_was_named_and_rebuilds_the_model() -> None:
     layers = [{"mixer": "none", "repeat": 2}, {"attention": {"name": "additive", "hidden_dim": 3}}]
     model = attnkit.compose(stack="decoder", **SIZES, layers=layers, vocab_size=9)
