@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ class Transformer(nn.Module):
         config: The options.
         causal: Whether a token sees only itself and earlier ones.
         cross_mixer: The mixer that reads a memory, or None for layers without memory.
-        cross_attention: Its score.
+        cross_attention: Its score (default: that of the stack).
         cross_position: Position encoding of the memory: `none`, or a kind that rotates or adds a bias.
         memory_depth: Layers of the stack that makes the memory, or None without one.
 
@@ -74,15 +74,18 @@ class Transformer(nn.Module):
         *,
         causal: bool,
         cross_mixer: MixerSpec | None = None,
-        cross_attention: AttentionSpec = "scaled_dot_product",
+        cross_attention: AttentionSpec | None = None,
         cross_position: PositionSpec = "none",
         memory_depth: int | None = None,
     ) -> None:
         super().__init__()
         self.causal = causal
         direction: Direction = "causal" if causal else "bidirectional"
-        cross: dict[str, Any] = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
-        pattern, configs = legal_layers(config, direction=direction, cross_position=cross_position, **cross)
+        pattern, configs = legal_layers(
+            config, direction=direction, cross_mixer=cross_mixer, cross_attention=cross_attention, cross_position=cross_position
+        )
+        cross_score = config.attention if cross_attention is None else cross_attention
+        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_score}
         common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
         readings = Readings(config, shared=config.shared_positions)
         stack = {**common, **cross, "depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
@@ -115,8 +118,9 @@ class Transformer(nn.Module):
         self.cross_position: Position = positions.build(cross_position, **widths, bidirectional=True)
         self.embedding_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
-        last = cast(TransformerLayer, self.layers[self.order[-1]])
-        final_norm = last.needs_final_norm if config.final_norm is None else config.final_norm
+        joins = [cast(TransformerLayer, self.layers[i]).joins for i in self.order]
+        needs_norm = any(join.needs_final_norm for join in next(filter(None, reversed(joins)), []))
+        final_norm = needs_norm if config.final_norm is None else config.final_norm
         self.final_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if final_norm else None
 
         self.reset_parameters()
@@ -256,9 +260,9 @@ class Transformer(nn.Module):
 
 def _streams(layers: Sequence[TransformerLayer]) -> int:
     """Return the number of streams of a stack."""
-    counts = {layer.streams for layer in layers}
+    counts = {join.streams for layer in layers for join in layer.joins}
     if len(counts) > 1:
         raise ConfigurationError(
             f"the layers of a stack share their streams, but these have {' and '.join(map(str, sorted(counts)))}: give all one residual"
         )
-    return counts.pop()
+    return counts.pop() if counts else 1

@@ -54,7 +54,7 @@ class EncoderDecoder(EncoderDecoderStack):
         )
         cross: dict[str, Any] = {
             "cross_mixer": config.cross_mixer,
-            "cross_attention": config.attention if config.cross_attention is None else config.cross_attention,
+            "cross_attention": config.cross_attention,
             "cross_position": config.cross_position,
         }
         legal_layers(decoder, direction="causal", **cross)  # before the encoder is built
