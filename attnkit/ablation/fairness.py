@@ -21,7 +21,7 @@ def checklist(results: Results) -> list[Check]:
     return [
         (not unpaired and not unhashed, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
         (seeded, seeds),
-        (not failures, f"every run has a number: {len(plan.runs) - len(failures)} of {len(plan.runs)}"),
+        (not failures, f"every run has a number: {len(results.runs) - len(failures)} of {len(results.runs)}"),
         _sizes(results),
         *([(False, f"the plan counted other parameters than were trained, in {', '.join(miscounted)}")] if miscounted else []),
         (not mixed, "the same code, packages, data and processor made all runs" + (f", except {'; '.join(mixed)}" if mixed else "")),

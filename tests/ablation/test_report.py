@@ -60,9 +60,9 @@ def results() -> Results:
 def test_the_verdicts_are_sentences(results: Results) -> None:
     better, worse = results.sentences()
     assert better.startswith(
-        "position=none is better than baseline: val/loss -0.525 (95% interval -0.545 to -0.505, adjusted p < 0.001, 6 pairs)"
+        "position=none is better than baseline: val/loss -0.525 (95% interval -0.549 to -0.501, adjusted p < 0.001, 6 pairs)"
     )
-    assert worse.startswith("position=learned is worse than baseline: (adjusted p 0.031, 0 pairs); 6 of 6 runs diverged")
+    assert worse.startswith("position=learned is worse than baseline: (adjusted p 0.002, 0 pairs); 6 of 6 runs diverged")
 
 
 def test_only_differences_that_are_shown_are_bold() -> None:
@@ -254,7 +254,8 @@ def test_interactions_are_reported_for_full_designs() -> None:
         "a=1, b=1": [v - 0.9 - 0.001 * i for i, v in enumerate(BASE)],
     }
     text = markdown(stored(values, factors=factors, design="full_factorial"))
-    assert "## Interactions\n\n- a=1 x b=1: val/loss -0.503 [-0.504, -0.501], adjusted p < 0.001: an interaction" in text
+    assert "| a=1 x b=1 | the sum of the two effects | -0.502 [-0.505, -0.5] | < 0.001 |" in text
+    assert "| **a=1** | a=baseline | **-0.451 [-0.453, -0.45]** | < 0.001 |" in text, "averaged over b"
 
 
 def test_long_names_are_whole_in_figures() -> None:
@@ -263,8 +264,8 @@ def test_long_names_are_whole_in_figures() -> None:
     names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
     results = stored({"baseline": list(BASE), **{name: list(BASE) for name in names}}, factors=factors, design="full_factorial")
     svg = {figure.name: figure.svg or "" for figure in figures(results)}
-    for drawn in (svg["paired"], svg["forest"]):
-        assert [drawn.count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
+    assert [svg["paired"].count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
+    assert [svg["forest"].count(part) for part in parts] == [3, 3, 3], "a main effect, and two interactions"
 
 
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
@@ -289,7 +290,7 @@ def test_a_percentage_is_of_the_mean_of_the_reference() -> None:
     results = stored(values, min_effect="2%")
     assert [c.min_effect for c in results.comparisons] == [pytest.approx(0.02 * 2.0)] * 2
     assert {c.verdict for c in results.comparisons} == {"equivalent"}
-    assert "against 2% of the reference's mean" in markdown(results)
+    assert "within 2% of the reference's mean on both sides" in markdown(results)
     for wrong in ("2", "two%", "-2%", "0%"):
         with pytest.raises(ConfigurationError, match="min_effect must be"):
             study(min_effect=wrong)
