@@ -1,5 +1,6 @@
 """The questions of a careful reader, each with whether it holds, from stored results."""
 
+from attnkit.ablation.looks import looks
 from attnkit.ablation.results import Results
 
 Check = tuple[bool, str]
@@ -49,9 +50,13 @@ def _sizes(results: Results) -> Check:
 
 
 def _optional_stopping(results: Results) -> Check:
+    if results.study.decide is not None:
+        return True, "the numbers of seeds and the level of each look were set before the results"
     added = [seed for seed in results.answers.asked.get("seeds_added", ()) if seed in results.study.seeds]
     text = "the number of seeds was set before the results"
-    return not added, text + (f", but {added} were added later: p-values are too small" if added else "")
+    total = sum(look.alpha for look in looks(results.study, results.answers.asked))
+    later = f", but {added} were added later, and paid for: the probability of any false verdict is at most {total:.3g}"
+    return not added, text + (later if added else "")
 
 
 def _tuning(results: Results) -> list[Check]:

@@ -64,17 +64,20 @@ class Results:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The runs that the verdicts need: all, or those that were needed until everything was decided."""
+        """The runs that the verdicts need: all; or those of the looks at what was open, and of the next look if something still is."""
         if self.study.decide is None:
             return list(self.plan.runs)
         seeds = dict.fromkeys((v.name for v in self.plan.variants), 0)
-        for step in self.path:
-            for c in step.compared:
-                for name in self.contrasts[c.variant].weights:
-                    seeds[name] = max(seeds[name], step.look.seeds)
+        due = [(step.look, [c.variant for c in step.compared]) for step in self.path]
+        following = looks(self.study, self.answers.asked)[len(due) :]
+        if following and self.path[-1].finished:
+            due.append((following[0], self.open))
+        for look, names in due:
+            for name in (variant for contrast in names for variant in self.contrasts[contrast].weights):
+                seeds[name] = max(seeds[name], look.seeds)
         keys = self.plan.key_by_variant
-        due = {keys[name, seed] for name, count in seeds.items() for seed in self.study.seeds[:count]}
-        return [run for run in self.plan.runs if run.key in due]
+        chosen = {keys[name, seed] for name, count in seeds.items() for seed in self.study.seeds[:count]}
+        return [run for run in self.plan.runs if run.key in chosen]
 
     def value(self, key: str) -> float | None:
         """Return the metric of a run; NaN if it diverged, None if there is none."""
@@ -114,8 +117,9 @@ class Results:
         for look in plan:
             seeds = self.study.seeds[: look.seeds]
             measured = [self._measured(c, seeds) for c in open_]
-            finished = all(seed in self._ended(c, seeds) for c in open_ for seed in seeds)
-            if not open_ or (steps and not finished):
+            needed = [self.plan.key_by_variant[name, seed] for c in open_ for name in c.weights for seed in seeds]
+            finished = all(self.status[key]["status"] in ("ok", "diverged") for key in needed)
+            if steps and not (open_ and finished):
                 break
             judged = judge(measured, better=self.study.better, alpha=look.alpha, family=len(self.contrasts))
             least = 1 - self.study.decide.power if self.study.decide else 0.0
@@ -126,19 +130,6 @@ class Results:
             if not finished:
                 break
         return steps
-
-    def pending(self) -> tuple[Look, list[Run]] | None:
-        """Return the next look and the runs without an outcome that it needs; None if all looks are done or nothing is open."""
-        plan, steps = looks(self.study, self.answers.asked), self.path
-        if steps and not steps[-1].finished:
-            look, names = steps[-1].look, [c.variant for c in steps[-1].compared]
-        elif len(steps) < len(plan) and (names := self.open if steps else list(self.contrasts)):
-            look = plan[len(steps)]
-        else:
-            return None
-        needed = {name for c in names for name in self.contrasts[c].weights}
-        seeds = self.study.seeds[: look.seeds]
-        return look, [run for run in self.plan.runs if run.seed in seeds and needed & {*run.variants}]
 
     @property
     def open(self) -> list[str]:

