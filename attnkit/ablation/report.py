@@ -11,6 +11,7 @@ from matplotlib.ticker import EngFormatter
 
 from attnkit.ablation import escape
 from attnkit.ablation.answers import RUNS, packed
+from attnkit.ablation.certificate import certificate
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
 from attnkit.ablation.methods import methods
@@ -211,6 +212,7 @@ def markdown(results: Results) -> str:
         lines += [f"{LIMITS}:", "", *(escape.markdown_item(limit) for limit in results.plan.limits), ""]
     if results.plan.tuned:
         lines += ["## Tuning", "", TUNING, "", _markdown_table(*tuning(results)), ""]
+    lines += ["## Certificate", "", *(escape.markdown_item(line) for line in certificate(results).sentences()), ""]
     lines += ["## Methods", "", escape.markdown(methods(results)), "", "## Provenance", ""]
     lines += [escape.markdown_item(line) for line in made_by(results)]
     lines += [f"- everything: {escape.markdown_code(_again(results))}", ""]
@@ -266,6 +268,7 @@ def page(results: Results) -> str:
         again=_again(results),
         provenance_headers=PROVENANCE,
         all_runs=ALL_RUNS.format(len(results.runs)),
+        certificate=certificate(results).sentences(),
         effect_headers=EFFECTS,
         effect_rows=[(row[-1] in ("better", "worse"), row) for row in effects_table(results)],
         path=path_lines(results),

@@ -89,10 +89,8 @@ def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
     assert sum(lines("ran.txt").values()) == 15
     assert add_seeds(study(), Path("runs"), 1, spend=0.01).seeds == (0, 1, 2, 3, 4, 5)
     told = [text for holds, text in checklist(Results(more)) if not holds]
-    assert (
-        "the number of seeds was set before the results, but [3, 4] were added later, and paid for: the probability of any false verdict is at most 0.07"
-        in told
-    )
+    expected = "but [3, 4] were added later, and paid for: the probability of any false verdict is at most 0.07"
+    assert f"the number of seeds was set before the results, {expected}" in told
 
 
 def test_seeds_that_the_file_gained_must_be_paid_for(worker: Use) -> None:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
+from attnkit.ablation.certificate import certificate
 from attnkit.ablation.figures import figures
 from attnkit.ablation.plan import Tuned, add_seeds, stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.sections import Tune
+from attnkit.ablation.statistics import power
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
 from tests.ablation.conftest import made, study
@@ -356,3 +359,13 @@ def test_seeds_that_were_paid_for_are_another_look() -> None:
     assert more.comparisons[1].level == 0.005
     assert more.comparisons[0] == first.comparisons[0]
     assert "the probability of any false verdict is at most 0.06" in markdown(more)
+
+
+def test_a_report_carries_the_error_rate_and_the_power_of_its_own_design(results: Results) -> None:
+    found = certificate(results)
+    assert {noise for noise, _ in found.errors} == {"normal", "heavy-tailed"}
+    assert max(rate for _, rate in found.errors) < stats.binom.ppf(1 - 1e-6, found.studies, 0.05) / found.studies
+    exact = [power(effect, 6, alpha=0.025) for effect, _ in found.power]
+    assert [rate for _, rate in found.power] == pytest.approx(exact, abs=0.05)
+    assert "## Certificate\n\n- if all variants were the same" in markdown(results)
+    assert "if all variants were the same" in page(results)

@@ -9,6 +9,8 @@ from scipy import stats
 
 from attnkit.ablation.contrasts import balanced, contrasts
 from attnkit.ablation.design import Choices, Factor, Level, Variant
+from attnkit.ablation.looks import planned
+from attnkit.ablation.sections import Decide
 from attnkit.ablation.statistics import (
     Comparison,
     Runs,
@@ -334,3 +336,22 @@ def test_effects_are_checked(effect: str, message: str) -> None:
     variants, factors = full("a", "b")
     with pytest.raises(ConfigurationError, match=message):
         contrasts(variants, factors, [effect])
+
+
+def test_error_rates_are_at_most_nominal_in_looks_with_heavy_tails_and_a_divergent_tenth() -> None:
+    """A small version of docs/_tools/error_rates.py, with the same seeds: A/A studies at looks from 3 to 20 seeds."""
+    plan = planned(Decide(max_seeds=20), 0.05)
+    for noise in ("normal", "heavy tails", "a divergent tenth"):
+        rng, wrong = np.random.default_rng(0), 0
+        for _ in range(150):
+            values = rng.standard_t(3, (3, 20)) if noise == "heavy tails" else rng.standard_normal((3, 20))
+            values[rng.random(values.shape) < 0.1 * (noise == "a divergent tenth")] = NAN
+            found = [Comparison(variant="", reference="", planned=0, pairs=0)] * 2
+            for look in plan:
+                y = [dict(enumerate(row[: look.seeds].tolist())) for row in values]
+                again = judge([compare("v", v, reference="b", reference_runs=y[0]) for v in y[1:]], alpha=look.alpha)
+                found = [old if old.verdict != "inconclusive" else new for old, new in zip(found, again, strict=True)]
+            wrong += any(c.verdict != "inconclusive" for c in found)
+        assert wrong <= stats.binom.ppf(0.999, 150, 0.05), noise
+        levels = [look.alpha for look in plan]
+        assert sum(levels) == pytest.approx(0.05), "a union bound: no constant is needed"
