@@ -104,7 +104,7 @@ class CompiledTiles(Tiles):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # torch's own
                 return self.compiled[function](q, k, third, exact=exact)
-        except Exception as error:  # noqa: BLE001  (whatever a compiler may raise)
+        except Exception as error:
             self.failed = True
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(f"additive attention runs without its compiled form, which failed: {reason}", stacklevel=2)
@@ -140,7 +140,8 @@ class _Call(NamedTuple):
 
     def logits(self, rows: slice, keys: int) -> Tensor:
         """Return the logits of a tile, [B, H, rows, keys], -inf at masked keys."""
-        found = self.held.logits(self.q[:, rows], self.k[:, :keys], self.weight, exact=self.exact).unflatten(0, (-1, self.numbers[1]))
+        found = self.held.logits(self.q[:, rows], self.k[:, :keys], self.weight, exact=self.exact)
+        found = found.view(-1, self.numbers[1], *found.shape[1:])
         if self.bias is not None:
             found = found + _part(self.bias, rows, keys)
         if self.causal:
@@ -216,7 +217,7 @@ def attend(
             if (dropped := call.dropped(rows, width)) is not None:
                 weights = weights.masked_fill_(dropped, 0.0).mul_(kept_scale(dropout))
             outputs.append((weights.flatten(0, 1) @ call.value[:, :width]).div_(total.flatten(0, 1)))
-        return torch.cat(outputs, 1).unflatten(0, query.shape[:2]).to(value.dtype), torch.cat(sums, -2)
+        return torch.cat(outputs, 1).view(*query.shape[:3], -1).to(value.dtype), torch.cat(sums, -2)
 
 
 @attend.register_fake
@@ -253,14 +254,14 @@ def attend_backward(
             d_weight += per_weight.sum(1)
             if bias is not None and needs_bias:
                 target = _part(d_bias, rows, width)
-                target += d_logits.unflatten(0, heads).sum_to_size(target.shape)
+                target += d_logits.view(*heads, *d_logits.shape[1:]).sum_to_size(target.shape)
         turn = -2 * call.weight[:, None]  # dr/dx = -2 r (1 - r)
-        d_key, d_value = (_sum_groups(x.unflatten(0, heads), key.shape[1]) for x in (d_key * turn, d_value))
+        d_key, d_value = (_sum_groups(x, key) for x in (d_key * turn, d_value))
         return (
-            (d_query * turn).unflatten(0, heads).to(query.dtype),
+            (d_query * turn).view(query.shape).to(query.dtype),
             d_key.to(key.dtype),
             d_value.to(value.dtype),
-            (-2 * scale * d_weight).unflatten(0, heads).sum(0).to(weight.dtype),
+            (-2 * scale * d_weight).view(-1, *weight.shape).sum(0).to(weight.dtype),
             d_bias if bias is None else d_bias.to(bias.dtype),
         )
 
@@ -275,9 +276,10 @@ def _(
     return found[0], found[1], found[2], found[3], d_bias
 
 
-def _sum_groups(x: Tensor, heads: int) -> Tensor:
-    """Sum what the query heads of a key head give, [B, H, K, E] -> [B, Hkv, K, E]."""
-    return x.unflatten(1, (heads, -1)).sum(2)
+def _sum_groups(x: Tensor, key: Tensor) -> Tensor:
+    """Sum what the query heads of a key head give, [B H, K, E] -> [B, Hkv, K, E]."""
+    batch, heads, keys, _ = key.shape
+    return x.view(batch, heads, -1, keys, x.shape[-1]).sum(2)
 
 
 def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
