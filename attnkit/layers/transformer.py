@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit import masks
-from attnkit.attention import FiniteBias
+from attnkit.attention import FiniteBias, LazyBias
 from attnkit.dropout import Dropout
 from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class, reads_position
 from attnkit.layers.config import LayerConfig, TransformerConfig
@@ -20,6 +20,9 @@ from attnkit.mixer import Direction, Tokens
 from attnkit.position import Position, QueryBias, Rotation
 from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, layer_kinds, mixers, norms, positions
 from attnkit.state import State
+
+LONG = 1024
+"""Tokens from which windows and biases stay symbolic: shorter ones are cheaper as one tensor for all layers."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,7 @@ class Transformer(nn.Module):
             tokens.append(
                 Tokens(
                     mask=self._mask(query_positions, key_positions, key_mask, restriction, window),
-                    bias=None if position is None else _bias(position, query_positions, key_positions),
+                    bias=None if position is None else _bias(position, query_positions, key_positions, is_padded=key_mask is not None),
                     rotation=None if position is None else _rotation(position, query_positions, columns),
                     real=real,
                     starts=None if documents is None else masks.starts(documents, real),
@@ -253,9 +256,11 @@ class Transformer(nn.Module):
     def _mask(
         self, query_positions: Tensor, key_positions: Tensor, key_mask: Tensor | None, restriction: Tensor | None, window: int | None
     ) -> Mask | None:
+        queries, keys = query_positions.shape[1], key_positions.shape[1]
+        if window is not None and key_mask is None and restriction is None and LONG <= queries == keys:
+            return Mask(causal=self.causal, window=window)
         near = None if window is None else masks.sliding_window(query_positions, key_positions, window)
         other = masks.combine(None if key_mask is None else masks.key(key_mask), near, restriction)
-        queries, keys = query_positions.shape[1], key_positions.shape[1]
         if not self.causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends all keys
             return Mask.of(other)
         if other is None and queries == keys:
@@ -289,11 +294,19 @@ def _rotation(position: Position, positions: Tensor, columns: Tensor) -> Rotatio
     return None if table is None else table.at(positions)
 
 
-def _bias(position: Position, query_positions: Tensor, key_positions: Tensor) -> FiniteBias | QueryBias | None:
+def _bias(
+    position: Position, query_positions: Tensor, key_positions: Tensor, *, is_padded: bool = True
+) -> FiniteBias | LazyBias | QueryBias | None:
     if position.reads_queries:
         return QueryBias(position, query_positions, key_positions)
-    bias = position.bias(query_positions, key_positions)
-    return None if bias is None else FiniteBias(bias)
+    if type(position).bias is Position.bias:
+        return None
+    bias = position.bias
+    if min(query_positions.shape[1], key_positions.shape[1]) >= LONG:
+        by_offset = position.by_offset and not is_padded and query_positions.shape[1] == key_positions.shape[1]
+        return LazyBias(bias, query_positions, key_positions, by_offset)  # type: ignore[arg-type]  # it has one
+    values = bias(query_positions, key_positions)
+    return None if values is None else FiniteBias(values)
 
 
 def _extend(old: Tensor | None, new: Tensor | None, batch: int, past: int, length: int, device: torch.device) -> Tensor:

@@ -56,6 +56,8 @@ class AdditiveEager(Backend):
         assert isinstance(attention, Additive)
         query, key, value, mask, bias, dropout, first_query = inputs
         keys = keys_for(query.shape[0], query.device) if dropout > 0 else None
+        if mask is not None and mask.window is not None:
+            mask = mask.rows(0, query.shape[-2], query.shape[-2], key.shape[-2], query.device)
         allowed, causal = (None, False) if mask is None else (mask.allowed, mask.causal)
         numbers = [attention.first_head, query.shape[1], attention.site, first_query]
         tensors = (query, key, value, attention.score_weight, bias, allowed, keys)
