@@ -68,12 +68,19 @@ def test_the_hidden_width_is_positive() -> None:
 TILED = ("additive_eager", "additive_compiled")
 
 
+@pytest.fixture
+def compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles are compiled, too."""
+    monkeypatch.setattr(additive_tiles, "MIN_COMPILED", 1)
+
+
 def _exact(attention: Additive, query: Tensor, key: Tensor) -> Tensor:
     """Return the logits in float64 by the equation."""
     hidden = torch.tanh(query.double()[:, :, :, None] + key.double()[:, :, None])
     return (hidden * attention.score_weight.double()[:, None, None]).sum(-1)
 
 
+@pytest.mark.usefixtures("compiles")
 @pytest.mark.parametrize("size", [1.0, 30.0, 100.0, 1e4])
 @pytest.mark.parametrize("backend", TILED)
 def test_inputs_of_any_size_are_exact_to_rounding(size: float, backend: str, seed: int) -> None:
@@ -88,6 +95,7 @@ def test_inputs_of_any_size_are_exact_to_rounding(size: float, backend: str, see
         torch.testing.assert_close(found, want, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.usefixtures("compiles")
 @pytest.mark.parametrize("backend", TILED)
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_tiles_drop_the_weights_that_the_reference_drops(backend: str, kv_heads: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +114,7 @@ def test_tiles_drop_the_weights_that_the_reference_drops(backend: str, kv_heads:
         torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.usefixtures("compiles")
 def test_a_compiler_that_fails_is_replaced_by_eager_code_with_a_warning(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(function: Any, **_: Any) -> Any:
         def call(*args: Any, **how: Any) -> None:

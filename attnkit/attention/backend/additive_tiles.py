@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from attnkit.attention.backend.reference import MOST_HEADS
 from attnkit.dropout import is_dropped, kept_scale
@@ -22,6 +23,9 @@ TILE_PAIRS = 2**19
 """Pairs of queries and keys in a tile."""
 EAGER_NUMBERS = 2**18
 """Numbers, one per pair and channel, that eager code holds at once (1 MiB in fp32)."""
+
+MIN_COMPILED = 2**16
+"""Below this many pairs times channels of a tile, compiled code is not faster."""
 
 
 def logits(q: Tensor, k: Tensor, weight: Tensor, *, exact: bool) -> Tensor:
@@ -77,7 +81,7 @@ class Tiles:
 
 
 class CompiledTiles(Tiles):
-    """Compiled at their first use; eager where the compiler fails, which warns once."""
+    """Compiled at their first use; eager for small tiles, and where the compiler fails, which warns once."""
 
     def __init__(self) -> None:
         self.compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -96,7 +100,8 @@ class CompiledTiles(Tiles):
 
     def _call(self, function: Callable[..., Any], q: Tensor, k: Tensor, third: Tensor, exact: bool) -> Any:
         """Return the function's result, or None where it is not compiled."""
-        if self.failed or min(*q.shape, k.shape[1]) == 1:  # each size of 1 would be compiled anew
+        is_small = q.numel() * k.shape[1] < MIN_COMPILED or min(*q.shape, k.shape[1]) == 1  # each size of 1 would be compiled anew
+        if self.failed or is_small:
             return None
         if function not in self.compiled:
             self.compiled[function] = torch.compile(function, dynamic=True, fullgraph=True)
@@ -294,3 +299,14 @@ def _backward(ctx, gradient: Tensor, _: Tensor) -> tuple[object, ...]:  # type: 
 
 
 attend.register_autograd(_backward, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.attnkit.additive)
+def _flops(query: torch.Size, key: torch.Size, value: torch.Size, *_: object, **__: object) -> int:
+    """Count as for the reference: the products with the weights of the score, and with the values."""
+    return 2 * query[0] * query[1] * query[2] * key[2] * (query[3] + value[3])
+
+
+@register_flop_formula(torch.ops.attnkit.additive_backward)
+def _backward_flops(gradient: object, output: object, sums: object, needs_bias: object, *sizes: torch.Size, **_: object) -> int:
+    return 2 * _flops(*sizes[:3])
