@@ -229,7 +229,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "probe": ("ask the model of a checkpoint or a recipe a question, such as how far its gradients reach", _probe),
     "draw": ("draw a position encoding, a mask, a score, or a step of decoding", _draw),
     "plan": ("estimate a recipe's memory and step time on a number of GPUs, and its bottleneck", _plan),
-    "bench": ("measure the peak rates of this machine, for plan", _bench),
+    "bench": ("time models and other's in alternation, or measure the peak rates of this machine, for plan", _bench),
     "ablate": ("plan, run and report ablation studies", _ablate),
     "list": ("list the names of all components, or of one family", _list),
     "describe": ("show the equation, arguments, paper and source of a component", _describe),

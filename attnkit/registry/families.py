@@ -132,7 +132,7 @@ backends = Registry(
     family="backend",
     package="attnkit.attention.backend",
     bases=("attnkit.attention.backend.Backend",),
-    built_in=("chunked", "reference", "sdpa"),
+    built_in=("additive_compiled", "additive_eager", "chunked", "reference", "sdpa", "tiled"),
 )
 mixers = Registry(
     "mixers",
