@@ -158,8 +158,13 @@ def _probe(arguments: Arguments) -> int:
 def _export(arguments: Arguments) -> int:
     parser = _Parser("export")
     parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
-    parser.add_argument("--out", required=True, metavar="FILE.safetensors", help="where to write the weights and the spec")
+    parser.add_argument("--out", required=True, metavar="FILE", help="model.safetensors: weights and spec; vectors.txt, .vec: word vectors")
     chosen = parser.parse_args(arguments)
+    if chosen.out.endswith((".txt", ".vec")):
+        from attnkit.cli.vectors import export_vectors
+
+        print(export_vectors(chosen.checkpoint, chosen.out))
+        return 0
     from attnkit.checkpoint import export
 
     is_average = export(chosen.checkpoint, chosen.out)
@@ -234,7 +239,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "list": ("list the names of all components, or of one family", _list),
     "describe": ("show the equation, arguments, paper and source of a component", _describe),
     "check": ("run the conformance kit on components", _check),
-    "export": ("write a checkpoint's model as safetensors", _export),
+    "export": ("write a checkpoint's model as safetensors, or its word vectors as text", _export),
     "schema": ("print the JSON schema of recipes, for editors", _schema),
     "completion": ("print the shell completion for commands, names, keys and recipes", _completion),
 }

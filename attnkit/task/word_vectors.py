@@ -20,6 +20,7 @@ from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
 from attnkit.task.negative_sampling import draw_noise, neighbourhoods
+from attnkit.task.words import word_space
 from attnkit.tokenizer import Tokenizer
 
 NOISE_POWER = 0.75
@@ -61,7 +62,7 @@ class WordVectorsConfig(TaskConfig):
     window: int = 5
     negatives: int = 5
     subsample: float = 1e-3
-    embedding: EmbeddingSpec = default("token", scale=False)  # noqa: RUF009
+    embedding: EmbeddingSpec = default("token", scale=False)
     optimizer: OptimizerSpec = default("adam", lr=2e-3)
     schedule: ScheduleSpec = default("linear", warmup_steps=0.05)
     questions: Sequence[str] = ()
@@ -158,8 +159,8 @@ class WordVectors(EvaluatedTask):
             answers, used = centres[..., None], number > 0  # [B, T, 1]
         noise = draw_noise(self.noise, centres.shape, self.config.negatives, keys)  # [B, T, K]
         times = (used[..., None, :] & (noise[..., None] != answers[..., None, :])).sum(-1)  # [B, T, K]: the pairs that use it
-        positive = softplus(-self.model(x, answers).float()).where(used, 0).sum()
-        loss = positive + (softplus(self.model(x, noise).float()) * times).sum()
+        right, wrong = (_at_least_fp32(self.model(x, words)) for words in (answers, noise))
+        loss = softplus(-right).where(used, 0).sum() + (softplus(wrong) * times).sum()
         return Sums(loss=loss, nll=loss.detach(), targets=used.sum())
 
     @override
@@ -179,12 +180,8 @@ class WordVectors(EvaluatedTask):
 
     @property
     def space(self) -> WordSpace:
-        """The words and their vectors."""
-        self.configure_model()
-        ids = torch.arange(len(Tokenizer.special_tokens), len(self.tokenizer), device=self.device)
-        embedding: Any = self.model.embedding
-        with torch.no_grad():
-            return WordSpace(self.tokenizer.tokens(ids.tolist()), embedding(ids[None])[0].cpu())
+        """The words, compared by their vectors."""
+        return word_space(self)
 
     def answer(self, question: str, count: int | None = None) -> Answer:
         """Return the answer to a question: the neighbours of a word, or an analogy of three.
@@ -227,3 +224,7 @@ def _answer(space: WordSpace, question: str, count: int) -> Answer:
     words = _words(question)
     found = space.neighbours(words[0], count) if len(words) == 1 else space.analogy(words[0], words[1], words[2], count)
     return Answer(question, found)
+
+
+def _at_least_fp32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -52,9 +52,7 @@ class Word(SymbolTokenizer):
         normalization: Normalization | None = None,
         punctuation: Literal["attached", "apart"] = "attached",
     ) -> None:
-        super().__init__(
-            tokens=tokens, lowercase=lowercase, min_count=min_count, extra_tokens=extra_tokens, normalization=normalization
-        )
+        super().__init__(tokens=tokens, lowercase=lowercase, min_count=min_count, extra_tokens=extra_tokens, normalization=normalization)
         self.punctuation = punctuation
 
     @property
