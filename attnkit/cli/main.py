@@ -155,6 +155,22 @@ def _probe(arguments: Arguments) -> int:
     return 0
 
 
+def _new(arguments: Arguments) -> int:
+    parser = _Parser("new")
+    parser.add_argument("kind", choices=["translation", "language_model", "classification"], help="what the model learns")
+    parser.add_argument("--train", required=True, metavar="FILE", help="pairs or labelled texts (.tsv, .csv, .jsonl, .parquet), or a text")
+    parser.add_argument("--validation", metavar="FILE", help="(default: a part of the training rows)")
+    parser.add_argument(
+        "--columns", nargs=2, default=[], metavar="COLUMN", help="names, or numbers from 0 in a table without a header line"
+    )
+    parser.add_argument("--out", metavar="FILE.yaml", help="the recipe to write (default: KIND.yaml)")
+    chosen = parser.parse_args(arguments)
+    from attnkit.cli.new import new
+
+    new(chosen.kind, train=chosen.train, validation=chosen.validation, columns=chosen.columns, out=chosen.out)
+    return 0
+
+
 def _export(arguments: Arguments) -> int:
     parser = _Parser("export")
     parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
@@ -225,6 +241,7 @@ def help_of(words: Sequence[str]) -> str:
 
 
 COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
+    "new": ("look at your own file, and write a recipe that trains on it", _new),
     "fit": ("train a model by a recipe", _run("fit")),
     "validate": ("evaluate a checkpoint on the validation data", _run("validate")),
     "test": ("evaluate a checkpoint on the test data", _run("test")),
