@@ -49,13 +49,13 @@ def new(kind: str, *, train: str, validation: str | None, columns: Sequence[str]
     found = inspect_text(corpus) if kind == "language_model" else inspect_table(corpus, labelled=kind == "classification")
     print(f"{train}: {found.rows:,} {'documents' if kind == 'language_model' else 'usable rows'}")
     print("\n".join(f"  {line}" for line in (*(side.line for side in found.sides), *found.notes)))
-    if kind != "language_model" and len({*corpus.pairs("train")} if kind == "translation" else {*corpus.labelled("train")}) < FEWEST:
+    if kind != "language_model" and found.distinct < FEWEST:
         raise ConfigurationError(f"{train} has fewer than {FEWEST} different rows: too few to train on some and validate on others")
     if kind == "classification" and len(found.classes) < 2:
         raise ConfigurationError(f"{train} has a single class, {found.classes[0]!r}: there is nothing to tell apart")
-    source = (
-        {"name": "files", "train": train} | ({"columns": numbers} if columns else {}) | ({"on_bad_rows": "skip"} if found.bad_rows else {})
-    )
+    source: dict[str, object] = {"name": "files", "train": train}
+    source |= {"columns": numbers} if columns else {}
+    source |= {"on_bad_rows": "skip"} if found.bad_rows else {}
     source |= {"validation": validation} if validation else {"validation_fraction": _fraction(found, kind)}
     lines = [
         f"# attnkit fit --config {path}",

