@@ -141,6 +141,20 @@ def test_the_kit_notices_scores_in_half_precision(monkeypatch: pytest.MonkeyPatc
     assert "does_not_overflow_in_half_precision" in broken("attentions", "overflowing", Overflowing, monkeypatch)
 
 
+def test_the_kit_notices_options_and_positions_that_a_mixer_declares_and_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnkit.mixer.linear_attention import LinearAttention
+
+    class TakesAWindow(LinearAttention):
+        def __init__(self, *, d_model: int, num_heads: int | None = None, window: int | None = None) -> None:
+            super().__init__(d_model=d_model, num_heads=num_heads)
+
+    class NamesRotations(LinearAttention):
+        reads_positions = frozenset({"rotation"})
+
+    for mixer in (TakesAWindow, NamesRotations):
+        assert "reads_what_it_declares" in broken("mixers", "ignorant", mixer, monkeypatch)
+
+
 def test_the_kit_notices_tables_that_lose_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     from attnkit.position import Position
 

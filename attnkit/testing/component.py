@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnkit.registry import Registry, Spec, norms
+from attnkit.registry import Registry, Spec, mixers, norms
+from attnkit.registry.arguments import parameters
 
 D_MODEL, NUM_HEADS, NUM_KV_HEADS, VOCAB_SIZE = 16, 4, 2, 11
 HEAD_DIM = D_MODEL // NUM_HEADS
@@ -35,6 +36,12 @@ GIVEN: dict[str, Any] = {
 
 STACK_SIZES: dict[str, Any] = {"d_model": D_MODEL, "num_layers": 2, "num_heads": NUM_HEADS, "num_kv_heads": NUM_KV_HEADS}
 """The required arguments of a stack, and grouped heads."""
+
+
+def stack_sizes(mixer: Spec) -> dict[str, Any]:
+    """Return the required arguments of a stack with this mixer, and grouped heads where it has them."""
+    grouped = "num_kv_heads" in parameters(mixers.get(mixers.resolve(mixer).name))
+    return {name: size for name, size in STACK_SIZES.items() if grouped or name != "num_kv_heads"}
 
 
 @cache

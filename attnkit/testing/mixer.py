@@ -9,14 +9,20 @@ from torch import Tensor
 
 from attnkit.layers import Transformer, TransformerConfig, TransformerLayer
 from attnkit.mixer import Mixer
+from attnkit.mixer.base import PositionWay
 from attnkit.registry import ConfigurationError, Spec, mixers, positions
+from attnkit.registry.arguments import parameters
 from attnkit.state import State
 from attnkit.testing import transformer
 from attnkit.testing.attention import assert_close
-from attnkit.testing.component import D_MODEL, STACK_SIZES
+from attnkit.testing.component import D_MODEL, STACK_SIZES, stack_sizes
 from attnkit.testing.transformer import LENGTH, LENGTHS, MASKS, Options, draw
 
 Rule = Callable[[Spec], None]
+OPTIONS: dict[str, Any] = {
+    "num_heads": 1, "num_kv_heads": 1, "head_dim": 2, "attention": "additive", "query_key_norm": "rms_norm", "bias": False, "window": 2,
+}  # fmt: skip
+POSITIONS: dict[PositionWay, str] = {"rotation": "rotary", "bias": "alibi", "query_bias": "shaw"}
 
 
 def kind(spec: Spec) -> type[Mixer[Any]]:
@@ -27,7 +33,7 @@ def kind(spec: Spec) -> type[Mixer[Any]]:
 
 def make(spec: Spec, *, causal: bool = True, **options: Any) -> Transformer:
     """Build a Transformer with this mixer, in float64 and evaluation mode."""
-    return Transformer(TransformerConfig(**{**STACK_SIZES, "mixer": spec, **options}), causal=causal).double().eval()
+    return Transformer(TransformerConfig(**{**stack_sizes(spec), "mixer": spec, **options}), causal=causal).double().eval()
 
 
 def refuses_what_it_cannot_do(spec: Spec) -> None:
@@ -71,6 +77,29 @@ def has_a_state_that_grows_as_declared(spec: Spec) -> None:
     assert expected.get(growth, 0 < sizes[0] < sizes[1]), f"growth is declared as {growth!r}, but the state has {sizes} numbers"
 
 
+def reads_what_it_declares(spec: Spec) -> None:
+    """Each kind of positions and each option of a layer that the mixer declares to read changes its parameters or its output."""
+    able, x = kind(spec), draw()
+    if not able.directions & {"causal", "bidirectional"}:
+        return
+
+    def run(**options: Any) -> tuple[list[torch.Size], Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = make(spec, causal="causal" in able.directions, **{"position": "none", **options})
+        return [p.shape for p in model.layers.parameters()], model(x)[0]
+
+    shapes, output = run()
+    changes = {name: {name: value} for name, value in OPTIONS.items() if name in parameters(able)}
+    changes |= {str(way): {"position": POSITIONS[way]} for way in able.reads_positions}
+    for name, changed in changes.items():
+        try:
+            other, y = run(**changed)
+        except (ConfigurationError, ValueError):  # it reads the option, which does not fit the spec
+            continue
+        assert shapes != other or not torch.equal(output, y), f"{name} is declared to be read, but has no effect"
+
+
 def mixes_with_attention(spec: Spec) -> None:
     """A stack of this mixer and of attention, in turn, decodes in steps what it computes at once."""
     if "causal" not in kind(spec).directions:
@@ -112,6 +141,7 @@ OWN_RULES: tuple[Rule, ...] = (
     refuses_what_it_cannot_do,
     keeps_documents_apart,
     has_a_state_that_grows_as_declared,
+    reads_what_it_declares,
     mixes_with_attention,
     reads_a_memory,
 )

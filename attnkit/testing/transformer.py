@@ -12,7 +12,7 @@ from attnkit.layers import Transformer, TransformerConfig
 from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, Spec, attentions, positions
 from attnkit.testing.attention import assert_close, assert_finite
-from attnkit.testing.component import D_MODEL, NUM_HEADS, STACK_SIZES
+from attnkit.testing.component import D_MODEL, NUM_HEADS, stack_sizes
 
 Options = Mapping[str, Any]
 """Options of a Transformer, such as its attention and its position."""
@@ -49,7 +49,7 @@ def is_legal(attention: Spec, position: Spec, mask: str = "causal") -> bool:
 def make(options: Options, mask: str, **other: Any) -> Transformer:
     """Build the Transformer, in float64 and evaluation mode."""
     kind = MASKS[mask]
-    config = TransformerConfig(**{**STACK_SIZES, "window": kind.window, **options, **other})
+    config = TransformerConfig(**{**stack_sizes(options.get("mixer", "multi_head")), "window": kind.window, **options, **other})
     return Transformer(config, causal=kind.causal).double().eval()
 
 
