@@ -1,5 +1,6 @@
 """The catalogue: the documentation of every registered component, as Markdown pages."""
 
+import inspect
 import re
 import textwrap
 from pathlib import Path
@@ -47,7 +48,9 @@ def section(description: Description) -> str:
     if explanation := explanation_of(description.documentation):
         parts.append(explanation)
     if description.equation:
-        parts.append(f"$$\n{description.equation.strip().strip('$').strip()}\n$$")
+        latex, _, where = description.equation.strip().removeprefix("$$").partition("$$")
+        parts.append(f"$$\n{latex.strip()}\n$$")
+        parts += [inspect.cleandoc(where)] if where.strip() else []
     if description.arguments:
         meanings = argument_docs(description.documentation)
         rows = [f"| `{a.name}` | {type_name(a)} | {_default(a)} | {_cell(meanings.get(a.name, ''))} |" for a in description.arguments]

@@ -56,7 +56,7 @@ def test_the_python_in_the_readme_runs(tmp_path: Path) -> None:
     source.write_text("\n".join(found), encoding="utf-8")
     done = subprocess.run([sys.executable, source], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "cross_attention" in done.stdout
+    assert "cross_mixer" in done.stdout
 
 
 @pytest.mark.slow

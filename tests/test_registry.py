@@ -155,7 +155,7 @@ def test_wrong_specs_are_refused_before_anything_is_built(norms: Registry, spec:
 
 
 def test_missing_arguments_are_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"stack 'encoder' needs d_model, num_heads, num_layers: add it, as in \{name: encoder"):
+    with pytest.raises(ConfigurationError, match=r"stack 'encoder' needs d_model: add it, as in \{name: encoder"):
         attnkit.stacks.build("encoder")
 
 

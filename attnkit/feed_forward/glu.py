@@ -16,7 +16,7 @@ class GLU(FeedForward):
     Equation:
         $$y = W_2 \, \mathrm{dropout}(\phi(W_g x) \odot W_1 x)$$
 
-    Paper: Shazeer 2020, https://arxiv.org/abs/2002.05202
+    Paper: Shazeer 2020, https://arxiv.org/abs/2002.05202; OpenAI 2025, https://arxiv.org/abs/2508.10925 (`limit` and `offset`)
 
     Initialisation: Glorot uniform, zero biases.
 
@@ -26,10 +26,12 @@ class GLU(FeedForward):
         activation: Name of phi, as for `mlp`.
         bias: Whether the three linear maps have biases.
         dropout: Probability of dropping a hidden element.
+        limit: Bounds $W_1 x$ from both sides, and $W_g x$ from above (gpt-oss: 7; default: no bounds).
+        offset: Added to $W_1 x$ (gpt-oss: 1).
 
     Raises:
         ConfigurationError: There is no such activation.
-        ValueError: `ffn_dim` is not positive.
+        ValueError: `ffn_dim` or `limit` is not positive.
 
     Example:
         >>> import torch
@@ -38,12 +40,23 @@ class GLU(FeedForward):
     """
 
     def __init__(
-        self, *, d_model: int, ffn_dim: int | None = None, activation: str = "silu", bias: bool = False, dropout: float = 0.0
+        self,
+        *,
+        d_model: int,
+        ffn_dim: int | None = None,
+        activation: str = "silu",
+        bias: bool = False,
+        dropout: float = 0.0,
+        limit: float | None = None,
+        offset: float = 0.0,
     ) -> None:
         super().__init__()
         ffn_dim = -(-8 * d_model // 24) * 8 if ffn_dim is None else ffn_dim
         if ffn_dim < 1:
             raise ValueError(f"ffn_dim must be positive, but is {ffn_dim}")
+        if limit is not None and limit <= 0:
+            raise ValueError(f"limit must be positive, but is {limit}; leave it out for a unit without bounds")
+        self.limit, self.offset = limit, offset
         self.gate = Linear(d_model, ffn_dim, bias=bias)
         self.input = Linear(d_model, ffn_dim, bias=bias)
         self.output = Linear(ffn_dim, d_model, bias=bias)
@@ -52,5 +65,8 @@ class GLU(FeedForward):
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """Transform `x` [..., D]; `real` is not used."""
-        y: Tensor = self.output(self.dropout(self.activation(self.gate(x)) * self.input(x)))
+        gate, value = self.gate(x), self.input(x)
+        if self.limit is not None:
+            gate, value = gate.clamp(max=self.limit), value.clamp(-self.limit, self.limit)
+        y: Tensor = self.output(self.dropout(self.activation(gate) * (value + self.offset if self.offset else value)))
         return y

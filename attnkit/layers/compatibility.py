@@ -6,6 +6,7 @@ from typing import Any
 
 from attnkit.layers.config import LayerConfig
 from attnkit.mixer import AttentionConfig, Direction, Mixer
+from attnkit.mixer.base import PositionWay
 from attnkit.position import Position
 from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, attentions, mixers, positions
 from attnkit.registry.arguments import parameters
@@ -66,6 +67,22 @@ def _works(position: type[Position], direction: Direction) -> bool:
     return direction == "causal" or not (position.needs_causal or (direction == "cross" and adds(position)))
 
 
+def _reads(position: type[Position], mixer: type[Mixer[Any]]) -> bool:
+    """Return whether a mixer reads all that a position encoding gives to mixers, and there is something."""
+    given: dict[PositionWay, bool] = {
+        "rotation": position.rotation is not Position.rotation,
+        "bias": position.bias is not Position.bias,
+        "query_bias": position.reads_queries,
+    }
+    ways = {way for way, is_given in given.items() if is_given}
+    return bool(ways) and ways <= mixer.reads_positions
+
+
+def reads_position(config: LayerConfig) -> bool:
+    """Return whether the positions of a layer reach its mixer."""
+    return _reads(positions.get(positions.resolve(config.position).name), mixer_class(config))
+
+
 def mixer_class(config: LayerConfig) -> type[Mixer[Any]]:
     """Return the class of a layer's mixer."""
     kind: type[Mixer[Any]] = mixers.get(mixers.resolve(config.mixer).name)
@@ -123,25 +140,26 @@ def check_layers(
         position = positions.resolve(config.position).name
         if "position" in options and adds(positions.get(position)):
             raise ConfigurationError(f"position {position!r} adds to the embeddings, before the first layer: set it for the stack")
-        if mixer_class(config).reads_positions:
+        if reads_position(config):
             if "attention" in reads:
                 check_compatible(attention=config.attention, position=config.position, direction=direction)
         elif "position" in options and position != "none":
-            raise ConfigurationError(f"position {position!r} has no effect in a layer with the mixer {name!r}, which reads none; remove it")
+            raise ConfigurationError(
+                f"position {position!r} has no effect in a layer with the mixer {name!r}, which does not read it; remove it"
+            )
     used = sorted({mixers.resolve(config.mixer).name for config in layers})
     readable = frozenset().union(*(options_read(config) for config in [*layers, *memory]))
-    arguments = {name: a for name, a in parameters(AttentionConfig).items() if name not in SIZES}
-    changed = {name for name, a in arguments.items() if a.resolve(getattr(stack, name)) != a.written_default()}
-    if unread := sorted(changed - readable):
+    arguments = {name: a for name, a in parameters(AttentionConfig).items() if name not in SIZES | readable}
+    if unread := sorted(name for name, a in arguments.items() if a.resolve(getattr(stack, name)) != a.written_default()):
         raise ConfigurationError(
             f"{unread[0]} has no effect: no layer has a mixer that reads it (mixers: {', '.join(used)}); remove it, or choose another mixer"
         )
     kind = positions.get(name := positions.resolve(stack.position).name)
-    if name != "none" and not adds(kind) and not any(mixer_class(config).reads_positions for config in layers):
-        legal = [n for n in positions.names() if n == "none" or adds(positions.get(n))]
+    if name != "none" and not adds(kind) and not any(map(reads_position, layers)):
+        legal = [n for n in positions.names() if adds(kind := positions.get(n)) or any(_reads(kind, mixer_class(c)) for c in layers)]
         raise ConfigurationError(
-            f"position {name!r} has no effect: no mixer of this stack reads positions (mixers: {', '.join(used)}). "
-            f"Choose one of: {', '.join(legal)}."
+            f"position {name!r} has no effect: no mixer of this stack reads it (mixers: {', '.join(used)}). "
+            f"Choose one of: {', '.join(['none', *legal])}."
         )
 
 

@@ -12,6 +12,7 @@ from attnkit.position import QueryBias, Rotation
 from attnkit.state import State
 
 Direction = Literal["causal", "bidirectional", "cross"]
+PositionWay = Literal["rotation", "bias", "query_bias"]
 Growth = Literal["none", "constant", "window", "linear"]
 S = TypeVar("S", bound=State)
 
@@ -46,7 +47,8 @@ class Mixer(nn.Module, ABC, Generic[S]):
 
     Attributes:
         directions: What it can do: read earlier tokens (`causal`), all tokens (`bidirectional`), or a memory (`cross`).
-        reads_positions: Whether rotations and biases of positions reach it. Positions that add to the embeddings reach every mixer.
+        reads_positions: In which ways positions reach it: rotations of queries and keys, biases, and biases that depend on the query.
+            Positions that add to the embeddings reach every mixer.
         has_weights: Whether it has attention weights that `attnkit.record_attention` records.
         reads_masks: Whether a mask between any two tokens can restrict it (`attn_mask`); padding and documents restrict every mixer.
         growth: How its state grows with the tokens that it has read: not at all (`none`: there is no state; `constant`), until it holds
@@ -54,7 +56,7 @@ class Mixer(nn.Module, ABC, Generic[S]):
     """
 
     directions: ClassVar[frozenset[Direction]]
-    reads_positions: ClassVar[bool] = False
+    reads_positions: ClassVar[frozenset[PositionWay]] = frozenset()
     has_weights: ClassVar[bool] = False
     reads_masks: ClassVar[bool] = False
     growth: Growth

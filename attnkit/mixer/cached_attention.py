@@ -17,7 +17,7 @@ class CachedAttention(Mixer[KeyValues]):
     """
 
     directions = frozenset({"causal", "bidirectional", "cross"})
-    reads_positions = True
+    reads_positions = frozenset({"rotation", "bias"})
     has_weights = True
     reads_masks = True
     growth: Growth = "linear"

@@ -81,6 +81,7 @@ class MultiHeadConfig(MixerConfig):
             projection (default: no gate).
         differential: Pairs of heads whose weights are subtracted: the initial factor of the second (default: no pairs).
         memory_keys: Number of learned keys and values per head that every query may attend.
+        clip: Bounds the elements of queries, keys and values from both sides, before positions rotate them (DBRX: 8; default: no bounds).
 
     Raises:
         ValueError: A number is out of range.
@@ -96,6 +97,7 @@ class MultiHeadConfig(MixerConfig):
     gate: Literal["channel", "head"] | None = None
     differential: float | None = None
     memory_keys: int = 0
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,6 +107,8 @@ class MultiHeadConfig(MixerConfig):
             raise ConfigurationError("biases has 'gate', but there is no gate; remove it, or set gate to channel or head")
         if self.memory_keys < 0:
             raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
+        if self.clip is not None and self.clip <= 0:
+            raise ValueError(f"clip must be positive, but is {self.clip}; leave it out for no bounds")
 
     def has_bias(self, projection: Projection) -> bool:
         """Return whether a projection has a bias."""

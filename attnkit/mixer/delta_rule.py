@@ -20,7 +20,8 @@ class DeltaRule(Mixer[RecurrentState]):
 
     Equation:
         $$S_t = (I - \beta_t k_t k_t^\top) S_{t-1} + \beta_t k_t v_t^\top, \qquad y_t = W_O \, \mathrm{norm}_h(S_t^\top q_t / \sqrt{N})$$
-        where $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, queries and keys of length one, and $\beta_t = \sigma(W_\beta x_t)$
+
+    Here $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, with queries and keys of length one, and $\beta_t = \sigma(W_\beta x_t)$.
 
     Paper: Schlag et al. 2021, https://arxiv.org/abs/2102.11174; Yang et al. 2024, https://arxiv.org/abs/2406.06484; Grazzi et al. 2024,
     https://arxiv.org/abs/2411.12537 (negative eigenvalues)

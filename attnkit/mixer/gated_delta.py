@@ -21,9 +21,10 @@ class GatedDelta(Mixer[RecurrentState]):
 
     Equation:
         $$S_t = \alpha_t (I - \beta_t k_t k_t^\top) S_{t-1} + \beta_t k_t v_t^\top, \qquad
-        y_t = W_O \, (\mathrm{norm}_h(S_t^\top q_t / \sqrt{N}) \odot \mathrm{silu}(W_G x_t))$$
-        $$\alpha_t = \exp(-A \, \mathrm{softplus}(W_\alpha x_t + b)), \qquad \beta_t = \sigma(W_\beta x_t)$$
-        where $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, queries and keys of length one
+        y_t = W_O \, (\mathrm{norm}_h(S_t^\top q_t / \sqrt{N}) \odot \mathrm{silu}(W_G x_t)), \qquad
+        \alpha_t = \exp(-A \, \mathrm{softplus}(W_\alpha x_t + b)), \qquad \beta_t = \sigma(W_\beta x_t)$$
+
+    Here $q, k, v = \mathrm{silu}(\mathrm{conv}(W x))$, with queries and keys of length one.
 
     Paper: Yang et al. 2024, https://arxiv.org/abs/2412.06464; Grazzi et al. 2024, https://arxiv.org/abs/2411.12537 (negative eigenvalues)
 

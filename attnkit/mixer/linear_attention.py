@@ -11,7 +11,7 @@ from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Mixer, Tokens
 from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
-from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, reversed_tokens, silent
 from attnkit.registry import ConfigurationError, mixers, nearest
 
 POSITIVE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,7 +29,8 @@ class LinearAttention(Mixer[RecurrentState]):
 
     Equation:
         $$y_i = \frac{\phi(q_i)^\top \sum_j \phi(k_j) v_j^\top}{\phi(q_i)^\top \sum_j \phi(k_j) + \epsilon}$$
-        over all $j$, or over $j \le i$ if causal; without `normalized`, the numerator alone
+
+    The sums are over all $j$, or over $j \le i$ if causal; without `normalized`, the numerator alone counts.
 
     Paper: Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236 (elu1); Kasai et al. 2021, https://arxiv.org/abs/2103.13076 (relu);
     Shen et al. 2018, https://arxiv.org/abs/1812.01243 (softmax over the channels of a head)
@@ -132,6 +133,5 @@ def _both_ways(query: Tensor, key: Tensor, value: Tensor, tokens: Tokens) -> Ten
     if tokens.starts is None:
         return _product(query, _product(key.mT, value))
     before, _ = outer_product(query, key, value, _kept(value, tokens))
-    ends = torch.cat([tokens.starts[:, 1:], torch.ones_like(tokens.starts[:, :1])], 1)
-    after, _ = outer_product(query.flip(2), key.flip(2), value.flip(2), _kept(value, Tokens(starts=ends.flip(1))))
+    after, _ = outer_product(query.flip(2), key.flip(2), value.flip(2), _kept(value, reversed_tokens(tokens)))
     return before + after.flip(2) - (query * key).sum(-1, keepdim=True) * value  # the token itself is in both

@@ -51,6 +51,8 @@ class MultiHeadAttention(CachedAttention):
         torch.Size([2, 5, 16])
     """
 
+    reads_positions = frozenset({"rotation", "bias", "query_bias"})
+
     @keywords_of(MultiHeadConfig)
     def __init__(self, config: MultiHeadConfig) -> None:
         super().__init__(direction=config.direction, window=config.window)
@@ -77,7 +79,7 @@ class MultiHeadAttention(CachedAttention):
         self.value = linear("value", d_model, num_kv_heads * head_dim)
         self.output = linear("output", num_heads * head_dim, d_model)
         self.query_norm, self.key_norm = norm(num_heads), norm(num_kv_heads)
-        self.norms_heads = config.query_key_norm_over == "head"
+        self.norms_heads, self.clip = config.query_key_norm_over == "head", config.clip
         self.memory_keys = MemoryKeys(config.memory_keys, num_kv_heads, head_dim) if config.memory_keys else None
         self.attention.memory_keys = config.memory_keys
         initial = config.differential
@@ -124,4 +126,5 @@ class MultiHeadAttention(CachedAttention):
         if norm is not None and not self.norms_heads:
             x = norm(x).to(x.dtype)
         heads: Tensor = rearrange(x, "b t (h d) -> b h t d", d=self.head_dim)
-        return norm(heads).to(heads.dtype) if norm is not None and self.norms_heads else heads
+        heads = norm(heads).to(heads.dtype) if norm is not None and self.norms_heads else heads
+        return heads if self.clip is None else heads.clamp(-self.clip, self.clip)

@@ -23,7 +23,8 @@ class Retention(Mixer[RecurrentState]):
 
     Equation:
         $$S_t = \gamma_h S_{t-1} + k_t v_t^\top, \qquad y_t = W_O \, (\mathrm{norm}_h(S_t^\top q_t) \odot \phi_g(W_G x_t))$$
-        where $q = \phi(W_Q x)$, $k = \phi(W_K x) / \sqrt{N}$ (rotated by rotary positions) and $v = \phi(W_V x)$
+
+    Here $q = \phi(W_Q x)$, $k = \phi(W_K x) / \sqrt{N}$ (rotated by rotary positions) and $v = \phi(W_V x)$.
 
     Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621. Lightning attention (Qin et al. 2024, https://arxiv.org/abs/2401.04658) as in
     MiniMax-01 is `{activation: silu, gate_activation: sigmoid, norm_over: all, value_dim: D, scale: 1.0, decays: [...]}`.
@@ -44,7 +45,8 @@ class Retention(Mixer[RecurrentState]):
         eps: Of the norm.
 
     Raises:
-        ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` are not one number in (0, 1] for each head.
+        ConfigurationError: `num_heads` is missing or does not divide a width, or `decays` are not one number in (0, 1] for each head; or,
+            in a forward pass, positions add a bias.
 
     Example:
         >>> y, state = Retention(d_model=8, num_heads=2)(torch.randn(1, 5, 8), Tokens())
@@ -53,7 +55,7 @@ class Retention(Mixer[RecurrentState]):
     """
 
     directions = frozenset({"causal"})
-    reads_positions = True
+    reads_positions = frozenset({"rotation"})
     growth = "constant"
 
     def __init__(
@@ -88,6 +90,8 @@ class Retention(Mixer[RecurrentState]):
 
     def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Mix; see `Mixer.forward`."""
+        if tokens.bias is not None:
+            raise ConfigurationError("the mixer 'retention' has no logits for a bias: choose position rotary or none for its layers")
         query, key, value = (in_heads(self.activation(part(x)), self.num_heads) for part in (self.query, self.key, self.value))
         if tokens.rotation is not None:
             query, key = tokens.rotation.query(query), tokens.rotation.key(key)

@@ -52,9 +52,10 @@ class RGLRU(Mixer[RecurrentState]):
 
     Equation:
         $$h_t = a_t \odot h_{t-1} + \sqrt{1 - a_t^2} \odot \sigma(W_i u_t + b_i) \odot u_t, \qquad
-        a_t = \exp(-8 \, \mathrm{softplus}(\Lambda) \odot \sigma(W_r u_t + b_r))$$
-        $$y_t = W_O (h_t \odot \mathrm{gelu}(W_G x_t))$$
-        where $u = \mathrm{conv}(W x)$, $W_i$ and $W_r$ are block-diagonal, and the first token of a document has a factor 1 for the root
+        a_t = \exp(-8 \, \mathrm{softplus}(\Lambda) \odot \sigma(W_r u_t + b_r)), \qquad
+        y_t = W_O (h_t \odot \mathrm{gelu}(W_G x_t))$$
+
+    Here $u = \mathrm{conv}(W x)$, $W_i$ and $W_r$ are block-diagonal, and the first token of a document has a factor 1 for the root.
 
     Paper: De et al. 2024, https://arxiv.org/abs/2402.19427
 

@@ -23,7 +23,8 @@ class RWKV(Mixer[RecurrentState]):
     Equation:
         $$y_t = W_O \Big(\sigma(r_t) \odot \frac{\sum_{i<t} e^{-(t - 1 - i) w + k_i} v_i + e^{u + k_t} v_t}
         {\sum_{i<t} e^{-(t - 1 - i) w + k_i} + e^{u + k_t}}\Big)$$
-        where $r, k, v = W_{r,k,v} (\mu \odot x_t + (1 - \mu) \odot x_{t-1})$, each with a $\mu$ of its own, and $w = e^\omega$
+
+    Here $r, k, v = W_{r,k,v} (\mu \odot x_t + (1 - \mu) \odot x_{t-1})$, each with a $\mu$ of its own, and $w = e^\omega$.
 
     Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048. Sums are kept relative to the largest weight, so that no exponent is
     above zero.

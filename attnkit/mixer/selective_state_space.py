@@ -22,7 +22,8 @@ class SelectiveStateSpace(Mixer[RecurrentState]):
     Equation:
         $$h_t = e^{-A \Delta_t} \odot h_{t-1} + \Delta_t u_t B_t^\top, \qquad
         y_t = W_O \, ((h_t C_t + D \odot u_t) \odot \mathrm{silu}(W_Z x_t))$$
-        where $u = \mathrm{silu}(\mathrm{conv}(W x))$, $[r, B, C] = W_S u$ and $\Delta = \mathrm{softplus}(W_\Delta r + b)$
+
+    Here $u = \mathrm{silu}(\mathrm{conv}(W x))$, $[r, B, C] = W_S u$ and $\Delta = \mathrm{softplus}(W_\Delta r + b)$.
 
     Paper: Gu and Dao 2023, https://arxiv.org/abs/2312.00752
 

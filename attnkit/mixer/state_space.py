@@ -23,7 +23,8 @@ class StateSpace(Mixer[RecurrentState]):
     Equation:
         $$S_t = e^{-A \Delta_t} S_{t-1} + \Delta_t B_t u_t^\top, \qquad
         y_t = W_O \, \mathrm{norm}((S_t^\top C_t + D \odot u_t) \odot \mathrm{silu}(W_Z x_t))$$
-        where $u, B, C = \mathrm{silu}(\mathrm{conv}(W x))$ and $\Delta_t = \mathrm{softplus}(W_\Delta x_t + b)$
+
+    Here $u, B, C = \mathrm{silu}(\mathrm{conv}(W x))$ and $\Delta_t = \mathrm{softplus}(W_\Delta x_t + b)$.
 
     Paper: Dao and Gu 2024, https://arxiv.org/abs/2405.21060
 

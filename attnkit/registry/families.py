@@ -4,12 +4,14 @@ import ast
 import importlib
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 from attnkit.registry.arguments import Argument, NameOf, parameters
 from attnkit.registry.base import Registry, Spec
+from attnkit.registry.description import Description
 from attnkit.registry.resolved import ResolvedSpec
 
 
@@ -82,6 +84,16 @@ class LayerKinds(Registry):
         options = [Argument(a.name, a.annotation | None, None) for a in super().arguments(name)]
         return (*options, Argument("repeat", int, 1), Argument("share", bool, False))
 
+    def describe(self, name: str) -> Description:
+        """Return the documentation of `name`; see `Registry.describe`."""
+        described = super().describe(name)
+        places = (
+            "Args:\n"
+            "    repeat: How often the entry stands in the pattern.\n"
+            "    share: Whether it has one set of parameters wherever it stands.\n"
+        )
+        return replace(described, documentation=described.documentation.replace("Args:\n", places, 1))
+
     def resolve(self, spec: Spec, *, path: str = "") -> ResolvedSpec:
         """Resolve a spec; see `Registry.resolve`. The options that it leaves to the stack stay unwritten."""
         resolved = super().resolve(spec, path=path)
@@ -142,6 +154,7 @@ mixers = Registry(
         "dropout",
     ),
     built_in=(
+        "convolution",
         "delta_rule",
         "gated_delta",
         "gated_linear_attention",
@@ -149,9 +162,11 @@ mixers = Registry(
         "linear_attention",
         "multi_head",
         "none",
+        "parallel",
         "retention",
         "rg_lru",
         "rwkv",
+        "rwkv_channel",
         "selective_state_space",
         "state_space",
     ),
@@ -307,14 +322,6 @@ probes = Registry(
     package="attnkit.probe",
     bases=("attnkit.probe.Probe",),
     built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation"),
-)
-
-inits = Registry(
-    "inits",
-    family="init",
-    package="attnkit.init",
-    bases=("attnkit.init.Init",),
-    built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
 )
 
 inits = Registry(

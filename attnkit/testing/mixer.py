@@ -122,7 +122,7 @@ def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
     for rule in OWN_RULES:
         yield rule.__name__, rule
     able = kind(spec)
-    legal = [p for p in positions.names() if p == "rotary" and able.reads_positions] or ["sinusoidal"]
+    legal = [p for p in positions.names() if p == "rotary" and "rotation" in able.reads_positions] or ["sinusoidal"]
     for mask, rules in transformer.RULES.items():
         masking = MASKS[mask]
         direction = "causal" if masking.causal else "bidirectional"

@@ -49,7 +49,7 @@ def test_training_with_it_is_bit_for_bit_the_same(words, make_batch, make_task, 
     assert logs[1][8] == logs[2][8]  # the same rows at the same step
     values = [(name, value) for log in logs for scalars in log.values() for name, value in scalars.items()]
     assert all(0 <= value <= 1 for name, value in values if name.startswith("entropy/"))
-    paths = [f"stack.{p}.layers.0.{k}_attention" for p, k in (("decoder", "cross"), ("decoder", "self"), ("encoder", "self"))]
+    paths = [f"stack.{p}.layers.0.{k}" for p, k in (("decoder", "cross_mixer"), ("decoder", "mixer"), ("encoder", "mixer"))]
     expected = [f"entropy/{path}/head_{head}" for path in paths for head in (0, 1)]
     assert sorted(logs[2][4]) == expected + [f"largest_logit/{path}" for path in paths]
 
@@ -68,7 +68,8 @@ def test_the_entropies_are_those_of_the_rows_without_padding(words, make_batch, 
                 keys = q + 1 if (part, kind) == ("decoder", "self") else len(row)
                 if keys > 1:
                     values.append(-sum(w * math.log(w) for w in row if w > 0) / math.log(keys))
-        assert logged[f"entropy/stack.{part}.layers.0.{kind}_attention/head_1"] == pytest.approx(sum(values) / len(values), abs=1e-4)
+        place = f"stack.{part}.layers.0.{'cross_mixer' if kind == 'cross' else 'mixer'}"
+        assert logged[f"entropy/{place}/head_1"] == pytest.approx(sum(values) / len(values), abs=1e-4)
 
 
 def test_the_largest_logit_is_that_of_real_queries_and_keys(words, make_batch, make_task, fit, tmp_path):

@@ -178,3 +178,15 @@ def test_retention_is_the_lightning_attention_of_minimax() -> None:
     }  # fmt: skip
     built = mixers.build(spec, d_model=WIDTH, num_heads=heads, head_dim=width)
     assert_equal(built, theirs, lambda x: theirs(x, None, None)[0], weights)
+
+
+def test_convolution_is_the_short_convolution_of_lfm2() -> None:
+    from transformers.models.lfm2.configuration_lfm2 import Lfm2Config
+    from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv
+
+    config = Lfm2Config(hidden_size=WIDTH, num_hidden_layers=1, layer_types=["conv"], conv_L_cache=4, conv_bias=True)
+    theirs = randomised(Lfm2ShortConv(config, 0))
+    w = dict(theirs.named_parameters())
+    weights = {f"{ours}.{k}": w[f"{name}.{k}"] for ours, name in (("input", "in_proj"), ("output", "out_proj")) for k in ("weight", "bias")}
+    weights |= {"convolution.weight": w["conv.weight"].squeeze(1), "convolution.bias": w["conv.bias"]}
+    assert_equal(mixers.build({"name": "convolution", "kernel_size": 4}, d_model=WIDTH), theirs, theirs, weights)

@@ -62,7 +62,7 @@ def test_retention_weighs_values_by_products_that_decay_with_the_distance(rotate
     rotation = Rotary(head_dim=WIDTH // HEADS).double().rotation(torch.arange(LENGTH)[None]) if rotated else None
     query, key, value = (heads(part(x[0])) for part in (mixer.query, mixer.key, mixer.value))
     if rotation is not None:
-        query, key = rotation(query[None])[0], rotation(key[None])[0]
+        query, key = rotation.query(query[None])[0], rotation.key(key[None])[0]
     read = torch.zeros_like(value)
     for h in range(HEADS):
         for i in range(LENGTH):
@@ -70,6 +70,12 @@ def test_retention_weighs_values_by_products_that_decay_with_the_distance(rotate
                 read[h, i] += (1 - 2 ** (-5 - h)) ** (i - j) * query[h, i] @ key[h, j] / 2 * value[h, j]
     expected = mixer.output(normed(read, 1e-6).transpose(0, 1).flatten(1) * F.silu(mixer.gate(x[0])))
     torch.testing.assert_close(mixer(x, Tokens(rotation=rotation))[0][0], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_retention_refuses_a_bias_of_positions() -> None:
+    mixer, x = drawn("retention")
+    with pytest.raises(ConfigurationError, match="choose position rotary or none"):
+        mixer(x, Tokens(bias=torch.zeros(1, HEADS, LENGTH, LENGTH)))
 
 
 def test_gated_linear_attention_forgets_channel_by_channel() -> None:

@@ -62,9 +62,9 @@ class Pair:
     def __init__(self, family: Family) -> None:
         transformers = pytest.importorskip("transformers")
         self.family = family
-        config_class, model_class = (getattr(transformers, name) for name in family.theirs)
         torch.manual_seed(0)
-        with double():
+        with double():  # also the imports, which bind types as defaults
+            config_class, model_class = (getattr(transformers, name) for name in family.theirs)
             config = config_class(**{"eos_token_id": None, "pad_token_id": 0, **family.config})
             config._attn_implementation = "eager"
             self.theirs = model_class(config).double().eval()
@@ -99,7 +99,7 @@ class Pair:
                 x.data.copy_(values[name])
         torch.manual_seed(1)
         vocab = family.spec.get("vocab_size", family.spec.get("tgt_vocab_size", LENGTH))
-        self.tokens = torch.randint(3, vocab, (2, LENGTH))
+        self.tokens = torch.randint(3, vocab, (family.rows, LENGTH))
         self.source = torch.randint(3, vocab, (2, LENGTH - 2))
         if family.inputs is not None:
             inputs = torch.randn(2, *family.inputs[1], dtype=torch.float64)
@@ -173,14 +173,18 @@ class Pair:
     def steps_theirs(self, tokens: Tensor) -> Tensor:
         """Return the logits of tokens that are read one by one, after a prompt read at once."""
         cache, logits = None, []
+        places = self.is_decoder and "position_ids" in inspect.signature(self.theirs.forward).parameters  # Bamba would start from 0
         with double(), torch.no_grad():
+            if not self.family.cache:
+                cache = pytest.importorskip("transformers").DynamicCache(config=self.theirs.config)
             extra = {} if self.is_decoder else {"encoder_outputs": self.theirs.get_encoder()(**{self.reads: self.source}, return_dict=True)}
             name = "input_ids" if self.is_decoder else "decoder_input_ids"
             for start, end in [(0, PROMPT), *((t, t + 1) for t in range(PROMPT, tokens.shape[1]))]:
                 given = {name: tokens[:, start:end], "use_cache": True, **extra}
-                given |= {} if cache is None else {self.family.cache: cache}
+                given |= {"position_ids": torch.arange(start, end)[None]} if places else {}
+                given |= {} if cache is None else {self.family.cache or "past_key_values": cache}
                 output = self.theirs(**given)
-                cache = output[self.family.cache]
+                cache = output[self.family.cache] if self.family.cache else cache
                 logits.append(output.logits)
         return torch.cat(logits, 1)[:, PROMPT - 1 :]
 

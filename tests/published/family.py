@@ -270,7 +270,8 @@ class Family:
         front: What gives the embedded inputs of our stack, computed by their modules, where attnkit has no such embedding: the comparison
             is then one of stacks, and of the head.
         output: What is compared: the `logits`, or their `last_hidden_state` with what comes out of our stack.
-        cache: The name under which their model returns and takes its cache.
+        cache: The name under which their model returns and takes its cache; empty if it takes `past_key_values`, but returns none.
+        rows: Rows of a batch of targets.
         decoding: Whether their model can decode from a cache, and generate.
         tolerance: Of values and gradients, relative to the greatest; a wider one has its reason in `note`.
         padding: On which side a padded batch is padded, or None if their model does not mask padding.
@@ -290,6 +291,7 @@ class Family:
     front: Callable[[Any, Tensor], Tensor] | None = None
     output: Literal["logits", "last_hidden_state"] = "logits"
     cache: str = "past_key_values"
+    rows: int = 2
     decoding: bool = True
     padding: str | None = "left"
     tolerance: float = 1e-10

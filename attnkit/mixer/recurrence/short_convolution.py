@@ -1,19 +1,20 @@
 # https://arxiv.org/abs/2302.10866
-"""A convolution over the last few tokens, channel by channel."""
+"""A convolution over a few tokens, channel by channel."""
 
 import torch
 from torch import Tensor, nn
 
 from attnkit.feed_forward.base import make_activation
 from attnkit.mixer.base import Tokens
-from attnkit.mixer.recurrence.tokens import lagged
+from attnkit.mixer.recurrence.tokens import lagged, reversed_tokens
 
 
 class ShortConvolution(nn.Module):
-    r"""A causal convolution over K tokens, each channel on its own. It passes over padding, and never reaches into another document.
+    r"""A convolution over K tokens, each channel on its own. It passes over padding, and never reaches into another document.
 
     Equation:
         $$y_t = \phi\Big(\sum_{l=0}^{K-1} w_{K-1-l} \odot x_{t-l} + b\Big)$$
+        and with a centred kernel over $x_{t+(K-1)/2-l}$
 
     Paper: Poli et al. 2023, https://arxiv.org/abs/2302.10866
 
@@ -24,6 +25,7 @@ class ShortConvolution(nn.Module):
         kernel_size: Tokens K, the present one among them.
         bias: Whether to learn a bias.
         activation: Name of $\phi$.
+        centred: Whether the kernel reads as many later tokens as earlier ones, rather than earlier ones alone; K is then odd.
 
     Example:
         >>> y, recent = ShortConvolution(channels=3, kernel_size=4, bias=True, activation="silu")(torch.ones(2, 9, 3), Tokens())
@@ -31,10 +33,11 @@ class ShortConvolution(nn.Module):
         (torch.Size([2, 9, 3]), torch.Size([2, 3, 3]))
     """
 
-    def __init__(self, *, channels: int, kernel_size: int, bias: bool, activation: str) -> None:
+    def __init__(self, *, channels: int, kernel_size: int, bias: bool, activation: str, centred: bool = False) -> None:
         super().__init__()
         if kernel_size < 1:
             raise ValueError(f"the kernel of a convolution must have a positive size, but has {kernel_size}")
+        self.later = kernel_size // 2 if centred else 0
         self.weight = nn.Parameter(torch.empty(channels, kernel_size))
         self.bias = nn.Parameter(torch.empty(channels)) if bias else None
         self.activation = make_activation(activation)
@@ -48,10 +51,16 @@ class ShortConvolution(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor, tokens: Tokens, recent: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Convolve `x` [B, T, D], which follows `recent` [B, K - 1, D]; return the output [B, T, D] and the last K - 1 tokens."""
-        earlier, recent = lagged(x, self.weight.shape[1] - 1, tokens, recent)
-        weights = self.weight.to(x.dtype).unbind(1)
-        y = x * weights[-1] if self.bias is None else torch.addcmul(self.bias.to(x.dtype), x, weights[-1])
-        for token, weight in zip(earlier, reversed(weights[:-1]), strict=True):
+        """Convolve `x` [B, T, D], which follows `recent` [B, K - 1, D]; return the output [B, T, D] and the last K - 1 tokens.
+
+        A centred kernel continues no earlier tokens, and remembers half as many.
+        """
+        earlier, recent = lagged(x, self.weight.shape[1] - 1 - self.later, tokens, recent)
+        weights, here = self.weight.to(x.dtype).unbind(1), len(earlier)
+        y = x * weights[here] if self.bias is None else torch.addcmul(self.bias.to(x.dtype), x, weights[here])
+        for token, weight in zip(earlier, reversed(weights[:here]), strict=True):
             y = torch.addcmul(y, token, weight)
+        if self.later:
+            for token, weight in zip(lagged(x.flip(1), self.later, reversed_tokens(tokens))[0], weights[here + 1 :], strict=True):
+                y = torch.addcmul(y, token.flip(1), weight)
         return self.activation(y), recent

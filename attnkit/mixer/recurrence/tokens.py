@@ -32,6 +32,18 @@ def in_full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(torch.promote_types(x.dtype, torch.float32)) for x in tensors)
 
 
+def reversed_tokens(tokens: Tokens) -> Tokens:
+    """Return what is known about the tokens in reverse order, where the last token of a document is its first.
+
+    Example:
+        >>> reversed_tokens(Tokens(starts=torch.tensor([[True, False, True, False, False]]))).starts.int()
+        tensor([[1, 0, 0, 1, 0]], dtype=torch.int32)
+    """
+    starts = tokens.starts
+    ends = None if starts is None else torch.cat([starts[:, 1:], torch.ones_like(starts[:, :1])], 1)
+    return Tokens(real=None if tokens.real is None else tokens.real.flip(1), starts=None if ends is None else ends.flip(1))
+
+
 def silent(x: Tensor, tokens: Tokens, *, dim: int) -> Tensor:
     """Return what tokens write, with zeros at padding; `dim` is the axis of time, and the batch is the first."""
     return x if tokens.real is None else x.masked_fill(~_aligned(tokens.real, x, dim), 0.0)
@@ -70,16 +82,16 @@ def lagged(x: Tensor, lags: int, tokens: Tokens, past: Tensor | None = None) -> 
     at = None  # the column of each token, behind those of `past`
     if tokens.real is not None:
         order = tokens.real.long().argsort(dim=1, descending=True, stable=True)  # real tokens first
-        x, document = _rows(x, order), None if document is None else _rows(document, order)
+        x, document = rows(x, order), None if document is None else rows(document, order)
         at = lags - 1 + tokens.real.cumsum(1)
     row = torch.cat([x.new_zeros(batch, lags, x.shape[2]) if past is None else past.to(x.dtype), x], 1)
     whose = None if document is None else torch.cat([document.new_zeros(batch, lags, 1), document], 1)
 
     def behind(values: Tensor, lag: int) -> Tensor:
-        return values.narrow(1, lags - lag, length) if at is None else _rows(values, (at - lag).clamp(min=0))
+        return values.narrow(1, lags - lag, length) if at is None else rows(values, (at - lag).clamp(min=0))
 
     def newest(values: Tensor) -> Tensor:
-        return values[:, length:] if at is None else _rows(values, at[:, -1:] + torch.arange(1 - lags, 1, device=x.device))
+        return values[:, length:] if at is None else rows(values, at[:, -1:] + torch.arange(1 - lags, 1, device=x.device))
 
     found = [behind(row, lag) for lag in range(1, lags + 1)]
     last = newest(row)
@@ -89,7 +101,8 @@ def lagged(x: Tensor, lags: int, tokens: Tokens, past: Tensor | None = None) -> 
     return found, last
 
 
-def _rows(x: Tensor, columns: Tensor) -> Tensor:
+def rows(x: Tensor, columns: Tensor) -> Tensor:
+    """Return the tokens `columns` [B, N] of each row of `x` [B, T, D]: [B, N, D]."""
     return x.gather(1, columns[..., None].expand(-1, -1, x.shape[2]))
 
 

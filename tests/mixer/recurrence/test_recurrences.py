@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnkit.mixer.recurrence import chunks
 from attnkit.mixer.recurrence import scan as scanning
 from attnkit.mixer.recurrence.delta_rule import delta_rule
 from attnkit.mixer.recurrence.outer_product import outer_product
@@ -137,3 +138,14 @@ def test_one_compiled_graph_serves_many_lengths(name: str, channels: int) -> Non
         for x, y in zip(*gradients, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
     assert counter.frame_count == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("matrix", [False, True])
+def test_the_operators_are_registered_as_torch_asks(matrix: bool) -> None:
+    torch.manual_seed(0)
+    tensors = [normal(2, 5, 3, 3 if matrix else 1), normal(2, 5, 3, 2), normal(2, 3, 2)]
+    torch.library.opcheck(scanning._scan, (*(x.requires_grad_() for x in tensors), 1, matrix))
+    torch.library.opcheck(scanning._running_maximum, (normal(2, 5, 3), normal(2, 5, 3), normal(2, 3), 1))
+    torch.library.opcheck(chunks._cut, (normal(2, 2, 5, 3).requires_grad_(), 16))
+    torch.library.opcheck(chunks._join, (normal(2, 2, 3, 16, 3).requires_grad_(), 40))

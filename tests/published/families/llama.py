@@ -154,7 +154,7 @@ FAMILIES = (
     family("Mistral", "https://arxiv.org/abs/2310.06825", "Mistral", {"sliding_window": 4}, {"window": 4}, (*BODY, *HEAD)),
     family(
         "Ministral",
-        "https://mistral.ai/news/ministraux",
+        "https://huggingface.co/mistralai/Ministral-8B-Instruct-2410",
         "Ministral",
         {"head_dim": 4, **LOCAL},
         {"layers": [{"window": 4}, {}]},
@@ -365,7 +365,7 @@ FAMILIES = (
     ),
     family(
         "Arcee AFM",
-        "https://www.arcee.ai/blog/deep-dive-afm-4-5b-the-first-arcee-foundational-model",
+        "https://huggingface.co/arcee-ai/AFM-4.5B",
         "Arcee",
         {},
         {"norm": rms(1e-5), "feed_forward": RELU_SQUARED},
@@ -373,7 +373,7 @@ FAMILIES = (
     ),
     family(
         "Helium",
-        "https://huggingface.co/kyutai/helium-1-2b",
+        "https://huggingface.co/kyutai/helium-1-preview-2b",
         "Helium",
         {"head_dim": 4, "rope_parameters": default(1e5)},
         {"position": {**INTERLEAVED, "base": 1e5}, "norm": rms(1e-8)},
@@ -510,12 +510,12 @@ FAMILIES = (
     ),
     Family(
         name="HunYuan dense",
-        paper="https://github.com/Tencent-Hunyuan/Hunyuan-7B",
+        paper="https://huggingface.co/tencent/Hunyuan-7B-Instruct",
         missing="a learned norm of queries and keys after their rotation",
     ),
     Family(
         name="Ministral 3",
-        paper="https://mistral.ai/news/mistral-3",
+        paper="https://huggingface.co/mistralai/Ministral-3-8B-Base-2512",
         missing="a factor of the queries that grows with the logarithm of the position beyond the first training's length",
     ),
 )

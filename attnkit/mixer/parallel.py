@@ -1,0 +1,83 @@
+# https://arxiv.org/abs/2507.22448
+"""Several mixers side by side."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.config import AttentionConfig, MixerConfig
+from attnkit.registry import ConfigurationError, MixerSpec, mixers
+from attnkit.registry.keywords import keywords_of
+from attnkit.state import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig(MixerConfig):
+    """The options of the mixer `parallel` alone.
+
+    Args:
+        mixers: The mixers.
+
+    Raises:
+        ConfigurationError: There is none, or a window, which only some mixers would keep to.
+    """
+
+    mixers: list[MixerSpec] = field(default_factory=lambda: ["multi_head", "state_space"])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.mixers:
+            raise ConfigurationError("the mixer 'parallel' needs at least one entry in mixers")
+        if self.window is not None:
+            raise ConfigurationError("the mixer 'parallel' has no window: not all mixers in it could keep to one; remove it")
+
+
+@dataclass(frozen=True)
+class ParallelState(State):
+    """The state of each mixer."""
+
+    states: tuple[State | None, ...]
+
+
+@mixers.register("parallel")
+class ParallelMixers(Mixer[ParallelState]):
+    r"""Several mixers that read the same input, and whose outputs are added: attention beside a state-space model in Falcon-H1.
+
+    Equation:
+        $$y = \sum_i \mathrm{mixer}_i(x)$$
+
+    Paper: Zuo et al. 2025, https://arxiv.org/abs/2507.22448
+
+    Cost and state: those of the mixers together.
+
+    Raises:
+        ConfigurationError: There is no mixer, one does not work in this direction, or there is a window.
+
+    Example:
+        >>> import torch
+        >>> y, state = ParallelMixers(d_model=8, num_heads=2)(torch.randn(1, 5, 8), Tokens())
+        >>> y.shape, [type(part).__name__ for part in state.states]
+        (torch.Size([1, 5, 8]), ['KeyValues', 'RecurrentState'])
+    """
+
+    directions = frozenset({"causal", "bidirectional"})
+    reads_positions = frozenset({"rotation", "bias"})
+    has_weights = True
+    growth = "linear"
+
+    @keywords_of(ParallelConfig)
+    def __init__(self, config: ParallelConfig) -> None:
+        super().__init__()
+        options = {f.name: getattr(config, f.name) for f in fields(AttentionConfig)}
+        built: list[Mixer[Any]] = [mixers.build(spec, **options, direction=config.direction) for spec in config.mixers]
+        if unable := [mixers.resolve(s).name for s, m in zip(config.mixers, built, strict=True) if config.direction not in m.directions]:
+            raise ConfigurationError(f"the mixer {unable[0]!r} in 'parallel' does not read in direction {config.direction!r}; leave it out")
+        self.mixers = nn.ModuleList(built)
+
+    def forward(self, x: Tensor, tokens: Tokens, state: ParallelState | None = None) -> tuple[Tensor, ParallelState]:
+        """Mix in each, and add; see `Mixer.forward`."""
+        earlier = (None,) * len(self.mixers) if state is None else state.states
+        outputs, states = zip(*(mixer(x, tokens, own) for mixer, own in zip(self.mixers, earlier, strict=True)), strict=True)
+        return sum(outputs[1:], outputs[0]), ParallelState(states)

@@ -1,0 +1,62 @@
+# https://arxiv.org/abs/2305.13048
+"""The channel mixing of RWKV-4."""
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.linear import Linear
+from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.recurrence.tokens import RecurrentState, lagged
+from attnkit.registry import mixers
+
+
+@mixers.register("rwkv_channel")
+class RWKVChannel(Mixer[RecurrentState]):
+    r"""The channel mixing of RWKV-4: a gated feed-forward network of this token and the last one. It stands in a layer of its own.
+
+    Equation:
+        $$y_t = \sigma(r_t) \odot W_v \, \mathrm{relu}(k_t)^2$$
+        where $r, k = W_{r,k} (\mu \odot x_t + (1 - \mu) \odot x_{t-1})$, each with a $\mu$ of its own
+
+    Paper: Peng et al. 2023, https://arxiv.org/abs/2305.13048
+
+    Initialisation: that of the paper for a first layer.
+
+    Cost: that of its projections. State: `constant`, the last token.
+
+    Args:
+        d_model: Width D.
+        inner_dim: Width of k (default: 4 D).
+
+    Example:
+        >>> layers = [{"mixer": "rwkv", "feed_forward": "none"}, {"mixer": "rwkv_channel", "feed_forward": "none"}]
+        >>> y, state = RWKVChannel(d_model=8)(torch.randn(1, 5, 8), Tokens())
+        >>> y.shape, state.memory.shape
+        (torch.Size([1, 5, 8]), torch.Size([1, 1, 8]))
+    """
+
+    directions = frozenset({"causal"})
+    growth = "constant"
+
+    def __init__(self, *, d_model: int, inner_dim: int | None = None) -> None:
+        super().__init__()
+        inner_dim = 4 * d_model if inner_dim is None else inner_dim
+        self.mix_receptance, self.mix_key = (nn.Parameter(torch.empty(d_model)) for _ in range(2))
+        self.reset_parameters()
+        self.receptance = Linear(d_model, d_model, bias=False)
+        self.key = Linear(d_model, inner_dim, bias=False)
+        self.value = Linear(inner_dim, d_model, bias=False)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set shares of the present token that grow with the channel."""
+        channels = torch.arange(self.mix_key.shape[0]) / self.mix_key.shape[0]
+        self.mix_key.copy_(channels)
+        self.mix_receptance.copy_(channels)
+
+    def forward(self, x: Tensor, tokens: Tokens, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+        """Mix; see `Mixer.forward`."""
+        (before,), last = lagged(x, 1, tokens, None if state is None else state.memory)
+        receptance = self.receptance(before.lerp(x, self.mix_receptance.to(x.dtype))).sigmoid()
+        hidden = self.key(before.lerp(x, self.mix_key.to(x.dtype))).relu().square()
+        return receptance * self.value(hidden), RecurrentState(last)
