@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnkit.attention import FiniteBias
 from attnkit.layers.compatibility import mixer_class, reads_position
-from attnkit.layers.config import LayerConfig
+from attnkit.layers.config import LayerConfig, TransformerConfig
 from attnkit.position import Position, QueryBias, Rotation
 from attnkit.registry import PositionSpec
 
@@ -15,19 +15,23 @@ Place = tuple[PositionSpec, int | None, int | None]  # a position encoding, the 
 Kind = tuple[int | None, int | None]  # which place, and which window, a layer reads
 
 
-def what_layers_read(stack: LayerConfig, layers: Sequence[LayerConfig]) -> tuple[list[int], list[Kind], list[Place]]:
-    """Return what each layer reads: the index of its kind; the kinds; and the places, which layers of equal widths share.
+def what_layers_read(stack: TransformerConfig, layers: Sequence[LayerConfig]) -> tuple[list[int], list[Kind], list[Place]]:
+    """Return what each layer reads: the index of its kind; the kinds; and the places, which layers of equal widths share if they may.
 
     The first place is that of the stack.
     """
     places: list[Place] = [(stack.position, stack.head_width, stack.num_heads)]
     kinds: list[Kind] = []
     kind_of = []
+    taken: set[int] = set()
     for layer in layers:
         place, reads = (layer.position, layer.head_width, layer.num_heads), reads_position(layer)
-        if reads and place not in places:
-            places.append(place)
-        kind = (places.index(place) if reads else None, layer.window if mixer_class(layer).reads_masks else None)
+        same = (i for i, other in enumerate(places) if other == place and (stack.shared_positions or i not in taken))
+        chosen = next(same, len(places))
+        if reads:
+            places[chosen : chosen + 1] = [place]
+            taken.add(chosen)
+        kind = (chosen if reads else None, layer.window if mixer_class(layer).reads_masks else None)
         if kind not in kinds:
             kinds.append(kind)
         kind_of.append(kinds.index(kind))

@@ -93,7 +93,8 @@ class Transformer(nn.Module):
             check_direction(read, "cross")
             if mixer_class(read).reads_positions:
                 check_compatible(attention=cross_attention, position=cross_position, direction="cross")
-        place_of, kinds, placed = what_layers_read(config, configs)
+        reading_layers = configs if config.shared_positions else [configs[pattern.entry_at(depth)] for depth in range(pattern.depth)]
+        place_of, kinds, placed = what_layers_read(config, reading_layers)
         stack = {**common, **cross, "depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
         self.layers = nn.ModuleList()
         self.order: list[int] = []
@@ -105,7 +106,7 @@ class Transformer(nn.Module):
                 self.order.append(shared[entry])
                 continue
             self.order.append(len(self.layers))
-            self.kind_of.append(place_of[entry])
+            self.kind_of.append(place_of[entry if config.shared_positions else depth])
             self.layers.append(layer_kinds.build(pattern.entries[entry], **stack, layer=depth))
             if pattern.entries[entry]["share"]:
                 shared[entry] = self.order[-1]
