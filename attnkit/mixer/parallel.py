@@ -24,7 +24,7 @@ class ParallelConfig(MixerConfig):
         ConfigurationError: There is none, or a window, which only some mixers would keep to.
     """
 
-    mixers: list[MixerSpec] = field(default_factory=lambda: ["multi_head", "state_space"])
+    mixers: list[MixerSpec] = field(default_factory=lambda: ["multi_head", "convolution"])
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,7 +59,7 @@ class ParallelMixers(Mixer[ParallelState]):
         >>> import torch
         >>> y, state = ParallelMixers(d_model=8, num_heads=2)(torch.randn(1, 5, 8), Tokens())
         >>> y.shape, [type(part).__name__ for part in state.states]
-        (torch.Size([1, 5, 8]), ['KeyValues', 'RecurrentState'])
+        (torch.Size([1, 5, 8]), ['KeyValues', 'ConvolutionState'])
     """
 
     directions = frozenset({"causal", "bidirectional"})

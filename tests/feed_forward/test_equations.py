@@ -72,3 +72,13 @@ def test_activations_are_those_of_transformers(theirs: str) -> None:
     from transformers.activations import ACT2FN as REGISTRY
 
     torch.testing.assert_close(make_activation(ACT2FN[theirs])(X), REGISTRY[theirs](X), rtol=1e-12, atol=1e-12)
+
+
+def test_glu_with_bounds_and_an_offset(seed: int) -> None:  # gpt-oss
+    spec = {"name": "glu", "ffn_dim": 5, "activation": "quick_gelu", "limit": 0.5, "offset": 1.0}
+    glu = attnkit.feed_forwards.build(spec, d_model=4).double()
+    gate, value = (X @ glu.gate.weight.T).clamp(max=0.5), (X @ glu.input.weight.T).clamp(-0.5, 0.5)
+    expected = (gate / (1 + torch.exp(-1.702 * gate)) * (value + 1)) @ glu.output.weight.T
+    torch.testing.assert_close(glu(X), expected, rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match="limit must be positive, but is 0"):
+        attnkit.feed_forwards.build({"name": "glu", "limit": 0.0}, d_model=4)

@@ -401,7 +401,7 @@ FAMILIES = (
     Family(
         name="Llama 4",
         paper="https://huggingface.co/meta-llama/Llama-4-Scout-17B-16E",
-        missing="experts whose weight scales their input, query and key norms after the rotation, chunks as attention's reach, temperature by position",
+        missing="experts whose weight scales their input, norms after the rotation, attention in chunks, temperature by position",
     ),
     Family(
         name="Hunyuan-A13B",

@@ -1,0 +1,42 @@
+"""Mixers side by side."""
+
+import pytest
+import torch
+
+import attnkit
+from attnkit.mixer import Tokens
+from attnkit.registry import ConfigurationError, mixers
+
+X = torch.linspace(-2, 2, 2 * 9 * 8, dtype=torch.float64).sin().view(2, 9, 8)
+
+
+def test_the_outputs_are_added_and_each_mixer_has_its_state(seed: int) -> None:
+    both = mixers.build({"name": "parallel", "mixers": ["rwkv", {"name": "state_space", "state_dim": 6}]}, d_model=8, num_heads=2).double()
+    first, second = both.mixers
+    y, state = both(X, Tokens())
+    torch.testing.assert_close(y, first(X, Tokens())[0] + second(X, Tokens())[0], rtol=1e-12, atol=1e-12)
+    start, state = both(X[:, :4], Tokens())
+    end, state = both(X[:, 4:], Tokens(), state)
+    torch.testing.assert_close(torch.cat([start, end], 1), y, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ({"mixers": []}, {}, "at least one"),
+        ({"mixers": ["rwkv"]}, {"direction": "bidirectional"}, "'rwkv' in 'parallel' does not read in direction 'bidirectional'"),
+        ({}, {"window": 3}, "has no window"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(spec: dict[str, object], options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        mixers.build({"name": "parallel", **spec}, d_model=8, num_heads=2, **options)
+
+
+def test_a_stack_hands_its_options_to_all(seed: int) -> None:
+    model = attnkit.compose(
+        stack="decoder", d_model=8, num_layers=1, num_heads=2, num_kv_heads=1, vocab_size=9, position="rotary", mixer="parallel", bias=False
+    )
+    attention, _ = model.stack.decoder.layers[0].mixer.mixers
+    assert attention.key.weight.shape == (4, 8)
+    assert attention.key.bias is None
