@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import attnkit
+from attnkit.recipe import read_yaml
 from attnkit.registry import FAMILIES, optimizers
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +62,15 @@ def test_the_python_in_the_readme_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_every_pattern_of_layers_in_the_how_to_is_a_stack() -> None:
+    text = (ROOT / "docs/how-to/layers.md").read_text(encoding="utf-8")
+    patterns = re.findall(r"\| `(\[.*?\])`", text)
+    assert len(patterns) >= 7
+    for pattern in patterns:
+        layers = read_yaml(pattern, where="docs/how-to/layers.md")
+        attnkit.compose(stack="decoder", d_model=16, num_heads=2, position="rotary", layers=layers, vocab_size=9)
+
+
 def test_the_tutorial_runs(tmp_path: Path) -> None:
     code = "\n".join(blocks("docs/tutorial.md", "python"))
     assert "max_epochs=12" in code

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 import attnkit
+from attnkit.mixer import Tokens
 from attnkit.registry import FAMILIES, ConfigurationError
-from attnkit.testing import Check, checks_for, parametrize
+from attnkit.testing import Check, checks_for, combinations, parametrize
+from attnkit.testing.combinations import Combination, check_combinations
 from attnkit.testing.kit import RULES
 
 pytestmark = pytest.mark.random
@@ -25,6 +27,11 @@ def test_normalizer(check: Check) -> None:
 
 @parametrize("backends")
 def test_backend(check: Check) -> None:
+    check()
+
+
+@parametrize("mixers")
+def test_mixer(check: Check) -> None:
     check()
 
 
@@ -176,3 +183,36 @@ def test_the_kit_notices_a_backend_that_ignores_the_bias(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(attnkit.backends, "version", -2)
     assert broken("backends", "forgetful", Forgetful, monkeypatch) == {"agrees_with_the_reference_on_every_score"}
+
+
+def test_every_combination_is_legal_or_refused_before_anything_is_built() -> None:
+    found = check_combinations(100)  # `attnkit check --all` runs all
+    assert not found.failures
+    assert found.kept > 30
+    assert set(found.refused) == {
+        "mixer does not work in a decoder",
+        "mixer does not work in an encoder",
+        "mixer does not work as what reads a memory",
+        "position has no effect",
+        "position is not legal in an encoder",
+    }
+
+
+def test_combinations_notice_a_leak_and_a_refusal_that_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnkit.mixer.convolution import Convolution
+
+    class Leaking(Convolution):
+        def forward(self, x, tokens, state=None):  # type: ignore[no-untyped-def]
+            return super().forward(x, Tokens(), state)
+
+    class Late(Convolution):
+        def __init__(self, *, d_model: int, direction: str = "causal") -> None:
+            super().__init__(d_model=d_model)
+            if direction == "bidirectional":
+                raise ConfigurationError("no")
+
+    monkeypatch.setattr(combinations, "combinations", lambda: iter([Combination("encoder", "convolution", None, "none", "pre_norm")]))
+    for broken_mixer, message in ((Leaking, "after a change of padding"), (Late, "was refused only after")):
+        monkeypatch.setitem(attnkit.mixers._classes, "convolution", broken_mixer)
+        (failure,) = check_combinations().failures
+        assert message in failure

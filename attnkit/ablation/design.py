@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import combinations, product
 from typing import Any, Literal, get_args
 
 from attnkit.recipe import plain
@@ -14,6 +14,9 @@ Design = Literal["one_factor", "full_factorial", "leave_one_out", "cumulative", 
 DESIGNS: tuple[str, ...] = get_args(Design)
 Choices = tuple[tuple[str, str], ...]
 """The level of each factor, in the order of the factors."""
+
+Levels = Mapping[str, Sequence[str]]
+"""The labels of each factor's levels; the baseline's first."""
 
 MAX_VARIANTS = 10_000
 
@@ -123,6 +126,37 @@ def _variant(chosen: Mapping[str, Level], base: Mapping[str, Level], *, name: st
     if name is None:
         name, reference = changed or "baseline", "baseline" if changed else None
     return Variant(name=name, choices=tuple((f, v.label) for f, v in chosen.items()), overrides=overrides, reference=reference)
+
+
+def parsed(effect: str, levels: Levels) -> tuple[str, str, str]:
+    """Return the factor of an effect, what it asks, and the other factor.
+
+    Raises:
+        ConfigurationError: It has another form, or names no factor.
+    """
+    found = re.fullmatch(r"([\w-]+)(?: (at|x) ([\w-]+))?", effect.strip())
+    if found is None:
+        raise ConfigurationError(f"effects: {effect!r} is none of FACTOR, FACTOR at FACTOR and FACTOR x FACTOR")
+    first, word, second = found[1], found[2] or "", found[3] or ""
+    for name in filter(None, (first, second)):
+        if name not in levels:
+            raise ConfigurationError(f"effects: no factor {name!r}.{nearest(name, list(levels))} Factors: {', '.join(levels)}.")
+    if first == second:
+        raise ConfigurationError(f"effects: {effect!r} names one factor twice")
+    return first, word, second
+
+
+def default_effects(design: Design, factors: Sequence[Factor]) -> tuple[str, ...]:
+    """Return the effects of a study that declares none: of a full factorial design, all main effects and interactions of two factors.
+
+    Example:
+        >>> default_effects("full_factorial", [Factor(name=n, baseline=Level(label="0"), levels=()) for n in ("norm", "depth")])
+        ('norm', 'depth', 'norm x depth')
+    """
+    if design != "full_factorial" or len(factors) < 2:
+        return ()
+    names = [f.name for f in factors]
+    return (*names, *(f"{a} x {b}" for a, b in combinations(names, 2)))
 
 
 def read_factor(name: str, given: Any) -> Factor:

@@ -10,7 +10,7 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,6 +70,7 @@ def run_plan(
     engine: Mapping[str, Any] | None = None,
     say: Say = print,
     progress: Progress | None = None,
+    only: Collection[str] | None = None,
 ) -> Plan:
     """Carry out the runs that are not finished; if the study tunes, the trials first. Returns the plan of the results, with tuned values.
 
@@ -81,6 +82,7 @@ def run_plan(
         engine: Where runs are carried out (default: as the study says); see `attnkit.worker.launch`.
         say: Is called with each line of progress.
         progress: Is kept up to date.
+        only: The keys of the runs of the results that are carried out (default: all).
 
     Raises:
         ConfigurationError: The study of this name was another one, the metric is never logged, the disk is full, the engine's package is
@@ -105,7 +107,8 @@ def run_plan(
         raise ConfigurationError(f"--gpus assigns GPUs of this machine; the engine {spec['name']} takes their number as its argument gpus")
     with told_when_full(plan.folder):
         plan.lock()
-        Engine(plan, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
+        chosen = plan if only is None else replace(plan, runs=tuple(run for run in plan.runs if run.key in only))
+        Engine(chosen, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
     return plan
 
 

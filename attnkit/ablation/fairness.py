@@ -1,5 +1,6 @@
 """The questions of a careful reader, each with whether it holds, from stored results."""
 
+from attnkit.ablation.looks import looks
 from attnkit.ablation.results import Results
 
 Check = tuple[bool, str]
@@ -21,7 +22,7 @@ def checklist(results: Results) -> list[Check]:
     return [
         (not unpaired and not unhashed, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
         (seeded, seeds),
-        (not failures, f"every run has a number: {len(plan.runs) - len(failures)} of {len(plan.runs)}"),
+        (not failures, f"every run has a number: {len(results.runs) - len(failures)} of {len(results.runs)}"),
         _sizes(results),
         *([(False, f"the plan counted other parameters than were trained, in {', '.join(miscounted)}")] if miscounted else []),
         (not mixed, "the same code, packages, data and processor made all runs" + (f", except {'; '.join(mixed)}" if mixed else "")),
@@ -49,9 +50,13 @@ def _sizes(results: Results) -> Check:
 
 
 def _optional_stopping(results: Results) -> Check:
+    if results.study.decide is not None:
+        return True, "the numbers of seeds and the level of each look were set before the results"
     added = [seed for seed in results.answers.asked.get("seeds_added", ()) if seed in results.study.seeds]
     text = "the number of seeds was set before the results"
-    return not added, text + (f", but {added} were added later: p-values are too small" if added else "")
+    total = sum(look.alpha for look in looks(results.study, results.answers.asked))
+    later = f", but {added} were added later, and paid for: the probability of any false verdict is at most {total:.3g}"
+    return not added, text + (later if added else "")
 
 
 def _tuning(results: Results) -> list[Check]:

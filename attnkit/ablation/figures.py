@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
-from attnkit.ablation.interaction import balanced
+from attnkit.ablation.contrasts import balanced
 from attnkit.ablation.results import Results
 from attnkit.worker.folder import SPECIAL
 
@@ -45,7 +45,7 @@ def figures(results: Results) -> list[Figure]:
 
 def forest(results: Results) -> Figure:
     """Return the differences with their intervals, around 0 and the margin of equivalence."""
-    shown = [c for c in results.comparisons if c.mean is not None and not any(c.diverged)]
+    shown = [c for c in results.family if c.mean is not None]
     if not shown:
         return Figure("forest", "Differences", None)
     labels = [f"{_wrapped(c.variant)}\n{_wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
@@ -74,7 +74,7 @@ def paired(results: Results) -> Figure:
     labels = [_wrapped(name) for name in reversed(names)]
     with _canvas("paired", height=1.0 + _row_height(labels) * len(names)) as (axes, svg):
         for i, seed in enumerate(results.study.seeds):
-            points = [(values[n][seed], len(names) - 1 - row) for row, n in enumerate(names) if _is_number(values[n][seed])]
+            points = [(values[n][seed], len(names) - 1 - row) for row, n in enumerate(names) if _is_number(values[n].get(seed))]
             if points:
                 colour = COLOURS[i % len(COLOURS)]
                 axes.plot(*zip(*points, strict=True), color=colour, lw=0.7, marker="o", markersize=5, alpha=0.75)
@@ -91,7 +91,7 @@ def paired(results: Results) -> Figure:
 def curves(results: Results) -> Iterator[Figure]:
     """Yield the learning curves by tokens and by time: a line for each variant, averaged over seeds."""
     metric = results.study.metric if results.study.metric.startswith("val/") else _logged(results)
-    seconds = "processor seconds of training" if results.clocks() == {"processor"} else "seconds of training"
+    seconds = _seconds(results)
     for axis, title in (("tokens", "non-padding tokens of training"), ("seconds", seconds)):
         with _canvas(f"curves_{axis}", height=2.6 + _legend_height(results)) as (axes, svg):
             for variant, look in _looks(results):
@@ -103,6 +103,10 @@ def curves(results: Results) -> Iterator[Figure]:
             axes.set_ylabel(metric)
             _legend(axes)
         yield Figure(f"curves_{axis}", f"Learning curves by {'time' if axis == 'seconds' else axis}", _if_drawn(axes, svg))
+
+
+def _seconds(results: Results) -> str:
+    return "processor seconds of training" if results.clocks() == {"processor"} else "wall-clock seconds of training"
 
 
 def _logged(results: Results) -> str:
@@ -122,10 +126,10 @@ def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> list[
 
 
 def cost_quality(results: Results) -> Figure:
-    """Return the metric over the cost of training: FLOPs, or parameters where FLOPs were not counted."""
+    """Return the metric over the measured time of training; over parameters where it is not known."""
     names = [v.name for v in results.plan.variants]
-    label = "FLOPs of training"
-    costs = {name: cost for name in names if (cost := results.mean_cost(name, "flops"))}
+    label = _seconds(results)
+    costs = {name: cost for name in names if (cost := results.mean_cost(name, "seconds"))}
     if not costs:
         label = "parameters"
         costs = {name: float(size) for name in names if (size := results.parameters(name))}

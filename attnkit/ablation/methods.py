@@ -9,24 +9,47 @@ from attnkit.ablation.results import Results
 def methods(results: Results) -> str:
     """Return the paragraph, as for a paper."""
     study = results.study
-    family = len(results.comparisons)
+    family = len(results.family)
     at = "of the checkpoint that validation chose" if study.metric.startswith("test/") else "after the last step"
     text = (
         f"{len(results.plan.variants)} variants of {Path(study.recipe).stem} (design: {study.design}) were each trained with "
-        f"{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; {', '.join(study.vary)} "
-        f"vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that runs are paired by seed."
+        f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; "
+        f"{', '.join(study.vary)} vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that "
+        "runs are paired "
+        f"by seed."
         f"{_budget(results)} "
         f"The metric is {study.metric} ({study.better} is better), {at}. Differences are tested by "
-        f"paired t tests (two-sided, alpha = {study.alpha:g}) with Holm's correction over the "
-        f"{family} comparison{'s' if family != 1 else ''} of the study; intervals are those of the t test, uncorrected."
+        f"paired t tests. The study has {family} contrast{'s' if family != 1 else ''}, as one family: all intervals together "
+        "cover their true "
+        f"values with a probability of at least {1 - study.alpha:g} (Bonferroni), whatever the dependence between them. Each "
+        "verdict is read "
+        f"from its interval, so that the probability of any false verdict is at most {study.alpha:g}."
     )
+    if results.interactions or study.design == "full_factorial":
+        text += (
+            " Main effects and interactions are averaged over the levels of all other factors, seed by seed; where combinations are "
+            "missing, "
+            "over the levels with which all compared variants exist."
+        )
+    if study.decide is not None:
+        text += (
+            f" Seeds were added in looks at {', '.join(map(str, study.decide.at))} seeds, planned before the first run, whose "
+            f"levels ({study.decide.spending} spending) add up to {study.alpha:g}, and only where nothing was decided; a contrast was "
+            "given up "
+            f"when its chance at the last look fell below {1 - study.decide.power:.2g}."
+        )
     if study.min_effect is not None:
         of = " of the reference's mean" if isinstance(study.min_effect, str) else ""
-        text += f" Equivalence is tested by two one-sided tests against {study.min_effect}{of}."
+        text += f" Equivalence: the whole interval lies within {study.min_effect}{of} on both sides of zero."
     if study.tune is not None and results.plan.tuned:
         grids = "; ".join(f"{key} among {', '.join(map(str, values))}" for key, values in study.tune.grid.items())
         text += f" Chosen for each variant by {study.tune.metric or study.metric} with other seeds: {grids}."
-    text += " Comparisons with a diverged run use the sign test, in which that run loses."
+    text += (
+        " Where runs diverged, three tests share the level: an exact test of how often the two diverge, the t test of the pairs with "
+        "numbers, unless it points to the other side, and with six seeds or more the signed-rank test, in which a diverged run "
+        "is worse than "
+        "any number."
+    )
     text += " Effects are in standard deviations of the differences."
     text += (
         " FLOPs are those of matrix products, forward and backward, for each non-padding token (counted on a batch of the validation data),"
@@ -34,7 +57,7 @@ def methods(results: Results) -> str:
     )
     text += ", in processor time of one thread." if results.clocks() == {"processor"} else ", in wall-clock time."
     text += " Memory is the peak of a process, libraries included; on a GPU, the peak of its tensors."
-    exact = [f"{c.variant}: {c.p_exact:.4f}" for c in results.comparisons if c.p_exact is not None]
+    exact = [f"{c.variant}: {c.p_exact:.4f}" for c in results.family if c.p_exact is not None]
     if exact:
         text += f" Exact sign-flip tests (uncorrected): {'; '.join(exact)}."
     return text

@@ -19,7 +19,7 @@ from attnkit.worker.folder import key_of, read_json, read_record, write_json
 NO_QUESTION = ("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file", "lengths", "published")
 """The settings that may change when there are results: how the study is run, and what its report shows."""
 
-FORMAT = 3
+FORMAT = 4
 """Of `study.json` and of files of runs: other words have another number."""
 
 
@@ -125,10 +125,10 @@ class Plan(StoredPlan):
             raise ConfigurationError("variants, runs and inspections do not match")
 
     def lock(self) -> None:
-        """Write down the question before there are answers. More seeds do not make it another question.
+        """Write down the question before there are answers. More seeds do not make it another question, but must be paid for.
 
         Raises:
-            ConfigurationError: There are results of this name for another question.
+            ConfigurationError: There are results of this name for another question, or seeds that were not paid for.
         """
         file = self.study_folder / "study.json"
         asked = read_question(self.study_folder)
@@ -143,8 +143,11 @@ class Plan(StoredPlan):
                 f"answer is known makes p-values void; give the study another name (equal runs are used again), or undo the change"
             )
         added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
-        if added != asked.get("seeds_added", []):
-            write_json(file, asked | {"seeds_added": added})
+        if unpaid := [seed for seed in added if seed not in asked.get("seeds_added", [])]:
+            raise ConfigurationError(
+                f"the seeds {unpaid} were added after the first results. To look again is to test again: attnkit ablate seeds --add "
+                f"{len(unpaid)} --spend ALPHA pays for it, and decide: in a new study plans its looks beforehand"
+            )
         stored = StoredPlan(**{f.name: getattr(self, f.name) for f in fields(StoredPlan)})
         write_json(self.study_folder / "plan.json", asdict(stored))
 
@@ -200,11 +203,20 @@ def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
     return study.with_seeds(*(read_question(folder / study.name) or {}).get("seeds_added", []))
 
 
-def add_seeds(study: StudySpec, folder: Path, count: int) -> StudySpec:
+def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> StudySpec:
     """Return a study with more seeds than when its results began, and store them in its folder, where the report finds them.
 
+    What is decided stays decided. What is open is compared again with all seeds, at the level `spend`; the probability of any false verdict
+    of the study is then at most alpha plus all that was spent.
+
+    Args:
+        study: The study.
+        folder: Of all results.
+        count: The number of seeds to add.
+        spend: The level of the look at the new seeds.
+
     Raises:
-        ConfigurationError: There are no results yet, or the number is not above 0.
+        ConfigurationError: There are no results yet, the study plans its own looks, or a number is not above 0.
     """
     file = folder / study.name / "study.json"
     asked = read_question(file.parent)
@@ -212,7 +224,13 @@ def add_seeds(study: StudySpec, folder: Path, count: int) -> StudySpec:
         raise ConfigurationError(f"{file.parent} has no results yet: set seeds in the study file before there are any")
     if count < 1:
         raise ConfigurationError(f"--add must be at least 1, but is {count}")
+    if not 0 < spend < 1:
+        raise ConfigurationError(f"--spend must be between 0 and 1, but is {spend}: it is added to the study's alpha, {study.alpha:g}")
+    if study.decide is not None:
+        raise ConfigurationError("the study decides by looks that were planned beforehand; more seeds need a new study with more max_seeds")
     first = max(*study.seeds, *asked.get("seeds_added", [])) + 1
     more = with_added_seeds(study, folder).with_seeds(*range(first, first + count))
-    write_json(file, asked | {"seeds_added": [seed for seed in more.seeds if seed not in asked["seeds_at_start"]]})
+    added = [seed for seed in more.seeds if seed not in asked["seeds_at_start"]]
+    paid = [*asked.get("looks_added", []), {"seeds": len(more.seeds), "alpha": spend}]
+    write_json(file, asked | {"seeds_added": added, "looks_added": paid})
     return more

@@ -44,7 +44,7 @@ def published(results: Results) -> PublishedTable | None:
             agreed.append((sign * there > 0) == (ours["verdict"] == "better"))
             same = "yes" if agreed[-1] else "no"
         elif there is not None:
-            same = "inconclusive here"
+            same = "inconclusive here" if ours["verdict"] != "-" else "not compared here"
         if ours["mean"] is not None and not ours["diverged"]:
             pairs.append((ours["mean"] * (1 if study.better == "higher" else -1), sign * value))
         cells = (

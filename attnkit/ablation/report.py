@@ -11,12 +11,12 @@ from matplotlib.ticker import EngFormatter
 
 from attnkit.ablation import escape
 from attnkit.ablation.answers import RUNS, packed
+from attnkit.ablation.certificate import certificate
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
 from attnkit.ablation.methods import methods
 from attnkit.ablation.published import published
 from attnkit.ablation.results import COSTS, Results, p_text
-from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tuning import written
 from attnkit.files import atomic
 
@@ -24,7 +24,7 @@ HEADERS = (
     "variant",
     "mean",
     "difference [interval]",
-    "p (Holm)",
+    "p (adjusted)",
     "effect",
     "P(better)",
     "verdict",
@@ -38,8 +38,10 @@ HEADERS = (
 BOLD = (0, 2, 6)
 """The cells that are bold in a row whose difference is shown."""
 LEGEND = (
-    "Bold: a difference that is shown after the correction. Effect: the difference in standard deviations of the paired differences. "
-    "P(better): the share of seeds with which it is better."
+    "Bold: a difference that is shown; intervals and p-values are simultaneous over the family, so that they agree with the verdicts. "
+    "Effect: the difference in standard deviations of the paired differences; - where runs diverged, and with two seeds, "
+    "from which the standard "
+    "deviation cannot be estimated without a bias. P(better): the share of seeds with which it is better."
 )
 LIMITS = "What the study can neither control nor measure in the user's own classes"
 Row = tuple[bool, tuple[str, ...]]
@@ -51,8 +53,8 @@ def rows(results: Results) -> list[Row]:
     table: list[Row] = []
     for row in results.summary().to_dict("records"):
         mean = _number(row["mean"], "{:.4g}") + (f" ({row['diverged']} diverged)" if row["diverged"] else "")
-        if row["verdict"] in ("reference", "the same"):
-            role = "reference" if row["verdict"] == "reference" else f"the same as {row['reference']}"
+        if row["verdict"] in ("reference", "the same", "-"):
+            role = f"the same as {row['reference']}" if row["verdict"] == "the same" else row["verdict"]
             tests: tuple[str, ...] = (role, "", "", "", "")
         else:
             interval = "" if row["interval_low"] is None else f" [{row['interval_low']:.3g}, {row['interval_high']:.3g}]"
@@ -69,6 +71,46 @@ def rows(results: Results) -> list[Row]:
             (row["verdict"] in ("better", "worse"), (row["variant"], mean, *tests, size, *costs, f"{row['runs_ok']}/{row['runs']}"))
         )
     return table
+
+
+EFFECTS = ("effect of", "compared with", "difference [interval]", "p (adjusted)", "effect", "P(better)", "verdict")
+
+
+def effects_table(results: Results) -> list[tuple[str, ...]]:
+    """Return a row for each main and simple effect and interaction of a full factorial design; none for other designs."""
+    if set(results.contrasts) <= {v.name for v in results.plan.variants}:
+        return []
+    verdicts = {"better": "an interaction", "worse": "an interaction", "equivalent": "none that matters"}
+    return [
+        (
+            c.variant,
+            c.reference if c.kind == "difference" else "the sum of the two effects",
+            _number(c.mean, "{:+.3g}") + ("" if c.interval is None else f" [{c.interval[0]:.3g}, {c.interval[1]:.3g}]"),
+            p_text(c.p_adjusted),
+            _number(c.effect, "{:+.2f}"),
+            _number(c.wins, "{:.0%}") if c.kind == "difference" else "-",
+            c.verdict if c.kind == "difference" else verdicts.get(c.verdict, c.verdict),
+        )
+        for c in results.family
+    ]
+
+
+def path_lines(results: Results) -> list[str]:
+    """Return what each look decided; nothing for a study with a single look."""
+    steps = results.path
+    if results.study.decide is None and len(steps) < 2:
+        return []
+    lines = []
+    for step in steps:
+        decided = [f"{c.variant} {c.verdict}" for c in step.compared if c.verdict != "inconclusive"]
+        still = len(step.compared) - len(decided) - len(step.given_up)
+        lines.append(
+            f"{step.look.seeds} seeds, alpha {step.look.alpha:.2g}: {len(step.compared)} compared; "
+            f"decided: {', '.join(decided) or 'none'}; given up: {', '.join(step.given_up) or 'none'}; open: {still}"
+            + ("" if step.finished else "; not all runs have ended")
+        )
+    spared = len(results.plan.runs) - len(results.runs)
+    return [*lines, f"runs that were not needed: {spared} of {len(results.plan.runs)}"]
 
 
 def _number(value: Any, form: str) -> str:
@@ -120,7 +162,7 @@ def provenance(results: Results) -> list[tuple[str, ...]]:
             results.status[run.key]["status"],
             f"attnkit ablate reproduce {quote(_file(results))} {quote(f'{run.variants[0]}:{run.seed}')}",
         )
-        for run in results.plan.runs
+        for run in results.runs
     ]
 
 
@@ -145,11 +187,13 @@ def markdown(results: Results) -> str:
     lines = [f"# {results.study.name}", "", escape.markdown(subtitle(results)), ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
     lines += ["## Results", "", _markdown_table(HEADERS, rows(results)), LEGEND, ""]
+    if effects := effects_table(results):
+        lines += ["## Effects", "", _markdown_table(EFFECTS, [(row[-1] in ("better", "worse"), row) for row in effects]), ""]
+    if path := path_lines(results):
+        lines += ["## Looks", "", *(escape.markdown_item(line) for line in path), ""]
     for figure in figures(results):
         title = escape.markdown(figure.title)
         lines += [f"### {title}", "", f"![{title}](figures/{figure.name}.svg)", ""]
-    if results.interactions:
-        lines += ["## Interactions", "", *(escape.markdown_item(_interaction(c, results)) for c in results.interactions), ""]
     lines += ["## Failures and exclusions", "", *(escape.markdown_item(line) for line in omissions(results)), ""]
     if table := published(results):
         lines += [
@@ -162,16 +206,17 @@ def markdown(results: Results) -> str:
             "",
         ]
     lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {escape.markdown(text)}" for holds, text in checklist(results)), ""]
-    if effects := _effects(results):
-        lines += [*(escape.markdown_item(f"{name}: {effect}") for name, effect in effects), ""]
+    if changes := _effects(results):
+        lines += [*(escape.markdown_item(f"{name}: {effect}") for name, effect in changes), ""]
     if results.plan.limits:
         lines += [f"{LIMITS}:", "", *(escape.markdown_item(limit) for limit in results.plan.limits), ""]
     if results.plan.tuned:
         lines += ["## Tuning", "", TUNING, "", _markdown_table(*tuning(results)), ""]
+    lines += ["## Certificate", "", *(escape.markdown_item(line) for line in certificate(results).sentences()), ""]
     lines += ["## Methods", "", escape.markdown(methods(results)), "", "## Provenance", ""]
     lines += [escape.markdown_item(line) for line in made_by(results)]
     lines += [f"- everything: {escape.markdown_code(_again(results))}", ""]
-    lines += ['<details markdown="1">', f"<summary>{ALL_RUNS.format(len(results.plan.runs))}</summary>", ""]
+    lines += ['<details markdown="1">', f"<summary>{ALL_RUNS.format(len(results.runs))}</summary>", ""]
     lines += [_markdown_table(PROVENANCE, [(False, row) for row in provenance(results)]), "</details>", ""]
     return "\n".join(lines)
 
@@ -222,8 +267,11 @@ def page(results: Results) -> str:
         published=published(results),
         again=_again(results),
         provenance_headers=PROVENANCE,
-        all_runs=ALL_RUNS.format(len(results.plan.runs)),
-        interactions=[_interaction(c, results) for c in results.interactions],
+        all_runs=ALL_RUNS.format(len(results.runs)),
+        certificate=certificate(results).sentences(),
+        effect_headers=EFFECTS,
+        effect_rows=[(row[-1] in ("better", "worse"), row) for row in effects_table(results)],
+        path=path_lines(results),
         omissions=omissions(results),
         checklist=checklist(results),
         effects=_effects(results),
@@ -258,12 +306,6 @@ def write_report(results: Results, folder: Path | None = None) -> Path:
 
 def _effects(results: Results) -> list[tuple[str, str]]:
     return [(name, effect) for name, effects in results.plan.side_effects.items() for effect in effects]
-
-
-def _interaction(c: Comparison, results: Results) -> str:
-    numbers = f"{c.mean:+.3g} [{c.interval[0]:.3g}, {c.interval[1]:.3g}]" if c.mean is not None and c.interval else "no number"
-    verdict = {"better": "an interaction", "worse": "an interaction", "equivalent": "none that matters"}.get(c.verdict, "inconclusive")
-    return f"{c.variant}: {results.study.metric} {numbers}, adjusted p {p_text(c.p_adjusted)}: {verdict}"
 
 
 def _markdown_table(headers: Sequence[str], table: Sequence[Row]) -> str:

@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, Literal
@@ -11,16 +11,35 @@ from typing import Any, Literal
 import pandas as pd
 
 from attnkit.ablation.answers import Answers, answers_of
-from attnkit.ablation.interaction import interactions
+from attnkit.ablation.contrasts import Contrast, contrasts
+from attnkit.ablation.design import default_effects
+from attnkit.ablation.looks import Look, chance, looks
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Comparison, compare, judge
+from attnkit.ablation.statistics import Comparison, judge
 from attnkit.ablation.validity import Accepted
 from attnkit.worker.folder import FINAL
 from attnkit.worker.provenance import mixtures
 
-COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory")
-"""The costs of a training: FLOPs for each token, and in total; its speed; the peak memory of its process, in bytes."""
+COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory", "seconds")
+"""The costs of a training: FLOPs for each token, and in total; its speed; the peak memory of its process, in bytes; its time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a look decided.
+
+    Attributes:
+        look: The look.
+        compared: The contrasts that were open before.
+        given_up: Those of them that the last look would hardly decide.
+        finished: Whether all their runs have ended.
+    """
+
+    look: Look
+    compared: tuple[Comparison, ...]
+    given_up: tuple[str, ...]
+    finished: bool
 
 
 class Results:
@@ -41,7 +60,24 @@ class Results:
     @property
     def complete(self) -> bool:
         """Whether every run has an outcome."""
-        return all(s["status"] in ("ok", "diverged") for s in self.status.values())
+        return all(self.status[run.key]["status"] in ("ok", "diverged") for run in self.runs)
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs that the verdicts need: all; or those of the looks at what was open, and of the next look if something still is."""
+        if self.study.decide is None:
+            return list(self.plan.runs)
+        seeds = dict.fromkeys((v.name for v in self.plan.variants), 0)
+        due = [(step.look, [c.variant for c in step.compared]) for step in self.path]
+        following = looks(self.study, self.answers.asked)[len(due) :]
+        if following and self.path[-1].finished:
+            due.append((following[0], self.open))
+        for look, names in due:
+            for name in (variant for contrast in names for variant in self.contrasts[contrast].weights):
+                seeds[name] = max(seeds[name], look.seeds)
+        keys = self.plan.key_by_variant
+        chosen = {keys[name, seed] for name, count in seeds.items() for seed in self.study.seeds[:count]}
+        return [run for run in self.plan.runs if run.key in chosen]
 
     def value(self, key: str) -> float | None:
         """Return the metric of a run; NaN if it diverged, None if there is none."""
@@ -53,8 +89,7 @@ class Results:
 
     def values(self, variant: str) -> dict[int, float | None]:
         """Return the metric of a variant by seed."""
-        keys = self.plan.key_by_variant
-        return {seed: self.value(keys[variant, seed]) for seed in self.study.seeds}
+        return {run.seed: self.value(run.key) for run in self.runs if variant in run.variants}
 
     @cached_property
     def same(self) -> dict[str, str]:
@@ -64,51 +99,88 @@ class Results:
         return {v.name: v.reference for v in self.plan.variants if v.reference and keys[v.name, first] == keys[v.reference, first]}
 
     @cached_property
+    def contrasts(self) -> dict[str, Contrast]:
+        """The declared family of the study, by name. Equal compositions are not a hypothesis."""
+        study, variants = self.study, self.plan.variants
+        effects = study.effects or default_effects(study.design, study.factors)
+        return {c.name: c for c in contrasts(variants, study.factors, effects) if c.name not in self.same or effects}
+
+    @cached_property
+    def path(self) -> list[Step]:
+        """What each look decided, until nothing is open or its runs have not ended.
+
+        A look compares what is open with all seeds up to it, at its part of alpha. The verdict of the last look that compared a contrast
+        is its verdict: more seeds cannot take it back.
+        """
+        plan, steps = looks(self.study, self.answers.asked), list[Step]()
+        open_ = list(self.contrasts.values())
+        for look in plan:
+            seeds = self.study.seeds[: look.seeds]
+            measured = [self._measured(c, seeds) for c in open_]
+            needed = [self.plan.key_by_variant[name, seed] for c in open_ for name in c.weights for seed in seeds]
+            finished = all(self.status[key]["status"] in ("ok", "diverged") for key in needed)
+            if steps and not (open_ and finished):
+                break
+            judged = judge(measured, better=self.study.better, alpha=look.alpha, family=len(self.contrasts))
+            least = 1 - self.study.decide.power if self.study.decide else 0.0
+            undecided = [c for c in judged if c.verdict == "inconclusive"]
+            given_up = [c.variant for c in undecided if look is not plan[-1] and chance(c, plan[-1], len(self.contrasts)) < least]
+            steps.append(Step(look=look, compared=tuple(judged), given_up=tuple(given_up), finished=finished))
+            open_ = [self.contrasts[c.variant] for c in undecided if c.variant not in given_up]
+            if not finished:
+                break
+        return steps
+
+    @property
+    def open(self) -> list[str]:
+        """The contrasts that the last look neither decided nor gave up."""
+        return [
+            c.variant for step in self.path[-1:] for c in step.compared if c.verdict == "inconclusive" and c.variant not in step.given_up
+        ]
+
+    @cached_property
+    def family(self) -> list[Comparison]:
+        """The declared family, with the verdict of the last look at each."""
+        last = {c.variant: c for step in self.path for c in step.compared}
+        given_up = {name for step in self.path for name in step.given_up}
+        futile = "; given up, as the last look would hardly decide it"
+        return [replace(c, reason=c.reason + futile) if c.variant in given_up else c for c in (last[name] for name in self.contrasts)]
+
+    @property
     def comparisons(self) -> list[Comparison]:
-        """Every variant against its reference: the declared family of the study. Equal compositions are not a hypothesis."""
-        pairs = [(v.name, v.reference) for v in self.plan.variants if v.reference is not None and v.name not in self.same]
-        return self.compared(pairs)
+        """The differences of the family."""
+        return [c for c in self.family if c.kind == "difference"]
+
+    @property
+    def interactions(self) -> list[Comparison]:
+        """The interactions of the family."""
+        return [c for c in self.family if c.kind == "interaction"]
 
     def compared(self, pairs: Iterable[tuple[str, str]]) -> list[Comparison]:
-        """Return the comparisons of variants with references, as one family."""
-        better, alpha = self.study.better, self.study.alpha
-        measured = [
-            compare(
-                a,
-                self.ended(a, b),
-                reference=b,
-                reference_runs=self.ended(b, a),
-                better=better,
-                min_effect=self.margin(b),
-                alpha=alpha,
-            )
-            for a, b in pairs
-        ]
-        return judge(measured, better=better, alpha=alpha)
+        """Return the comparisons of variants with references, as a family of their own."""
+        weights = [Contrast(name=a, reference=b, weights={a: 1.0, b: -1.0}) for a, b in pairs]
+        return judge([self._measured(c, self.study.seeds) for c in weights], better=self.study.better, alpha=self.study.alpha)
 
-    def ended(self, variant: str, other: str) -> dict[int, float | None]:
-        """Return the metric of a variant by seed, where the runs of both have ended: a verdict does not wait for seeds that are added.
+    def _measured(self, c: Contrast, seeds: Sequence[int]) -> Comparison:
+        """Return the comparison of the seeds whose runs have ended: a verdict does not wait for seeds that are added.
 
         Where no seed has, that of all, so that the comparison says what is missing.
         """
-        keys, values = self.plan.key_by_variant, self.values(variant)
-        both = [seed for seed in self.study.seeds if all(self.status[keys[v, seed]]["status"] in FINAL for v in (variant, other))]
-        return {seed: values[seed] for seed in both} or values
+        keys, study = self.plan.key_by_variant, self.study
+        chosen = self._ended(c, seeds) or seeds
+        values = {name: {seed: self.value(keys[name, seed]) for seed in chosen} for name in c.weights}
+        reference = [name for name, weight in c.weights.items() if weight < 0] if c.kind == "difference" else [self.plan.variants[0].name]
+        margin = self._margin([v for name in reference for v in values[name].values()])
+        return c.measure(values, better=study.better, min_effect=margin, resolution=study.resolution)
 
-    def margin(self, reference: str) -> float | None:
-        """Return the smallest difference from a variant that matters."""
-        known = [value for value in self.values(reference).values() if value is not None and not math.isnan(value)]
+    def _ended(self, c: Contrast, seeds: Sequence[int]) -> list[int]:
+        keys = self.plan.key_by_variant
+        return [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
+
+    def _margin(self, values: Iterable[float | None]) -> float | None:
+        """Return the smallest difference from a reference with these values that matters."""
+        known = [value for value in values if value is not None and not math.isnan(value)]
         return self.study.margin(sum(known) / len(known) if known else None)
-
-    @cached_property
-    def interactions(self) -> list[Comparison]:
-        """Of a full factorial design with at least two factors."""
-        study = self.study
-        if study.design != "full_factorial" or len(study.factors) < 2:
-            return []
-        runs = {v.choices: self.values(v.name) for v in self.plan.variants}
-        baseline = {f.name: f.baseline.label for f in study.factors}
-        return interactions(runs, baseline=baseline, min_effect=self.margin(self.plan.variants[0].name), alpha=study.alpha)
 
     def frame(self) -> pd.DataFrame:
         """Return a row for each variant and seed: status, every metric, size, FLOPs, speed, memory and the hash of the batches."""
@@ -198,22 +270,21 @@ class Results:
             values = list(self.values(variant.name).values())
             known = [v for v in values if v is not None and not math.isnan(v)]
             c = compared.get(variant.name)
-            low, high = (c.interval if c and c.interval else None) or (None, None)
-            if c is None or any(c.diverged):
-                low = high = None
+            low, high = c.interval if c and c.interval else (None, None)
+            role = "the same" if variant.name in self.same else "reference" if variant.reference is None else "-"
             rows.append(
                 {
                     "variant": variant.name,
                     "reference": variant.reference,
                     "mean": sum(known) / len(known) if known else None,
-                    "difference": c.mean if c and not any(c.diverged) else None,
+                    "difference": c.mean if c else None,
                     "interval_low": low,
                     "interval_high": high,
                     "p": c.p if c else None,
                     "p_adjusted": c.p_adjusted if c else None,
-                    "effect": c.effect if c and not any(c.diverged) else None,
+                    "effect": c.effect if c else None,
                     "p_better": c.wins if c else None,
-                    "verdict": c.verdict if c else "the same" if variant.name in self.same else "reference",
+                    "verdict": c.verdict if c else role,
                     "parameters": self.parameters(variant.name),
                     **{name: self.mean_cost(variant.name, name) for name in COSTS},
                     "runs_ok": len(known),
@@ -226,7 +297,7 @@ class Results:
     def unpaired(self) -> list[int]:
         """Return the seeds whose finished runs did not all see the same batches in the same order."""
         hashes: dict[int, set[str]] = {}
-        for run in self.plan.runs:
+        for run in self.runs:
             if self.status[run.key]["status"] == "ok":
                 hashes.setdefault(run.seed, set()).add(self.result[run.key].get("batch_hash", ""))
         return [seed for seed, found in hashes.items() if len(found) > 1]
@@ -234,7 +305,7 @@ class Results:
     def failures(self) -> list[tuple[Run, dict[str, Any]]]:
         """Return the runs without a number, with their status."""
         lacking = {"status": "ok", "kind": "damaged", "message": f"its result has no {self.study.metric}"}
-        statuses = [(run, self.status[run.key]) for run in self.plan.runs]
+        statuses = [(run, self.status[run.key]) for run in self.runs]
         return [
             (run, lacking if status["status"] == "ok" else status)
             for run, status in statuses
@@ -243,7 +314,7 @@ class Results:
 
     def environments(self) -> list[tuple[str, int]]:
         """Return the processors and packages of the runs in words, with the number of runs for each."""
-        made = (self.answers.runs[run.key].provenance for run in self.plan.runs)
+        made = (self.answers.runs[run.key].provenance for run in self.runs)
         return Counter(str(one) for one in made if one is not None).most_common()
 
     def mixtures(self) -> list[str]:
@@ -276,13 +347,12 @@ def sentence(c: Comparison, study: StudySpec) -> str:
         >>> sentence(c, StudySpec(name="s", recipe="r", design="list", variants=(Variant(name="a"),)))
         'a is better than b: val/loss -0.5 (95% interval -0.748 to -0.252, adjusted p 0.013, 3 pairs)'
     """
-    word = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
-    counts = not any(c.diverged)
-    number = f"{study.metric} {c.mean:+.3g} " if c.mean is not None and counts else ""
-    interval = f"{100 * (1 - study.alpha):g}% interval {c.interval[0]:.3g} to {c.interval[1]:.3g}, " if c.interval and counts else ""
     p = f"adjusted p {p_text(c.p_adjusted)}, " if c.p_adjusted is not None else ""
+    interval = f"{100 * (1 - study.alpha):g}% interval {c.interval[0]:.3g} to {c.interval[1]:.3g}, " if c.interval else ""
+    number = f"{study.metric} {c.mean:+.3g} " if c.mean is not None else ""
+    word = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
     text = f"{c.variant} {word[c.verdict]} {c.reference}: {number}({interval}{p}{c.pairs} pairs)"
-    return text if c.verdict in ("better", "worse") and counts else f"{text}; {c.reason}"
+    return text if c.verdict in ("better", "worse") and not any(c.diverged) else f"{text}; {c.reason}"
 
 
 def p_text(p: float | None) -> str:

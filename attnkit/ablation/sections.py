@@ -63,6 +63,42 @@ class Tune:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Decide:
+    """Seeds are added until every contrast is decided, in looks that are planned before the first run; see `attnkit.ablation.looks`.
+
+    Attributes:
+        power: A contrast is given up when the last look would decide it with a probability below 1 - power.
+        max_seeds: The seeds of the last look.
+        looks: The seeds of each look; empty: 3, and up to three more looks, each with about the same multiple of the seeds before.
+        spending: How much of alpha early looks spend.
+    """
+
+    power: float = 0.9
+    max_seeds: int = 20
+    looks: tuple[int, ...] = ()
+    spending: Literal["pocock", "obrien_fleming"] = "pocock"
+
+    def __post_init__(self) -> None:
+        check(self, where="decide")
+        if not 0.5 <= self.power < 1:
+            raise ConfigurationError(f"decide: power must be in [0.5, 1), but is {self.power}")
+        if self.max_seeds < 4:
+            raise ConfigurationError(f"decide: max_seeds must be at least 4, but is {self.max_seeds}: use seeds for a single look")
+        if self.looks and (list(self.looks) != sorted({*self.looks}) or self.looks[0] < 2 or self.looks[-1] != self.max_seeds):
+            raise ConfigurationError(f"decide: looks must rise from at least 2 to max_seeds, {self.max_seeds}, but are {list(self.looks)}")
+
+    @property
+    def at(self) -> tuple[int, ...]:
+        """The seeds of each look.
+
+        Example:
+            >>> Decide().at, Decide(max_seeds=5).at
+            ((3, 6, 11, 20), (3, 4, 5))
+        """
+        return self.looks or tuple(sorted({round(3 * (self.max_seeds / 3) ** (k / 3)) for k in range(4)}))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Published:
     """A table of a paper, which the report puts beside ours.
 

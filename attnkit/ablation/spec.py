@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from attnkit.ablation.design import Design, Factor, Variant, check_key, expand, label, read_factor
-from attnkit.ablation.sections import Match, Published, Tune
+from attnkit.ablation.design import Design, Factor, Variant, check_key, expand, label, parsed, read_factor
+from attnkit.ablation.sections import Decide, Match, Published, Tune
 from attnkit.files import read_text
 from attnkit.recipe import MAX_BYTES, STUDIES, find_recipe, read_yaml, recipe_folder
 from attnkit.registry import ConfigurationError, module_names, nearest
@@ -24,6 +24,8 @@ SeedKind = Literal["initialisation", "data", "dropout"]
 SEED_KINDS: tuple[SeedKind, ...] = get_args(SeedKind)
 
 MAX_SEEDS = 10_000
+SEEDS = (0, 1, 2, 3, 4)
+"""Of a study that names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,11 @@ class StudySpec:
         seeds: One run of each variant for each seed.
         vary: The seeds that differ between runs: initialisation, data, dropout. The others are those of the first run.
         min_effect: The smallest difference of the metric that matters: a number, or a percentage of the reference's mean such as `2%`.
-        alpha: The level of tests.
+        alpha: The probability of any false verdict.
+        resolution: The smallest step of the metric, such as 1 / test examples; None: that of single precision.
+        effects: What a full factorial design estimates; see `attnkit.ablation.contrasts.contrasts`. Empty: all main effects and
+            interactions of two factors.
+        decide: Seeds are added until every effect is decided; None: `seeds` is the number of seeds.
         exclude: Combinations that are left out: levels by factor, and the reason.
         set: Overrides of the recipe in all variants, by dotted key.
         imports: Modules that the processes of the study import first, because they register components or hold classes of its own.
@@ -68,10 +74,13 @@ class StudySpec:
     factors: tuple[Factor, ...] = ()
     design: Design = "one_factor"
     variants: tuple[Variant, ...] = ()
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = SEEDS
     vary: tuple[SeedKind, ...] = SEED_KINDS
     min_effect: float | str | None = None
     alpha: float = 0.05
+    resolution: float | None = None
+    effects: tuple[str, ...] = ()
+    decide: Decide | None = None
     exclude: tuple[tuple[Mapping[str, str], str], ...] = ()
     set: Mapping[str, Any] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
@@ -94,6 +103,16 @@ class StudySpec:
                 f"name: {self.name!r} cannot name a folder of results; use at most 100 letters, digits, '-', '_' and '.', the first a "
                 f"letter, a digit or '_', and not {FOLDERS}"
             )
+        if self.decide is not None:
+            if self.seeds not in (SEEDS, planned := tuple(range(self.decide.max_seeds))):
+                raise ConfigurationError("seeds: with decide, seeds are added until max_seeds; leave out one of the two")
+            object.__setattr__(self, "seeds", planned)
+        if self.effects and self.design != "full_factorial":
+            raise ConfigurationError(f"effects: they are those of the design full_factorial, but the design is {self.design}")
+        for effect in self.effects:
+            parsed(effect, {f.name: () for f in self.factors})
+        if self.resolution is not None and self.resolution <= 0:
+            raise ConfigurationError(f"resolution must be above 0, but is {self.resolution}")
         if len(set(self.seeds)) != len(self.seeds):
             raise ConfigurationError(f"seeds: {list(self.seeds)} has one twice")
         if len(self.seeds) < 2:
@@ -246,6 +265,8 @@ _EXAMPLES: Mapping[str, str] = {
     "vary": f"[{', '.join(SEED_KINDS)}]",
     "exclude": "[{when: {position: none}, reason: measured already}]",
     "match": "{on: params, adjust: model.stack.feed_forward.ffn_dim}",
+    "decide": "{power: 0.9, max_seeds: 20}",
+    "effects": "[attention, attention at width, attention x width]",
     "budget": "{tokens: 2000000}",
     "tune": "{grid: {model.optimizer.lr: [3e-4, 1e-3]}, seeds: 2}",
     "engine": "{name: slurm, partition: gpu}",

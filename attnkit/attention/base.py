@@ -99,7 +99,7 @@ class Attention(nn.Module, ABC):
             ConfigurationError: An unknown normalizer, or a wrong argument of it.
         """
         for name, number in (("scale", scale), ("softcap", softcap)):
-            if number is not None and number <= 0:
+            if number is not None and not number > 0:
                 raise ValueError(f"{name} must be positive, but is {number}")
         self.normalizer: Normalizer = normalizers.build(normalizer, num_heads=self.num_heads)
         self.factor, self.softcap = scale, softcap

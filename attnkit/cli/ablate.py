@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attnkit.ablation import Study
 from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked
-from attnkit.ablation.engine import edges, retry, run_plan, told_when_full
+from attnkit.ablation.engine import edges, retry, told_when_full
 from attnkit.ablation.estimate import Estimate, Timing, estimate
 from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
 from attnkit.ablation.planning import differences
@@ -31,8 +31,6 @@ EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")
 
 def plan(options: Options) -> int:
     """Print the plan. Only the probe trains a few steps."""
-    from attnkit.ablation.statistics import detectable
-
     planned = _plan(options)
     study = planned.study
     times = estimate(planned, probe=options.probe and study.engine["name"] == "local", say=_aside)
@@ -61,13 +59,8 @@ def plan(options: Options) -> int:
             print(f"  {name}: {written(found.chosen)}")
         for line in edges(planned):
             print(line)
-    compared = sum(v.reference is not None for v in planned.variants)
-    if compared:
-        smallest = detectable(len(study.seeds), alpha=study.alpha / compared)
-        print(
-            f"With {len(study.seeds)} seeds and {compared} comparisons, differences of at least {smallest:.2f} standard deviations (of "
-            f"the paired differences) are detected with a power of 0.8."
-        )
+    for line in _power(planned):
+        print(line)
     for line in [*stale_lines(planned), *_times(planned, times, jobs=options.jobs or 1)]:
         print(line)
     return 0
@@ -78,9 +71,11 @@ def run(options: Options) -> int:
     planned = _accepting(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
+    from attnkit.ablation.sequential import run_study
+
     progress = Progress()
     with shown(progress) as say:
-        planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+        planned = run_study(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
     return _report(planned, answers_of(planned))
 
 
@@ -112,9 +107,9 @@ def retry_failed(options: Options) -> int:
 
 def seeds(options: Options) -> int:
     """Add seeds to a study that has results."""
-    study = add_seeds(Study.from_yaml(options.study), Path(options.folder), options.add)
+    study = add_seeds(Study.from_yaml(options.study), Path(options.folder), options.add, spend=options.spend)
     print(f"{study.name} has {len(study.seeds)} seeds now: {', '.join(map(str, study.seeds))}. attnkit ablate run trains the new ones.")
-    print("The report mentions that they were added: adding seeds until a difference is significant makes p-values too small.")
+    print(f"Verdicts stay; what is open is compared again at the level {options.spend:g}, which is added to alpha, {study.alpha:g}.")
     return 0
 
 
@@ -200,6 +195,8 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("--folder", default="runs/ablations", help="the folder of the results (default: runs/ablations)")
         if name == "seeds":
             sub.add_argument("--add", type=int, required=True, metavar="N", help="the number of seeds to add; finished runs are kept")
+            help_spend = "the level at which what is open is compared again; it is added to the study's alpha"
+            sub.add_argument("--spend", type=float, required=True, metavar="ALPHA", help=help_spend)
         if name == "plan":
             sub.add_argument("--no-probe", dest="probe", action="store_false", help="do not train a few steps to estimate the time of runs")
         if name in ("plan", "run", "retry"):
@@ -273,6 +270,31 @@ def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     basis = ", ".join(f"{count} from {what}" for what, count in Counter(timing.basis for timing in times.timings.values()).items())
     at_once = f"{jobs} at a time, if they fit on the machine" if jobs > 1 else "one after another (--jobs N: N at a time)"
     return [*lines, f"{len(todo)} runs to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {basis}."]
+
+
+def _power(planned: Plan) -> list[str]:
+    """Return what the seeds can show, and of looks, what they will cost."""
+    from attnkit.ablation.contrasts import contrasts
+    from attnkit.ablation.design import default_effects
+    from attnkit.ablation.looks import forecast, looks
+    from attnkit.ablation.statistics import detectable
+
+    study = planned.study
+    family = contrasts(planned.variants, study.factors, study.effects or default_effects(study.design, study.factors))
+    count = max(1, len(family))
+    if study.decide is None:
+        smallest = detectable(len(study.seeds), alpha=study.alpha / count)
+        return [
+            f"With {len(study.seeds)} seeds and {count} contrasts, differences of at least {smallest:.2f} standard deviations (of "
+            f"the paired differences) are detected with a power of 0.8."
+        ]
+    lines = [
+        f"Looks at {', '.join(map(str, study.decide.at))} seeds, until each of {count} contrasts is decided. By simulation, a difference of"
+    ]
+    for f in forecast(looks(study, {}), count):
+        each = f"{f.seeds:.1f} seeds, {f.seeds * len(planned.variants):.0f} runs if all are like it"
+        lines.append(f"  {f.effect:g} standard deviations is shown with a probability of {f.decided:.2f}, after {each}")
+    return lines
 
 
 def _budget(planned: Plan) -> str:

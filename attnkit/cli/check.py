@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from attnkit.cli.components import find_component
 from attnkit.registry import FAMILIES
 from attnkit.testing import checks_for
+from attnkit.testing.combinations import check_combinations
 from attnkit.testing.kit import RULES
 
 
@@ -28,4 +29,16 @@ def check(names: Sequence[str]) -> bool:
             else:
                 print(f"ok      {registry.family}.{name}: {rule.name}", flush=True)
     print(f"{total - failures} of {total} checks passed")
-    return failures == 0
+    return failures == 0 and (bool(names) or _check_combinations())
+
+
+def _check_combinations() -> bool:
+    """Check all combinations of components, print how many are legal, and return whether all are right."""
+    print("combinations of stack, mixer, normalizer, position and residual (some minutes) ...", flush=True)
+    found = check_combinations()
+    for failure in found.failures:
+        print(f"FAILED  {failure}")
+    for reason, number in sorted(found.refused.items()):
+        print(f"refused {number:6}: {reason}")
+    print(f"{found.kept} legal combinations keep the rules, {sum(found.refused.values())} are refused, {len(found.failures)} are wrong")
+    return not found.failures

@@ -75,7 +75,7 @@ def _describe(arguments: Arguments) -> int:
 def _check(arguments: Arguments) -> int:
     parser = _Parser("check")
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as additive, or attention.additive")
-    parser.add_argument("--all", action="store_true", help="every component, plugins included")
+    parser.add_argument("--all", action="store_true", help="every component, plugins included, and all combinations of them in stacks")
     chosen = parser.parse_args(arguments)
     if chosen.all == bool(chosen.names):
         parser.error("give names, or --all")

@@ -58,14 +58,14 @@ class MixtureOfExperts(FeedForward, Reporter):
         scale: Factor lambda of the weights.
         router_bias: Whether the router's logits have a learned bias.
         num_groups: Groups into which consecutive experts are divided.
-        top_groups: Groups whose experts a token may choose, those with the largest sum of their `group_best` highest scores (default: all).
+        top_groups: Groups whose experts a token may choose, those with the largest sum of their `group_best` highest scores.
         group_best: Experts of a group whose scores rank it (DeepSeek-V3: 2; DeepSeek-V2: 1).
         balance_loss: Coefficient of the balance loss.
         z_loss: Coefficient of the mean square of the logsumexp of the router's logits.
         bias_rate: By how much the bias of an expert's score changes in a step (default: there is no such bias).
 
     Raises:
-        ConfigurationError: A number does not fit the number of experts or of groups, or `shared_gate` has nothing to scale.
+        ConfigurationError: A number does not fit the number of experts or of groups, or an option has nothing to do.
 
     Example:
         >>> experts = MixtureOfExperts(d_model=8, num_experts=4, top_k=1, expert={"name": "mlp", "ffn_dim": 16})
@@ -111,6 +111,12 @@ class MixtureOfExperts(FeedForward, Reporter):
                 f"top_k ({top_k}) must be in [1, {self.top_groups * size}], the experts of {self.top_groups} groups, "
                 f"and group_best ({group_best}) in [1, {size}]"
             )
+        if num_groups > 1 and top_groups is None:
+            raise ConfigurationError("num_groups has no effect while all groups are open: set top_groups, or remove it")
+        if top_k == 1 and normalize and num_experts > 1:
+            raise ConfigurationError("top_k 1 with normalize: each weight is 1, so that the router cannot learn; set normalize to false")
+        if min(balance_loss, z_loss, bias_rate) < 0 or scale <= 0:
+            raise ConfigurationError("balance_loss, z_loss and bias_rate must not be negative, and scale must be positive")
         self.top_k, self.scores, self.normalize, self.scale = top_k, scores, normalize, scale
         self.num_groups, self.group_best = num_groups, group_best
         self.balance_loss, self.z_loss, self.bias_rate = balance_loss, z_loss, bias_rate

@@ -86,12 +86,19 @@ def parts(model: nn.Module, seed: int = 0) -> Iterator[Part]:
         [('stack.encoder.layers.0.mixer.output', 6), ('stack.encoder.layers.0.feed_forward.output', 6)]
     """
     d_model = getattr(getattr(model, "stack", None), "d_model", 0)
-    streams = [path.partition(".layers.")[0] for path, module in model.named_modules() if isinstance(module, Residual)]
+    joins = [path.split(".layers.") for path, module in model.named_modules() if isinstance(module, Residual)]
+    streams = [path for path, layer in joins for _ in range(_places(model.get_submodule(path), int(layer.split(".")[0])))]
     for path, module in model.named_modules():
         parent = model.get_submodule(path.rpartition(".")[0])
         branches = max(1, streams.count(path.partition(".layers.")[0]))
         if callable(getattr(module, "reset_parameters", None)):
             yield Part(path, module, _role(path, module, parent), parent, d_model, branches, draws.site(f"{seed}/{path}") % 2**62)
+
+
+def _places(stack: nn.Module, layer: int) -> int:
+    """Return how often a layer stands in its stack: shared ones stand in several places."""
+    order: list[int] = getattr(stack, "order", [layer])
+    return order.count(layer)
 
 
 def _role(path: str, module: nn.Module, parent: nn.Module) -> Role:

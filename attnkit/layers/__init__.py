@@ -11,9 +11,10 @@ from attnkit.layers.config import (
     TransformerConfig,
 )
 from attnkit.layers.context_decoder import ContextDecoder, ContextState, UnprojectedAttention
-from attnkit.layers.recurrent import CellState, Recurrent, RecurrentLayer, RecurrentState
+from attnkit.layers.recurrent import Recurrent, RecurrentState
 from attnkit.layers.transformer import Transformer, TransformerState
 from attnkit.layers.transformer_layer import TransformerLayer
+from attnkit.mixer.recurrence.recurrent_layer import CellState, RecurrentLayer
 
 __all__ = [
     "CellState",

@@ -1,18 +1,19 @@
 """Which mixers, scores and positions work together. What does not is refused before anything is built."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
-from attnkit.layers.config import LayerConfig
+from attnkit.layers.config import LayerConfig, TransformerConfig
+from attnkit.layers.pattern import Pattern
 from attnkit.mixer import AttentionConfig, Direction, Mixer
 from attnkit.mixer.base import PositionWay
 from attnkit.position import Position
-from attnkit.registry import AttentionSpec, ConfigurationError, PositionSpec, attentions, mixers, positions
+from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, attentions, mixers, positions
 from attnkit.registry.arguments import parameters
 
-SIZES = {"d_model", "num_heads", "num_kv_heads", "head_dim", "backend"}
-"""Options that a stack may have although no mixer reads them: positions read the widths, and results do not depend on a backend."""
+STAYING = {"d_model", "num_heads", "backend"}
+"""Options that a stack may have although no mixer reads them, so that `mixer` alone can be changed: results do not depend on a backend."""
 
 
 def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direction: Direction = "causal") -> None:
@@ -83,6 +84,11 @@ def reads_position(config: LayerConfig) -> bool:
     return _reads(positions.get(positions.resolve(config.position).name), mixer_class(config))
 
 
+def _score(config: LayerConfig) -> AttentionSpec:
+    """Return the score of a layer's mixer; one that has no choice of it attends by an inner product."""
+    return config.attention if "attention" in options_read(config) else "scaled_dot_product"
+
+
 def mixer_class(config: LayerConfig) -> type[Mixer[Any]]:
     """Return the class of a layer's mixer."""
     kind: type[Mixer[Any]] = mixers.get(mixers.resolve(config.mixer).name)
@@ -132,24 +138,25 @@ def check_layers(
         ...
         attnkit.registry.errors.ConfigurationError: attention has no effect: no layer has a mixer that reads it (mixers: none); ...
     """
+    of_memory = frozenset().union(*map(options_read, memory)) - {"window"}  # a memory is read whole
     for config, options in zip(layers, own, strict=True):
         check_direction(config, direction)
         name, reads = mixers.resolve(config.mixer).name, options_read(config)
-        if unread := sorted(options & (_OPTIONS - reads - SIZES)):
+        of_positions = {"num_heads", "head_dim"} if reads_position(config) else set()
+        if unread := sorted(options & (_OPTIONS - reads - of_positions - (of_memory - {"attention"}))):
             raise ConfigurationError(f"{unread[0]} has no effect in a layer with the mixer {name!r}, which does not read it; remove it")
         position = positions.resolve(config.position).name
         if "position" in options and adds(positions.get(position)):
             raise ConfigurationError(f"position {position!r} adds to the embeddings, before the first layer: set it for the stack")
         if reads_position(config):
-            if "attention" in reads:
-                check_compatible(attention=config.attention, position=config.position, direction=direction)
+            check_compatible(attention=_score(config), position=config.position, direction=direction)
         elif "position" in options and position != "none":
             raise ConfigurationError(
                 f"position {position!r} has no effect in a layer with the mixer {name!r}, which does not read it; remove it"
             )
     used = sorted({mixers.resolve(config.mixer).name for config in layers})
-    readable = frozenset().union(*(options_read(config) for config in [*layers, *memory]))
-    arguments = {name: a for name, a in parameters(AttentionConfig).items() if name not in SIZES | readable}
+    readable = of_memory.union(*map(options_read, layers))
+    arguments = {name: a for name, a in parameters(AttentionConfig).items() if name not in STAYING | readable}
     if unread := sorted(name for name, a in arguments.items() if a.resolve(getattr(stack, name)) != a.written_default()):
         raise ConfigurationError(
             f"{unread[0]} has no effect: no layer has a mixer that reads it (mixers: {', '.join(used)}); remove it, or choose another mixer"
@@ -161,6 +168,55 @@ def check_layers(
             f"position {name!r} has no effect: no mixer of this stack reads it (mixers: {', '.join(used)}). "
             f"Choose one of: {', '.join(['none', *legal])}."
         )
+
+
+def check_memory(config: LayerConfig, attention: AttentionSpec | None, position: PositionSpec) -> None:
+    """Raise unless the mixer of `config` can read a memory, with a score that was set for it alone and a position encoding.
+
+    Raises:
+        ConfigurationError: It cannot, or does not read one of them.
+    """
+    check_direction(config, "cross")
+    mixer = mixers.resolve(config.mixer).name
+    if attention is not None and "attention" not in options_read(config):
+        raise ConfigurationError(f"cross_attention has no effect: the cross_mixer {mixer!r} does not read it; remove it")
+    kind = positions.get(name := positions.resolve(position).name)
+    if adds(kind) or _reads(kind, mixer_class(config)):
+        check_compatible(attention=_score(config), position=position, direction="cross")
+    elif name != "none":
+        raise ConfigurationError(f"cross_position {name!r} has no effect: the cross_mixer {mixer!r} does not read it; remove it")
+
+
+def legal_layers(
+    config: TransformerConfig,
+    *,
+    direction: Direction,
+    cross_mixer: MixerSpec | None = None,
+    cross_attention: AttentionSpec | None = None,
+    cross_position: PositionSpec = "none",
+) -> tuple[Pattern, list[LayerConfig]]:
+    """Return the pattern of a stack's layers and the options of each of its entries, or raise, before anything is built.
+
+    Args:
+        config: The options of the stack.
+        direction: What its mixers read.
+        cross_mixer: The mixer that reads a memory, or None for layers without memory.
+        cross_attention: Its score (default: that of the layers).
+        cross_position: The positions of the memory.
+
+    Raises:
+        ConfigurationError: A layer is not legal, or an option has no effect.
+    """
+    pattern = Pattern.of(config.layers, config.num_layers)
+    common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
+    own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in pattern.entries]
+    configs = [LayerConfig(**common | options) for options in own]
+    score = config.attention if cross_attention is None else cross_attention
+    memory = [] if cross_mixer is None else [replace(configs[0], mixer=cross_mixer, attention=score)]
+    check_layers(config, configs, [frozenset(options) for options in own], direction=direction, memory=memory)
+    for read in memory:
+        check_memory(read, cross_attention, cross_position)
+    return pattern, configs
 
 
 def build_mixer(config: LayerConfig, direction: Direction) -> Mixer[Any]:

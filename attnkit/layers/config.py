@@ -8,6 +8,7 @@ from typing import Literal, Required, TypedDict
 
 from attnkit.mixer import AttentionConfig, Direction
 from attnkit.mixer.config import check_positive, check_probability
+from attnkit.mixer.recurrence.recurrent_layer import Cell
 from attnkit.registry import (
     AttentionSpec,
     BackendName,
@@ -21,7 +22,6 @@ from attnkit.registry import (
     StackSpec,
 )
 
-Cell = Literal["rnn", "lstm", "gru"]
 Placement = Literal["after", "before"]
 
 

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from attnkit import masks
 from attnkit.attention import Attention
 from attnkit.layers.config import RecurrentEncoderDecoderConfig
-from attnkit.layers.recurrent import CellState, Recurrent, RecurrentLayer, RecurrentState
+from attnkit.layers.recurrent import Recurrent, RecurrentState
 from attnkit.linear import Linear
 from attnkit.masks import Mask
 from attnkit.mixer import Mixer, Tokens
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.multi_head import MultiHeadAttention
+from attnkit.mixer.recurrence.recurrent_layer import CellState, RecurrentLayer
 from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, attentions
 from attnkit.state import State
 

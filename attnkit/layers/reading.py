@@ -1,13 +1,11 @@
 """What the layers of a stack read: positions, which layers of equal widths share, and windows."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from attnkit.attention import FiniteBias
 from attnkit.layers.compatibility import mixer_class, reads_position
-from attnkit.layers.config import LayerConfig, TransformerConfig
+from attnkit.layers.config import LayerConfig
 from attnkit.position import Position, QueryBias, Rotation
 from attnkit.registry import PositionSpec
 
@@ -15,27 +13,39 @@ Place = tuple[PositionSpec, int | None, int | None]  # a position encoding, the 
 Kind = tuple[int | None, int | None]  # which place, and which window, a layer reads
 
 
-def what_layers_read(stack: TransformerConfig, layers: Sequence[LayerConfig]) -> tuple[list[int], list[Kind], list[Place]]:
-    """Return what each layer reads: the index of its kind; the kinds; and the places, which layers of equal widths share if they may.
+class Readings:
+    """What the layers of a stack read.
 
-    The first place is that of the stack.
+    Args:
+        stack: The options of the stack, whose place is the first.
+        shared: Whether layers with equal positions of equal widths share them.
+
+    Attributes:
+        places: The position encodings to build.
+        kinds: What layers read; several layers may be of one kind.
     """
-    places: list[Place] = [(stack.position, stack.head_width, stack.num_heads)]
-    kinds: list[Kind] = []
-    kind_of = []
-    taken: set[int] = set()
-    for layer in layers:
-        place, reads = (layer.position, layer.head_width, layer.num_heads), reads_position(layer)
-        same = (i for i, other in enumerate(places) if other == place and (stack.shared_positions or i not in taken))
-        chosen = next(same, len(places))
-        if reads:
-            places[chosen : chosen + 1] = [place]
-            taken.add(chosen)
-        kind = (chosen if reads else None, layer.window if mixer_class(layer).reads_masks else None)
-        if kind not in kinds:
-            kinds.append(kind)
-        kind_of.append(kinds.index(kind))
-    return kind_of, kinds, places
+
+    def __init__(self, stack: LayerConfig, *, shared: bool) -> None:
+        self.shared = shared
+        self.places: list[Place] = [(stack.position, stack.head_width, stack.num_heads)]
+        self.kinds: list[Kind] = []
+        self._taken: set[int] = set()
+
+    def kind_of(self, layer: LayerConfig) -> int:
+        """Return the index of the kind of a further layer."""
+        window = layer.window if mixer_class(layer).reads_masks else None
+        kind = (self._place_of(layer) if reads_position(layer) else None, window)
+        if kind not in self.kinds:
+            self.kinds.append(kind)
+        return self.kinds.index(kind)
+
+    def _place_of(self, layer: LayerConfig) -> int:
+        place = (layer.position, layer.head_width, layer.num_heads)
+        equal = (i for i, other in enumerate(self.places) if other == place and (self.shared or i not in self._taken))
+        chosen = next(equal, len(self.places))
+        self.places[chosen : chosen + 1] = [place]
+        self._taken.add(chosen)
+        return chosen
 
 
 def embedding_at(position: Position, positions: Tensor, columns: Tensor) -> Tensor | None:

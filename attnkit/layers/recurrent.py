@@ -1,36 +1,19 @@
 # https://doi.org/10.1162/neco.1997.9.8.1735
-"""Recurrent layers on torch's fused sequence kernels; padding never changes a state."""
+"""Recurrent layers in one or two directions, and their states."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from attnkit import masks
 from attnkit.dropout import Dropout
-from attnkit.layers.config import Cell, RecurrentConfig
+from attnkit.layers.config import RecurrentConfig
+from attnkit.mixer.recurrence.recurrent_layer import CellState, RecurrentLayer
+from attnkit.mixer.recurrence.tokens import rows
 from attnkit.registry import ConfigurationError, norms
 from attnkit.state import State
-
-GATES: dict[Cell, int] = {"rnn": 1, "lstm": 4, "gru": 3}
-"""Blocks of rows in a weight, in torch's order: input, forget, candidate, output (LSTM); reset, update, candidate (GRU)."""
-
-SHUT = 1e4
-"""Subtracted from a gate's logit to shut it, added to open it: the sigmoid is then 0 or 1 in every precision, fp16 too."""
-
-
-@dataclass(frozen=True)
-class CellState(State):
-    """The state of one recurrent layer.
-
-    Attributes:
-        hidden: [B, H].
-        cell: [B, H], of an LSTM alone.
-    """
-
-    hidden: Tensor
-    cell: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -38,125 +21,6 @@ class RecurrentState(State):
     """The states of all layers after the tokens so far, from the lowest layer to the highest."""
 
     layers: tuple[CellState, ...]
-
-
-class RecurrentLayer(nn.Module):
-    r"""One recurrent layer in one direction. Its parameters have the shapes and the meaning of torch's, so weights can be copied.
-
-    Equation:
-        $$\mathrm{rnn:}\ h_t = \tanh(W x_t + U h_{t-1} + b)$$
-        $$\mathrm{lstm:}\ c_t = f_t \odot c_{t-1} + i_t \odot \tanh(W_c x_t + U_c h_{t-1} + b_c), \quad h_t = o_t \odot \tanh(c_t)$$
-        $$\mathrm{gru:}\ h_t = z_t \odot h_{t-1} + (1 - z_t) \odot \tanh(W_n x_t + b_n + r_t \odot (U_n h_{t-1} + b'_n))$$
-        with gates $i, f, o, r, z = \sigma(W x_t + U h_{t-1} + b)$ of their own weights
-
-    Paper: Elman 1990, https://doi.org/10.1207/s15516709cog1402_1 (rnn); Hochreiter and Schmidhuber 1997,
-    https://doi.org/10.1162/neco.1997.9.8.1735, with forget gates by Gers et al. 2000 (lstm); Cho et al. 2014,
-    https://arxiv.org/abs/1406.1078 (gru)
-
-    Initialisation, gate by gate: W from Glorot's uniform distribution (Glorot and Bengio 2010), U orthogonal (Saxe et al. 2014,
-    https://arxiv.org/abs/1312.6120), biases zero, but one for the forget gate (Jozefowicz et al. 2015,
-    https://proceedings.mlr.press/v37/jozefowicz15.html).
-
-    Args:
-        cell: `rnn`, `lstm` or `gru`.
-        input_dim: Width of the input I.
-        hidden_dim: Width of the state and of the output H.
-
-    Raises:
-        ConfigurationError: No such cell.
-        ValueError: A width is not positive.
-
-    Example:
-        >>> layer = RecurrentLayer(cell="gru", input_dim=4, hidden_dim=3)
-        >>> y, state = layer(torch.randn(2, 5, 4))
-        >>> y.shape, torch.equal(state.hidden, y[:, -1])
-        (torch.Size([2, 5, 3]), True)
-    """
-
-    def __init__(self, *, cell: Cell, input_dim: int, hidden_dim: int) -> None:
-        super().__init__()
-        if cell not in GATES:
-            raise ConfigurationError(f"cell must be one of {', '.join(GATES)}, but is {cell!r}")
-        if input_dim < 1 or hidden_dim < 1:
-            raise ValueError(f"input_dim ({input_dim}) and hidden_dim ({hidden_dim}) must be positive")
-        self.cell, self.hidden_dim = cell, hidden_dim
-        rows = GATES[cell] * hidden_dim
-        self.input_weight = nn.Parameter(torch.empty(rows, input_dim))
-        self.hidden_weight = nn.Parameter(torch.empty(rows, hidden_dim))
-        self.input_bias = nn.Parameter(torch.empty(rows))
-        self.hidden_bias = nn.Parameter(torch.empty(rows))
-        self.reset_parameters()
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Draw input weights from Glorot's uniform distribution and orthogonal hidden weights; biases are zero, a forget gate's one."""
-        for gate in self.hidden_weight.chunk(GATES[self.cell]):  # first, so that they do not depend on the width of the input
-            nn.init.orthogonal_(gate)
-        for gate in self.input_weight.chunk(GATES[self.cell]):
-            nn.init.xavier_uniform_(gate)
-        nn.init.zeros_(self.input_bias)
-        nn.init.zeros_(self.hidden_bias)
-        if self.cell == "lstm":
-            nn.init.ones_(self.input_bias.chunk(4)[1])
-
-    def start(self, x: Tensor) -> CellState:
-        """Return the state before the first token: zeros."""
-        zeros = x.new_zeros(x.shape[0], self.hidden_dim)
-        return CellState(zeros, zeros if self.cell == "lstm" else None)
-
-    def forward(self, x: Tensor, state: CellState | None = None, *, real: Tensor | None = None) -> tuple[Tensor, CellState]:
-        """Run over a sequence, in one call of the fused kernel.
-
-        Args:
-            x: [B, T, I].
-            state: Of the tokens before (default: zeros).
-            real: [B, T] bool, True = real token; in each row the real ones come first (default: all).
-
-        Returns:
-            [B, T, H], zero where no token is real, and the state after each row's last real token.
-        """
-        state = self.start(x) if state is None else state
-        if real is None:
-            return self._fused(x, state, self.input_weight)
-        padding = ~real[..., None]
-        x, input_weight = x.masked_fill(padding, 0.0), cast(Tensor, self.input_weight)
-        if self.cell == "lstm":  # hidden states are read off the outputs, but the cell is not among them: padding has to keep it
-            x, input_weight = torch.cat([x, padding.to(x.dtype)], -1), torch.cat([input_weight, self._hold()], 1)
-        y, after = self._fused(x, state, input_weight)
-        y, length = y.masked_fill(padding, 0.0), real.sum(1)
-        last = take(y, (length - 1).clamp(min=0)[:, None])[:, 0]
-        return y, CellState(torch.where(length[:, None] > 0, last, state.hidden.to(y.dtype)), after.cell)
-
-    def step(self, x: Tensor, state: CellState) -> CellState:
-        """Return the state after one more token, [B, I]. Its `hidden` is the output."""
-        weights = (self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias)
-        if state.cell is not None:
-            return CellState(*torch.lstm_cell(x, (state.hidden, state.cell), *weights))
-        return CellState((torch.gru_cell if self.cell == "gru" else torch.rnn_tanh_cell)(x, state.hidden, *weights))
-
-    def _fused(self, x: Tensor, state: CellState, input_weight: Tensor) -> tuple[Tensor, CellState]:
-        """Run torch's kernel over all tokens of `x`; in autocast, in its precision throughout, so that weights are cast once."""
-        device, dtype = x.device.type, x.dtype
-        if torch.is_autocast_enabled(device) and dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(device)
-        with torch.autocast(device, enabled=False):
-            weights = [w.to(dtype) for w in (input_weight, self.hidden_weight, self.input_bias, self.hidden_bias)]
-            weights = _joined(weights) if x.is_cuda else weights
-            x, hidden = x.to(dtype), state.hidden.to(dtype)[None]
-            # with biases, one layer, no dropout, kept for a backward pass, one direction, batch first
-            how = (weights, True, 1, 0.0, torch.is_grad_enabled(), False, True)
-            if state.cell is not None:
-                is_traceable = device != "cpu" or dtype == torch.float64 or not torch.is_grad_enabled()
-                y, hidden, cell = (torch.lstm if is_traceable else _lstm)(x, (hidden, state.cell.to(dtype)[None]), *how)
-                return y, CellState(hidden[0], cell[0])
-            y, hidden = (torch.gru if self.cell == "gru" else torch.rnn_tanh)(x, hidden, *how)
-            return y, CellState(hidden[0])
-
-    def _hold(self) -> Tensor:
-        """Return the weights of an input that is one at padding: they shut the input gate and open the forget gate. [4 H, 1]."""
-        hold = self.input_weight.new_zeros(4, self.hidden_dim)
-        hold[0], hold[1] = -SHUT, SHUT
-        return hold.view(-1, 1)
 
 
 class Recurrent(nn.Module):
@@ -212,8 +76,8 @@ class Recurrent(nn.Module):
             return self.run(x, before)
         masks.check_bool(key_mask, "key_mask", x.shape[:2])
         order = (~key_mask).int().argsort(dim=1, stable=True)  # real tokens first, as the kernels need it
-        y, after = self.run(take(x, order), before, real=key_mask.gather(1, order))
-        return take(y, order.argsort(dim=1)), after
+        y, after = self.run(rows(x, order), before, real=key_mask.gather(1, order))
+        return rows(y, order.argsort(dim=1)), after
 
     def run(
         self, x: Tensor, states: tuple[CellState, ...] | None = None, *, real: Tensor | None = None, first: int = 0
@@ -227,8 +91,8 @@ class Recurrent(nn.Module):
             x = self.dropout(x, call=i)
             y, state = self.layers[i](x, None if states is None else states[i], real=real)
             if self.backward_layers:
-                back, other = self.backward_layers[i](take(x, reverse), real=real)
-                y, state = torch.cat([y, take(back, reverse)], -1), _side_by_side(state, other)
+                back, other = self.backward_layers[i](rows(x, reverse), real=real)
+                y, state = torch.cat([y, rows(back, reverse)], -1), _side_by_side(state, other)
             x = y
             after.append(state)
         return self.dropout(x, call=len(self.layers)), RecurrentState(tuple(after))
@@ -242,23 +106,6 @@ class Recurrent(nn.Module):
         return self.dropout(x, call=len(self.layers), position=position), tuple(after)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _lstm(x: Tensor, state: tuple[Tensor, Tensor], weights: list[Tensor], *how: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the LSTM outside of compiled graphs: torch 2.13 cannot trace oneDNN's backward pass, so training on a CPU breaks them here."""
-    return torch.lstm(x, state, weights, *how)
-
-
-def take(x: Tensor, index: Tensor) -> Tensor:
-    """Return the tokens `index` [B, N] (or [1, N]) of each row of `x` [B, T, D]: [B, N, D]."""
-    return torch.take_along_dim(x, index[..., None], 1)
-
-
 def _side_by_side(one: CellState, two: CellState) -> CellState:
     cell = None if one.cell is None or two.cell is None else torch.cat([one.cell, two.cell], -1)
     return CellState(torch.cat([one.hidden, two.hidden], -1), cell)
-
-
-def _joined(weights: list[Tensor]) -> list[Tensor]:
-    """Return the weights as parts of one tensor, which is how cuDNN wants them."""
-    parts = torch.split(torch.cat([w.flatten() for w in weights]), [w.numel() for w in weights])
-    return [part.view(w.shape) for part, w in zip(parts, weights, strict=True)]

@@ -2,7 +2,7 @@
 """Layers with positions: the core of every stack that is not recurrent as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import cast
 
 import torch
@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from attnkit import masks
 from attnkit.dropout import Dropout
-from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class
+from attnkit.layers.compatibility import legal_layers, mixer_class
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.pattern import Pattern
-from attnkit.layers.reading import bias_between, embedding_at, extended, rotation_at, what_layers_read
+from attnkit.layers.reading import Readings, bias_between, embedding_at, extended, rotation_at
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens
@@ -50,7 +49,7 @@ class Transformer(nn.Module):
         config: The options.
         causal: Whether a token sees only itself and earlier ones.
         cross_mixer: The mixer that reads a memory, or None for layers without memory.
-        cross_attention: Its score.
+        cross_attention: Its score (default: that of the stack).
         cross_position: Position encoding of the memory: `none`, or a kind that rotates or adds a bias.
         memory_depth: Layers of the stack that makes the memory, or None without one.
 
@@ -75,26 +74,20 @@ class Transformer(nn.Module):
         *,
         causal: bool,
         cross_mixer: MixerSpec | None = None,
-        cross_attention: AttentionSpec = "scaled_dot_product",
+        cross_attention: AttentionSpec | None = None,
         cross_position: PositionSpec = "none",
         memory_depth: int | None = None,
     ) -> None:
         super().__init__()
         self.causal = causal
-        pattern = Pattern.of(config.layers, config.num_layers)
-        common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
-        own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in pattern.entries]
-        configs = [LayerConfig(**common | options) for options in own]
         direction: Direction = "causal" if causal else "bidirectional"
-        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
-        reading = [] if cross_mixer is None else [replace(configs[0], mixer=cross_mixer)]
-        check_layers(config, configs, [frozenset(options) for options in own], direction=direction, memory=reading)
-        for read in reading:
-            check_direction(read, "cross")
-            if mixer_class(read).reads_positions:
-                check_compatible(attention=cross_attention, position=cross_position, direction="cross")
-        reading_layers = configs if config.shared_positions else [configs[pattern.entry_at(depth)] for depth in range(pattern.depth)]
-        place_of, kinds, placed = what_layers_read(config, reading_layers)
+        pattern, configs = legal_layers(
+            config, direction=direction, cross_mixer=cross_mixer, cross_attention=cross_attention, cross_position=cross_position
+        )
+        cross_score = config.attention if cross_attention is None else cross_attention
+        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_score}
+        common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
+        readings = Readings(config, shared=config.shared_positions)
         stack = {**common, **cross, "depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
         self.layers = nn.ModuleList()
         self.order: list[int] = []
@@ -106,17 +99,17 @@ class Transformer(nn.Module):
                 self.order.append(shared[entry])
                 continue
             self.order.append(len(self.layers))
-            self.kind_of.append(place_of[entry if config.shared_positions else depth])
+            self.kind_of.append(readings.kind_of(configs[entry]))
             self.layers.append(layer_kinds.build(pattern.entries[entry], **stack, layer=depth))
             if pattern.entries[entry]["share"]:
                 shared[entry] = self.order[-1]
         self.streams = _streams([cast(TransformerLayer, layer) for layer in self.layers])
         self.unmaskable = sorted({mixers.resolve(layer.mixer).name for layer in configs if not mixer_class(layer).reads_masks})
 
-        self.kinds = kinds
+        self.kinds = readings.kinds
         encodings = [
             positions.build(spec, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=not causal)
-            for spec, head_dim, num_heads in placed
+            for spec, head_dim, num_heads in readings.places
         ]
         self.position: Position = encodings[0]
         self.other_positions = nn.ModuleList(encodings[1:])
@@ -125,8 +118,9 @@ class Transformer(nn.Module):
         self.cross_position: Position = positions.build(cross_position, **widths, bidirectional=True)
         self.embedding_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if config.embedding_norm else None
         self.dropout = Dropout(config.dropout)
-        last = cast(TransformerLayer, self.layers[self.order[-1]])
-        final_norm = last.needs_final_norm if config.final_norm is None else config.final_norm
+        joins = [cast(TransformerLayer, self.layers[i]).joins for i in self.order]
+        needs_norm = any(join.needs_final_norm for join in next(filter(None, reversed(joins)), []))
+        final_norm = needs_norm if config.final_norm is None else config.final_norm
         self.final_norm: nn.Module | None = norms.build(config.norm, d_model=config.d_model) if final_norm else None
 
         self.reset_parameters()
@@ -266,9 +260,9 @@ class Transformer(nn.Module):
 
 def _streams(layers: Sequence[TransformerLayer]) -> int:
     """Return the number of streams of a stack."""
-    counts = {layer.streams for layer in layers}
+    counts = {join.streams for layer in layers for join in layer.joins}
     if len(counts) > 1:
         raise ConfigurationError(
             f"the layers of a stack share their streams, but these have {' and '.join(map(str, sorted(counts)))}: give all one residual"
         )
-    return counts.pop()
+    return counts.pop() if counts else 1

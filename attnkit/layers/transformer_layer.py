@@ -66,16 +66,10 @@ class TransformerLayer(nn.Module):
             )
 
     @property
-    def streams(self) -> int:
-        """The number of streams that the layer reads and writes."""
-        parts = (self.mixer_residual, self.feed_forward_residual)
-        return next((part.streams for part in parts if part is not None), 1)
-
-    @property
-    def needs_final_norm(self) -> bool:
-        """Whether the layer leaves a stream that no norm has seen."""
+    def joins(self) -> list[Residual]:
+        """How the sublayers join the stream; a layer without sublayers leaves it as it is."""
         parts = (self.mixer_residual, self.cross_mixer_residual, self.feed_forward_residual)
-        return any(part is not None and part.needs_final_norm for part in parts)
+        return [part for part in parts if part is not None]
 
     def forward(
         self,

@@ -25,7 +25,7 @@ class Differential(nn.Module):
         initial: lambda_0 (the paper: 0.8 - 0.6 exp(-0.3 (l - 1)) in layer l = 1, 2, ...).
 
     Raises:
-        ConfigurationError: A number of heads is odd.
+        ConfigurationError: A number of heads is odd, or `initial` is outside [0, 1).
 
     Example:
         >>> Differential(4, 2, 8, 0.2)(torch.randn(1, 4, 3, 16)).shape
@@ -38,6 +38,8 @@ class Differential(nn.Module):
             raise ConfigurationError(
                 f"differential attention pairs heads: num_heads and num_kv_heads ({num_heads}, {num_kv_heads}) must be even"
             )
+        if not 0 <= initial < 1:
+            raise ConfigurationError(f"differential is the initial factor of the second head, in [0, 1), but is {initial}")
         self.initial = initial
         self.query = nn.Parameter(torch.empty(2, head_dim))
         self.key = nn.Parameter(torch.empty(2, head_dim))

@@ -29,7 +29,8 @@ class Rotary(Position):
         scaling: Change of the frequencies, for sequences longer than those of a first training (default: none).
 
     Raises:
-        ValueError: The rotated width is odd or zero, `fraction` is outside (0, 1], or the scaling does not fit the width or the base.
+        ValueError: The rotated width is odd or zero, `base` is at most 1, `fraction` is outside (0, 1], or the scaling does not fit the
+            width or the base.
 
     Example:
         >>> import torch
@@ -51,6 +52,8 @@ class Rotary(Position):
         scaling: RotaryScalingSpec | None = None,
     ) -> None:
         super().__init__()
+        if not base > 1:
+            raise ValueError(f"base must exceed 1, but is {base}")
         if not 0 < fraction <= 1:
             raise ValueError(f"fraction must be in (0, 1], but is {fraction}")
         self.width = int(head_dim * fraction)

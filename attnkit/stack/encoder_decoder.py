@@ -2,10 +2,12 @@
 """The encoder-decoder stack."""
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
 from attnkit.layers import EncoderDecoderConfig, Transformer, TransformerState
+from attnkit.layers.compatibility import legal_layers
 from attnkit.registry import ConfigurationError, StackSpec, stacks
 from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import EncoderDecoderStack, EncoderStack
@@ -45,19 +47,20 @@ class EncoderDecoder(EncoderDecoderStack):
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         self.d_model = config.d_model
-        self.encoder = Transformer(config, causal=False) if config.encoder is None else _encoder(config.encoder, config.d_model)
-        self.decoder = Transformer(
-            replace(
-                config,
-                num_layers=config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers,
-                layers=config.layers if config.decoder_layers is None else config.decoder_layers,
-            ),
-            causal=True,
-            cross_mixer=config.cross_mixer,
-            cross_attention=config.attention if config.cross_attention is None else config.cross_attention,
-            cross_position=config.cross_position,
-            memory_depth=len(self.encoder.order) if isinstance(self.encoder, Transformer) else 1,
+        decoder = replace(
+            config,
+            num_layers=config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers,
+            layers=config.layers if config.decoder_layers is None else config.decoder_layers,
         )
+        cross: dict[str, Any] = {
+            "cross_mixer": config.cross_mixer,
+            "cross_attention": config.cross_attention,
+            "cross_position": config.cross_position,
+        }
+        legal_layers(decoder, direction="causal", **cross)  # before the encoder is built
+        self.encoder = Transformer(config, causal=False) if config.encoder is None else _encoder(config.encoder, config.d_model)
+        depth = len(self.encoder.order) if isinstance(self.encoder, Transformer) else 1
+        self.decoder = Transformer(decoder, causal=True, **cross, memory_depth=depth)
 
     def encode(self, src: Tensor, *, src_mask: Tensor | None = None) -> TransformerState:
         """Read the embedded source [B, S, D]; see `EncoderDecoderStack.encode`."""

@@ -84,7 +84,7 @@ def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) ->
         ConfigurationError: There is nothing to recompute.
     """
     check_preparation(model, activation_checkpointing=policy, compile=False)
-    for module in model.modules():
+    for module in list(layers(model) if policy == "layer" else model.modules()):
         if isinstance(module, _RECOMPUTED[policy]):
             module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # hooks and names are unchanged
 

@@ -47,8 +47,7 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
         ConfigurationError: A layer is recurrent, a count is not a multiple of `size`, or heads share a parameter of their score.
 
     Example:
-        >>> from attnkit.layers import TransformerConfig
-        >>> check_splittable([TransformerLayer(TransformerConfig(d_model=8, num_layers=1, num_heads=2))], 4)
+        >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
         Traceback (most recent call last):
         ...
         attnkit.registry.errors.ConfigurationError: tensor parallelism over 4 processes needs num_heads to be a multiple of 4, but it is 2

@@ -23,7 +23,7 @@ def results() -> Results:
     finished()
     Path("my_plugin.py").write_text("scale = 0.5  # a comment\n")
     accept(make(), "a comment")
-    add_seeds(study(seeds=2), Path("runs"), 1)
+    add_seeds(study(seeds=2), Path("runs"), 1, spend=0.01)
     plan = make()
     plan.lock()
     return Results(plan)  # a seed was added, and has no runs yet

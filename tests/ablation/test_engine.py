@@ -21,6 +21,7 @@ from attnkit.ablation.fairness import checklist
 from attnkit.ablation.plan import Plan, add_seeds
 from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.results import Results
+from attnkit.ablation.sequential import run_study
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import status_of, write_json
@@ -79,23 +80,43 @@ def test_identical_compositions_are_run_once(worker: Use) -> None:
 
 def test_added_seeds_use_finished_runs_again_and_are_told(worker: Use) -> None:
     with pytest.raises(ConfigurationError, match="runs/s has no results yet: set seeds in the study file"):
-        add_seeds(study(), Path("runs"), 2)
+        add_seeds(study(), Path("runs"), 2, spend=0.01)
     run_plan(make())
-    assert add_seeds(study(), Path("runs"), 2).seeds == (0, 1, 2, 3, 4)
+    assert add_seeds(study(), Path("runs"), 2, spend=0.01).seeds == (0, 1, 2, 3, 4)
     more = make()
     assert len(more.runs) == 15
     run_plan(more)
     assert sum(lines("ran.txt").values()) == 15
-    assert add_seeds(study(), Path("runs"), 1).seeds == (0, 1, 2, 3, 4, 5)
+    assert add_seeds(study(), Path("runs"), 1, spend=0.01).seeds == (0, 1, 2, 3, 4, 5)
     told = [text for holds, text in checklist(Results(more)) if not holds]
-    assert "the number of seeds was set before the results, but [3, 4] were added later: p-values are too small" in told
+    expected = "but [3, 4] were added later, and paid for: the probability of any false verdict is at most 0.07"
+    assert f"the number of seeds was set before the results, {expected}" in told
 
 
-def test_seeds_that_the_file_gained_are_kept_with_the_results(worker: Use) -> None:
+def test_seeds_that_the_file_gained_must_be_paid_for(worker: Use) -> None:
     run_plan(make())
+    with pytest.raises(ConfigurationError, match=r"the seeds \[3\] were added after the first results.*--spend ALPHA pays"):
+        run_plan(make(seeds=4))
+    add_seeds(study(), Path("runs"), 1, spend=0.01)
     run_plan(make(seeds=4))
-    assert json.loads(Path("runs/s/study.json").read_text())["seeds_added"] == [3]
+    assert json.loads(Path("runs/s/study.json").read_text())["looks_added"] == [{"seeds": 4, "alpha": 0.01}]
     assert len(make().runs) == 12
+
+
+def test_a_study_runs_until_everything_is_decided(worker: Use) -> None:
+    worker("value += 100 * ('none' in json.dumps(job['recipe']['model']))")
+    plan = make(seeds=None, decide={"max_seeds": 6, "looks": [3, 6]}, factors={"model.stack.position": ["none"]})
+    said: list[str] = []
+    run_study(plan, say=said.append)
+    assert sum(lines("ran.txt").values()) == 6, "three seeds of two variants show it"
+    results = Results(plan)
+    assert results.complete
+    assert [c.verdict for c in results.comparisons] == ["worse"]
+    assert said[0] == "the next look needs 6 more of 12 runs"
+    run_study(plan, say=said.append)
+    assert sum(lines("ran.txt").values()) == 6
+    with pytest.raises(ConfigurationError, match="looks that were planned beforehand"):
+        add_seeds(plan.study, Path("runs"), 1, spend=0.01)
 
 
 def test_another_question_under_the_same_name_is_refused(worker: Use) -> None:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
+from attnkit.ablation.certificate import certificate
 from attnkit.ablation.figures import figures
-from attnkit.ablation.plan import Tuned, stored_plan
+from attnkit.ablation.plan import Tuned, add_seeds, stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.sections import Tune
+from attnkit.ablation.statistics import power
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
 from tests.ablation.conftest import made, study
@@ -60,9 +63,9 @@ def results() -> Results:
 def test_the_verdicts_are_sentences(results: Results) -> None:
     better, worse = results.sentences()
     assert better.startswith(
-        "position=none is better than baseline: val/loss -0.525 (95% interval -0.545 to -0.505, adjusted p < 0.001, 6 pairs)"
+        "position=none is better than baseline: val/loss -0.525 (95% interval -0.549 to -0.501, adjusted p < 0.001, 6 pairs)"
     )
-    assert worse.startswith("position=learned is worse than baseline: (adjusted p 0.031, 0 pairs); 6 of 6 runs diverged")
+    assert worse.startswith("position=learned is worse than baseline: (adjusted p 0.002, 0 pairs); 6 of 6 runs diverged")
 
 
 def test_only_differences_that_are_shown_are_bold() -> None:
@@ -254,7 +257,9 @@ def test_interactions_are_reported_for_full_designs() -> None:
         "a=1, b=1": [v - 0.9 - 0.001 * i for i, v in enumerate(BASE)],
     }
     text = markdown(stored(values, factors=factors, design="full_factorial"))
-    assert "## Interactions\n\n- a=1 x b=1: val/loss -0.503 [-0.504, -0.501], adjusted p < 0.001: an interaction" in text
+    assert "| a=1 x b=1 | the sum of the two effects | -0.50" in text
+    assert "| - | an interaction |" in text
+    assert "| **a=1** | a=baseline | **-0.451 [" in text, "averaged over b"
 
 
 def test_long_names_are_whole_in_figures() -> None:
@@ -263,8 +268,8 @@ def test_long_names_are_whole_in_figures() -> None:
     names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
     results = stored({"baseline": list(BASE), **{name: list(BASE) for name in names}}, factors=factors, design="full_factorial")
     svg = {figure.name: figure.svg or "" for figure in figures(results)}
-    for drawn in (svg["paired"], svg["forest"]):
-        assert [drawn.count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
+    assert [svg["paired"].count(part) for part in parts] == [4, 4, 4], "each level is in half of the eight variants"
+    assert [svg["forest"].count(part) for part in parts] == [3, 3, 3], "a main effect, and two interactions"
 
 
 def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
@@ -289,7 +294,7 @@ def test_a_percentage_is_of_the_mean_of_the_reference() -> None:
     results = stored(values, min_effect="2%")
     assert [c.min_effect for c in results.comparisons] == [pytest.approx(0.02 * 2.0)] * 2
     assert {c.verdict for c in results.comparisons} == {"equivalent"}
-    assert "against 2% of the reference's mean" in markdown(results)
+    assert "within 2% of the reference's mean on both sides" in markdown(results)
     for wrong in ("2", "two%", "-2%", "0%"):
         with pytest.raises(ConfigurationError, match="min_effect must be"):
             study(min_effect=wrong)
@@ -299,3 +304,68 @@ def test_seeds_that_are_not_finished_leave_decided_verdicts_alone(results: Resul
     more = Results(study(seeds=8, min_effect=0.05).plan(Path("runs")))
     assert [(c.verdict, c.pairs, c.p) for c in more.comparisons] == [(c.verdict, c.pairs, c.p) for c in results.comparisons]
     assert not more.complete
+
+
+def decided(values: dict[str, list[float | str]], looks: tuple[int, ...] = (3, 5, 8)) -> Results:
+    return stored(values, seeds=None, decide={"power": 0.9, "max_seeds": 8, "looks": looks})
+
+
+EIGHT: list[float | str] = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0, 2.02, 1.97]
+
+
+def test_seeds_are_spent_where_nothing_is_decided() -> None:
+    worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
+    noisy = [float(v) + (0.4 if i % 2 else -0.3) for i, v in enumerate(EIGHT)]
+    results = decided({"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)})
+    assert [step.look.seeds for step in results.path] == [3, 5, 8]
+    assert [[c.variant for c in step.compared] for step in results.path] == [
+        ["position=none", "position=learned"],
+        *[["position=learned"]] * 2,
+    ]
+    assert {c.variant: (c.verdict, c.pairs) for c in results.comparisons} == {
+        "position=none": ("worse", 3),
+        "position=learned": ("inconclusive", 8),
+    }
+    seeds = {name: len(results.values(name)) for name in ("baseline", "position=none", "position=learned")}
+    assert seeds == {"baseline": 8, "position=none": 3, "position=learned": 8}
+    assert results.complete
+    assert results.failures() == []
+    text = markdown(results)
+    assert "- 3 seeds, alpha " in text
+    assert "decided: position=none worse" in text
+    assert "- runs that were not needed: 5 of 24" in text
+    assert sum(step.look.alpha for step in results.path) == pytest.approx(0.05)
+
+
+def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None:
+    noisy = [float(v) + (40.0 if i % 2 else -39.0) for i, v in enumerate(EIGHT)]
+    results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(noisy)}, (3, 7, 8))
+    assert results.path[-1].look.seeds == 7
+    assert results.path[-1].given_up == ("position=none", "position=learned")
+    assert "given up" in results.comparisons[0].reason
+
+
+def test_seeds_that_were_paid_for_are_another_look() -> None:
+    noisy = [float(v) + (0.1 if i % 2 else -0.01) for i, v in enumerate(EIGHT)]
+    worse = [float(v) + 0.5 + 0.001 * i for i, v in enumerate(EIGHT)]
+    values = {"baseline": EIGHT, "position=none": list(worse), "position=learned": list(noisy)}
+    first = stored(values, seeds=3)
+    add_seeds(study(seeds=3, min_effect=0.05), Path("runs"), 5, spend=0.01)
+    more = stored(values, seeds=8)
+    assert [(c.variant, c.verdict, c.pairs) for c in more.comparisons] == [
+        ("position=none", "worse", 3),  # as before
+        ("position=learned", more.comparisons[1].verdict, 8),
+    ]
+    assert more.comparisons[1].level == 0.005
+    assert more.comparisons[0] == first.comparisons[0]
+    assert "the probability of any false verdict is at most 0.06" in markdown(more)
+
+
+def test_a_report_carries_the_error_rate_and_the_power_of_its_own_design(results: Results) -> None:
+    found = certificate(results)
+    assert {noise for noise, _ in found.errors} == {"normal", "heavy-tailed"}
+    assert max(rate for _, rate in found.errors) < stats.binom.ppf(1 - 1e-6, found.studies, 0.05) / found.studies
+    exact = [power(effect, 6, alpha=0.025) for effect, _ in found.power]
+    assert [rate for _, rate in found.power] == pytest.approx(exact, abs=0.05)
+    assert "## Certificate\n\n- if all variants were the same" in markdown(results)
+    assert "if all variants were the same" in page(results)

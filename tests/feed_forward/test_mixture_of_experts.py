@@ -70,9 +70,9 @@ def test_only_the_best_groups_are_open(seed: int) -> None:
 
 
 def test_a_group_may_be_ranked_by_its_best_expert(seed: int) -> None:  # DeepSeek-V2
-    layer = build(num_groups=2, top_groups=1, top_k=1, group_best=1)
+    layer = build(num_groups=2, top_groups=1, top_k=1, group_best=1, normalize=False)
     assert layer._choose(torch.tensor([[0.9, 0.0, 0.0, 0.0, 0.8, 0.8, 0.8, 0.8]])).tolist() == [[0]]
-    layer = build(num_groups=2, top_groups=1, top_k=1)
+    layer = build(num_groups=2, top_groups=1, top_k=1, normalize=False)
     assert layer._choose(torch.tensor([[0.9, 0.0, 0.0, 0.0, 0.8, 0.7, 0.0, 0.0]])).tolist() == [[4]]
 
 
@@ -195,7 +195,7 @@ def test_a_step_moves_the_bias_towards_even_shares_and_tells_the_shares() -> Non
 
 
 def test_an_expert_without_tokens_has_a_gradient_of_zeros(seed: int) -> None:  # DDP waits for every gradient
-    layer = build(top_k=1)
+    layer = build(top_k=1, normalize=False)
     layer(draw(1, 2)).sum().backward()
     assert all(p.grad is not None for p in layer.parameters())
     assert sum(bool(e.output.weight.grad.any()) for e in layer.experts) <= 2
@@ -277,6 +277,11 @@ def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> Non
         ({"top_k": 9}, r"top_k \(9\) must be in \[1, 8\]"),
         ({"top_k": 5, "num_groups": 2, "top_groups": 1}, r"top_k \(5\) must be in \[1, 4\], the experts of 1 groups"),
         ({"num_groups": 8, "top_groups": 4}, r"group_best \(2\) in \[1, 1\]"),
+        ({"num_groups": 4}, "num_groups has no effect while all groups are open"),
+        ({"top_k": 1}, "the router cannot learn"),
+        ({"bias_rate": -0.1}, "bias_rate must not be negative"),
+        ({"balance_loss": -0.1}, "balance_loss, z_loss and bias_rate must not be negative"),
+        ({"scale": 0.0}, "scale must be positive"),
         ({"shared_gate": True}, "shared_gate scales the output of shared"),
     ],
 )

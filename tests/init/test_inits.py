@@ -91,6 +91,15 @@ def test_roles() -> None:
     assert found["stack.encoder.final_norm"].role == "other"
 
 
+def test_shared_layers_add_to_the_stream_wherever_they_stand() -> None:
+    model = make(stack="decoder", num_layers=4, layers=[{"share": True}, {}])
+    assert {part.branches for part in parts(model) if part.role == "branch"} == {8}
+    own = make(stack="decoder", num_layers=4, init="deep_norm")
+    shared = make(stack="decoder", num_layers=4, init="deep_norm", layers=[{"share": True}])
+    path = "stack.decoder.layers.0.mixer.output.weight"
+    assert torch.equal(shared.state_dict()[path], own.state_dict()[path])
+
+
 def test_gpt2_is_scaled_by_depth() -> None:
     model = attnkit.compose(stack="decoder", init="gpt2", position="learned", **WIDE)
     assert std(model.embedding.weight) == pytest.approx(0.02, rel=0.05)
@@ -177,6 +186,13 @@ def test_mup_says_what_the_optimizer_scales() -> None:
     groups = parameter_groups(model)
     assert [(group["matrices"], group.get(FACTOR)) for group in groups] == [(True, 0.25), (False, 0.5), (False, 0.25), (False, None)]
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+
+
+def test_mup_leaves_the_learning_rate_of_patches() -> None:
+    image = {"embedding": {"name": "patch", "patch_size": 4}, "image_shape": [1, 8, 8], "num_classes": 3}
+    model = attnkit.compose(stack="encoder", **SIZES, **image, init={"name": "mup", "base_width": 4})
+    assert "head.projection.weight" in model.learning_rates
+    assert not [name for name in model.learning_rates if name.startswith("embedding")]
 
 
 def test_mup_is_refused_where_it_has_no_rule() -> None:

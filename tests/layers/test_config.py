@@ -8,6 +8,7 @@ import pytest
 
 import attnkit
 from attnkit.layers import config
+from attnkit.mixer import MixerConfig
 
 CONFIGS = {
     "encoder": config.TransformerConfig,
@@ -43,6 +44,10 @@ def test_the_options_that_type_checkers_see_are_the_fields(name: str) -> None:
     options, cls = getattr(config, f"{name}Options"), getattr(config, f"{name}Config")
     assert get_type_hints(options, include_extras=False) == get_type_hints(cls, include_extras=False)
     assert options.__required_keys__ == {name for name, p in inspect.signature(cls).parameters.items() if p.default is p.empty}
+
+
+def test_a_mixer_may_read_every_option_of_a_layer_that_concerns_mixing() -> None:
+    assert attnkit.mixers.given == {field.name for field in fields(MixerConfig)} | {"dropout"}
 
 
 def test_a_configuration_cannot_be_changed() -> None:

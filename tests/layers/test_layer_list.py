@@ -108,6 +108,11 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
         ),
         ({"num_layers": 2, "mixer": "none", "attention": "additive"}, "attention has no effect: no layer has a mixer that reads it"),
         ({"num_layers": 2, "mixer": "none", "window": 3}, "window has no effect: no layer has a mixer that reads it"),
+        ({"num_layers": 2, "mixer": "linear_attention", "num_kv_heads": 1}, "num_kv_heads has no effect: no layer has a mixer that"),
+        ({"num_layers": 2, "mixer": "none", "head_dim": 2}, "head_dim has no effect: no layer has a mixer that reads it"),
+        ({"layers": [{"mixer": "none", "num_heads": 4}]}, "num_heads has no effect in a layer with the mixer 'none'"),
+        ({"layers": [{"mixer": "latent_attention", "num_kv_heads": 1}]}, "num_kv_heads has no effect in a layer with the mixer"),
+        ({"layers": [{"mixer": "linear_attention", "backend": "sdpa"}]}, "backend has no effect in a layer with the mixer"),
     ],
 )
 def test_what_would_have_no_effect_or_is_wrong_is_refused(options: dict[str, Any], message: str) -> None:
@@ -115,10 +120,43 @@ def test_what_would_have_no_effect_or_is_wrong_is_refused(options: dict[str, Any
         attnkit.stacks.build({"name": "decoder", **SIZES, **options})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cross_mixer": "linear_attention", "cross_position": "rotary"}, "cross_position 'rotary' has no effect: the cross_mixer"),
+        ({"cross_mixer": "linear_attention", "cross_attention": "additive"}, "cross_attention has no effect: the cross_mixer"),
+        ({"cross_mixer": "latent_attention", "cross_attention": "additive"}, "cross_attention has no effect: the cross_mixer"),
+        ({"decoder_layers": [{"mixer": "linear_attention", "window": 3}]}, "window has no effect in a layer with the mixer"),
+    ],
+)
+def test_what_a_memory_would_not_read_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_layers": 1, **options})
+
+
+def test_a_layer_may_set_what_its_memory_alone_reads() -> None:
+    layers = [{"mixer": "linear_attention", "num_kv_heads": 1}]
+    stack = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "num_layers": 1, "decoder_layers": layers})
+    assert stack.decoder.layers[0].cross_mixer.key.out_features == 4
+
+
+def test_positions_for_causal_attention_are_refused_in_an_encoder_for_every_mixer() -> None:
+    with pytest.raises(ConfigurationError, match="position 'xpos' is not legal in an encoder"):
+        stack(num_layers=1, mixer="latent_attention", position="xpos", causal=False)
+
+
 def test_a_mask_between_tokens_is_refused_where_a_mixer_cannot_read_it() -> None:
     mask = torch.ones(3, 3, dtype=torch.bool)
     with pytest.raises(ConfigurationError, match="attn_mask cannot restrict the mixer 'none'"):
         stack(layers=[{"mixer": "none"}, {}])(torch.zeros(1, 3, 8).double(), attn_mask=mask)
+
+
+def test_a_layer_without_sublayers_leaves_streams_and_final_norm_as_they_are() -> None:
+    nothing = {"mixer": "none", "feed_forward": "none"}
+    assert stack(layers=[{}, nothing]).final_norm is not None
+    assert stack(layers=[{}, nothing], residual="post_norm").final_norm is None
+    assert stack(layers=[nothing, {}], residual="hyper_connections").streams == 4
+    assert stack(layers=[nothing]).streams == 1
 
 
 def test_the_spec_says_what_was_named_and_rebuilds_the_model() -> None:

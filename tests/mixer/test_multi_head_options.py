@@ -177,6 +177,8 @@ def test_recorded_maps_have_a_column_for_each_token_alone(seed: int) -> None:
     ("options", "message"),
     [
         ({"num_heads": 3, "num_kv_heads": 1, "differential": 0.2}, r"num_heads and num_kv_heads \(3, 1\) must be even"),
+        ({"differential": 1.0}, r"in \[0, 1\), but is 1.0"),
+        ({"scale": float("nan")}, "scale must be positive"),
         ({"query_key_norm_over": "all"}, "has no effect without query_key_norm"),
         ({"biases": ["gate"]}, "there is no gate"),
         ({"memory_keys": -1}, "memory_keys must not be negative"),

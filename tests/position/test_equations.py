@@ -305,6 +305,7 @@ def test_kinds_for_causal_stacks_are_refused_elsewhere(name: str) -> None:
 @pytest.mark.parametrize("wrong", [
     {"name": "shaw", "max_distance": 0}, {"name": "cope", "max_count": 1}, {"name": "fire", "hidden_dim": 0},
     {"name": "fire", "threshold": 0.0}, {"name": "xpos", "scale_base": 0.0}, {"name": "xpos", "max_length": 0},
+    {"name": "rotary", "base": 1.0}, {"name": "rotary", "base": -2.0},
 ])  # fmt: skip
 def test_impossible_sizes_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=list(wrong)[1]):

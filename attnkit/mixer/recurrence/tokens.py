@@ -102,8 +102,8 @@ def lagged(x: Tensor, lags: int, tokens: Tokens, past: Tensor | None = None) -> 
 
 
 def rows(x: Tensor, columns: Tensor) -> Tensor:
-    """Return the tokens `columns` [B, N] of each row of `x` [B, T, D]: [B, N, D]."""
-    return x.gather(1, columns[..., None].expand(-1, -1, x.shape[2]))
+    """Return the tokens `columns` [B, N] (or [1, N]) of each row of `x` [B, T, D]: [B, N, D]."""
+    return x.gather(1, columns[..., None].expand(len(x), -1, x.shape[2]))
 
 
 def _filled(x: Tensor, tokens: Tokens, dim: int, at_padding: float, at_start: float) -> Tensor:

@@ -1,0 +1,88 @@
+"""The certificate of a report: how often its own design, with its own looks, is wrong or right, by simulation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from scipy import stats
+
+from attnkit.ablation.looks import Look, looks
+from attnkit.ablation.results import Results
+
+STUDIES = 2000
+EFFECTS = (1.0, 2.0)
+"""The differences whose power is simulated, in units of the sd of paired differences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What a design does, by simulation.
+
+    Attributes:
+        errors: The probability of any false difference where all variants are the same, by the distribution of the noise.
+        power: The probability that a difference of each of `EFFECTS` between two variants is shown, with normal noise.
+        studies: The number of simulated studies of each kind.
+    """
+
+    errors: tuple[tuple[str, float], ...]
+    power: tuple[tuple[float, float], ...]
+    studies: int
+
+    def sentences(self) -> list[str]:
+        """Return the certificate in words."""
+        wrong = ", ".join(f"{rate:.3f} with {noise} noise" for noise, rate in self.errors)
+        right = ", ".join(f"{rate:.2f} for {effect:g} standard deviations" for effect, rate in self.power)
+        return [
+            f"if all variants were the same, the probability of any difference in the report would be {wrong}",
+            f"the probability that a single difference is shown is {right} of the paired differences",
+            f"by {self.studies:,} simulated studies each, with the contrasts, the seeds and the looks of this one",
+        ]
+
+
+def certificate(results: Results) -> Certificate:
+    """Return the certificate of a study, from its design alone: its results do not enter."""
+    names = [v.name for v in results.plan.variants]
+    weights = tuple(tuple(c.weights.get(name, 0.0) for name in names) for c in results.contrasts.values())
+    plan = looks(results.study, results.answers.asked)
+    return simulate(weights, plan, errors=("normal", "heavy-tailed"))
+
+
+@lru_cache
+def simulate(
+    weights: tuple[tuple[float, ...], ...], plan: tuple[Look, ...], *, errors: tuple[str, ...], studies: int = STUDIES
+) -> Certificate:
+    """Return the certificate of contrasts, given as weights of variants, that are looked at as planned.
+
+    Args:
+        weights: A row for each contrast.
+        plan: The looks.
+        errors: The noise: `normal`, or `heavy-tailed` (Student's t with 3 degrees of freedom).
+        studies: The number of simulated studies.
+
+    Example:
+        >>> c = simulate(((1.0, -1.0),), (Look(seeds=5, alpha=0.05),), errors=("normal",), studies=500)
+        >>> c.errors, c.power
+        ((('normal', 0.066),), ((1.0, 0.388), (2.0, 0.9)))
+    """
+    if not weights:
+        return Certificate(errors=(), power=(), studies=studies)
+    contrasts = np.array(weights).T  # [variants, contrasts]
+    draws = {noise: _noise(noise, (studies, plan[-1].seeds, len(contrasts))) @ contrasts for noise in errors}
+    wrong = tuple((noise, float(_shown(d, plan).any(axis=1).mean())) for noise, d in draws.items())
+    normal = draws["normal"][:, :, :1] / np.sqrt((contrasts[:, 0] ** 2).sum())  # of one contrast, with an sd of 1
+    right = tuple((e, float(_shown(normal + e, plan, family=contrasts.shape[1]).mean())) for e in EFFECTS)
+    return Certificate(errors=wrong, power=right, studies=studies)
+
+
+def _noise(kind: str, shape: tuple[int, int, int]) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal(shape) if kind == "normal" else rng.standard_t(3, shape)
+
+
+def _shown(d: np.ndarray, plan: Sequence[Look], *, family: int | None = None) -> np.ndarray:
+    """Return whether a look shows each contrast, [studies, contrasts], from differences [studies, seeds, contrasts]."""
+    shown = np.zeros((d.shape[0], d.shape[2]), dtype=bool)
+    for look in plan:
+        shown |= stats.ttest_1samp(d[:, : look.seeds], 0.0, axis=1).pvalue < look.alpha / (family or d.shape[2])
+    return shown

@@ -1,0 +1,138 @@
+"""What a study estimates: differences of variants, main and simple effects, interactions. They are one family, from all runs."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+from attnkit.ablation.design import Choices, Factor, Levels, Variant, parsed
+from attnkit.ablation.statistics import Better, Comparison, Runs, contrast
+from attnkit.registry import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """A weighted sum of variants, seed by seed.
+
+    Attributes:
+        name: Of the side with weights above 0.
+        reference: Of the other side.
+        weights: By variant.
+        kind: A difference, or an interaction.
+    """
+
+    name: str
+    reference: str
+    weights: Mapping[str, float]
+    kind: Literal["difference", "interaction"] = "difference"
+
+    def measure(
+        self, runs: Mapping[str, Runs], *, better: Better, min_effect: float | None = None, resolution: float | None = None
+    ) -> Comparison:
+        """Return the comparison of the values of variants; the verdict is that of `judge`."""
+        cells = [(weight, runs[name]) for name, weight in self.weights.items()]
+        found = contrast(self.name, cells, reference=self.reference, better=better, min_effect=min_effect, resolution=resolution)
+        return replace(found, kind=self.kind)
+
+
+def contrasts(variants: Sequence[Variant], factors: Sequence[Factor], effects: Sequence[str]) -> list[Contrast]:
+    """Return the contrasts of a study: the declared effects, or without any each variant against its reference.
+
+    An effect is written with the names of factors:
+
+    - `attention`: the main effect of each level against the baseline's, averaged over the levels of all other factors;
+    - `attention at width`: the simple effects, at each level of width;
+    - `attention x width`: the interactions of each two levels: how much the joint effect exceeds the sum of the two effects.
+
+    Averages are over those levels of the other factors with which all variants concerned exist, so that no side has another mixture.
+
+    Raises:
+        ConfigurationError: An effect names no factor, or no two variants tell its levels apart.
+
+    Example:
+        >>> from attnkit.ablation.design import Level, expand
+        >>> two = [Factor(name=n, baseline=Level(label="0"), levels=(Level(label="1", overrides={f"model.{n}": 1}),)) for n in "ab"]
+        >>> for c in contrasts(expand("full_factorial", two), two, ["a", "a at b", "a x b"]):
+        ...     print(c.name, "-", c.reference, dict(c.weights))
+        a=1 - a=0 {'a=1': 0.5, 'baseline': -0.5, 'a=1, b=1': 0.5, 'b=1': -0.5}
+        a=1 at b=0 - a=0 at b=0 {'a=1': 1.0, 'baseline': -1.0}
+        a=1 at b=1 - a=0 at b=1 {'a=1, b=1': 1.0, 'b=1': -1.0}
+        a=1 x b=1 - none {'a=1, b=1': 1.0, 'a=1': -1.0, 'b=1': -1.0, 'baseline': 1.0}
+    """
+    if not effects:
+        return [Contrast(name=v.name, reference=v.reference, weights={v.name: 1.0, v.reference: -1.0}) for v in variants if v.reference]
+    levels = {f.name: [f.baseline.label, *(level.label for level in f.levels)] for f in factors}
+    names = {v.choices: v.name for v in variants}
+    found = []
+    for effect in effects:
+        first, word, second = parsed(effect, levels)
+        these = _interactions(names, levels, first, second) if word == "x" else _differences(names, levels, first, second)
+        if not these:
+            raise ConfigurationError(f"effects: {effect!r} cannot be estimated: the variants that it compares are left out")
+        found += these
+    return found
+
+
+def _differences(names: Mapping[Choices, str], levels: Levels, factor: str, at: str) -> list[Contrast]:
+    found = []
+    for context, level in product(levels[at] if at else [""], levels[factor][1:]):
+        cells = [cell for cell in names if not at or (at, context) in cell]
+        pairs = _complete(cells, {factor: (level, levels[factor][0])})
+        where = f" at {at}={context}" if at else _only(pairs, cells, factor)
+        weights = {names[cell]: (1.0 if (factor, level) in cell else -1.0) / len(pairs) for pair in pairs for cell in pair}
+        if pairs:
+            found.append(Contrast(name=f"{factor}={level}{where}", reference=f"{factor}={levels[factor][0]}{where}", weights=weights))
+    return found
+
+
+def _interactions(names: Mapping[Choices, str], levels: Levels, first: str, second: str) -> list[Contrast]:
+    found = []
+    for a, b in product(levels[first][1:], levels[second][1:]):
+        fours = _complete(list(names), {first: (a, levels[first][0]), second: (b, levels[second][0])})
+        if fours:
+            same = {cell: ((first, a) in cell) == ((second, b) in cell) for four in fours for cell in four}
+            weights = {names[cell]: (1.0 if alike else -1.0) / len(fours) for cell, alike in same.items()}
+            found.append(Contrast(name=f"{first}={a} x {second}={b}", reference="none", weights=weights, kind="interaction"))
+    return found
+
+
+def _complete(cells: Iterable[Choices], pairs: Mapping[str, tuple[str, str]]) -> list[list[Choices]]:
+    """Return the combinations of two levels of each factor, for every context in which all of them exist; the first levels lead."""
+    concerned = [cell for cell in cells if all(dict(cell)[factor] in two for factor, two in pairs.items())]
+    groups = [group for group in _by_context(concerned, pairs).values() if len(group) == 2 ** len(pairs)]
+    return [sorted(group, key=lambda cell: [two.index(dict(cell)[factor]) for factor, two in pairs.items()]) for group in groups]
+
+
+def _only(pairs: Sequence[Sequence[Choices]], cells: Sequence[Choices], factor: str) -> str:
+    """Return where a main effect is estimated, if not over all levels of the other factors."""
+    parts = []
+    for other in dict(cells[0]):
+        here, everywhere = ({dict(cell)[other]: None for cell in some} for some in ([c for pair in pairs for c in pair], cells))
+        if other != factor and len(here) < len(everywhere):
+            parts.append(f"{other}={'|'.join(here)}")
+    return f" where {', '.join(parts)}" if parts else ""
+
+
+def balanced(cells: Iterable[Choices], factors: Collection[str]) -> list[Choices]:
+    """Return the combinations of levels over which means for the levels of two factors can be compared.
+
+    Where some combinations do not exist, the means of two levels would average over different levels of the other factors. Kept are the
+    levels of the other factors with which most combinations of the two exist.
+
+    Example:
+        >>> cells = [(("a", a), ("b", b), ("c", c)) for a in "01" for b in "01" for c in "01" if (b, c) != ("1", "1")]
+        >>> sorted({dict(cell)["c"] for cell in balanced(cells, ("a", "b"))})
+        ['0']
+    """
+    contexts = list(_by_context(cells, factors).values())
+    most = max(map(len, contexts), default=0)
+    return [cell for context in contexts if len(context) == most for cell in context]
+
+
+def _by_context(cells: Iterable[Choices], factors: Collection[str]) -> dict[Choices, list[Choices]]:
+    """Group combinations of levels by the levels of all other factors."""
+    contexts: dict[Choices, list[Choices]] = {}
+    for choices in cells:
+        others = tuple((factor, level) for factor, level in choices if factor not in factors)
+        contexts.setdefault(others, []).append(choices)
+    return contexts

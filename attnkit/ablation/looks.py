@@ -1,0 +1,122 @@
+"""Looks at the results: how many seeds each has, and which part of alpha it spends. They are planned before the first run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from attnkit.ablation.sections import Decide
+from attnkit.ablation.spec import StudySpec
+from attnkit.ablation.statistics import Comparison, power
+
+SIMULATED = 2000
+"""The studies of a forecast."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A look at the results.
+
+    Attributes:
+        seeds: The number of seeds, from the first.
+        alpha: The part of alpha that it spends.
+    """
+
+    seeds: int
+    alpha: float
+
+
+def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
+    """Return the looks of a study: the planned ones; or one with the seeds that it began with, and those that were paid for.
+
+    Args:
+        study: The study.
+        asked: Its question as it was written down, if it was; see `attnkit.ablation.plan.read_question`.
+    """
+    if study.decide is not None:
+        return planned(study.decide, study.alpha)
+    first = len(asked.get("seeds_at_start", study.seeds))
+    return (Look(seeds=first, alpha=study.alpha), *(Look(**paid) for paid in asked.get("looks_added", ())))
+
+
+def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
+    r"""Return the looks of `decide`. Their levels add up to alpha, so no constants are needed, and no assumption on their dependence.
+
+    Look k of K with a share t = n_k / n_K of the seeds spends S(t_k) - S(t_{k-1}) (Lan and DeMets 1983), where S is
+    alpha ln(1 + (e - 1) t) for `pocock`, and 2 - 2 \Phi(z_{alpha/2} / \sqrt t) for `obrien_fleming`, which spends little early.
+
+    Example:
+        >>> [(look.seeds, round(look.alpha, 4)) for look in planned(Decide(max_seeds=20), 0.05)]
+        [(3, 0.0115), (6, 0.0093), (11, 0.0125), (20, 0.0167)]
+    """
+    seeds = decide.at
+    spent = [0.0]
+    for n in seeds:
+        share = n / seeds[-1]
+        normal = 2 * float(stats.norm.sf(stats.norm.isf(alpha / 2) / math.sqrt(share)))
+        spent.append(alpha * math.log(1 + (math.e - 1) * share) if decide.spending == "pocock" else normal)
+    return tuple(Look(seeds=n, alpha=after - before) for n, before, after in zip(seeds, spent, spent[1:], strict=False))
+
+
+def chance(c: Comparison, last: Look, family: int) -> float:
+    """Return an optimistic estimate of the probability that the last look decides what is open now; 1 where nothing can be estimated.
+
+    Optimistic: the smallest sd and the most favourable mean that are compatible with the data (80 % and one standard error). To stop for
+    futility can miss a verdict, but never makes a false one.
+    """
+    if c.mean is None or c.sd is None or not c.sd or any(c.diverged) or c.pairs < 2:
+        return 1.0
+    level, n = last.alpha / family, last.seeds
+    sd = c.sd * math.sqrt((c.pairs - 1) / float(stats.chi2.isf(0.1, c.pairs - 1)))
+    error = c.sd / math.sqrt(c.pairs)
+    half = float(stats.t.isf(level / 2, n - 1)) * sd / math.sqrt(n)
+    found = 0.0
+    for mean in (abs(c.mean) - error, abs(c.mean), abs(c.mean) + error):
+        room = (c.min_effect or 0.0) - half
+        spread = sd / math.sqrt(n)
+        inside = float(stats.norm.cdf((room - mean) / spread) - stats.norm.cdf((-room - mean) / spread)) if room > 0 else 0.0
+        found = max(found, power(mean / sd, n, alpha=level), inside)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What looks decide of one comparison whose true difference is `effect`, in units of the sd of differences.
+
+    Attributes:
+        effect: The difference.
+        decided: The probability that it is shown.
+        seeds: The mean number of seeds until then, or until the last look.
+    """
+
+    effect: float
+    decided: float
+    seeds: float
+
+
+def forecast(plan: Sequence[Look], family: int, effects: Sequence[float] = (0.0, 0.5, 1.0, 2.0), *, seed: int = 0) -> list[Forecast]:
+    """Return what the looks will decide and cost, by simulation of normal differences, without futility.
+
+    Example:
+        >>> for f in forecast(planned(Decide(max_seeds=20), 0.05), 1):
+        ...     print(f.effect, round(f.decided, 2), round(f.seeds, 1))
+        0.0 0.04 19.6
+        0.5 0.41 18.2
+        1.0 0.96 13.0
+        2.0 1.0 6.8
+    """
+    draws = np.random.default_rng(seed).standard_normal((SIMULATED, plan[-1].seeds))
+    found = []
+    for effect in effects:
+        decided = np.zeros(SIMULATED, dtype=bool)
+        seeds = np.full(SIMULATED, float(plan[-1].seeds))
+        for look in plan:
+            p = stats.ttest_1samp(draws[:, : look.seeds] + effect, 0.0, axis=1).pvalue
+            new = ~decided & (p < look.alpha / family)
+            seeds[new] = look.seeds
+            decided |= new
+        found.append(Forecast(effect=effect, decided=float(decided.mean()), seeds=float(seeds.mean())))
+    return found

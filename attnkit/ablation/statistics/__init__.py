@@ -1,0 +1,33 @@
+"""The statistics of studies, for arrays and mappings of any source. No study is needed.
+
+Example:
+    >>> from attnkit.ablation.statistics import compare, interquartile_mean, judge
+    >>> [c] = judge([compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})])
+    >>> c.verdict, interquartile_mean([[0.1, 0.4], [0.5, 9.0]])
+    ('better', 0.45)
+"""
+
+from attnkit.ablation.statistics.aggregate import interquartile_mean, performance_profile, stratified_interval
+from attnkit.ablation.statistics.comparison import Better, Comparison, Runs, Verdict, compare, contrast, judge
+from attnkit.ablation.statistics.exact import divergence_p, sign_flip_p, signed_rank_p
+from attnkit.ablation.statistics.power import detectable, power, seeds_needed, seeds_range
+
+__all__ = [
+    "Better",
+    "Comparison",
+    "Runs",
+    "Verdict",
+    "compare",
+    "contrast",
+    "detectable",
+    "divergence_p",
+    "interquartile_mean",
+    "judge",
+    "performance_profile",
+    "power",
+    "seeds_needed",
+    "seeds_range",
+    "sign_flip_p",
+    "signed_rank_p",
+    "stratified_interval",
+]

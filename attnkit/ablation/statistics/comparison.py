@@ -1,0 +1,277 @@
+"""From runs to verdicts: paired by seed, one family with simultaneous intervals, every run counted.
+
+The values of a variant are a mapping from seed to value. NaN is a run that diverged: an outcome, worse than any number.
+None is a run that failed for another reason: its value is unknown. Neither is dropped or imputed.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from attnkit.ablation.statistics.exact import divergence_p, sign_flip_p, signed_rank_p
+from attnkit.ablation.statistics.power import detectable, seeds_needed, seeds_range
+
+Runs = Mapping[int, float | None]
+Better = Literal["lower", "higher"]
+Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
+
+FLOAT32 = 2.0**-23
+"""The relative resolution of metrics, which are computed in single precision."""
+RANKED = 6
+"""The fewest seeds with which a signed-rank test can reach a p-value below 0.05."""
+NUMBERS = 4
+"""Where runs diverged, the comparison of numbers is tested at a quarter of the level."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A variant against its reference, or another contrast of variants, paired by seed. Differences are variant minus reference.
+
+    Attributes:
+        variant: Its name.
+        reference: The other's name.
+        planned: Seeds of the two.
+        cells: The number of variants that each side averages over.
+        pairs: Seeds for which both have a number.
+        diverged: How many runs of the variant, and of the reference, diverged.
+        failed: How many runs of each have no value.
+        min_effect: The smallest difference that matters, for equivalence.
+        mean: Of the differences; None where runs diverged that the mean of the others would hide.
+        sd: Of the differences; at least the resolution of the metric.
+        effect: The mean in units of `sd`, with Hedges' correction for few pairs; None with two pairs, for which there is no correction.
+        wins: Share of pairs in which the variant is better; a tie counts half, and a diverged run loses.
+        p: Of the paired t test; if a run diverged, the combination of tests that `judge` describes.
+        p_exact: Of the sign-flip test over all 2^n signs, with 6 to 16 pairs.
+        level: The part of alpha that this comparison has in its family.
+        interval: Simultaneous with those of the family, so that a difference is shown if and only if it excludes 0.
+        p_adjusted: `p`, so that it is below alpha if and only if a difference is shown.
+        detectable: The smallest difference that this number of pairs, with this `sd`, shows with a power of 0.8 at this level.
+        seeds_needed: The number of seeds that would show a difference of `min_effect`, likewise.
+        seeds_range: That number at both ends of the 90 % interval of the sd; None: more than 10,000.
+        kind: A difference of two sides, or an interaction, of which no sign is better.
+        verdict: Set by `judge`.
+        reason: For the verdict.
+    """
+
+    variant: str
+    reference: str
+    planned: int
+    cells: int = 1
+    pairs: int
+    diverged: tuple[int, int] = (0, 0)
+    failed: tuple[int, int] = (0, 0)
+    min_effect: float | None = None
+    mean: float | None = None
+    sd: float | None = None
+    effect: float | None = None
+    wins: float | None = None
+    p: float | None = None
+    p_exact: float | None = None
+    level: float | None = None
+    interval: tuple[float, float] | None = None
+    p_adjusted: float | None = None
+    detectable: float | None = None
+    seeds_needed: int | None = None
+    seeds_range: tuple[int | None, int | None] | None = None
+    kind: Literal["difference", "interaction"] = "difference"
+    verdict: Verdict = "inconclusive"
+    reason: str = ""
+
+
+def compare(
+    variant: str,
+    runs: Runs,
+    *,
+    reference: str,
+    reference_runs: Runs,
+    better: Better = "lower",
+    min_effect: float | None = None,
+    resolution: float | None = None,
+) -> Comparison:
+    """Measure one variant against its reference. The verdict is `judge`'s, which knows how many comparisons there are.
+
+    Args:
+        variant: Its name.
+        runs: Its values by seed.
+        reference: The other's name.
+        reference_runs: The other's values.
+        better: Whether a lower or a higher value is better.
+        min_effect: The smallest difference that matters, for equivalence.
+        resolution: The smallest step of the metric, such as 1 / test examples (default: that of single precision).
+
+    Example:
+        >>> c = compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})
+        >>> round(c.mean, 3), round(c.p, 3), c.wins
+        (-0.5, 0.013, 1.0)
+    """
+    cells = [(1.0, runs), (-1.0, reference_runs)]
+    return contrast(variant, cells, reference=reference, better=better, min_effect=min_effect, resolution=resolution)
+
+
+def contrast(
+    variant: str,
+    cells: Sequence[tuple[float, Runs]],
+    *,
+    reference: str,
+    better: Better = "lower",
+    min_effect: float | None = None,
+    resolution: float | None = None,
+) -> Comparison:
+    """Measure a weighted sum of variants, seed by seed. Weights above 0 are the variant's side, those below 0 the reference's.
+
+    Args:
+        variant: The name of the contrast.
+        cells: Weights, and values by seed.
+        reference: The name of the other side.
+        better: See `compare`.
+        min_effect: See `compare`.
+        resolution: See `compare`.
+
+    Example:
+        >>> y = {0: 1.0, 1: 2.0}
+        >>> contrast("half", [(0.5, y), (0.5, y), (-1.0, {0: 0.5, 1: 1.0})], reference="b").mean
+        0.75
+    """
+    seeds = sorted({seed for _, runs in cells for seed in runs})
+    rows = {seed: [(weight, runs.get(seed)) for weight, runs in cells] for seed in seeds}
+    known = {seed: [(w, y) for w, y in row if y is not None] for seed, row in rows.items() if all(y is not None for _, y in row)}
+    scores = np.array([_score(row, better) for row in known.values()])  # positive: the variant is better; infinite: one side diverged
+    numbers = [row for row in known.values() if not any(math.isnan(y) for _, y in row)]
+    d = np.array([sum(w * y for w, y in row) for row in numbers], dtype=np.float64)
+    sides = [[y for row in rows.values() for w, y in row if (w > 0) == ours] for ours in (True, False)]
+    result = Comparison(
+        variant=variant,
+        reference=reference,
+        planned=len(seeds),
+        cells=max(1, len(cells) // 2),
+        pairs=len(d),
+        diverged=(_count_nan(sides[0]), _count_nan(sides[1])),
+        failed=(sides[0].count(None), sides[1].count(None)),
+        min_effect=min_effect,
+        wins=float((np.sign(scores) + 1).mean() / 2) if len(scores) else None,
+        mean=float(d.mean()) if len(d) else None,
+    )
+    if len(d) >= 2:
+        largest = max(abs(w * y) for row in numbers for w, y in row)
+        result = _with_tests(result, d, least=FLOAT32 * largest if resolution is None else resolution)
+    return _with_divergence(result, scores) if any(result.diverged) else result
+
+
+def _score(row: Sequence[tuple[float, float]], better: Better) -> float:
+    lost, won = any(math.isnan(y) and w > 0 for w, y in row), any(math.isnan(y) and w < 0 for w, y in row)
+    if lost or won:
+        return 0.0 if lost and won else -math.inf if lost else math.inf
+    return (-1.0 if better == "lower" else 1.0) * sum(w * y for w, y in row)
+
+
+def _count_nan(values: Sequence[float | None]) -> int:
+    return sum(v is not None and math.isnan(v) for v in values)
+
+
+def _with_tests(result: Comparison, d: np.ndarray, *, least: float) -> Comparison:
+    n, mean, sd = len(d), float(d.mean()), max(float(d.std(ddof=1)), least)
+    return replace(
+        result,
+        sd=sd,
+        p=_t_p(mean, sd, n),
+        p_exact=sign_flip_p(d) if RANKED <= n <= 16 else None,
+        effect=mean / sd * (1 - 3 / (4 * (n - 1) - 1)) if n > 2 else None,
+    )
+
+
+def _t_p(mean: float, sd: float, n: int) -> float:
+    return 1.0 if mean == 0 else float(2 * stats.t.sf(abs(mean) / sd * math.sqrt(n), n - 1)) if sd > 0 else 0.0
+
+
+def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
+    """Return a comparison with diverged runs: an outcome of its own, beside the numbers of the others; see `judge`."""
+    lost, won = int((scores == -math.inf).sum()), int((scores == math.inf).sum())
+    tests = [(4 / 3 if len(scores) < RANKED else 2.0) * divergence_p(lost, won, len(scores))] if len(scores) else []
+    if len(scores) >= RANKED:
+        tests.append(NUMBERS * signed_rank_p(scores))
+    rest = float(scores[np.isfinite(scores)].sum())
+    hidden = (lost and (won or rest > 0)) or (won and rest < 0)
+    if hidden:  # the mean of the others would say the opposite of the runs that diverged
+        return replace(c, mean=None, sd=None, effect=None, p_exact=None, p=min([1.0, *tests]))
+    if c.p is not None:
+        tests.append(NUMBERS * c.p)
+    return replace(c, p_exact=None, p=min([1.0, *tests]))
+
+
+def judge(
+    comparisons: Sequence[Comparison], *, better: Better = "lower", alpha: float = 0.05, family: int | None = None
+) -> list[Comparison]:
+    """Return the comparisons, which are the declared family, with simultaneous intervals and with their verdicts.
+
+    Each of m comparisons has the level alpha / m (Bonferroni). So with a probability of at least 1 - alpha, whatever the dependence between
+    the comparisons, all intervals cover their true differences. Every verdict is a reading of its interval:
+
+    - `equivalent`: it lies inside `min_effect` on both sides, whether or not it contains 0.
+    - `better`, `worse`: it excludes 0.
+    - `inconclusive`: neither, or the value of a failed run is missing.
+
+    So the probability of any false verdict, of a difference or of equivalence, is at most alpha. Where runs diverged, `p` combines three
+    tests whose levels add up to that of the comparison: `divergence_p` (3/4 of it with fewer than 6 seeds, otherwise 1/2), the paired t
+    test of the pairs with numbers (1/4; only where the diverged runs do not point to the other side), and with 6 seeds or more
+    `signed_rank_p`, in which a diverged run is worse than any number (1/4).
+
+    Args:
+        comparisons: The family.
+        better: Whether a lower or a higher value is better.
+        alpha: The probability of any false verdict.
+        family: The number of comparisons in the family, if these are not all of them.
+
+    Example:
+        >>> c = compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})
+        >>> [(c.verdict, round(c.p_adjusted, 3)) for c in judge([c, c])]
+        [('better', 0.026), ('better', 0.026)]
+    """
+    size = max(1, family or len(comparisons))
+    return [_judged(c, level=alpha / size, family=size, better=better) for c in comparisons]
+
+
+def _judged(c: Comparison, *, level: float, family: int, better: Better) -> Comparison:
+    c = replace(c, level=level, p_adjusted=None if c.p is None else min(1.0, c.p * family))
+    if c.sd is not None and c.mean is not None:
+        own = level / NUMBERS if any(c.diverged) else level
+        half = float(stats.t.isf(own / 2, c.pairs - 1)) * c.sd / math.sqrt(c.pairs)
+        needed, ends, sd = None, None, c.sd
+        if c.min_effect and sd > 0:
+            needed, ends = seeds_needed(c.min_effect / sd, alpha=own), seeds_range(c.min_effect, sd, c.pairs, alpha=own)
+        smallest = detectable(c.pairs, alpha=own) * sd
+        c = replace(c, interval=(c.mean - half, c.mean + half), detectable=smallest, seeds_needed=needed, seeds_range=ends)
+    verdict, reason = _verdict(c, better=better)
+    return replace(c, verdict=verdict, reason=reason)
+
+
+def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
+    assert c.level is not None
+    runs = c.planned * c.cells
+    if any(c.failed):
+        return "inconclusive", f"{sum(c.failed)} of {2 * runs} runs have no value; run or retry them"
+    if c.p is None:
+        return "inconclusive", f"{c.pairs} pairs are too few for a test"
+    shown = c.p < c.level
+    if any(c.diverged):
+        text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these lose"
+        assert c.wins is not None
+        return ("inconclusive" if not shown else "better" if c.wins > 0.5 else "worse"), text
+    if c.min_effect is not None and c.interval is not None and max(map(abs, c.interval)) < c.min_effect:
+        return "equivalent", f"the difference is shown to be smaller than {c.min_effect:.3g}"
+    if shown:
+        assert c.mean is not None
+        return ("better" if (c.mean < 0) == (better == "lower") else "worse"), "the difference is shown not to be zero"
+    smallest = f": {c.pairs} pairs show a difference of {c.detectable:.3g} or more" if c.detectable else ""
+    return "inconclusive", f"neither a difference nor equivalence is shown{smallest}{_hint(c)}"
+
+
+def _hint(c: Comparison) -> str:
+    """Return how many seeds would show the smallest difference that matters, with the range that the few pairs leave open."""
+    if c.seeds_range is None:
+        return ""
+    point, low, high = ("more than 10,000" if n is None else f"{n:,}" for n in (c.seeds_needed, *c.seeds_range))
+    return f"; {point} seeds ({low} to {high}, as {c.pairs} pairs know the spread) would show one of {c.min_effect:.3g}"

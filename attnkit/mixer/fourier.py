@@ -1,0 +1,59 @@
+# https://arxiv.org/abs/2105.03824
+"""Mixing by the Fourier transform."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.recurrence.tokens import in_full_precision
+from attnkit.registry import mixers
+from attnkit.state import State
+
+
+@mixers.register("fourier")
+class Fourier(Mixer[State]):
+    r"""FNet's mixing without parameters: the real part of the Fourier transform over the tokens and the channels.
+
+    Equation:
+        $$y_{tc} = \mathrm{Re} \sum_{s=0}^{n-1} \sum_{d=0}^{D-1} e^{-2 \pi i \, (t s / n + c d / D)} x_{sd}$$
+
+    Paper: Lee-Thorp et al. 2021, https://arxiv.org/abs/2105.03824. The paper transforms all T columns of a batch, padding with them, so
+    that outputs depend on how long the longest row is. Here n is the number of real tokens of a document, and t and s count them: what a
+    row gives does not depend on its batch. Rows without padding are as in the paper.
+
+    Cost per channel: some $30 \log_2 T$ operations per token (a fast Fourier transform). A batch with padding or documents takes a product
+    with a matrix instead, T multiply-adds per token and channel, and $T^2$ numbers per row. State: none.
+
+    Example:
+        >>> Fourier()(torch.ones(1, 2, 3), Tokens())[0]
+        tensor([[[6., 0., 0.],
+                 [0., 0., 0.]]])
+    """
+
+    directions = frozenset({"bidirectional"})
+    growth = "none"
+
+    def forward(self, x: Tensor, tokens: Tokens, state: State | None = None) -> tuple[Tensor, None]:
+        """Mix; see `Mixer.forward`."""
+        with torch.autocast(x.device.type, enabled=False):
+            (y,) = in_full_precision(x)
+            y = torch.fft.fft(y, dim=2)
+            if tokens.real is None and tokens.starts is None:
+                return torch.fft.fft(y, dim=1).real.to(x.dtype), None
+            angle, weight = _angles(tokens, y.real.dtype)
+            return ((weight * angle.cos()) @ y.real + (weight * angle.sin()) @ y.imag).to(x.dtype), None
+
+
+def _angles(tokens: Tokens, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    r"""Return $2 \pi t s / n$ of each two tokens, and 1 if both are real tokens of one document, otherwise 0: [B, T, T]."""
+    given = tokens.real if tokens.real is not None else tokens.starts
+    assert given is not None
+    real = torch.ones_like(given) if tokens.real is None else tokens.real
+    document = torch.zeros_like(real, dtype=torch.long) if tokens.starts is None else tokens.starts.long().cumsum(1)
+    together = (document[:, :, None] == document[:, None, :]) & real[:, :, None] & real[:, None, :]
+    place = together.tril(-1).sum(-1)  # [B, T], among the real tokens of the document
+    length = together.sum(-1).clamp(min=1)[..., None]
+    turns = (place[:, :, None] * place[:, None, :]) % length  # whole turns drop out before anything is rounded
+    return 2 * math.pi * turns.to(dtype) / length, together.to(dtype)

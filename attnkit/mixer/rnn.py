@@ -1,0 +1,41 @@
+# https://doi.org/10.1207/s15516709cog1402_1
+"""The simple recurrent network."""
+
+from attnkit.mixer.recurrence.recurrent_mixer import RecurrentMixer
+from attnkit.registry import mixers
+
+
+@mixers.register("rnn")
+class RNN(RecurrentMixer):
+    r"""Elman's simple recurrent network: the new state is a squashed sum of the input and the last state.
+
+    Equation:
+        $$h_t = \tanh(W x_t + U h_{t-1} + b)$$
+
+    Paper: Elman 1990, https://doi.org/10.1207/s15516709cog1402_1
+
+    It has no output projection, and its weights are those of torch's `nn.RNN`, so that a stack of this mixer with the residual `none`,
+    the feed-forward network `none` and the position `none` is the stack `recurrent_decoder`. In the direction `bidirectional` a second
+    one reads from the end, and each has half of the width (Schuster and Paliwal 1997, https://doi.org/10.1109/78.650093).
+
+    Initialisation: see `RecurrentLayer`.
+
+    Cost per token: $2 D^2$ multiply-adds, one token after another, also in training. State: `constant`, D numbers, in fp32
+    also under autocast. In training, about 2 D numbers are kept for each token. Documents run side by side, each in a row of its own.
+
+    Args:
+        d_model: Width D.
+        direction: `causal` or `bidirectional`.
+
+    Raises:
+        ConfigurationError: `d_model` is odd in the direction `bidirectional`.
+
+    Example:
+        >>> import torch
+        >>> from attnkit.mixer import Tokens
+        >>> y, state = RNN(d_model=8)(torch.randn(1, 5, 8), Tokens())
+        >>> torch.equal(state.hidden, y[:, -1])
+        True
+    """
+
+    cell = "rnn"

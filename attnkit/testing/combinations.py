@@ -1,0 +1,158 @@
+"""Every combination of stack, mixer, normalizer, position and residual: legal ones keep two cheap rules, others are refused in time."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from attnkit.registry import ConfigurationError, mixers, normalizers, positions, residuals, stacks
+from attnkit.stack import EncoderDecoderStack, EncoderStack
+from attnkit.testing.attention import assert_close
+from attnkit.testing.stack import LENGTH, LENGTHS, Inputs
+
+D_MODEL = 8
+SIZES = {"d_model": D_MODEL, "num_heads": 2, "num_layers": 1, "feed_forward": {"name": "mlp", "ffn_dim": 8}}
+
+PLACES: dict[str, tuple[str, str]] = {
+    "encoder": ("encoder", "mixer"),
+    "decoder": ("decoder", "mixer"),
+    "encoder_decoder, its encoder": ("encoder_decoder", "layers"),
+    "encoder_decoder, its decoder": ("encoder_decoder", "decoder_layers"),
+    "encoder_decoder, its memory": ("encoder_decoder", "cross_mixer"),
+}
+"""Where a mixer may stand: the stack, and the option that names it. In an encoder-decoder the others are `multi_head`."""
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A stack of one layer.
+
+    Attributes:
+        place: One of `PLACES`.
+        mixer: Its name.
+        normalizer: That of its attention, or None for a mixer without one.
+        position: The position encoding of the stack.
+        residual: The residual kind of the stack.
+    """
+
+    place: str
+    mixer: str
+    normalizer: str | None
+    position: str
+    residual: str
+
+    def __str__(self) -> str:
+        normalizer = "" if self.normalizer is None else f" ({self.normalizer})"
+        return f"{self.place}: {self.mixer}{normalizer}, {self.position}, {self.residual}"
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec of the stack."""
+        stack, slot = PLACES[self.place]
+        mixer = {"name": self.mixer} | ({} if self.normalizer is None else {"normalizer": self.normalizer})
+        value: Any = [{"mixer": mixer}] if "layers" in slot else mixer
+        others: dict[str, Any] = {"decoder_layers": [{}]} if slot == "layers" else {}  # otherwise it has those of the encoder
+        return {"name": stack, **SIZES, "position": self.position, "residual": self.residual, slot: value, **others}
+
+
+def combinations() -> Iterator[Combination]:
+    """Yield all combinations of registered names, legal or not, in a fixed order."""
+    for place, mixer in product(PLACES, sorted(mixers)):
+        has_one = any(argument.registry is normalizers for argument in mixers.arguments(mixer))
+        for normalizer, position, residual in product(sorted(normalizers) if has_one else [None], sorted(positions), sorted(residuals)):
+            yield Combination(place, mixer, normalizer, position, residual)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of all combinations.
+
+    Attributes:
+        kept: Number of legal ones, which keep the rules.
+        refused: Number of those that are refused, by the first words of the reason.
+        failures: A message for each that breaks a rule.
+    """
+
+    kept: int
+    refused: Counter[str]
+    failures: list[str]
+
+
+def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
+    """Build each combination, and check it if it is legal.
+
+    A legal one must ignore padding, and as a decoder give in steps what it gives at once. Others must be refused with a
+    `ConfigurationError` before a parameter exists.
+
+    Args:
+        every: Check only every n-th combination.
+        seed: Seed of the parameters and inputs. The caller's random state is not affected.
+
+    Example:
+        >>> check_combinations(2000).failures
+        []
+    """
+    kept, refused, failures = 0, Counter[str](), list[str]()
+    made = [0]
+
+    def count(*_: Any) -> None:
+        made[0] += 1
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        for combination in list(combinations())[::every]:
+            torch.manual_seed(seed)
+            made[0] = 0
+            hook = register_module_parameter_registration_hook(count)
+            try:
+                stack = stacks.build(combination.spec).double().eval()
+            except ConfigurationError as error:
+                refused[_reason(str(error))] += 1
+                if made[0]:
+                    failures.append(f"{combination}: it was refused only after {made[0]} parameters had been made: {error}")
+                continue
+            except Exception as error:  # anything else is no refusal
+                failures.append(f"{combination}: {type(error).__name__}: {error}")
+                continue
+            finally:
+                hook.remove()
+            try:
+                _keeps_the_rules(stack)
+                kept += 1
+            except Exception as error:  # a crash also breaks a rule
+                failures.append(f"{combination}: {error}")
+    return Outcome(kept, refused, failures)
+
+
+def _keeps_the_rules(stack: nn.Module) -> None:
+    """Padding on the left, or of a source, has no effect; decoding in two steps equals the full pass."""
+    x, src, other = torch.randn(3, len(LENGTHS), LENGTH, D_MODEL, dtype=torch.float64).unbind()
+    key_mask = (torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]).flip(1)
+    given = Inputs(x, key_mask, src)
+    whole, real = given.run(stack), given.real(stack)
+    keep = key_mask[..., None]
+    reads_source = isinstance(stack, EncoderDecoderStack)
+    changed = Inputs(x if reads_source else torch.where(keep, x, other), key_mask, torch.where(keep, src, other))
+    assert_close(changed.run(stack)[real], whole[real], 1e-10, "output after a change of padding")
+    if isinstance(stack, EncoderStack):
+        return
+    state = stack.encode(src, src_mask=key_mask) if isinstance(stack, EncoderDecoderStack) else None
+    parts: list[Tensor] = []
+    for start, stop in ((0, LENGTH - 2), (LENGTH - 2, LENGTH)):
+        if isinstance(stack, EncoderDecoderStack):
+            assert state is not None
+            y, state = stack.decode(x[:, start:stop], state)
+        else:
+            y, state = stack(x[:, start:stop], key_mask=key_mask[:, start:stop], state=state)
+        parts.append(y)
+    assert_close(torch.cat(parts, 1)[real], whole[real], 1e-10, "output in two steps")
+
+
+def _reason(message: str) -> str:
+    """Return what is wrong without the names: the text between the last quoted name and the colon before the reason."""
+    head = message.partition(":")[0]
+    return " ".join(word for word in head.split() if not word.startswith(("'", "(")))
