@@ -36,18 +36,43 @@ def dropout(x: Tensor, p: float, *, site: int = 0, rows: Tensor | None = None, f
         return x
     if p == 1.0:
         return x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0.0)
-    keys = draws.current()
-    batch = x.shape[0] if x.ndim > 1 else 1
-    if keys is None or keys.shape[0] != batch:
-        seed = torch.randint(2**62, (1,), device=x.device)
-        keys = draws.make_keys(torch.arange(batch, device=x.device)) + seed
     middle = x.shape[1:-1]
     if rows is None:
         rows = torch.arange(middle.numel(), device=x.device).view(middle)
-    threshold = min(round(p * LEVELS), LEVELS - 1)
-    columns = x.shape[-1] if x.ndim else 1
-    dropped = draws.fields(keys.to(x.device), site, rows, columns, first=first).view(x.shape) < threshold - LEVELS // 2
-    return x.masked_fill(dropped, 0.0) * (LEVELS / (LEVELS - threshold))
+    keys = keys_for(x.shape[0] if x.ndim > 1 else 1, x.device)
+    dropped = is_dropped(keys, p, site=site, rows=rows, columns=x.shape[-1] if x.ndim else 1, first=first).view(x.shape)
+    return x.masked_fill(dropped, 0.0) * kept_scale(p)
+
+
+def keys_for(batch: int, device: torch.device) -> Tensor:
+    """Return a key for each row of a batch, int64 [B]: the example's where the step has B, otherwise from torch's global generator."""
+    keys = draws.current()
+    if keys is None or keys.shape[0] != batch:
+        return draws.make_keys(torch.arange(batch, device=device)) + torch.randint(2**62, (1,), device=device)
+    return keys.to(device)
+
+
+def is_dropped(keys: Tensor, p: float, *, site: int, rows: Tensor, columns: int, first: int = 0) -> Tensor:
+    """Return which elements `dropout` sets to zero, bool [B, ..., N].
+
+    Args:
+        keys: int64 [B], of the examples.
+        p: Probability, in (0, 1).
+        site: Identifies this dropout among those of the model.
+        rows: int64 [...], numbers of the rows within an example.
+        columns: N.
+        first: Number of the first column.
+    """
+    return draws.fields(keys, site, rows, columns, first=first) < _threshold(p) - LEVELS // 2
+
+
+def kept_scale(p: float) -> float:
+    """Return what multiplies the elements that are not dropped."""
+    return LEVELS / (LEVELS - _threshold(p))
+
+
+def _threshold(p: float) -> int:
+    return min(round(p * LEVELS), LEVELS - 1)
 
 
 class Dropout(nn.Module):

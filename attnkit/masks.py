@@ -193,11 +193,13 @@ class Mask:
         alive: ...and marked False here ([B, H, Q, 1], broadcastable), so that their output can be set to zero.
         causal: Whether the key's index must also not exceed the query's; there are as many queries as keys. Kept symbolic, so that fused
             kernels can skip the masked half.
+        window: If given, the key's index must also be fewer than `window` away from the query's. Kept symbolic, likewise.
     """
 
     allowed: Tensor | None = None
     alive: Tensor | None = None
     causal: bool = False
+    window: int | None = None
 
     @classmethod
     def of(cls, allowed: Tensor | None) -> Self | None:
@@ -221,10 +223,14 @@ class Mask:
 
     def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """Return the mask as one bool tensor that broadcasts to [B, H, Q, K], or None if it allows everything."""
-        if not self.causal:
-            return self.allowed
-        t = torch.arange(keys, device=device)[None]
-        return combine(causal(t[:, :queries], t), self.allowed)
+        t = torch.arange(keys, device=device)
+        near = self.near(t - t[:queries, None])
+        return self.allowed if near is None else combine(near[None, None], self.allowed)
+
+    def near(self, offsets: Tensor) -> Tensor | None:
+        """Return which offsets, the key's index minus the query's, causality and the window allow, or None if all."""
+        near = None if self.window is None else offsets.abs() < self.window
+        return combine(offsets <= 0 if self.causal else None, near)
 
     def rows(self, start: int, stop: int, queries: int, keys: int, device: torch.device) -> "Mask":
         """Return the mask of the queries `start:stop` only."""

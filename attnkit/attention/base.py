@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.attention.backend.base import Inputs, choose, computing, named, ordered
-from attnkit.attention.bias import FiniteBias, prepare
+from attnkit.attention.bias import FiniteBias, LazyBias, prepare
 from attnkit.attention.talking_heads import TalkingHeads
 from attnkit.masks import Mask
 from attnkit.normalizer import Normalizer
@@ -151,7 +151,7 @@ class Attention(nn.Module, ABC):
         value: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        attn_bias: FiniteBias | Tensor | None = None,
+        attn_bias: FiniteBias | LazyBias | Tensor | None = None,
         projected: bool = False,
         dropout: float = 0.0,
         first_query: int = 0,
@@ -180,9 +180,14 @@ class Attention(nn.Module, ABC):
         """
         if not projected:
             query, key = self.project_query(query), self.project_key(key)
-        mask, bias = prepare(mask, attn_bias, query, key, dtype=query.dtype if self.normalizer.rows_sum_to_one else None)
-        inputs = Inputs(query, key, value, mask, bias, dropout if self.training else 0.0, first_query)
-        output = choose(backend, self, inputs).compute(self, inputs)
+        lazy = attn_bias if isinstance(attn_bias, LazyBias) else None
+        dtype = query.dtype if self.normalizer.rows_sum_to_one else None
+        mask, bias = prepare(mask, attn_bias if lazy is None else None, query, key, dtype=dtype)
+        inputs = Inputs(query, key, value, mask, bias if lazy is None else lazy, dropout if self.training else 0.0, first_query)
+        chosen = choose(backend, self, inputs)
+        if lazy is not None and not chosen.reads_lazy_bias:
+            inputs = inputs._replace(bias=lazy.values)
+        output = chosen.compute(self, inputs)
         return output if mask is None or mask.alive is None else output * mask.alive
 
     def weights(
@@ -191,7 +196,7 @@ class Attention(nn.Module, ABC):
         key: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        attn_bias: FiniteBias | Tensor | None = None,
+        attn_bias: FiniteBias | LazyBias | Tensor | None = None,
         projected: bool = False,
     ) -> Tensor:
         """Return the attention weights [B, H, Q, K], without dropout; they are zero for masked keys, and in rows without any key."""
@@ -204,7 +209,7 @@ class Attention(nn.Module, ABC):
         key: Tensor,
         *,
         mask: Mask | Tensor | None = None,
-        attn_bias: FiniteBias | Tensor | None = None,
+        attn_bias: FiniteBias | LazyBias | Tensor | None = None,
         projected: bool = False,
     ) -> Tensor:
         """Return the logits [B, H, Q, K] that the normalizer reads, -inf at masked keys unless the whole row is masked."""
@@ -216,7 +221,7 @@ class Attention(nn.Module, ABC):
         query: Tensor,
         key: Tensor,
         mask: Mask | Tensor | None,
-        attn_bias: FiniteBias | Tensor | None,
+        attn_bias: FiniteBias | LazyBias | Tensor | None,
         projected: bool,
     ) -> tuple[Tensor, Mask | None]:
         """Return the result of `compute` for all queries, [B, H, Q, K], a few at a time, and the mask with that of the bias."""

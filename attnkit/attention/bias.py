@@ -1,5 +1,6 @@
 """Biases added to the logits, made safe for every backend."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +21,39 @@ class FiniteBias:
     values: Tensor
 
 
+@dataclass(frozen=True)
+class LazyBias:
+    """A finite bias between positions, computed where it is needed: a backend may take it tile by tile.
+
+    Attributes:
+        compute: From positions of queries [B or 1, Q] and keys [B or 1, K] to the bias [B or 1, H, Q, K].
+        query_positions: [B or 1, Q].
+        key_positions: [B or 1, K].
+        by_offset: Whether the bias depends on the key's index minus the query's alone.
+    """
+
+    compute: Callable[[Tensor, Tensor], Tensor]
+    query_positions: Tensor
+    key_positions: Tensor
+    by_offset: bool = False
+
+    @property
+    def values(self) -> Tensor:
+        """The whole bias, [B or 1, H, Q, K]."""
+        return self.compute(self.query_positions, self.key_positions)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the bias."""
+        return self.tile(slice(1), slice(1)).dtype
+
+    def tile(self, rows: slice, columns: slice) -> Tensor:
+        """Return the bias of some queries and keys."""
+        return self.compute(self.query_positions[:, rows], self.key_positions[:, columns])
+
+
 def prepare(
-    mask: Mask | Tensor | None, bias: FiniteBias | Tensor | None, query: Tensor, key: Tensor, *, dtype: torch.dtype | None = None
+    mask: Mask | Tensor | None, bias: FiniteBias | LazyBias | Tensor | None, query: Tensor, key: Tensor, *, dtype: torch.dtype | None = None
 ) -> tuple[Mask | None, Tensor | None]:
     """Return a mask and a finite bias that together are equivalent to `mask` and `bias`.
 
@@ -45,7 +77,7 @@ def prepare(
         (tensor([[ True, False]]), tensor([[0.5000, 0.0000]]))
     """
     mask = Mask.of(mask) if isinstance(mask, Tensor) else mask
-    if bias is None or isinstance(bias, FiniteBias):
+    if bias is None or isinstance(bias, FiniteBias | LazyBias):
         return mask, None if bias is None else bias.values
     if bias.dtype == torch.bool:
         raise TypeError("attn_bias is added to the logits and must be numeric, but is boolean; pass a boolean mask as `mask`")

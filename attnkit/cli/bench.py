@@ -1,25 +1,120 @@
-"""`attnkit bench`: the peak rates of this machine, as a table and as a file for `attnkit plan --machine`."""
+"""`attnkit bench`: models timed in alternation, or the peak rates of this machine, as a table and as files."""
 
 import argparse
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
+from attnkit.drawing.lines import draw_lines
+from attnkit.models import compose
+from attnkit.profile.bench import WORKS, Plan, Row, measure
 from attnkit.profile.ceilings import measure_machine
+from attnkit.profile.peers import PEERS, peer
+from attnkit.recipe import merge, read_layers, read_yaml
 from attnkit.registry import ConfigurationError
 from attnkit.train.output import output
+
+MODEL_KEYS = ("stack", "embedding", "tie", "head", "init")
+"""What a recipe's model gives to `attnkit.compose`."""
 
 
 def bench(arguments: list[str]) -> int:
     """Run `attnkit bench`."""
     parser = argparse.ArgumentParser(prog="attnkit bench", description=(__doc__ or "")[16:], allow_abbrev=False)
     parser.add_argument(
-        "--processes",
-        type=int,
-        metavar="N",
-        help="processes of an all-reduce on this machine (default: its GPUs)",
+        "subjects",
+        nargs="*",
+        metavar="RECIPE",
+        help="recipes, or specs such as '{stack: decoder, d_model: 64, num_layers: 2, num_heads: 4}' (default: this machine's peak rates)",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the rates to this file, for attnkit plan --machine FILE")
+    models = parser.add_argument_group("models")
+    models.add_argument("--work", nargs="+", choices=WORKS, default=[*WORKS], help="what is timed (default: all)")
+    models.add_argument("--lengths", type=int, nargs="+", default=[128, 512], metavar="T", help="tokens of a row (default: 128 512)")
+    models.add_argument("--batch", type=int, default=8, metavar="B", help="rows (default: 8)")
+    models.add_argument("--vocab", type=int, default=8192, metavar="V", help="tokens of the vocabulary (default: 8192)")
+    models.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16 is autocast (default: fp32)")
+    models.add_argument("--compile", action="store_true", help="compile what step and forward call")
+    models.add_argument("--rounds", type=int, default=9, metavar="N", help="how often each contestant is timed (default: 9)")
+    models.add_argument("--peers", nargs="+", choices=[*PEERS], default=[], help="decoders by other hands, with the first model's sizes")
+    models.add_argument("--svg", metavar="FILE", help="also draw the tokens per second over the lengths")
+    machine = parser.add_argument_group("the machine's rates")
+    machine.add_argument("--processes", type=int, metavar="N", help="processes of an all-reduce on this machine (default: its GPUs)")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to this file; rates are for attnkit plan --machine FILE")
     chosen = parser.parse_args(arguments)
+    return _models(chosen) if chosen.subjects else _machine(chosen)
+
+
+def _models(chosen: argparse.Namespace) -> int:
+    if min(chosen.batch, chosen.rounds, *chosen.lengths) < 1 or chosen.vocab < 4:
+        raise ConfigurationError("--batch, --rounds and --lengths must be at least 1, and --vocab at least 4")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    models: dict[str, nn.Module] = {}
+    for subject in chosen.subjects:
+        if subject in models:
+            raise ConfigurationError(f"{subject} is given twice")
+        torch.manual_seed(0)
+        models[subject] = _model(subject, chosen.vocab).to(device)
+    first: Any = next(iter(models.values()))
+    for name in chosen.peers:
+        models[name] = peer(name, first.spec, max_length=max(chosen.lengths) + 64).to(device)
+    plan = Plan(
+        works=chosen.work, lengths=chosen.lengths, batch=chosen.batch, vocab_size=chosen.vocab, precision=chosen.precision,
+        is_compiled=chosen.compile, rounds=chosen.rounds,
+    )  # fmt: skip
+    ceiling, rows = measure(models, plan, device)
+    where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    how = f"{chosen.precision}, batch {chosen.batch}, {chosen.rounds} rounds{', step and forward compiled' if chosen.compile else ''}"
+    print(f"{where}; torch {torch.__version__}; {how}; matrix products at {ceiling:.3g} TFLOP/s\n")
+    print(_table(rows))
+    if chosen.json is not None:
+        found = {"device": where, "torch": torch.__version__, "tflops": ceiling, "compiled": chosen.compile, "batch": chosen.batch,
+                 "precision": chosen.precision, "rounds": chosen.rounds, "rows": [row.as_dict() for row in rows]}  # fmt: skip
+        with output(chosen.json) as file:
+            file.write(json.dumps(found, indent=2) + "\n")
+    if chosen.svg is not None:
+        speeds = [{"length": row.length, row.work: row.tokens_per_second, "model": row.name} for row in rows]
+        with output(chosen.svg) as file:
+            file.write(draw_lines(speeds, x="length", y=chosen.work, lines="model", log="xy", title="tokens per second"))
+    return 0
+
+
+def _model(subject: str, vocab: int) -> nn.Module:
+    """Return the model of a recipe or of a spec, with random weights."""
+    recipe: dict[str, Any] = {}
+    if subject.lstrip().startswith("{"):
+        found: Any = read_yaml(subject, where="bench")
+    else:
+        for layer in read_layers([subject]):
+            recipe = merge(recipe, layer, dropped=[])
+        found = {key: recipe.get("model", {})[key] for key in MODEL_KEYS if key in recipe.get("model", {})}
+    if not isinstance(found, Mapping) or "stack" not in found:
+        raise ConfigurationError(f"{subject} names no stack to build")
+    stack = found["stack"]
+    name = stack["name"] if isinstance(stack, Mapping) else stack
+    sizes = {"src_vocab_size": vocab, "tgt_vocab_size": vocab} if "encoder_decoder" in name else {"vocab_size": vocab}
+    return compose(**{**sizes, **found})  # type: ignore[no-any-return]
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """Return the results as text; times are medians with half their interquartile range."""
+    width = max(len("contestant"), *(min(len(row.name), 48) for row in rows))
+    lines = [
+        f"{'work':<8}{'length':>7}  {'contestant':<{width}}{'params':>9}{'ms':>11}{'±':>6}{'tokens/s':>11}{'speed':>7}{'MiB':>9}{'MFU':>6}"
+    ]
+    for row in rows:
+        name = row.name if len(row.name) <= 48 else f"{row.name[:47]}…"
+        used = "-" if row.utilisation is None else f"{row.utilisation:.0%}"
+        lines.append(
+            f"{row.work:<8}{row.length:>7}  {name:<{width}}{row.parameters / 1e6:>8.2f}M{row.milliseconds:>11.2f}{row.spread / 2:>6.0%}"
+            f"{row.tokens_per_second:>11,.0f}{row.relative:>6.2f}x{row.peak_mib:>9.1f}{used:>6}"
+        )
+    return "\n".join(lines)
+
+
+def _machine(chosen: argparse.Namespace) -> int:
     processes = chosen.processes if chosen.processes is not None else max(torch.cuda.device_count(), 1)
     if processes < 1:
         raise ConfigurationError(f"--processes must be at least 1, but is {processes}")

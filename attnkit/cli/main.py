@@ -155,11 +155,32 @@ def _probe(arguments: Arguments) -> int:
     return 0
 
 
+def _new(arguments: Arguments) -> int:
+    parser = _Parser("new")
+    parser.add_argument("kind", choices=["translation", "language_model", "classification"], help="what the model learns")
+    parser.add_argument("--train", required=True, metavar="FILE", help="pairs or labelled texts (.tsv, .csv, .jsonl, .parquet), or a text")
+    parser.add_argument("--validation", metavar="FILE", help="(default: a part of the training rows)")
+    parser.add_argument(
+        "--columns", nargs=2, default=[], metavar="COLUMN", help="names, or numbers from 0 in a table without a header line"
+    )
+    parser.add_argument("--out", metavar="FILE.yaml", help="the recipe to write (default: KIND.yaml)")
+    chosen = parser.parse_args(arguments)
+    from attnkit.cli.new import new
+
+    new(chosen.kind, train=chosen.train, validation=chosen.validation, columns=chosen.columns, out=chosen.out)
+    return 0
+
+
 def _export(arguments: Arguments) -> int:
     parser = _Parser("export")
     parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
-    parser.add_argument("--out", required=True, metavar="FILE.safetensors", help="where to write the weights and the spec")
+    parser.add_argument("--out", required=True, metavar="FILE", help="model.safetensors: weights and spec; vectors.txt, .vec: word vectors")
     chosen = parser.parse_args(arguments)
+    if chosen.out.endswith((".txt", ".vec")):
+        from attnkit.cli.vectors import export_vectors
+
+        print(export_vectors(chosen.checkpoint, chosen.out))
+        return 0
     from attnkit.checkpoint import export
 
     is_average = export(chosen.checkpoint, chosen.out)
@@ -220,6 +241,7 @@ def help_of(words: Sequence[str]) -> str:
 
 
 COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
+    "new": ("look at your own file, and write a recipe that trains on it", _new),
     "fit": ("train a model by a recipe", _run("fit")),
     "validate": ("evaluate a checkpoint on the validation data", _run("validate")),
     "test": ("evaluate a checkpoint on the test data", _run("test")),
@@ -229,12 +251,12 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "probe": ("ask the model of a checkpoint or a recipe a question, such as how far its gradients reach", _probe),
     "draw": ("draw a position encoding, a mask, a score, or a step of decoding", _draw),
     "plan": ("estimate a recipe's memory and step time on a number of GPUs, and its bottleneck", _plan),
-    "bench": ("measure the peak rates of this machine, for plan", _bench),
+    "bench": ("time models and other's in alternation, or measure the peak rates of this machine, for plan", _bench),
     "ablate": ("plan, run and report ablation studies", _ablate),
     "list": ("list the names of all components, or of one family", _list),
     "describe": ("show the equation, arguments, paper and source of a component", _describe),
     "check": ("run the conformance kit on components", _check),
-    "export": ("write a checkpoint's model as safetensors", _export),
+    "export": ("write a checkpoint's model as safetensors, or its word vectors as text", _export),
     "schema": ("print the JSON schema of recipes, for editors", _schema),
     "completion": ("print the shell completion for commands, names, keys and recipes", _completion),
 }

@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar
 
+import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.base import Part, TextCorpus
@@ -61,6 +62,11 @@ class RunningText(Framing):
     def tokenizer_spec(self) -> dict[str, Any]:
         """Plain data from which the trained tokenizer is rebuilt."""
         return self.tokenizer.spec
+
+    @property
+    def token_counts(self) -> list[int]:
+        """How often each token of the vocabulary occurs in the training text."""
+        return [int(n) for n in np.bincount(self.packed("train").ids, minlength=len(self.tokenizer))]
 
     def pieces(self, part: Part) -> Iterator[Piece]:
         """Yield a split of the text piece by piece, the same at each call.

@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from attnkit.files import open_gzip, read_bytes, read_parquet
+from attnkit.files import atomic, open_gzip, read_bytes, read_parquet
 from attnkit.registry import ConfigurationError, nearest
 
 Vector = npt.NDArray[np.float32]
@@ -75,6 +75,27 @@ def read_vectors(path: str, words: Iterable[str], *, dim: int) -> dict[str, Vect
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ConfigurationError(f"{path} is truncated or damaged ({error}); download it again") from error
     return found
+
+
+def write_vectors(path: str | Path, words: Sequence[str], vectors: npt.NDArray[np.floating[Any]]) -> int:
+    """Write words and their vectors [V, D] in word2vec's text format, which `read_vectors` reads.
+
+    Words that are empty or contain white space, which the format cannot hold, are left out.
+
+    Returns:
+        The number of words written.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "vectors.txt")
+        >>> write_vectors(path, ["cat", "a b"], np.array([[0.5, -1.0], [1.0, 2.0]], np.float32)), path.read_text()
+        (1, '1 2\\ncat 0.5 -1\\n')
+    """
+    rows = [(word, row) for word, row in zip(words, vectors, strict=True) if [word] == word.split()]
+    lines = [f"{len(rows)} {vectors.shape[1]}", *(" ".join([word, *(f"{x:.9g}" for x in row)]) for word, row in rows)]
+    with atomic(path) as draft:
+        draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return len(rows)
 
 
 def _entries(file: Path, wanted: Container[bytes], dim: int) -> Iterator[Entry]:

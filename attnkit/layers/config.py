@@ -197,7 +197,7 @@ class RecurrentEncoderDecoderConfig(RecurrentEncoderConfig):
         placement: Whether attention comes `after` or `before` the cell.
         input_feeding: With `after`: whether each output is fed into the next step, so that attention knows its earlier choices.
         attention_dropout: Probability of dropping an attention weight.
-        backend: The implementation of attention (auto, reference, chunked, sdpa); results do not depend on it.
+        backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.
 
     Raises:
         ValueError: A width, count or probability is out of range.

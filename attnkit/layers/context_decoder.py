@@ -45,7 +45,7 @@ class UnprojectedAttention(Mixer[KeyValues]):
         d_model: Width of the states D.
         attention: The score.
         attention_dropout: Probability of dropping an attention weight.
-        backend: The implementation of attention (auto, reference, chunked, sdpa); results do not depend on it.
+        backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.
 
     Raises:
         ConfigurationError: An unknown attention, or a wrong argument of it.

@@ -3,11 +3,14 @@
 import torch
 from torch import Tensor
 
-from attnkit.attention import FiniteBias
+from attnkit.attention import FiniteBias, LazyBias
 from attnkit.layers.compatibility import mixer_class, reads_position
 from attnkit.layers.config import LayerConfig
 from attnkit.position import Position, QueryBias, Rotation
 from attnkit.registry import PositionSpec
+
+LONG = 1024
+"""Tokens from which windows and biases stay symbolic: shorter ones are cheaper as one tensor for all layers."""
 
 Place = tuple[PositionSpec, int | None, int | None]  # a position encoding, the width of a head, the number of heads
 Kind = tuple[int | None, int | None]  # which place, and which window, a layer reads
@@ -64,12 +67,20 @@ def rotation_at(position: Position, positions: Tensor, columns: Tensor) -> Rotat
     return None if table is None else table.at(positions)
 
 
-def bias_between(position: Position, query_positions: Tensor, key_positions: Tensor) -> FiniteBias | QueryBias | None:
-    """Return what positions [1 or B, Q] and [1 or B, K] add to the logits, or None."""
+def bias_between(
+    position: Position, query_positions: Tensor, key_positions: Tensor, *, is_padded: bool = True
+) -> FiniteBias | LazyBias | QueryBias | None:
+    """Return what positions [1 or B, Q] and [1 or B, K] add to the logits, or None; of long sequences, as a function of tiles."""
     if position.reads_queries:
         return QueryBias(position, query_positions, key_positions)
-    bias = position.bias(query_positions, key_positions)
-    return None if bias is None else FiniteBias(bias)
+    if type(position).bias is Position.bias:
+        return None
+    bias = position.bias
+    if min(query_positions.shape[1], key_positions.shape[1]) >= LONG:
+        by_offset = position.by_offset and not is_padded and query_positions.shape[1] == key_positions.shape[1]
+        return LazyBias(bias, query_positions, key_positions, by_offset)  # type: ignore[arg-type]  # it has one
+    values = bias(query_positions, key_positions)
+    return None if values is None else FiniteBias(values)
 
 
 def extended(old: Tensor | None, new: Tensor | None, batch: int, past: int, length: int, device: torch.device) -> Tensor:

@@ -12,7 +12,7 @@ from attnkit import masks
 from attnkit.dropout import Dropout
 from attnkit.layers.compatibility import legal_layers, mixer_class
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.reading import Readings, bias_between, embedding_at, extended, rotation_at
+from attnkit.layers.reading import LONG, Readings, bias_between, embedding_at, extended, rotation_at
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens
@@ -177,7 +177,9 @@ class Transformer(nn.Module):
             tokens.append(
                 Tokens(
                     mask=self._mask(query_positions, key_positions, key_mask, restriction, window),
-                    bias=None if position is None else bias_between(position, query_positions, key_positions),
+                    bias=None
+                    if position is None
+                    else bias_between(position, query_positions, key_positions, is_padded=key_mask is not None),
                     rotation=None if position is None else rotation_at(position, query_positions, columns),
                     real=real,
                     starts=None if documents is None else masks.starts(documents, real),
@@ -248,9 +250,11 @@ class Transformer(nn.Module):
     def _mask(
         self, query_positions: Tensor, key_positions: Tensor, key_mask: Tensor | None, restriction: Tensor | None, window: int | None
     ) -> Mask | None:
+        queries, keys = query_positions.shape[1], key_positions.shape[1]
+        if window is not None and key_mask is None and restriction is None and LONG <= queries == keys:
+            return Mask(causal=self.causal, window=window)
         near = None if window is None else masks.sliding_window(query_positions, key_positions, window)
         other = masks.combine(None if key_mask is None else masks.key(key_mask), near, restriction)
-        queries, keys = query_positions.shape[1], key_positions.shape[1]
         if not self.causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends all keys
             return Mask.of(other)
         if other is None and queries == keys:

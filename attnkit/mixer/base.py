@@ -6,7 +6,7 @@ from typing import ClassVar, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from attnkit.attention import FiniteBias
+from attnkit.attention import FiniteBias, LazyBias
 from attnkit.masks import Mask
 from attnkit.position import QueryBias, Rotation
 from attnkit.state import State
@@ -32,7 +32,7 @@ class Tokens:
     """
 
     mask: Mask | None = None
-    bias: FiniteBias | QueryBias | Tensor | None = None
+    bias: FiniteBias | LazyBias | QueryBias | Tensor | None = None
     rotation: Rotation | None = None
     real: Tensor | None = None
     starts: Tensor | None = None

@@ -24,7 +24,7 @@ class AttentionConfig:
         attention_dropout: Probability of dropping an attention weight.
         bias: Whether the query, key, value and output projections have biases.
         window: Sliding window: self-attention reaches fewer than `window` tokens away (default: all tokens).
-        backend: The implementation of attention (auto, reference, chunked, sdpa); results do not depend on it.
+        backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.
 
     Raises:
         ValueError: `num_heads` does not divide `d_model`, or a width or probability is out of range.

@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from attnkit.attention import FiniteBias
+from attnkit.attention import FiniteBias, LazyBias
 from attnkit.masks import Mask
 from attnkit.mixer.base import Tokens
 from attnkit.position import QueryBias
@@ -85,7 +85,7 @@ class KeyValues(State):
             positions = bias.key_positions.expand(len(self.columns), -1).gather(1, self.columns)
             bias = replace(bias, key_positions=positions)
         elif bias is not None:
-            bias = FiniteBias(_keys(bias.values, self.columns)) if isinstance(bias, FiniteBias) else _keys(bias, self.columns)
+            bias = FiniteBias(_keys(bias.values, self.columns)) if isinstance(bias, FiniteBias | LazyBias) else _keys(bias, self.columns)
         return replace(tokens, mask=mask, bias=bias)
 
 

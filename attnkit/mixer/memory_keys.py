@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnkit.attention import Attention, FiniteBias
+from attnkit.attention import Attention, FiniteBias, LazyBias
 from attnkit.masks import Mask
 from attnkit.mixer.base import Tokens
 from attnkit.position import QueryBias
@@ -42,7 +42,7 @@ class MemoryKeys(nn.Module):
 
     def forward(
         self, attention: Attention, key: Tensor, value: Tensor, tokens: Tokens
-    ) -> tuple[Tensor, Tensor, Mask | None, FiniteBias | Tensor | None]:
+    ) -> tuple[Tensor, Tensor, Mask | None, FiniteBias | LazyBias | Tensor | None]:
         """Return keys [B, Hkv, N + K, E] and values [B, Hkv, N + K, Dv], and the mask and the bias of `tokens` with N columns more."""
         batch, keys, count = key.shape[0], key.shape[-2], self.key.shape[1]
         own = attention.project_key(self.key.to(key.dtype)[None])
@@ -55,8 +55,9 @@ class MemoryKeys(nn.Module):
             assert allowed is not None
             allowed = allowed if mask.alive is None else allowed & mask.alive
             mask = Mask.of(F.pad(allowed.expand(*allowed.shape[:-1], keys), (count, 0), value=True))
-        if isinstance(bias, FiniteBias):
-            bias = FiniteBias(F.pad(bias.values.expand(*bias.values.shape[:-1], keys), (count, 0)))
+        if isinstance(bias, FiniteBias | LazyBias):
+            values = bias.values
+            bias = FiniteBias(F.pad(values.expand(*values.shape[:-1], keys), (count, 0)))
         elif bias is not None:
             bias = F.pad(bias.expand(*bias.shape[:-1], keys), (count, 0))
         return key, value, mask, bias

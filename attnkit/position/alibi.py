@@ -31,6 +31,8 @@ class Alibi(Position):
         tensor([[-1.0000, -0.5000, -0.0000]])
     """
 
+    by_offset = True
+
     def __init__(self, *, num_heads: int) -> None:
         super().__init__()
         self.slopes = _slopes(num_heads)

@@ -59,12 +59,14 @@ class Position(nn.Module, ABC):
         max_length: Number of positions, or None if there is no limit.
         needs_inner_product: Whether it requires an attention score that is an inner product.
         needs_causal: Whether it is defined only where no query attends to a later key of the same sequence.
+        by_offset: Whether its bias, if any, depends on the key's position minus the query's alone.
         reads_queries: Whether its bias depends on the queries: it has `query_bias`.
     """
 
     max_length: int | None = None
     needs_inner_product: ClassVar[bool] = False
     needs_causal: ClassVar[bool] = False
+    by_offset: ClassVar[bool] = False
     reads_queries: ClassVar[bool] = False
     _precision: Tensor
 

@@ -37,6 +37,8 @@ class Kerple(Position):
         tensor([[-1.0986, -0.6931, -0.0000]])
     """
 
+    by_offset = True
+
     def __init__(self, *, num_heads: int, kernel: Literal["log", "power"] = "log") -> None:
         super().__init__()
         self.kernel = kernel

@@ -39,6 +39,8 @@ class Relative(Position):
         torch.Size([1, 4, 6, 6])
     """
 
+    by_offset = True
+
     def __init__(self, *, num_heads: int, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__()
         per_side = num_buckets // 2 if bidirectional else num_buckets

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from lightning.pytorch import LightningDataModule
 from torch import nn
 
-from attnkit.drawing import draw_lines
+from attnkit.drawing import draw_lines, draw_points
 from attnkit.registry import ConfigurationError, registered_name
 from attnkit.task import Task
 
@@ -29,6 +29,7 @@ class Findings:
         y: The columns that were measured; each has its own panel.
         lines: The column of which each value is a line, or None.
         log: The axes with a logarithmic scale, among `x` and `y`.
+        as_points: Whether each row is a point of a plane with axes `y`, labelled with its `x`.
 
     Example:
         >>> found = Findings("gradient", "Nothing.", ({"distance": 0, "gradient": 1.0}, {"distance": 1, "gradient": 0.25}),
@@ -48,6 +49,7 @@ class Findings:
     y: Sequence[str]
     lines: str | None = None
     log: str = ""
+    as_points: bool = False
 
     def scalars(self) -> dict[str, float]:
         """Return the measured numbers by name, as a logger takes them."""
@@ -80,6 +82,8 @@ class Findings:
         Raises:
             ConfigurationError: matplotlib is not installed.
         """
+        if self.as_points:
+            return draw_points(self.rows, label=self.x, x=self.y[0], y=self.y[1], title=self.probe)
         return draw_lines(self.rows, x=self.x, y=self.y, lines=self.lines, log=self.log, title=self.probe)
 
 
@@ -95,6 +99,7 @@ class Probe(ABC):
         y: The measured columns.
         lines: The column of which each value is a line, or None.
         log: The axes with a logarithmic scale.
+        as_points: Whether each row is a point of a plane with the two axes `y`, labelled with its `x`.
         needs_data: Whether it reads batches of data.
     """
 
@@ -102,6 +107,7 @@ class Probe(ABC):
     y: ClassVar[Sequence[str]]
     lines: ClassVar[str | None] = None
     log: ClassVar[str] = ""
+    as_points: ClassVar[bool] = False
     needs_data: ClassVar[bool] = True
 
     def __call__(self, task: Task, data: LightningDataModule | None = None) -> Findings:
@@ -119,7 +125,7 @@ class Probe(ABC):
             raise ConfigurationError(f"the probe {name!r} reads data, but got none")
         task.configure_model()
         rows = self.rows(task, data)
-        return Findings(name, limits(type(self)), rows, x=self.x, y=self.y, lines=self.lines, log=self.log)
+        return Findings(name, limits(type(self)), rows, x=self.x, y=self.y, lines=self.lines, log=self.log, as_points=self.as_points)
 
     @abstractmethod
     def rows(self, task: Task, data: Any) -> list[Row]:

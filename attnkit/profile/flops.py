@@ -21,6 +21,7 @@ from attnkit.registry import ConfigurationError
 from attnkit.task.base import Task
 from attnkit.task.causal_lm import CausalLM
 from attnkit.task.masked_lm import MaskedLM
+from attnkit.task.word_vectors import WordVectors
 from attnkit.tokenizer import Tokenizer
 
 Exponents = tuple[int, int]
@@ -75,6 +76,8 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
 def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
     if isinstance(model, ClassifierModel) and model.embedding.reads == "image":
         return {(0, 0): _count(model, torch.empty(1, *model.spec["image_shape"]))}
+    if isinstance(task, WordVectors):
+        return {(1, 0): 2 * task.config.d_model * task.predictions}
     unit = _unit(model)
     if isinstance(model, EncoderDecoderModel):
         points = [(unit * s, unit * t) for s, t in ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2))]

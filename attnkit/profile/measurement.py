@@ -65,13 +65,13 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     else:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
             trainer.fit(task, loader)
-        peaks = _peaks(recorded)
+        peaks = allocation_peaks(recorded)
     ends = torch.tensor([max(peaks), -min(peaks[1:])], device=trainer.strategy.root_device)
     highest, lowest = trainer.strategy.reduce(ends, reduce_op="max").tolist()
     return {"peak": highest, "lowest": -lowest, "device": torch.cuda.get_device_name() if on_gpu else "CPU"}
 
 
-def _peaks(recorded: Any) -> list[int]:
+def allocation_peaks(recorded: Any) -> list[int]:
     """Return the peak memory of each step in bytes.
 
     Tensors that a communication thread holds last are freed there, where the profiler does not see it. They count as freed once something

@@ -132,7 +132,7 @@ backends = Registry(
     family="backend",
     package="attnkit.attention.backend",
     bases=("attnkit.attention.backend.Backend",),
-    built_in=("chunked", "reference", "sdpa"),
+    built_in=("additive_compiled", "additive_eager", "chunked", "reference", "sdpa", "tiled"),
 )
 mixers = Registry(
     "mixers",
@@ -285,7 +285,7 @@ tasks = Registry(
     package="attnkit.task",
     bases=("lightning.pytorch.LightningModule",),
     linked=True,
-    built_in=("causal_lm", "classification", "masked_lm", "regression", "seq2seq"),
+    built_in=("causal_lm", "classification", "masked_lm", "regression", "seq2seq", "word_vectors"),
 )
 datasets = Registry(
     "datasets",
@@ -325,7 +325,7 @@ probes = Registry(
     family="probe",
     package="attnkit.probe",
     bases=("attnkit.probe.Probe",),
-    built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation"),
+    built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation", "word_map"),
 )
 
 inits = Registry(

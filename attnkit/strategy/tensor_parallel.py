@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from attnkit.attention import Attention, FiniteBias
+from attnkit.attention import Attention, FiniteBias, LazyBias
 from attnkit.dropout import Dropout
 from attnkit.feed_forward import FeedForward
 from attnkit.feed_forward.glu import GLU
@@ -120,7 +120,7 @@ class _OwnHeads:
         mask, bias = tokens.mask, tokens.bias
         if mask is not None and mask.allowed is not None:
             mask = replace(mask, allowed=self.own(mask.allowed), alive=None if mask.alive is None else self.own(mask.alive))
-        if isinstance(bias, FiniteBias):
+        if isinstance(bias, FiniteBias | LazyBias):
             bias = FiniteBias(self.own(bias.values))
         elif isinstance(bias, Tensor):
             bias = self.own(bias)

@@ -213,9 +213,8 @@ class SymbolTokenizer(Tokenizer):
         if wrong := [t for t, n in Counter(own).items() if n > 1 or not t]:
             raise ConfigurationError(f"the tokens of a tokenizer must be distinct and not empty, but {wrong[0]!r} is not")
 
-    @staticmethod
     @abstractmethod
-    def split(text: str) -> Sequence[str]:
+    def split(self, text: str) -> Sequence[str]:
         """Return the symbols of a text."""
 
     @staticmethod

@@ -36,9 +36,8 @@ class Character(SymbolTokenizer):
 
     registry_name = "character"
 
-    @staticmethod
     @override
-    def split(text: str) -> Sequence[str]:
+    def split(self, text: str) -> Sequence[str]:
         return text
 
     @staticmethod

@@ -1,11 +1,14 @@
 """One token per word."""
 
+import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Literal
 
 from typing_extensions import override
 
 from attnkit.registry import tokenizers
-from attnkit.tokenizer.base import SymbolTokenizer
+from attnkit.tokenizer.base import Normalization, SymbolTokenizer
 
 
 @tokenizers.register("word")
@@ -22,6 +25,8 @@ class Word(SymbolTokenizer):
         extra_tokens: Strings that are one token wherever they occur in a text, such as `<mask>`.
         normalization: Unicode normalisation form, applied to texts first: `NFC`, `NFD`, `NFKC`, `NFKD` or `none` (default: `NFC`; with
             `tokens`, `none`, since a spec without this argument predates it).
+        punctuation: `attached` to its word, or `apart`: each punctuation mark or sign at the start or the end of a word is a token of its
+            own, so that `God` and `God,` are one word. Marks inside a word (`don't`) stay.
 
     Raises:
         ConfigurationError: A token is empty or listed twice.
@@ -37,10 +42,28 @@ class Word(SymbolTokenizer):
 
     registry_name = "word"
 
-    @staticmethod
+    def __init__(
+        self,
+        *,
+        tokens: list[str] | None = None,
+        lowercase: bool = False,
+        min_count: int = 1,
+        extra_tokens: list[str] | None = None,
+        normalization: Normalization | None = None,
+        punctuation: Literal["attached", "apart"] = "attached",
+    ) -> None:
+        super().__init__(tokens=tokens, lowercase=lowercase, min_count=min_count, extra_tokens=extra_tokens, normalization=normalization)
+        self.punctuation = punctuation
+
+    @property
     @override
-    def split(text: str) -> Sequence[str]:
-        return text.split()
+    def spec(self) -> dict[str, Any]:
+        return {**super().spec, "punctuation": self.punctuation}
+
+    @override
+    def split(self, text: str) -> Sequence[str]:
+        words = text.split()
+        return words if self.punctuation == "attached" else [part for word in words for part in _parts(word)]
 
     @staticmethod
     @override
@@ -50,3 +73,18 @@ class Word(SymbolTokenizer):
     @override
     def begins_word(self, ids: Iterable[int]) -> list[bool]:
         return [True for _ in ids]
+
+
+@lru_cache(maxsize=1 << 16)
+def _parts(word: str) -> tuple[str, ...]:
+    """Return a word without the marks around it, and these, in order.
+
+    Example:
+        >>> _parts("(don't!)"), _parts("...")
+        (('(', "don't", '!', ')'), ('.', '.', '.'))
+    """
+    is_mark = [unicodedata.category(c)[0] in "PS" for c in word]
+    if all(is_mark):
+        return tuple(word)
+    start, stop = is_mark.index(False), len(word) - is_mark[::-1].index(False)
+    return (*word[:start], word[start:stop], *word[stop:])

@@ -20,3 +20,9 @@ def test_unknown_words_become_unk() -> None:
 def test_rare_words_stay_out_of_the_vocabulary() -> None:
     tokenizer = tokenizers.build({"name": "word", "min_count": 2}).train(["the cat", "the dog"])
     assert tokenizer.spec["tokens"] == ["the"]
+
+
+def test_punctuation_apart_makes_one_word_of_all_its_forms() -> None:
+    tokenizer = tokenizers.build({"name": "word", "punctuation": "apart"}).train(['God, "God" (don\'t) 왕!'])
+    assert tokenizer.spec["tokens"] == sorted(['"', "(", ")", ",", "!", "God", "don't", "왕"])
+    assert tokenizers.build(tokenizer.spec).decode(tokenizer.encode("God, God!")) == "God , God !"

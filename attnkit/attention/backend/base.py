@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from attnkit.attention.bias import LazyBias
 from attnkit.masks import Mask
 from attnkit.registry import ConfigurationError, backends
 
@@ -20,7 +21,7 @@ class Inputs(NamedTuple):
         key: [B, Hkv, K, E], projected by the score.
         value: [B, Hkv, K, Dv].
         mask: Rows without any key are opened (all True); the caller sets their output to zero afterwards, whatever it is.
-        bias: Finite, broadcastable to [B, H, Q, K], with at least two dimensions; or None.
+        bias: Finite, broadcastable to [B, H, Q, K], with at least two dimensions; or None. A `LazyBias` only where `reads_lazy_bias`.
         dropout: Probability of dropping a weight; 0 in evaluation mode.
         first_query: Position of the first query, for dropout.
     """
@@ -29,7 +30,7 @@ class Inputs(NamedTuple):
     key: Tensor
     value: Tensor
     mask: Mask | None
-    bias: Tensor | None
+    bias: Tensor | LazyBias | None
     dropout: float
     first_query: int
 
@@ -44,15 +45,17 @@ class Backend(ABC):
     Attributes:
         rank: `auto` tries backends of higher rank first: `reference` is 0, `chunked` 10, `sdpa` 20, and the default 30.
         options: The options of `Attention.configure` that it reads. An attention that uses another one never runs on this backend.
+        reads_lazy_bias: Whether it takes a `LazyBias` as it is, instead of the whole tensor.
 
     Example:
         >>> import attnkit
         >>> attnkit.attentions.build("dot_product", head_dim=4).backends  # those that can compute this score
-        ('reference', 'chunked', 'sdpa')
+        ('reference', 'chunked', 'sdpa', 'tiled')
     """
 
     rank: ClassVar[int] = 30
     options: ClassVar[frozenset[str]] = frozenset()
+    reads_lazy_bias: ClassVar[bool] = False
 
     def refuses(self, attention: "Attention") -> str | None:
         """Return why this backend cannot compute an attention: an option that it does not read, or the score; or None if it can."""

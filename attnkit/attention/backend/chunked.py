@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from attnkit.attention.backend.base import Backend, Inputs
 from attnkit.attention.backend.reference import Reference
 from attnkit.attention.base import OPTIONS, Attention
+from attnkit.attention.bias import LazyBias
 from attnkit.registry import backends
 
 
@@ -37,6 +38,7 @@ class Chunked(Backend):
         """Return the attention [B, H, Q, Dv]."""
         outputs: list[Tensor] = []
         first_query = inputs.first_query
+        assert not isinstance(inputs.bias, LazyBias)
         for rows, mask, bias in attention.chunks(inputs.query, inputs.key, inputs.mask, inputs.bias):
             part = (rows, inputs.key, inputs.value, mask, bias, inputs.dropout, first_query)
             outputs.append(checkpoint(_compute, attention, *part, use_reentrant=False))

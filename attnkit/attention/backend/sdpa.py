@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnkit.attention.backend.base import Backend, Inputs
 from attnkit.attention.base import HALF, Attention, InnerProduct, repeat_heads
+from attnkit.attention.bias import LazyBias
 from attnkit.masks import Mask
 from attnkit.normalizer import Exponential
 from attnkit.registry import backends
@@ -75,6 +76,9 @@ class SDPA(Backend):
         sinks = attention.normalizer.sinks(inputs.query)
         if sinks is None:
             return attend(inputs, scale)
+        if inputs.mask is not None and inputs.mask.window is not None:
+            queries, keys = inputs.query.shape[-2], inputs.key.shape[-2]
+            inputs = inputs._replace(mask=inputs.mask.rows(0, queries, queries, keys, inputs.query.device))
         first = int(inputs.mask is not None and inputs.mask.causal)
         output = attend(with_sinks(inputs, sinks / scale, first), scale)
         return output[..., first:, : inputs.value.shape[-1]]
@@ -83,8 +87,9 @@ class SDPA(Backend):
 def attend(inputs: Inputs, scale: float) -> Tensor:
     """Return the attention by torch's function, [B, H, Q, Dv]."""
     query, key, value, mask, bias, dropout, _ = inputs
+    assert not isinstance(bias, LazyBias)
     grouped = key.shape[1] != query.shape[1]
-    symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None))
+    symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None and mask.window is None))
     # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
     native = grouped and symbolic and query.is_cuda
     if grouped and not native:
@@ -108,6 +113,7 @@ def with_sinks(inputs: Inputs, sinks: Tensor, first: int) -> Inputs:
         first: How many queries to put before the others: 1 where a causal mask would let the first query attend the first key alone.
     """
     query, key, value, mask, bias, _, _ = inputs
+    assert not isinstance(bias, LazyBias)
     width = query.shape[-1]
     padding = -(width + 1) % ALIGNMENT
     extra = sinks.to(query.dtype)[:, None, None].expand(*query.shape[:-1], 1)

@@ -1,0 +1,51 @@
+# https://arxiv.org/abs/1409.0473
+"""Additive attention by products of exponentials, compiled."""
+
+import os
+import shutil
+
+from attnkit.attention.backend.additive_eager import AdditiveEager, pair_channels
+from attnkit.attention.backend.base import Inputs
+from attnkit.attention.base import Attention
+from attnkit.registry import backends
+
+MIN_NUMBERS = 2**24
+"""Below this many pairs times channels, `auto` does not compile: eager code takes a few milliseconds."""
+
+
+@backends.register("additive_compiled")
+class AdditiveCompiled(AdditiveEager):
+    r"""`additive_eager`, whose tiles torch's compiler turns into a loop without intermediate tensors, on a CPU with a C++ compiler.
+
+    The first call of a process compiles for some seconds; torch caches the code on disk. One compilation serves all sizes. If it fails, a
+    warning says why and eager code computes the tiles.
+
+    Equation:
+        $$\tanh(q + k) = 1 - \frac{2}{1 + e^{2q} e^{2k}}$$
+
+    Paper: Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473 (the score)
+
+    Example:
+        >>> import attnkit
+        >>> "additive_compiled" in attnkit.attentions.build("additive", head_dim=4).backends
+        True
+    """
+
+    rank = 16
+    is_compiled = True
+
+    def __init__(self) -> None:
+        compilers = (os.environ["CXX"],) if os.environ.get("CXX") else ("g++", "clang++")
+        self.has_compiler = any(map(shutil.which, compilers))
+
+    def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
+        """Return the reason if there is no compiler for the device."""
+        if not self.has_compiler:
+            return "no C++ compiler is installed (g++ or clang++, or the one named by CXX)"
+        if inputs.query.device.type != "cpu":
+            return "its compiled form is for CPUs"
+        return super().refuses_inputs(attention, inputs)
+
+    def suits(self, attention: Attention, inputs: Inputs) -> bool:
+        """Return whether there is enough work."""
+        return pair_channels(inputs) >= MIN_NUMBERS

@@ -1,0 +1,70 @@
+# https://arxiv.org/abs/1409.0473
+"""Additive attention by products of exponentials, in eager code."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from attnkit.attention.additive import Additive
+from attnkit.attention.backend.additive_tiles import attend
+from attnkit.attention.backend.base import Backend, Inputs
+from attnkit.attention.base import Attention
+from attnkit.dropout import keys_for
+from attnkit.registry import backends
+
+MIN_NUMBERS = 2**16
+"""Below this many pairs times channels, the reference is as fast."""
+
+
+@backends.register("additive_eager")
+class AdditiveEager(Backend):
+    r"""Additive attention in tiles of queries, which the backward pass recomputes; no matrix of all queries and keys is kept.
+
+    Exponentials are computed once per query and once per key, and each pair needs a multiply-add and a reciprocal instead of a tanh. Inputs
+    of any size are exact to rounding. Dropout drops the same weights as the reference. Second derivatives need `reference`.
+
+    Equation:
+        $$\tanh(q + k) = 1 - \frac{2}{1 + e^{2q} e^{2k}}$$
+
+    Paper: Bahdanau et al. 2015, https://arxiv.org/abs/1409.0473 (the score)
+
+    Example:
+        >>> import attnkit
+        >>> attnkit.attentions.build("additive", head_dim=4).backends
+        ('reference', 'chunked', 'additive_eager', 'additive_compiled')
+    """
+
+    rank = 15
+    options = frozenset({"scale"})
+    is_compiled: ClassVar[bool] = False
+
+    def refuses_score(self, attention: Attention) -> str | None:
+        """Return the reason unless the score is `Additive.score`."""
+        is_additive = type(attention).score is Additive.score and "score" not in attention.__dict__
+        return None if is_additive else "its score is not additive"
+
+    def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
+        """Return the reason if every weight is dropped."""
+        return "it cannot drop every weight" if inputs.dropout == 1 else None
+
+    def suits(self, attention: Attention, inputs: Inputs) -> bool:
+        """Return whether there is enough work."""
+        return pair_channels(inputs) >= MIN_NUMBERS
+
+    def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
+        """Return the attention [B, H, Q, Dv]."""
+        assert isinstance(attention, Additive)
+        query, key, value, mask, bias, dropout, first_query = inputs
+        keys = keys_for(query.shape[0], query.device) if dropout > 0 else None
+        if mask is not None and mask.window is not None:
+            mask = mask.rows(0, query.shape[-2], query.shape[-2], key.shape[-2], query.device)
+        allowed, causal = (None, False) if mask is None else (mask.allowed, mask.causal)
+        numbers = [attention.first_head, query.shape[1], attention.site, first_query]
+        tensors = (query, key, value, attention.score_weight, bias, allowed, keys)
+        output: Tensor = attend(*tensors, causal, float(attention.factor), dropout, numbers, self.is_compiled)[0]
+        return output
+
+
+def pair_channels(inputs: Inputs) -> int:
+    """Return B H Q K A."""
+    return inputs.query.numel() * inputs.key.shape[-2]

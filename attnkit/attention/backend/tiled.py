@@ -1,0 +1,111 @@
+# https://arxiv.org/abs/2205.14135
+"""torch's fused kernels for a few queries at a time, with the keys that windows and causality leave them."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from attnkit.attention.backend.base import Inputs
+from attnkit.attention.backend.sdpa import SDPA
+from attnkit.attention.base import Attention, InnerProduct, repeat_heads
+from attnkit.attention.bias import LazyBias
+from attnkit.masks import Mask
+from attnkit.registry import backends
+
+TILE_QUERIES = 256
+
+
+@backends.register("tiled")
+class Tiled(SDPA):
+    r"""`sdpa` in tiles of queries: a window of W keys costs O(T W), and no bias of all queries and keys is made or kept.
+
+    `auto` chooses it where a stack leaves its window or the bias of its positions symbolic, as it does for long sequences. The backward
+    pass computes the tile of a bias again. A bias that depends on the offset alone (ALiBi, relative, KERPLE) is computed once per offset.
+
+    Equation:
+        $$\mathrm{attention}(Q, K, V) = [\mathrm{attention}(Q_{c}, K_{r(c)}, V_{r(c)})]_{c}$$
+
+    where r(c) are the keys within reach of the queries c.
+
+    Paper: Dao et al. 2022, https://arxiv.org/abs/2205.14135
+
+    Example:
+        >>> import attnkit
+        >>> "tiled" in attnkit.attentions.build("scaled_dot_product", head_dim=4).backends
+        True
+    """
+
+    rank = 25
+    options = frozenset({"scale"})
+    reads_lazy_bias = True
+
+    def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
+        """Return None: without sinks, every bias can be shifted into range."""
+        return None
+
+    def suits(self, attention: Attention, inputs: Inputs) -> bool:
+        """Return whether there is a symbolic window or bias, and no dropout."""
+        symbolic = isinstance(inputs.bias, LazyBias) or (inputs.mask is not None and inputs.mask.window is not None)
+        return symbolic and inputs.dropout == 0
+
+    def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
+        """Return the attention [B, H, Q, Dv]."""
+        assert isinstance(attention, InnerProduct)
+        query, key, value, mask, bias, dropout, _ = inputs
+        mask, scale = Mask() if mask is None else mask, attention.scale * attention.factor
+        key, value = repeat_heads(key, query), repeat_heads(value, query)
+        queries, keys = query.shape[-2], key.shape[-2]
+        reach = keys if mask.window is None else mask.window - 1
+        outputs: list[Tensor] = []
+        for start in range(0, queries, TILE_QUERIES):
+            stop = min(start + TILE_QUERIES, queries)
+            columns = slice(max(0, start - reach), min(keys, stop if mask.causal else stop + reach))
+            part = (query[..., start:stop, :], key[..., columns, :], value[..., columns, :], mask, bias, slice(start, stop), columns)
+            if bias is None:
+                outputs.append(_attend(*part, dropout, scale))
+            else:
+                outputs.append(checkpoint(_attend, *part, dropout, scale, use_reentrant=False, preserve_rng_state=dropout > 0))
+        return torch.cat(outputs, -2)
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: LazyBias | Tensor | None, rows: slice, columns: slice,
+    dropout: float, scale: float,
+) -> Tensor:  # fmt: skip
+    """Return the attention of a tile."""
+    added = _tile(mask, bias, rows, columns, query)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=added, dropout_p=dropout, scale=scale)
+
+
+def _tile(mask: Mask, bias: LazyBias | Tensor | None, rows: slice, columns: slice, query: Tensor) -> Tensor | None:
+    """Return what `scaled_dot_product_attention` calls the mask of a tile: boolean, or a bias with -inf at masked keys; or None."""
+    count, device = rows.stop - rows.start, query.device
+    allowed = None if mask.allowed is None else _part(mask.allowed, rows, columns)
+    # offsets from the last query of the tile to the first key, and so on to those from the first query to the last key
+    offsets = torch.arange(columns.start - rows.stop + 1, columns.stop - rows.start, device=device)
+    near = mask.near(offsets)
+    if isinstance(bias, LazyBias) and bias.by_offset:
+        line = bias.compute(torch.zeros_like(offsets[:1])[None], offsets[None]).squeeze(-2).to(query.dtype)  # [1, H, offsets]
+        near = None if near is None else line.masked_fill(~near, float("-inf"))
+        added = _by_offset(line if near is None else near, count)
+        return added if allowed is None else added.masked_fill(~allowed, float("-inf"))
+    if near is not None:
+        near = _by_offset(near, count)
+        allowed = near if allowed is None else near & allowed
+    if bias is None:
+        return allowed
+    added = bias.tile(rows, columns) if isinstance(bias, LazyBias) else _part(bias, rows, columns)
+    added = added.to(query.dtype)
+    return added if allowed is None else added.masked_fill(~allowed, float("-inf"))
+
+
+def _by_offset(line: Tensor, queries: int) -> Tensor:
+    """Return [..., Q, K] from the numbers [..., Q + K - 1] of the offsets that `_tile` lists."""
+    return line.unfold(-1, line.shape[-1] - queries + 1, 1).flip(-2)
+
+
+def _part(x: Tensor, rows: slice, columns: slice) -> Tensor:
+    """Return a tile of what broadcasts to [B, H, Q, K]."""
+    x = x if x.shape[-2] == 1 else x[..., rows, :]
+    return x if x.shape[-1] == 1 else x[..., columns]

@@ -1,0 +1,134 @@
+"""What there is to know about a file of texts before a recipe is written for it."""
+
+import statistics
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from attnkit.corpus.files import Files
+from attnkit.registry import ConfigurationError
+
+SHOWN = 5
+
+
+@dataclass
+class Side:
+    """One column of a table, or a running text.
+
+    Attributes:
+        name: What it holds.
+        lengths: Characters of each row (of running text: of each document).
+        longest_bytes: UTF-8 bytes of the longest row.
+        words: Number of words.
+        characters: How often each character occurs.
+    """
+
+    name: str
+    lengths: list[int] = field(default_factory=list)
+    longest_bytes: int = 0
+    words: int = 0
+    characters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, text: Iterable[str]) -> None:
+        """Count a text, given in chunks."""
+        length = size = 0
+        for chunk in text:
+            length, size = length + len(chunk), size + len(chunk.encode("utf-8", "replace"))
+            self.words += len(chunk.split())
+            self.characters.update(chunk)
+        self.lengths.append(length)
+        self.longest_bytes = max(self.longest_bytes, size)
+
+    @property
+    def total(self) -> int:
+        """The number of characters."""
+        return sum(self.lengths)
+
+    def quantile(self, fraction: float) -> int:
+        """Return the length that this fraction of the rows does not exceed."""
+        return sorted(self.lengths)[min(len(self.lengths) - 1, int(fraction * len(self.lengths)))]
+
+    @property
+    def line(self) -> str:
+        """A line that describes it."""
+        rare = [c for c, _ in reversed(self.characters.most_common()) if not c.isascii() or not c.isprintable()]
+        odd = f"; rare or unprintable ones such as {', '.join(map(named, rare[:SHOWN]))}" if rare else ""
+        return (
+            f"{self.name}: {self.total:,} characters, {len(self.characters):,} different ones, in {self.words:,} words; "
+            f"median length {statistics.median(self.lengths):,.0f} characters, 95 % of the rows have at most {self.quantile(0.95):,}, "
+            f"the longest has {max(self.lengths):,}{odd}"
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a file holds.
+
+    Attributes:
+        rows: The number of usable rows, or of documents.
+        distinct: The number of different ones; of running text, that of the documents.
+        sides: Its columns of text.
+        notes: Lines about rows that need attention.
+        bad_rows: The number of rows that cannot be read.
+        classes: The classes, the most frequent first.
+    """
+
+    rows: int
+    distinct: int
+    sides: Sequence[Side]
+    notes: Sequence[str]
+    bad_rows: int = 0
+    classes: Sequence[str] = ()
+
+
+def inspect_table(corpus: Files, *, labelled: bool) -> Found:
+    """Read the training rows of a table of pairs or of labelled texts.
+
+    Raises:
+        ConfigurationError: It cannot be read, or has no usable row.
+    """
+    rows = corpus.labelled("train") if labelled else corpus.pairs("train")
+    sides = [Side("texts")] if labelled else [Side("sources"), Side("targets")]
+    for row in rows:
+        for side, text in zip(sides, row, strict=False):
+            side.add([text])
+    notes = []
+    if bad := corpus.bad_rows["train"]:
+        notes.append(f"{len(bad):,} rows cannot be read and are skipped; the first: {bad.first}")
+    if empty := sum(not all(text.strip() for text in row) for row in rows):
+        notes.append(f"{empty:,} rows have an empty cell, which teaches the model to write nothing: remove them")
+    if twice := len(rows) - len(set(rows)):
+        notes.append(f"{twice:,} rows repeat an earlier one")
+    if more := len({*rows}) - len({source for source, _ in rows}):
+        notes.append(f"{more:,} rows have the source of another row with {'another label' if labelled else 'another target'}")
+    classes = Counter(label for _, label in rows).most_common() if labelled else []
+    if classes:
+        shown = ", ".join(f"{label!r} {count / len(rows):.0%}" for label, count in classes[:SHOWN])
+        notes.append(f"{len(classes):,} classes: {shown}{', ...' if len(classes) > SHOWN else ''}")
+    return Found(len(rows), len(set(rows)), sides, notes, len(bad), [label for label, _ in classes])
+
+
+def inspect_text(corpus: Files) -> Found:
+    """Read a running text.
+
+    Raises:
+        ConfigurationError: It cannot be read, or has only white space.
+    """
+    side = Side("text")
+    for document in corpus.documents("train"):
+        side.add(document)
+    if not any(not c.isspace() for c in side.characters):
+        raise ConfigurationError("the text is empty or only white space")
+    return Found(len(side.lengths), len(side.lengths), [side], [])
+
+
+def named(character: str) -> str:
+    """Return a character with its code point.
+
+    Example:
+        >>> named("é"), named(chr(0))
+        ("'é' (U+00E9)", 'U+0000')
+    """
+    code = f"U+{ord(character):04X}"
+    return code if unicodedata.category(character)[0] in "CZ" else f"{character!r} ({code})"

@@ -1,0 +1,208 @@
+"""Contestants timed in alternation on synthetic tokens: training steps, forward passes, prefill and decoding.
+
+Every contestant is called once in each round, so that other load of the machine falls on all of them. What is reported are medians over the
+rounds, their spread, and the share of the matrix-product rate that is measured in the same run.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnkit.models import EncoderDecoderModel
+from attnkit.profile.ceilings import product_rate
+from attnkit.profile.measurement import MARK, allocation_peaks
+from attnkit.registry import ConfigurationError
+
+Work = Literal["step", "forward", "prefill", "decode"]
+Precision = Literal["fp32", "bf16"]
+WORKS: tuple[Work, ...] = get_args(Work)
+NEW_TOKENS = 32
+"""Tokens that `decode` adds to each row."""
+BACKWARD = 2
+"""FLOPs of a backward pass as a multiple of the forward pass's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is measured.
+
+    Attributes:
+        works: `step` (forward, cross-entropy, backward, AdamW), `forward`, `prefill` (one new token after a prompt), `decode` (`NEW_TOKENS`
+            more, greedy).
+        lengths: Tokens of each row; of source and target each.
+        batch: Rows.
+        vocab_size: Tokens of the vocabulary.
+        precision: `fp32`, or `bf16` by autocast.
+        is_compiled: Whether `step` and `forward` call a compiled model. `prefill` and `decode` always run eagerly.
+        rounds: How often each contestant is timed.
+    """
+
+    works: Sequence[Work] = WORKS
+    lengths: Sequence[int] = (128, 512)
+    batch: int = 8
+    vocab_size: int = 8192
+    precision: Precision = "fp32"
+    is_compiled: bool = False
+    rounds: int = 9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One contestant's result.
+
+    Attributes:
+        milliseconds: Median duration.
+        spread: Interquartile range of the durations, as a fraction of the median.
+        tokens_per_second: Tokens of all rows; of the target, and with `decode` of the new ones.
+        relative: Median over the rounds of the first contestant's duration divided by this one's: above 1 is faster than the first.
+        peak_mib: Most memory allocated at once during the call, beyond what was allocated before; on a CPU, by torch's profiler.
+        utilisation: FLOPs of matrix products per second, as a fraction of the rate measured in this run; None where they are not counted.
+    """
+
+    work: Work
+    length: int
+    name: str
+    parameters: int
+    milliseconds: float
+    spread: float
+    tokens_per_second: float
+    relative: float
+    peak_mib: float
+    utilisation: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields."""
+        return asdict(self)
+
+
+def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -> tuple[float, list[Row]]:
+    """Return the matrix-product rate in TFLOP/s, and a row for each kind of work, length and contestant.
+
+    A contestant maps tokens [B, T] to logits [B, T, V], or source and target to logits. Those without `generate` take no part in `prefill`
+    and `decode`, and encoders none either.
+
+    Raises:
+        ConfigurationError: No contestant can do any of the work.
+    """
+    ceiling = product_rate({"fp32": torch.float32, "bf16": torch.bfloat16}[plan.precision], device, seconds=0.5)
+    rows = [row for work in plan.works for length in plan.lengths for row in _contest(models, work, length, plan, device, ceiling)]
+    if not rows:
+        raise ConfigurationError(
+            f"none of {', '.join(models)} can do {' or '.join(plan.works)}: a model without a decoder does not generate"
+        )
+    return ceiling, rows
+
+
+def _contest(models: Mapping[str, nn.Module], work: Work, length: int, plan: Plan, device: torch.device, ceiling: float) -> Iterator[Row]:
+    calls = {name: call for name, model in models.items() if (call := _call(model, work, length, plan, device)) is not None}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()  # compiles, allocates the optimizer's state, selects kernels
+    for _ in range(plan.rounds):
+        for name, call in calls.items():
+            times[name].append(_timed(call, device))
+    for name, call in calls.items():
+        seconds = statistics.median(times[name])
+        quartiles = statistics.quantiles(times[name], n=4) if plan.rounds > 1 else [seconds] * 3
+        first = next(iter(times.values()))
+        flops = _flops(models[name], work, length, plan, device)
+        yield Row(
+            work=work, length=length, name=name, parameters=sum(p.numel() for p in models[name].parameters()),
+            milliseconds=seconds * 1e3, spread=(quartiles[2] - quartiles[0]) / seconds,
+            tokens_per_second=plan.batch * {"decode": NEW_TOKENS}.get(work, length) / seconds,
+            relative=statistics.median(a / b for a, b in zip(first, times[name], strict=True)),
+            peak_mib=_peak(call, device) / 2**20, utilisation=None if flops is None else flops / seconds / 1e12 / ceiling,
+        )  # fmt: skip
+
+
+def _call(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.device) -> Callable[[], object] | None:
+    """Return what is timed, or None if the model cannot do it."""
+    inputs = _tokens(model, length, plan, device)
+    autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.precision == "bf16")
+    if work in ("prefill", "decode"):
+        generate = getattr(model, "generate", None)
+        if generate is None:
+            return None
+        count = 1 if work == "prefill" else NEW_TOKENS
+
+        def write() -> None:
+            with autocast, torch.no_grad():
+                model.eval()
+                generate(inputs[0], max_length=count, min_length=count)
+
+        return write
+    called: Any = torch.compile(model) if plan.is_compiled else model
+    if work == "forward":
+
+        def forward() -> None:
+            with autocast, torch.no_grad():
+                model.eval()
+                called(*inputs)
+
+        return forward
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    targets = inputs[-1].flatten()
+
+    def step() -> None:
+        model.train()
+        with autocast:
+            loss: Any = F.cross_entropy(called(*inputs).flatten(0, 1), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _tokens(model: nn.Module, length: int, plan: Plan, device: torch.device) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    count = 2 if isinstance(model, EncoderDecoderModel) else 1
+    drawn = torch.randint(3, plan.vocab_size, (count, plan.batch, length), generator=generator)  # no padding, no end
+    return [*drawn.to(device)]
+
+
+def _timed(call: Callable[[], object], device: torch.device) -> float:
+    _wait(device)
+    began = time.perf_counter()
+    call()
+    _wait(device)
+    return time.perf_counter() - began
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _peak(call: Callable[[], object], device: torch.device) -> float:
+    """Return the bytes allocated at once during a call."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        call()
+        with record_function(MARK):
+            pass
+    return float(allocation_peaks(recorded)[0])
+
+
+def _flops(model: nn.Module, work: Work, length: int, plan: Plan, device: torch.device) -> int | None:
+    """Return the FLOPs of matrix products, those of masked pairs included; a backward pass counts twice a forward pass."""
+    if work == "decode":
+        return None
+    inputs = [x[:1] for x in _tokens(model, length, plan, device)]
+    model.train()  # nn.Transformer's kernels for evaluation are not counted
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(*inputs)
+    return int(counter.get_total_flops()) * plan.batch * (1 + BACKWARD if work == "step" else 1)

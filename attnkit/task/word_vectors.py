@@ -1,0 +1,230 @@
+# https://arxiv.org/abs/1310.4546
+"""Word vectors: words that are used alike get vectors that lie near each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+from torchmetrics import Metric
+from typing_extensions import override
+
+from attnkit import draws
+from attnkit.embedding.similarity import Neighbour, WordSpace
+from attnkit.models.word_vectors import WordVectorModel
+from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, TokenizerSpec, keywords_of, tasks
+from attnkit.task.config import TaskConfig, default, require_samples, trained_tokenizer
+from attnkit.task.evaluation import EvaluatedTask
+from attnkit.task.loss import Sums
+from attnkit.task.metrics import Mean
+from attnkit.task.negative_sampling import draw_noise, neighbourhoods
+from attnkit.task.words import word_space
+from attnkit.tokenizer import Tokenizer
+
+NOISE_POWER = 0.75
+
+
+class Answer(NamedTuple):
+    """A question, and the words whose vectors are nearest to its answer. As a string: both, separated by a tab."""
+
+    question: str
+    words: Sequence[Neighbour]
+
+    def __str__(self) -> str:
+        return f"{self.question}\t{', '.join(f'{word} {cosine:.2f}' for word, cosine in self.words)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordVectorsConfig(TaskConfig):
+    """The options of `word_vectors`.
+
+    Args:
+        tokenizer: Spec of the trained tokenizer (default: the data module's `tokenizer_spec`).
+        counts: How often each token occurs in the training text (default: the data module's `token_counts`).
+        d_model: Width of a vector.
+        objective: `skip_gram`: a word predicts each word around it; `cbow`: the mean of the words around it predicts the word.
+        window: The largest distance between two words of a pair; for each word it is drawn from 1 to `window`.
+        negatives: Noise words for each word, drawn in proportion to the power 3/4 of their counts.
+        subsample: The frequency t above which words are dropped in training: one of frequency f is kept with probability sqrt(t / f).
+            0 keeps all.
+        embedding: The table of vectors.
+        questions: Printed after each validation with their answers: a word, for its neighbours, or three, as in "man king woman" (man is
+            to king as woman is to ...). Words outside the vocabulary are left out.
+        samples: Number of words in an answer.
+    """
+
+    tokenizer: TokenizerSpec | None = None
+    counts: list[int] | None = None
+    d_model: int = 100
+    objective: Literal["skip_gram", "cbow"] = "skip_gram"
+    window: int = 5
+    negatives: int = 5
+    subsample: float = 1e-3
+    embedding: EmbeddingSpec = default("token", scale=False)
+    optimizer: OptimizerSpec = default("adam", lr=2e-3)
+    schedule: ScheduleSpec = default("linear", warmup_steps=0.05)
+    questions: Sequence[str] = ()
+    samples: int = 8
+
+    def __post_init__(self) -> None:
+        require_samples(self.samples)
+        for name in ("d_model", "window", "negatives"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be at least 1, but is {getattr(self, name)}")
+        if self.subsample < 0:
+            raise ConfigurationError(f"subsample must be at least 0, but is {self.subsample}")
+        if isinstance(self.questions, str):
+            raise ConfigurationError(f"questions must be a list, as in [{self.questions!r}], but is the string {self.questions!r}")
+        for question in self.questions:
+            _words(question)
+
+
+@tasks.register("word_vectors")
+class WordVectors(EvaluatedTask):
+    r"""Skip-gram and CBOW with negative sampling (word2vec): a vector for each word, from the words around it.
+
+    Equation:
+        $$-\log \sigma(u_o^\top h) - \sum_{k=1}^{K} \log \sigma(-u_{n_k}^\top h), \quad n_k \sim \mathrm{count}(n)^{3/4}$$
+
+    where $h = v_c$ is the vector of the word and $o$ each word around it (skip-gram), or $h$ is the mean of the vectors around the word $o$
+    (CBOW).
+
+    Paper: Mikolov et al. 2013, https://arxiv.org/abs/1310.4546; https://arxiv.org/abs/1301.3781
+
+    A batch is a mapping of `tokens` [B, T], as the data module `text` makes them, with bos at the start of a document; pairs stay inside a
+    document and a row. In prediction there is `text`, one question in each row. All pairs of a word share its noise words; one that equals
+    the word to predict does not count. (word2vec draws them for each pair, and from a table; the expected loss is the same.)
+
+    Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss`, the equation's sum per predicted word, in nats, with all
+    words kept. It compares runs of equal `objective`, `window`, `negatives` and vocabulary only.
+
+    Raises:
+        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
+
+    Example:
+        >>> import attnkit
+        >>> tokenizer = attnkit.tokenizers.build("word").train(["one fish two fish"])
+        >>> task = WordVectors(tokenizer=tokenizer.spec, counts=[0, 0, 0, 0, 2, 1, 1], d_model=4)
+        >>> [word for word, _ in task.answer("fish", 1).words] in (["one"], ["two"])
+        True
+    """
+
+    from_data: ClassVar = {"tokenizer": "tokenizer_spec", "counts": "token_counts"}
+    config: WordVectorsConfig
+    keep: Tensor
+    everything: Tensor
+    noise: Tensor
+
+    @keywords_of(WordVectorsConfig)
+    def __init__(self, config: WordVectorsConfig) -> None:
+        super().__init__(config)
+
+    @override
+    def derive(self) -> None:
+        self.tokenizer = trained_tokenizer(self.config.tokenizer, "tokenizer")
+        counts = torch.tensor(self.config.counts or [], dtype=torch.float64)
+        if len(counts) != len(self.tokenizer):
+            raise ConfigurationError(f"there are {len(counts)} counts, but the tokenizer has {len(self.tokenizer)} tokens")
+        counts[: len(Tokenizer.special_tokens)] = 0
+        if not counts.sum() > 0:
+            raise ConfigurationError("the training text has no word of the vocabulary")
+        frequency = counts / counts.sum()
+        keep = (self.config.subsample / frequency.clamp(min=1e-300)).sqrt() if self.config.subsample else torch.ones_like(counts)
+        noise = counts**NOISE_POWER
+        for name, values in (("keep", keep), ("everything", torch.ones_like(keep)), ("noise", noise.cumsum(0) / noise.sum())):
+            self.register_buffer(name, values, persistent=False)
+        super().derive()
+
+    @override
+    def build_model(self) -> nn.Module:
+        return WordVectorModel(vocab_size=len(self.tokenizer), d_model=self.config.d_model, embedding=self.config.embedding)
+
+    @property
+    def predictions(self) -> int:
+        """With how many words each word of a text is compared."""
+        return (2 * self.config.window if self.config.objective == "skip_gram" else 1) + self.config.negatives
+
+    def sums(self, tokens: Tensor, keys: Tensor, keep: Tensor) -> Sums:
+        """Return the sums of the loss over the words of `tokens` [B, T]; `keep` [V] are the probabilities of keeping a word."""
+        centres, contexts, used = neighbourhoods(tokens, window=self.config.window, keep=keep, keys=keys)
+        embed: Any = self.model.embedding
+        if self.config.objective == "skip_gram":
+            x, answers = embed(centres), contexts  # [B, T, D], [B, T, 2W]
+        else:
+            around = embed(contexts.flatten(1)).unflatten(1, contexts.shape[1:])  # [B, T, 2W, D]
+            number = used.sum(-1, keepdim=True)
+            x = (around * used[..., None]).sum(-2) / number.clamp(min=1)
+            answers, used = centres[..., None], number > 0  # [B, T, 1]
+        noise = draw_noise(self.noise, centres.shape, self.config.negatives, keys)  # [B, T, K]
+        times = (used[..., None, :] & (noise[..., None] != answers[..., None, :])).sum(-1)  # [B, T, K]: the pairs that use it
+        right, wrong = (_at_least_fp32(self.model(x, words)) for words in (answers, noise))
+        loss = softplus(-right).where(used, 0).sum() + (softplus(wrong) * times).sum()
+        return Sums(loss=loss, nll=loss.detach(), targets=used.sum())
+
+    @override
+    def objective(self, batch: dict[str, Any]) -> Sums:
+        keys = draws.current()
+        assert keys is not None  # set by the training step
+        return self.sums(batch["tokens"], keys, self.keep)
+
+    @override
+    def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
+        sums = self.sums(batch["tokens"], self.row_keys(batch, batch_idx), self.everything)
+        self.log_metrics(stage, {"loss": (sums.nll, sums.targets)}, rows=len(batch["tokens"]), shown=["loss"])
+
+    @override
+    def new_metrics(self) -> dict[str, Metric]:
+        return {"loss": Mean()}
+
+    @property
+    def space(self) -> WordSpace:
+        """The words, compared by their vectors."""
+        return word_space(self)
+
+    def answer(self, question: str, count: int | None = None) -> Answer:
+        """Return the answer to a question: the neighbours of a word, or an analogy of three.
+
+        Args:
+            question: One word, or three.
+            count: Number of words in the answer (default: `samples`).
+
+        Raises:
+            ConfigurationError: A word has no vector, or there are neither one nor three.
+        """
+        return _answer(self.space, question, self.config.samples if count is None else count)
+
+    @override
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Answer]:
+        space = self.space
+        return [_answer(space, text, self.config.samples) for text in batch["text"]]
+
+    @property
+    @override
+    def printed(self) -> Sequence[str]:
+        return ["loss"]
+
+    @override
+    def samples(self) -> list[str]:
+        space = self.space
+        known = set(space.words)
+        questions = [question for question in self.config.questions if known.issuperset(question.split())]
+        return [str(_answer(space, question, self.config.samples)).replace("\t", ": ") for question in questions]
+
+
+def _words(question: str) -> list[str]:
+    words = question.split()
+    if len(words) not in (1, 3):
+        raise ConfigurationError(f"a question is one word, or three as in 'man king woman', but this is {question!r}")
+    return words
+
+
+def _answer(space: WordSpace, question: str, count: int) -> Answer:
+    words = _words(question)
+    found = space.neighbours(words[0], count) if len(words) == 1 else space.analogy(words[0], words[1], words[2], count)
+    return Answer(question, found)
+
+
+def _at_least_fp32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,35 @@
+"""The vectors of a task's words."""
+
+import torch
+from torch import Tensor
+
+from attnkit.embedding import Embedding
+from attnkit.embedding.similarity import WordSpace
+from attnkit.models.base import generating
+from attnkit.registry import ConfigurationError
+from attnkit.task.base import Task
+from attnkit.task.transfer import words_of
+from attnkit.tokenizer import Tokenizer
+
+
+def word_vectors(task: Task) -> tuple[list[str], Tensor]:
+    """Return the words of a task's vocabulary, special tokens left out, and their vectors [V, D].
+
+    Of an encoder-decoder with two tables, these are the source's.
+
+    Raises:
+        ConfigurationError: Its model reads no tokens.
+    """
+    task.configure_model()
+    for path, embedding in task.model.named_modules():
+        if isinstance(embedding, Embedding) and embedding.reads == "tokens":
+            words = words_of(task.hparams, path)
+            ids = torch.arange(len(Tokenizer.special_tokens), len(words), device=task.device)
+            with generating(task):
+                return words[len(Tokenizer.special_tokens) :], embedding(ids[None])[0].float().cpu()
+    raise ConfigurationError(f"the model of task {task.registered_name!r} has no vectors of words")
+
+
+def word_space(task: Task) -> WordSpace:
+    """Return the words of a task's vocabulary, to be compared by their vectors."""
+    return WordSpace(*word_vectors(task))

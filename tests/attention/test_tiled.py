@@ -1,0 +1,103 @@
+"""Windows and biases that stay symbolic give what the whole tensors give, without any tensor of all queries and keys."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import attnkit
+from attnkit.attention import FiniteBias, LazyBias
+from attnkit.attention.backend import tiled
+from attnkit.layers import transformer
+from attnkit.masks import Mask
+
+B, H, T, D = 2, 2, 23, 4
+POSITIONS = ("alibi", "relative", "kerple", "fire")
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the number of elements of the largest tensor that any operation creates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage().size():
+                self.numel = max(self.numel, tensor.untyped_storage().size() // tensor.element_size())
+        return result
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Tiles of five queries."""
+    monkeypatch.setattr(tiled, "TILE_QUERIES", 5)
+
+
+@pytest.mark.parametrize("name", ["none", *POSITIONS])
+@pytest.mark.parametrize("mask", [None, Mask(causal=True), Mask(window=4), Mask(causal=True, window=4), Mask(causal=True, window=99)])
+def test_a_symbolic_window_and_bias_agree_with_the_reference(name: str, mask: Mask | None) -> None:
+    position = attnkit.positions.build(name, d_model=H * D, head_dim=D, num_heads=H, bidirectional=not (mask and mask.causal)).double()
+    attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H).double()
+    given = torch.randn(3, B, H, T, D).double().requires_grad_()
+    t = torch.arange(T)[None]
+    whole = position.bias(t, t)
+    biases = [None] if whole is None else [LazyBias(position.bias, t, t, False), LazyBias(position.bias, t, t, position.by_offset)]
+    leaves = [given, *position.parameters()]
+    dense = None if mask is None else mask.dense(T, T, torch.device("cpu"))
+    expected = attention(*given, mask=dense, attn_bias=None if whole is None else FiniteBias(whole), backend="reference")
+    wanted = torch.autograd.grad(expected.square().sum(), leaves)
+    for bias in biases:
+        for backend in ("tiled", "sdpa", "chunked", "reference"):
+            output = attention(*given, mask=mask, attn_bias=bias, backend=backend)
+            torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-10)
+            for found, want in zip(torch.autograd.grad(output.square().sum(), leaves), wanted, strict=True):
+                torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["alibi", "relative"])
+def test_no_tensor_of_all_queries_and_keys_is_made(name: str) -> None:
+    length = 200
+    position = attnkit.positions.build(name, head_dim=D, num_heads=H, bidirectional=False)
+    attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
+    given, t = torch.randn(3, 1, H, length, D).requires_grad_(), torch.arange(length)[None]
+    bias = LazyBias(position.bias, t, t, position.by_offset)
+    with LargestTensor() as largest:
+        attention(*given, mask=Mask(causal=True), attn_bias=bias).sum().backward()
+    assert 0 < largest.numel <= max(given.numel(), 10 * H * length)
+    with LargestTensor() as largest:
+        attention(*given, mask=Mask(causal=True), attn_bias=bias, backend="sdpa")
+    assert largest.numel >= H * length * length  # the measurement works
+
+
+def test_a_window_reads_no_key_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(tiled.F, "scaled_dot_product_attention", lambda q, k, v, **how: seen.append(k.shape[-2]) or fused(q, k, v, **how))
+    x = torch.randn(1, H, 100, D)
+    attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)(x, x, x, mask=Mask(causal=True, window=3))
+    assert len(seen) == 20
+    assert max(seen) == 7  # five queries, and two keys before them
+
+
+@pytest.mark.parametrize("name", ["none", *POSITIONS, "cope"])
+@pytest.mark.parametrize("stack", ["decoder", "encoder"])
+def test_a_stack_gives_the_same_with_symbolic_windows_and_biases(name: str, stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"name": stack, "d_model": 8, "num_layers": 2, "num_heads": H, "position": name, "window": 6}
+    if name == "cope" and stack == "encoder":
+        pytest.skip("cope is causal")
+    model = attnkit.stacks.build(spec).double().eval()
+    x, real = torch.randn(B, T, 8).double(), torch.ones(B, T, dtype=torch.bool)
+    real[1, -4:] = False
+
+    def run() -> list[Tensor]:
+        return [(y[0] if isinstance(y, tuple) else y) for y in (model(x), model(x, key_mask=real))]
+
+    expected = run()
+    monkeypatch.setattr(transformer, "LONG", 4)
+    for found, want in zip(run(), expected, strict=True):
+        torch.testing.assert_close(found, want, rtol=1e-10, atol=1e-10)

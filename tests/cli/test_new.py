@@ -1,0 +1,97 @@
+"""`attnkit new`: what it sees in a file, the recipe that it writes, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+
+from attnkit.cli.main import main
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ODD = [
+    "왕이 온다",
+    "a\u200bb",
+    "e\u0301té",
+    "🤖 robot",
+    "\u202eabc",
+    "ﬁn",
+    "naïve “quote”",
+    "x" * 70,
+    "#: {yaml}",
+    "[1, 2]",
+    "& *anchor",
+    "% @ `",
+]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+
+
+def write(name: str, lines: list[str]) -> None:
+    Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def trains(recipe: str) -> bool:
+    return (
+        main(["fit", "--config", recipe, "--trainer.max_steps", "2", "--trainer.limit_val_batches", "1", "--trainer.accelerator", "cpu"])
+        == 0
+    )
+
+
+def test_a_recipe_for_pairs_of_odd_characters_trains(capsys: pytest.CaptureFixture[str]) -> None:
+    write('own #1: "pairs".tsv', [f"{a}\t{b}" for a in ODD for b in ODD[:4]] + ["alone"])
+    assert main(["new", "translation", "--train", './own #1: "pairs".tsv']) == 0
+    said = capsys.readouterr().out
+    assert "48 usable rows" in said
+    assert "1 rows cannot be read and are skipped; the first: " in said
+    assert "36 rows have the source of another row with another target" in said
+    assert "U+200B" in said or "U+202E" in said
+    assert trains("translation.yaml")
+
+
+def test_recipes_for_a_text_and_for_classes_train(capsys: pytest.CaptureFixture[str]) -> None:
+    write("text.txt", [f"{line} {i}" for i in range(30) for line in ODD])
+    write("rows.csv", ["review,stars", *(f'"{line.replace(chr(34), "")}, {i}",{i % 2}' for i in range(5) for line in ODD), '"",1'])
+    assert main(["new", "language_model", "--train", "text.txt", "--out", "a.yaml"]) == 0
+    assert main(["new", "classification", "--train", "rows.csv", "--columns", "review", "stars"]) == 0
+    said = capsys.readouterr().out
+    assert "2 classes: '0' 59%, '1' 41%" in said
+    assert "1 rows have an empty cell" in said
+    assert trains("a.yaml")
+    assert trains("classification.yaml")
+
+
+def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a.tsv", [f"{i}\t{i}" for i in range(9)])
+    write("translation.yaml", ["mine"])
+    assert main(["new", "translation", "--train", "a.tsv"]) == 2
+    assert "translation.yaml exists and is not overwritten: choose another name with --out" in capsys.readouterr().err
+    assert Path("translation.yaml").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "content", "message"),
+    [
+        ("translation", "a.tsv", b"", "there is no row in a.tsv"),
+        ("translation", "a.tsv", b"\xff\xfe\x00\n\xff\n", "a.tsv"),
+        ("translation", "a.tsv", b"a\tb\na\tb\n", "fewer than 4 different rows"),
+        ("translation", "a.csv", b"english,korean\na,b\n", "no column 'source'"),
+        ("translation", "a.doc", b"a", "unknown suffix '.doc'"),
+        ("classification", "a.tsv", b"a\tx\nb\tx\nc\tx\nd\tx\n", "a single class, 'x'"),
+        ("language_model", "a.txt", b" \n\n", "the text is empty or only white space"),
+        ("language_model", "b.txt", None, "there is no data file 'b.txt'"),
+    ],
+)
+def test_a_hostile_file_gets_one_error_and_no_recipe(
+    kind: str, name: str, content: bytes | None, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        Path(name).write_bytes(content)
+    assert main(["new", kind, "--train", name]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("attnkit: error: ")
+    assert error.count("\n") == 1
+    assert message in error
+    assert not Path(f"{kind}.yaml").exists()

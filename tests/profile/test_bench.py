@@ -1,0 +1,88 @@
+"""`attnkit bench` times every contestant at every length, and its numbers belong together; the durations depend on the machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from attnkit.profile import bench, ceilings
+from attnkit.profile.peers import PEERS, peer
+
+SMALL = "{stack: decoder, d_model: 16, num_layers: 1, num_heads: 2, position: learned}"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "LONG", 0.0)
+    monkeypatch.setattr(bench, "NEW_TOKENS", 2)
+
+
+def test_every_contestant_is_timed_at_every_length(attnkit: Any, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("rows.json", "plot.svg")]
+    sizes = ["--lengths", 4, 6, "--batch", 2, "--rounds", 2, "--vocab", 20, "--peers", "torch"]
+    outcome = attnkit("bench", SMALL, *sizes, "--json", files[0], "--svg", files[1])
+    assert outcome.status == 0, outcome.err
+    found = json.loads(files[0].read_text())
+    rows = found["rows"]
+    assert found["tflops"] > 0
+    assert [(row["work"], row["length"], row["name"]) for row in rows] == [
+        (work, length, name)
+        for work, names in (("step", [SMALL, "torch"]), ("forward", [SMALL, "torch"]), ("prefill", [SMALL]), ("decode", [SMALL]))
+        for length in (4, 6)
+        for name in names
+    ]
+    for row in rows:
+        tokens = 2 * (2 if row["work"] == "decode" else row["length"])
+        assert row["tokens_per_second"] * row["milliseconds"] / 1e3 == pytest.approx(tokens)
+        assert row["peak_mib"] > 0
+        assert (row["utilisation"] is None) == (row["work"] == "decode")
+        assert row["name"] != SMALL or row["relative"] == 1
+    assert "tokens/s" in outcome.out
+    assert files[1].read_text().startswith("<svg")
+
+
+def test_a_step_trains(seed: int) -> None:
+    model = nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 20))
+    before = [p.clone() for p in model.parameters()]
+    call = bench._call(model, "step", 5, bench.Plan(vocab_size=20, batch=2), torch.device("cpu"))
+    assert call is not None
+    call()
+    assert all(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+def test_an_encoder_decoder_of_a_recipe_is_timed(attnkit: Any) -> None:
+    spec = "{stack: encoder_decoder, d_model: 16, num_layers: 1, num_heads: 2}"
+    outcome = attnkit("bench", spec, "--work", "decode", "forward", "--lengths", 4, "--batch", 2, "--rounds", 1, "--vocab", 20)
+    assert outcome.status == 0, outcome.err
+    assert outcome.out.count("\ndecode ") == outcome.out.count("\nforward ") == 1
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_a_peer_is_causal_and_has_the_sizes(name: str, seed: int) -> None:
+    pytest.importorskip("transformers" if name == "transformers" else "torch")
+    spec = {"stack": "decoder", "d_model": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 20, "feed_forward": {"ffn_dim": 24}}
+    model = peer(name, spec, max_length=8).eval()
+    tokens = torch.randint(3, 20, (2, 6))
+    logits = model(tokens)
+    assert logits.shape == (2, 6, 20)
+    changed = model(tokens.index_fill(1, torch.tensor([4, 5]), 3))
+    torch.testing.assert_close(changed[:, :4], logits[:, :4])
+    assert sum(p.numel() for p in model.parameters()) == (20 + 8) * 16 + 2 * (4 * 17 * 16 + 16 * 24 * 2 + 24 + 16 + 4 * 16) + 2 * 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{d_model: 4}"], "names no stack to build"),
+        ([SMALL, "--rounds", "0"], "must be at least 1"),
+        ([SMALL, SMALL], "is given twice"),
+        (["{stack: encoder, d_model: 16, num_layers: 1, num_heads: 2}", "--peers", "torch"], "--peers are decoders"),
+    ],
+)
+def test_wrong_arguments_get_a_message(attnkit: Any, arguments: list[str], message: str) -> None:
+    outcome = attnkit("bench", *arguments)
+    assert outcome.status == 2
+    assert message in outcome.err
