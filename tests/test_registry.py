@@ -123,7 +123,13 @@ def test_equality_of_the_words_in_the_design() -> None:
 def test_unknown_names_are_answered_with_the_nearest_all_and_what_to_do(norms: Registry) -> None:
     with pytest.raises(ConfigurationError) as caught:
         norms.get("rmsnorm")
-    for part in ("unknown norm 'rmsnorm'", "Did you mean 'rms_norm'?", "layer_norm, rms_norm", "norms.register('rmsnorm')", "entry point"):
+    for part in (
+        "unknown norm 'rmsnorm'",
+        "Did you mean 'rms_norm'?",
+        "layer_norm, none, rms_norm",
+        "norms.register('rmsnorm')",
+        "entry point",
+    ):
         assert part in str(caught.value)
 
 
@@ -136,7 +142,7 @@ def test_unknown_names_are_answered_with_the_nearest_all_and_what_to_do(norms: R
         ({"name": "rms_norm", "eps": True}, r"eps must be float, but is True \(bool\)"),
         ({"name": "rms_norm", "eps": None}, r"eps must be float, but is None"),
         ({"name": "layer_norm", "bias": 1}, r"bias must be bool, but is 1 \(int\)"),
-        ({"eps": 1}, "has no name; add one of: dynamic_tanh, layer_norm, rms_norm"),
+        ({"eps": 1}, "has no name; add one of: dynamic_tanh, layer_norm, none, rms_norm"),
         ({"name": 3}, "has no name"),
         (["rms_norm"], r"norm must be a name or a mapping with a name, but is \['rms_norm'\] \(list\)"),
         (None, "norm must be a name or a mapping with a name, but is None"),
@@ -327,7 +333,7 @@ import attnkit
 class Mine: pass
 import attnkit.norm.rms_norm
 assert attnkit.norms.get("rms_norm") is Mine
-assert attnkit.norms.names() == ["dynamic_tanh", "layer_norm", "rms_norm"]
+assert attnkit.norms.names() == ["dynamic_tanh", "layer_norm", "none", "rms_norm"]
 print("mine")
 """
     assert run(code) == "mine\n"
@@ -353,7 +359,7 @@ def test_an_argument_cannot_be_called_name(norms: Registry) -> None:
 
 def test_a_plugin_is_listed_without_being_imported(norms: Registry, plugins: Callable[..., None]) -> None:
     plugins(("norms.fancy", "no_such_module:Fancy", "fancy-norms"), ("stacks.other", "no_such_module:Other", "fancy-norms"))
-    assert norms.names() == ["dynamic_tanh", "fancy", "layer_norm", "rms_norm"]
+    assert norms.names() == ["dynamic_tanh", "fancy", "layer_norm", "none", "rms_norm"]
 
 
 def test_a_plugin_is_loaded_by_its_name(norms: Registry, plugins: Callable[..., None]) -> None:
@@ -382,7 +388,7 @@ def test_a_broken_plugin_is_named_in_a_warning_and_breaks_nothing_else(
         warnings.simplefilter("error")
         with pytest.raises(ConfigurationError, match=message):
             norms.get("fancy")
-        assert norms.names() == ["dynamic_tanh", "layer_norm", "rms_norm"]
+        assert norms.names() == ["dynamic_tanh", "layer_norm", "none", "rms_norm"]
         assert norms.build("rms_norm", d_model=3)
     norms.register("fancy")(Own)  # the name is free
     assert norms.get("fancy") is Own
@@ -410,7 +416,7 @@ def test_a_plugin_that_claims_a_built_in_name_is_named(norms: Registry, plugins:
 def test_an_entry_point_that_names_no_registry_is_named_in_a_warning(norms: Registry, plugins: Callable[..., None]) -> None:
     plugins(("norm.fancy", "json:JSONDecoder", "one"))
     with pytest.warns(UserWarning, match=r"'norm.fancy' of the plugin 'one' .*Did you mean 'norms'"):
-        assert norms.names() == ["dynamic_tanh", "layer_norm", "rms_norm"]
+        assert norms.names() == ["dynamic_tanh", "layer_norm", "none", "rms_norm"]
 
 
 def test_every_torch_optimizer_has_its_name() -> None:

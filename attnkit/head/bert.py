@@ -1,10 +1,11 @@
 # https://arxiv.org/abs/1810.04805
 """BERT's head of masked language modelling."""
 
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from attnkit.embedding import Embedding
+from attnkit.feed_forward.base import make_activation
 from attnkit.head.base import Head
 from attnkit.linear import Linear
 from attnkit.registry import NormSpec, heads, norms
@@ -12,10 +13,10 @@ from attnkit.registry import NormSpec, heads, norms
 
 @heads.register("bert")
 class BERTHead(Head):
-    r"""A dense layer, GELU and a norm (the stack's kind) before the output map, and a bias of each output.
+    r"""A dense layer, an activation and a norm (the stack's kind) before the output map, and a bias of each output.
 
     Equation:
-        $$z = W \, \mathrm{norm}(\mathrm{GELU}(W_1 h + b_1)) + b$$
+        $$z = W \, \mathrm{norm}(\phi(W_1 h + b_1)) + b$$
 
     Paper: Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (in their code)
 
@@ -24,9 +25,11 @@ class BERTHead(Head):
         outputs: Tokens V.
         tied: The embedding whose table is W, or None.
         norm: The stack's norm.
+        activation: Name of phi, as for the feed-forward network `mlp`.
+        dense_bias: Whether the dense layer has a bias (ModernBERT's has none).
 
     Raises:
-        ConfigurationError: The embedding to tie to has no table.
+        ConfigurationError: There is no such activation, or the embedding to tie to has no table.
 
     Example:
         >>> import torch
@@ -34,11 +37,21 @@ class BERTHead(Head):
         torch.Size([2, 3, 9])
     """
 
-    def __init__(self, *, d_model: int, outputs: int, tied: Embedding | None = None, norm: NormSpec = "layer_norm") -> None:
+    def __init__(
+        self,
+        *,
+        d_model: int,
+        outputs: int,
+        tied: Embedding | None = None,
+        norm: NormSpec = "layer_norm",
+        activation: str = "gelu",
+        dense_bias: bool = True,
+    ) -> None:
         super().__init__(d_model=d_model, outputs=outputs, tied=tied, bias=True)
-        self.dense = Linear(d_model, d_model)
+        self.dense = Linear(d_model, d_model, bias=dense_bias)
+        self.activation = make_activation(activation)
         self.norm = norms.build(norm, d_model=d_model)
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        return self.project(self.norm(nn.functional.gelu(self.dense(x))))
+        return self.project(self.norm(self.activation(self.dense(x))))

@@ -18,6 +18,7 @@ from attnkit.registry import (
     NormSpec,
     PositionSpec,
     ResidualSpec,
+    StackSpec,
 )
 
 Cell = Literal["rnn", "lstm", "gru"]
@@ -30,7 +31,8 @@ class LayerConfig(AttentionConfig):
 
     Args:
         mixer: What moves information between tokens.
-        position: Position encoding. Layers with equal positions share them; an encoder and its decoder each have their own.
+        position: Position encoding. Layers with equal positions share them, unless `shared_positions` is false; an encoder and its decoder
+            each have their own.
         norm: The normalisation layer.
         feed_forward: The position-wise feed-forward network.
         residual: How each sublayer joins the residual stream.
@@ -87,6 +89,7 @@ class TransformerConfig(LayerConfig):
         layers: A pattern of layers, repeated until there are `num_layers`. Each is a mapping of the options in which it differs from the
             stack, and of `repeat` (how often it stands there) and `share` (whether it has one set of parameters wherever it stands); `{}`
             is a layer as the stack describes it (default: all layers are).
+        shared_positions: Whether layers with equal positions share their parameters, as in T5, or each layer has its own (UMT5).
         skips: Whether each layer of the second half also reads the output of its mirror image in the first, through a learned weight that
             starts at one: the skips of a U-net.
         embedding_norm: Whether the sum of embeddings and positions is normalised, before the dropout (BERT).
@@ -98,6 +101,7 @@ class TransformerConfig(LayerConfig):
 
     num_layers: int | None = None
     layers: list[LayerSpec] | None = None
+    shared_positions: bool = True
     skips: bool = False
     embedding_norm: bool = False
     final_norm: bool | None = None
@@ -116,6 +120,8 @@ class EncoderDecoderConfig(TransformerConfig):
     """The options of the stack `encoder_decoder`.
 
     Args:
+        encoder: Another stack as the encoder, of the same width: a recurrent one, or a Transformer with options of its own. All other
+            options then describe the decoder alone (default: encoder and decoder have the same options).
         num_decoder_layers: Number of decoder layers (default: `num_layers`).
         decoder_layers: The decoder's pattern of layers (default: `layers`).
         cross_mixer: What reads the encoder's output.
@@ -125,8 +131,10 @@ class EncoderDecoderConfig(TransformerConfig):
 
     Raises:
         ValueError: A width, count or probability is out of range.
+        ConfigurationError: The decoder's layers are given twice.
     """
 
+    encoder: StackSpec | None = None
     num_decoder_layers: int | None = None
     decoder_layers: list[LayerSpec] | None = None
     cross_mixer: MixerSpec = "multi_head"
@@ -136,6 +144,8 @@ class EncoderDecoderConfig(TransformerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(num_decoder_layers=self.num_decoder_layers)
+        if self.encoder is not None and (self.num_decoder_layers is not None or self.decoder_layers is not None):
+            raise ConfigurationError("with an encoder of its own, num_layers and layers are the decoder's: leave the other two out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +238,7 @@ class TransformerOptions(TypedDict, total=False):
     dropout: float
     num_layers: int | None
     layers: list[LayerSpec] | None
+    shared_positions: bool
     skips: bool
     embedding_norm: bool
     final_norm: bool | None
@@ -236,6 +247,7 @@ class TransformerOptions(TypedDict, total=False):
 class EncoderDecoderOptions(TransformerOptions, total=False):
     """The fields of `EncoderDecoderConfig`."""
 
+    encoder: StackSpec | None
     num_decoder_layers: int | None
     decoder_layers: list[LayerSpec] | None
     cross_mixer: MixerSpec

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from attnkit import masks
-from attnkit.attention import FiniteBias
 from attnkit.dropout import Dropout
-from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class, reads_position
+from attnkit.layers.compatibility import check_compatible, check_direction, check_layers, mixer_class
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.pattern import pattern
+from attnkit.layers.pattern import Pattern
+from attnkit.layers.reading import bias_between, embedding_at, extended, rotation_at, what_layers_read
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens
-from attnkit.position import Position, QueryBias, Rotation
+from attnkit.position import Position
 from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, layer_kinds, mixers, norms, positions
 from attnkit.state import State
 
@@ -81,9 +81,9 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.causal = causal
-        self.order, specs = pattern(config.layers, config.num_layers)
+        pattern = Pattern.of(config.layers, config.num_layers)
         common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
-        own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in specs]
+        own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in pattern.entries]
         configs = [LayerConfig(**common | options) for options in own]
         direction: Direction = "causal" if causal else "bidirectional"
         cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_attention}
@@ -93,25 +93,26 @@ class Transformer(nn.Module):
             check_direction(read, "cross")
             if mixer_class(read).reads_positions:
                 check_compatible(attention=cross_attention, position=cross_position, direction="cross")
-        stack = {"depth": len(self.order), "memory_depth": memory_depth, "direction": direction}
-        built = [layer_kinds.build(spec, **common, **cross, **stack, layer=self.order.index(i)) for i, spec in enumerate(specs)]
-        self.layers = nn.ModuleList(built)
-        self.streams = _streams(built)
+        reading_layers = configs if config.shared_positions else [configs[pattern.entry_at(depth)] for depth in range(pattern.depth)]
+        place_of, kinds, placed = what_layers_read(config, reading_layers)
+        stack = {**common, **cross, "depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
+        self.layers = nn.ModuleList()
+        self.order: list[int] = []
+        self.kind_of: list[int] = []  # what each layer reads
+        shared: dict[int, int] = {}
+        for depth in range(pattern.depth):
+            entry = pattern.entry_at(depth)
+            if entry in shared:
+                self.order.append(shared[entry])
+                continue
+            self.order.append(len(self.layers))
+            self.kind_of.append(place_of[entry if config.shared_positions else depth])
+            self.layers.append(layer_kinds.build(pattern.entries[entry], **stack, layer=depth))
+            if pattern.entries[entry]["share"]:
+                shared[entry] = self.order[-1]
+        self.streams = _streams([cast(TransformerLayer, layer) for layer in self.layers])
         self.unmaskable = sorted({mixers.resolve(layer.mixer).name for layer in configs if not mixer_class(layer).reads_masks})
 
-        # what each layer reads: its positions, which layers of equal widths share, and its window
-        placed = [(config.position, config.head_width, config.num_heads)]
-        kinds: list[tuple[int | None, int | None]] = []
-        self.kind_of = []
-        for layer in configs:
-            place = (layer.position, layer.head_width, layer.num_heads)
-            reads = reads_position(layer)
-            if reads and place not in placed:
-                placed.append(place)
-            kind = (placed.index(place) if reads else None, layer.window if mixer_class(layer).reads_masks else None)
-            if kind not in kinds:
-                kinds.append(kind)
-            self.kind_of.append(kinds.index(kind))
         self.kinds = kinds
         encodings = [
             positions.build(spec, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=not causal)
@@ -168,11 +169,11 @@ class Transformer(nn.Module):
             masks.check_bool(key_mask, "key_mask", x.shape[:2])
         real = key_mask
         if key_mask is not None or state.key_mask is not None:
-            key_mask = _extend(state.key_mask, key_mask, batch, past, length, x.device)  # [B, K]
+            key_mask = extended(state.key_mask, key_mask, batch, past, length, x.device)  # [B, K]
         columns = torch.arange(past + length, device=x.device)[None]  # [1, K]
         key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding as the columns
         query_positions = key_positions[:, past:]
-        added = _embedding(self.position, query_positions, columns)
+        added = embedding_at(self.position, query_positions, columns)
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
         restriction = masks.combine(attn_mask, None if documents is None else masks.document(documents, documents))
@@ -182,8 +183,8 @@ class Transformer(nn.Module):
             tokens.append(
                 Tokens(
                     mask=self._mask(query_positions, key_positions, key_mask, restriction, window),
-                    bias=None if position is None else _bias(position, query_positions, key_positions),
-                    rotation=None if position is None else _rotation(position, query_positions, columns),
+                    bias=None if position is None else bias_between(position, query_positions, key_positions),
+                    rotation=None if position is None else rotation_at(position, query_positions, columns),
                     real=real,
                     starts=None if documents is None else masks.starts(documents, real),
                 )
@@ -192,8 +193,8 @@ class Transformer(nn.Module):
         if state.memory:
             memory_tokens = Tokens(
                 mask=None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask)),
-                bias=None if state.memory_positions is None else _bias(self.cross_position, query_positions, state.memory_positions),
-                rotation=_rotation(self.cross_position, query_positions, columns),
+                bias=None if state.memory_positions is None else bias_between(self.cross_position, query_positions, state.memory_positions),
+                rotation=rotation_at(self.cross_position, query_positions, columns),
             )
         x = x if self.streams == 1 else x[..., None, :].expand(-1, -1, self.streams, -1)
         after: list[State | None] = []
@@ -223,7 +224,7 @@ class Transformer(nn.Module):
             masks.check_bool(memory_mask, "memory_mask", memory.shape[:2])
         columns = torch.arange(length, device=memory.device)[None]  # [1, S]
         memory_positions = columns if memory_mask is None else masks.positions(memory_mask)  # [1 or B, S]
-        tokens = Tokens(rotation=_rotation(self.cross_position, memory_positions, columns), real=memory_mask)
+        tokens = Tokens(rotation=rotation_at(self.cross_position, memory_positions, columns), real=memory_mask)
         return TransformerState(
             positions=torch.empty(batch, 0, dtype=torch.long, device=memory.device),
             memory=tuple(cast(TransformerLayer, layer).remember(memory, tokens) for layer in self.layers),
@@ -271,33 +272,3 @@ def _streams(layers: Sequence[TransformerLayer]) -> int:
             f"the layers of a stack share their streams, but these have {' and '.join(map(str, sorted(counts)))}: give all one residual"
         )
     return counts.pop()
-
-
-def _embedding(position: Position, positions: Tensor, columns: Tensor) -> Tensor | None:
-    """Return what is added at `positions` [1 or B, T]: a batch takes its rows from one table for all columns."""
-    if positions.shape[0] == 1:
-        return position.embedding(positions)
-    table = position.embedding(columns)
-    return None if table is None else table[0][positions]
-
-
-def _rotation(position: Position, positions: Tensor, columns: Tensor) -> Rotation | None:
-    """Return the rotation at `positions` [1 or B, T], in the same way."""
-    if positions.shape[0] == 1:
-        return position.rotation(positions)
-    table = position.rotation(columns)
-    return None if table is None else table.at(positions)
-
-
-def _bias(position: Position, query_positions: Tensor, key_positions: Tensor) -> FiniteBias | QueryBias | None:
-    if position.reads_queries:
-        return QueryBias(position, query_positions, key_positions)
-    bias = position.bias(query_positions, key_positions)
-    return None if bias is None else FiniteBias(bias)
-
-
-def _extend(old: Tensor | None, new: Tensor | None, batch: int, past: int, length: int, device: torch.device) -> Tensor:
-    """Return the key mask of past and present tokens, [B, past + T]."""
-    old = torch.ones(batch, past, dtype=torch.bool, device=device) if old is None else old
-    new = torch.ones(batch, length, dtype=torch.bool, device=device) if new is None else new
-    return torch.cat([old, new], 1)

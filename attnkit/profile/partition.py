@@ -107,6 +107,8 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
         if width % size:
             raise ConfigurationError(f"{key} {width} cannot be split over {size} processes")
     stack: dict[str, Any] = {**stacks.resolve(model["stack"]), "head_dim": heads.head_dim}
+    if stack.get("layers") or stack.get("decoder_layers"):
+        raise ConfigurationError("there is no plan for split layers that differ from each other; use a mesh such as 8x1")
     stack |= {key: widths[key] // size for key in ("num_heads", "num_kv_heads")}
     spec = stack["feed_forward"]
     stack["feed_forward"] = {**({"name": spec} if isinstance(spec, str) else spec), "ffn_dim": widths["ffn_dim"] // size}

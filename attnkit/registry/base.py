@@ -36,7 +36,7 @@ class Registry(Names):
     Example:
         >>> import attnkit
         >>> attnkit.norms.names()
-        ['dynamic_tanh', 'layer_norm', 'rms_norm']
+        ['dynamic_tanh', 'layer_norm', 'none', 'rms_norm']
         >>> attnkit.norms.build({"name": "rms_norm", "eps": 1e-5}, d_model=8)
         RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """

@@ -192,7 +192,7 @@ norms = Registry(
     package="attnkit.norm",
     bases=("attnkit.norm.base.Norm",),
     given=("d_model",),
-    built_in=("dynamic_tanh", "layer_norm", "rms_norm"),
+    built_in=("dynamic_tanh", "layer_norm", "none", "rms_norm"),
 )
 feed_forwards = Registry(
     "feed_forwards",

@@ -34,7 +34,7 @@ def _has_dataloaders(name: str) -> bool:
 
 
 def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
-    """Return one line for each component of a spec: its role, its name and its non-default plain arguments.
+    """Return one line for each component of a spec, also inside lists: its role, its name and its non-default plain arguments.
 
     Example:
         >>> from attnkit.registry import norms
@@ -42,10 +42,19 @@ def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
         ['norm: rms_norm (eps=1e-05)']
     """
     declared = [a for a in spec.registry.arguments(spec.name) if a.name in spec]
-    chosen = {a.name: spec[a.name] for a in declared if a.registry is None and (a.registries or spec[a.name] != a.written_default())}
+    plain = [a for a in declared if a.registry is None and not _specs_in(spec[a.name])]
+    chosen = {a.name: spec[a.name] for a in plain if a.registries or spec[a.name] != a.written_default()}
     arguments = ", ".join(f"{k}={v}" for k, v in chosen.items())
     lines = [f"{'  ' * indent}{role}: {spec.name}" + (f" ({arguments})" if arguments else "")]
     for argument in declared:
-        if isinstance(nested := spec[argument.name], ResolvedSpec):
-            lines += outline(nested, role=argument.name, indent=indent + 1)
+        value = spec[argument.name]
+        if isinstance(value, ResolvedSpec):
+            lines += outline(value, role=argument.name, indent=indent + 1)
+        for i, nested in enumerate(_specs_in(value)):
+            lines += outline(nested, role=f"{argument.name}.{i}", indent=indent + 1)
     return lines
+
+
+def _specs_in(value: Any) -> list[ResolvedSpec]:
+    """Return the specs of a list of nothing but specs."""
+    return value if isinstance(value, list) and value and all(isinstance(item, ResolvedSpec) for item in value) else []

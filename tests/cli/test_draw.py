@@ -48,7 +48,7 @@ def test_a_score_is_drawn_over_its_keys(panels) -> None:
     assert torch.allclose(panels[0].values, side[None] + 0.5 * side[:, None])  # rows are channel 1, columns channel 0
 
 
-@pytest.mark.parametrize("name", positions.built_in())
+@pytest.mark.parametrize("name", sorted(positions.built_in()))
 def test_every_position_is_drawn_or_says_that_it_needs_a_text(name: str, tmp_path: Path, capsys) -> None:
     status = main(["draw", "position", name, "--length", "8", "--d_model", "16", "--out", str(tmp_path / "p.svg")])
     shown = capsys.readouterr()

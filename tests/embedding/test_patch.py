@@ -32,6 +32,22 @@ def test_the_class_token_comes_first_and_is_the_same_for_every_image(seed: int) 
     assert embedding.weight is None
 
 
+@pytest.mark.parametrize("class_token", [False, True])
+def test_registers_stand_between_the_class_token_and_the_patches(class_token: bool, seed: int) -> None:
+    embedding = Patch(d_model=6, image_shape=[2, 4, 6], patch_size=2, class_token=class_token, registers=3, bias=False)
+    images = torch.randn(2, 2, 4, 6)
+    x = embedding(images)
+    assert x.shape == (2, class_token + 3 + 2 * 3, 6)
+    assert torch.equal(x[:, class_token : class_token + 3], embedding.registers.expand(2, -1, -1))
+    assert 0.005 < embedding.registers.std() < 0.05
+    assert embedding.projection.bias is None
+    patches = Patch(d_model=6, image_shape=[2, 4, 6], patch_size=2, class_token=False, bias=False)
+    patches.load_state_dict(embedding.state_dict(), strict=False)
+    assert torch.equal(x[:, class_token + 3 :], patches(images))
+    with pytest.raises(ValueError, match="registers must be at least 0, but is -1"):
+        Patch(d_model=4, image_shape=[1, 4, 4], patch_size=2, registers=-1)
+
+
 def test_muon_treats_the_map_as_a_hidden_matrix() -> None:
     from attnkit.task.parameters import parameter_groups
 

@@ -87,7 +87,8 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
         ({"layers": [], "num_layers": 2}, "layers must have at least one entry"),
         ({"layers": [{"mixr": "none"}]}, r"layers[0]: layer 'transformer_layer' has no argument 'mixr'. Did you mean 'mixer'?"),
         ({"layers": [{}, {"attention": "adaptive"}]}, "layers[1].attention: unknown attention 'adaptive'. Did you mean 'additive'?"),
-        ({"layers": [{"repeat": 0}]}, "layers[0]: repeat must be positive, but is 0"),
+        ({"layers": [{"repeat": 0}]}, "layers[0]: repeat must be positive and at most 100,000, but is 0"),
+        ({"layers": [{"share": True}], "num_layers": 10**9}, "a stack has at most 100,000 layers, but this one has 1,000,000,000"),
         ({"layers": [{"repeat": 3}, {"mixer": "none"}], "num_layers": 3}, "num_layers 3 ends before layers[1], so that this entry stands"),
         ({"layers": [{"mixer": "none", "window": 4}, {}]}, "window has no effect in a layer with the mixer 'none'"),
         (

@@ -48,3 +48,9 @@ def test_dynamic_tanh_is_its_equation(seed: int) -> None:
         [[norm.weight[c] * torch.tanh(norm.alpha[0] * x[b, t, c]) + norm.bias[c] for c in range(6)] for t in range(3)] for b in range(2)
     ]
     torch.testing.assert_close(norm(x), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+
+
+def test_none_changes_nothing_and_learns_nothing() -> None:
+    norm, x = attnkit.norms.build("none", d_model=6), torch.randn(2, 3, 6)
+    assert norm(x) is x
+    assert not norm.state_dict()

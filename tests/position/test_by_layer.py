@@ -44,3 +44,24 @@ def test_decoding_in_steps_equals_the_whole(seed: int) -> None:
     for t in range(7):
         y, state = m.stack(x[:, t : t + 1], state=state)
         torch.testing.assert_close(m.head(y)[:, 0], whole[:, t], rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_layers_share_their_positions_or_have_their_own(seed: int) -> None:
+    sizes: dict[str, Any] = {"stack": "decoder", "d_model": 16, "num_heads": 2, "num_layers": 3, "position": "relative", "vocab_size": 9}
+    shared, own = (attnkit.compose(**sizes, shared_positions=share).double().eval() for share in (True, False))
+    tables = [[name for name in m.state_dict() if "position" in name] for m in (shared, own)]
+    assert [len(names) for names in tables] == [1, 3]
+    weights = {name: shared.state_dict()[tables[0][0] if "position" in name else name] for name in own.state_dict()}
+    own.load_state_dict(weights)
+    tokens = torch.randint(3, 9, (2, 7))
+    torch.testing.assert_close(own(tokens), shared(tokens), rtol=0, atol=1e-12)
+    last = own.stack.decoder.other_positions[-1]
+    before = [own.stack.decoder.layers[i].mixer.register_forward_pre_hook for i in range(3)]
+    seen = list[Tokens]()
+    for hook in before:
+        hook(lambda _, args: seen.append(args[1]))
+    last.weight += 1
+    own(tokens)
+    assert torch.equal(seen[0].bias.values, seen[1].bias.values)
+    torch.testing.assert_close(seen[2].bias.values, seen[0].bias.values + 1, rtol=0, atol=1e-12)

@@ -52,6 +52,15 @@ def test_sinusoidal_with_another_base_is_that_of_whisper() -> None:
     torch.testing.assert_close(ours.float(), sinusoids(50, d_model), rtol=0, atol=1e-5)  # their angles are fp32: 50 radians to 4e-6
 
 
+def test_sinusoidal_from_another_first_position_is_that_of_m2m_100() -> None:
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
+
+    theirs = M2M100SinusoidalPositionalEmbedding.get_embedding(50, 12, padding_idx=1)
+    spec = {"name": "sinusoidal", "interleaved": False, "base": 10_000.0 ** (6 / 5), "first": 2}
+    ours = attnkit.positions.build(spec, d_model=12).double().embedding(torch.arange(48)[None])[0]
+    torch.testing.assert_close(ours.float(), theirs[2:], rtol=0, atol=1e-5)  # their angles are fp32: 50 radians to 4e-6
+
+
 def test_shaw_is_the_relative_key_of_wav2vec2_bert(seed: int) -> None:
     from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2BertConfig, Wav2Vec2BertSelfAttention
 

@@ -53,7 +53,7 @@ INAPPLICABLE = {("lstm", "heads"), ("lstm", "saturation"), ("lstm", "rollout"), 
 QUICK = {"cost": {"lengths": [4, 8], "repeats": 1}, "recall": {"distances": [0, 2]}, "gradient": {"length": 9}}
 
 
-@pytest.mark.parametrize("name", probes.built_in())
+@pytest.mark.parametrize("name", sorted(probes.built_in()))
 @pytest.mark.parametrize("kind", SUBJECTS)
 def test_a_probe_answers_with_plain_data_or_says_why_not_and_changes_nothing(kind: str, name: str) -> None:
     task, data = SUBJECTS[kind]()
@@ -78,7 +78,7 @@ def test_a_probe_answers_with_plain_data_or_says_why_not_and_changes_nothing(kin
     assert all(torch.equal(x, before[key]) for key, x in task.state_dict().items())
 
 
-@pytest.mark.parametrize("name", probes.built_in())
+@pytest.mark.parametrize("name", sorted(probes.built_in()))
 def test_each_probe_says_in_one_sentence_what_it_can_and_cannot_show(name: str) -> None:
     said = limits(probes.get(name))
     assert said.endswith(".")

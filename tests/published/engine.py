@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,10 @@ class Pair:
             config = config_class(**{"eos_token_id": None, "pad_token_id": 0, **family.config})
             config._attn_implementation = "eager"
             self.theirs = model_class(config).double().eval()
+        for name, value in family.overrides.items():
+            setattr(self.theirs.config, name, value)
+        if family.spec.get("tie") == "inputs":  # transformers ties T5 1.1 too
+            self.theirs.lm_head.weight = nn.Parameter(self.theirs.lm_head.weight.detach().clone())
         if self.theirs.can_generate():
             self.theirs.generation_config.eos_token_id = None
             self.theirs.generation_config.pad_token_id = 0
@@ -80,7 +85,8 @@ class Pair:
         elif family.front is not None:
             self.ours.embeddings["src"] = nn.Identity()
         self.table = family.expanded(tensors(self.ours))
-        self.unread = {name.replace("{i}", str(i)) for name in family.unread for i in range(99)}
+        patterns = [name.replace("{i}", "*") for name in family.unread]
+        self.unread = {name for name in tensors(self.theirs) if any(fnmatch(name, pattern) for pattern in patterns)}
         self.check_complete()
         drawn = {name: x.detach() for name, x in tensors(self.theirs).items()}
         drawn |= {n: x + STD * torch.randn_like(x) for n, x in drawn.items() if x.is_floating_point() and n not in self.unread}
@@ -148,7 +154,9 @@ class Pair:
             given = {
                 self.reads: self.source,
                 "decoder_input_ids": tokens,
-                "attention_mask": torch.ones_like(self.source) if mask is None else mask[:, : self.source.shape[1]].long(),
+                "attention_mask": self.source.new_ones(self.source.shape[:2], dtype=torch.long)
+                if mask is None
+                else mask[:, : self.source.shape[1]].long(),
             }
         with double():
             output = self.theirs(**given, **({"use_cache": False} if self.decodes else {}))

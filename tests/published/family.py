@@ -162,6 +162,20 @@ class Drop:
 
 
 @dataclass(frozen=True)
+class Gap:
+    """Ours has rows of zeros that theirs lacks, before the row `at` (registers without positions)."""
+
+    at: int
+    rows: int
+
+    def ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([x[: self.at], x.new_zeros(self.rows, *x.shape[1:]), x[self.at :]]) for x in theirs]
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat([x[: self.at], x[self.at + self.rows :]]) for x in ours]
+
+
+@dataclass(frozen=True)
 class Copy:
     """One tensor that theirs shares between places is several equal ones of ours."""
 
@@ -249,7 +263,9 @@ class Family:
         renames: The table of renames. Every parameter of either side stands in exactly one.
         missing: What cannot be had, in words; nothing is compared then, and `spec` and `renames` may be empty.
         note: What else a reader must know.
-        unread: Names of theirs (with `{i}`) that their forward does not read, or that only `front` reads; they keep their values.
+        overrides: Attributes of their configuration that are set once the model is built, for what its constructor overwrites.
+        unread: Names of theirs (with `{i}`, and `*` for anything) that their forward does not read, or that only `front` reads, or
+            tables that ours computes; they keep their values.
         inputs: What their model reads if not tokens: the name of the argument, and the shape of one example.
         front: What gives the embedded inputs of our stack, computed by their modules, where attnkit has no such embedding: the comparison
             is then one of stacks, and of the head.
@@ -269,6 +285,7 @@ class Family:
     renames: Sequence[Rename] = ()
     missing: str = ""
     note: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     inputs: tuple[str, tuple[int, ...]] | None = None
     front: Callable[[Any, Tensor], Tensor] | None = None

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+import attnkit
 from attnkit.cli.arguments import read_arguments
 from attnkit.registry import ConfigurationError, NormSpec, ResolvedSpec, StackSpec, Word, attentions, datasets, stacks, tasks
 from attnkit.train.composition import complete_recipe, outline
@@ -115,6 +116,13 @@ def test_the_outline_shows_names_and_what_was_chosen() -> None:
     spec = stacks.resolve({"name": "toy", "d_model": 8, "attention": {"name": "toy", "scale": 2.0}}, path="stack")
     assert outline(spec, role="stack") == ["stack: toy (d_model=8)", "  attention: toy (scale=2.0)"]
     assert outline(attentions.resolve({"name": "other", "bias": True}), role="attention") == ["attention: other"]
+
+
+def test_the_outline_shows_the_specs_of_a_list() -> None:
+    layers = [{"mixer": "none", "repeat": 2}, {"window": 4}]
+    lines = outline(attnkit.stacks.resolve({"name": "decoder", "d_model": 8, "num_heads": 2, "layers": layers}), role="stack")
+    assert lines[0] == "stack: decoder (d_model=8, num_heads=2)"
+    assert lines[-3:] == ["  layers.0: transformer_layer (repeat=2)", "    mixer: none", "  layers.1: transformer_layer (window=4)"]
 
 
 class Hybrid:

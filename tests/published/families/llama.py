@@ -2,7 +2,7 @@
 
 from math import exp
 
-from published.family import Add, Constant, Family, Permute, Rename, Split, Stack, rename
+from published.family import Add, Constant, Family, Permute, Rename, Scale, Split, Stack, rename
 
 SIZES = {
     "hidden_size": 16,
@@ -154,7 +154,7 @@ FAMILIES = (
     family("Mistral", "https://arxiv.org/abs/2310.06825", "Mistral", {"sliding_window": 4}, {"window": 4}, (*BODY, *HEAD)),
     family(
         "Ministral",
-        "https://mistral.ai/news/ministraux",
+        "https://huggingface.co/mistralai/Ministral-8B-Instruct-2410",
         "Ministral",
         {"head_dim": 4, **LOCAL},
         {"layers": [{"window": 4}, {}]},
@@ -365,7 +365,7 @@ FAMILIES = (
     ),
     family(
         "Arcee AFM",
-        "https://www.arcee.ai/blog/deep-dive-afm-4-5b-the-first-arcee-foundational-model",
+        "https://huggingface.co/arcee-ai/AFM-4.5B",
         "Arcee",
         {},
         {"norm": rms(1e-5), "feed_forward": RELU_SQUARED},
@@ -373,7 +373,7 @@ FAMILIES = (
     ),
     family(
         "Helium",
-        "https://huggingface.co/kyutai/helium-1-2b",
+        "https://huggingface.co/kyutai/helium-1-preview-2b",
         "Helium",
         {"head_dim": 4, "rope_parameters": default(1e5)},
         {"position": {**INTERLEAVED, "base": 1e5}, "norm": rms(1e-8)},
@@ -421,10 +421,9 @@ FAMILIES = (
         "OLMo",
         "https://arxiv.org/abs/2402.00838",
         "Olmo",
-        {"rope_parameters": default(10000.0)},
-        {"norm": {"name": "layer_norm", "learned": False}},
+        {"clip_qkv": 0.5},
+        {"norm": {"name": "layer_norm", "learned": False}, "mixer": {"name": "multi_head", "clip": 0.5}},
         (EMBEDDING, *ATTENTION, *GLU, *HEAD),
-        note="without the clipping of queries, keys and values that OLMo 7B has (clip_qkv), which is missing here",
     ),
     family(
         "nanochat",
@@ -477,6 +476,30 @@ FAMILIES = (
         BODY,
     ),
     family(
+        "HyperCLOVA X Think",
+        "https://arxiv.org/abs/2506.22403",
+        "HyperCLOVAX",
+        {"embedding_multiplier": 10.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 0.125},
+        {
+            "embedding": {"name": "token", "scale": 10.0},
+            "residual": "sandwich_norm",
+            "attention": "dot_product",
+            "mixer": {"name": "multi_head", "scale": 0.3},
+            "head": {"name": "linear", "scale": 0.125},
+        },
+        (
+            *OUTSIDE,
+            *ATTENTION,
+            *GLU,
+            *HEAD,
+            *rename(f"{LAYER}.mixer_residual.input_norm.weight", "model.layers.{i}.input_layernorm.weight"),
+            *rename(f"{LAYER}.mixer_residual.output_norm.weight", "model.layers.{i}.post_norm1.weight", Scale(0.5)),
+            *rename(f"{LAYER}.feed_forward_residual.input_norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
+            *rename(f"{LAYER}.feed_forward_residual.output_norm.weight", "model.layers.{i}.post_norm2.weight", Scale(0.5)),
+        ),
+        note="the factor of each branch is part of the weights of the norm before it",
+    ),
+    family(
         "DiffLlama",
         "https://arxiv.org/abs/2410.05258",
         "DiffLlama",
@@ -510,12 +533,12 @@ FAMILIES = (
     ),
     Family(
         name="HunYuan dense",
-        paper="https://github.com/Tencent-Hunyuan/Hunyuan-7B",
+        paper="https://huggingface.co/tencent/Hunyuan-7B-Instruct",
         missing="a learned norm of queries and keys after their rotation",
     ),
     Family(
         name="Ministral 3",
-        paper="https://mistral.ai/news/mistral-3",
+        paper="https://huggingface.co/mistralai/Ministral-3-8B-Base-2512",
         missing="a factor of the queries that grows with the logarithm of the position beyond the first training's length",
     ),
 )

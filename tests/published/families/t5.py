@@ -57,7 +57,8 @@ def table(feed_forward: dict[str, str], *, biases_by_layer: bool = False) -> tup
 
 
 HEAD = rename("head.projection.weight", "lm_head.weight")
-GATED_SIZES = {**SIZES, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+GATED_SIZES = {**SIZES, "feed_forward_proj": "gated-gelu"}
+UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": False}  # which the configuration's constructor overwrites
 
 FAMILIES = (
     Family(
@@ -75,6 +76,7 @@ FAMILIES = (
         theirs=("T5Config", "T5ForConditionalGeneration"),
         config=GATED_SIZES,
         spec={**SPEC, **GATED},
+        overrides=UNTIED,
         renames=(*table(GLU), *HEAD),
         padding="right",
     ),
@@ -84,6 +86,7 @@ FAMILIES = (
         theirs=("MT5Config", "MT5ForConditionalGeneration"),
         config=GATED_SIZES,
         spec={**SPEC, **GATED},
+        overrides=UNTIED,
         renames=(*table(GLU), *HEAD),
         padding="right",
     ),
@@ -93,8 +96,19 @@ FAMILIES = (
         theirs=("T5Config", "T5ForConditionalGeneration"),
         config={**GATED_SIZES, "num_layers": 3, "num_decoder_layers": 1},
         spec={**SPEC, **GATED, "num_layers": 3, "num_decoder_layers": 1},
+        overrides=UNTIED,
         renames=(*table(GLU), *HEAD),
         padding="right",
         note="The encoder is three times as deep as the decoder.",
+    ),
+    Family(
+        name="UMT5",
+        paper="https://arxiv.org/abs/2304.09151",
+        theirs=("UMT5Config", "UMT5ForConditionalGeneration"),
+        config=GATED_SIZES,
+        spec={**SPEC, **GATED, "shared_positions": False},
+        overrides=UNTIED,
+        renames=(*table(GLU, biases_by_layer=True), *HEAD),
+        padding="right",
     ),
 )

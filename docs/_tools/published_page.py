@@ -1,0 +1,64 @@
+"""Write the page of published architectures from the tables in tests/published/families.
+
+python docs/_tools/published_page.py > docs/reference/published.md
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+
+from published.engine import families
+from published.family import Family
+
+HEAD = """# Published architectures
+
+{equal} published architectures as specs of names. Each has the weights of [transformers](https://github.com/huggingface/transformers)'
+implementation (its plain torch form, 5.23), copied by a table of invertible renames in `tests/published/families`, and is then equal to it
+in float64: logits and the gradients of all parameters to 1e-10 of the greatest, logits of steps from a cache, greedy output, and the logits
+of rows with padding. Encoders have no steps. A dagger marks rows without steps or greedy output (transformers has no cache there, or the
+source is not text), a double dagger those whose padding transformers does not mask.
+Sizes, windows and lengths are those of small tests. {missing} more rows say what is missing.
+
+The tables are checked by `pytest tests/published`; this page is written by `python docs/_tools/published_page.py`.
+"""
+KINDS = {"decoder": "Decoders", "encoder": "Encoders", "encoder_decoder": "Encoders with decoders"}
+
+
+def main() -> None:
+    """Print the page."""
+    print(page(families()), end="")
+
+
+def page(all_families: Sequence[Family]) -> str:
+    """Return the page of these families."""
+    equal, missing = [f for f in all_families if not f.missing], [f for f in all_families if f.missing]
+    lines = [HEAD.format(equal=len(equal), missing=len(missing))]
+    for kind, title in KINDS.items():
+        rows = [family for family in equal if family.spec["stack"] == kind]
+        if rows:
+            lines += [f"## {title}", "", "| architecture | class of transformers | note |", "|---|---|---|"]
+            lines += [f"| [{f.name}]({f.paper}){marks(f)} | {f.theirs[1]} | {f.note} |" for f in rows]
+            lines.append("")
+    if missing:
+        lines += ["## What is missing", "", "| architecture | missing |", "|---|---|"]
+        lines += [f"| [{family.name}]({family.paper}) | {family.missing} |" for family in missing]
+        lines.append("")
+    lines += ["## Specs", "", "Each is a call of `attnkit.compose`, or the section `model` of a recipe."]
+    for family in equal:
+        spec = yaml.safe_dump(dict(family.spec), sort_keys=False, default_flow_style=None, width=120)
+        lines += ["", f"### {family.name}", "", "```yaml", spec.rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def marks(family: Family) -> str:
+    """Return the marks of what could not be compared."""
+    decodes = family.decoding and family.front is None
+    return ("" if decodes or family.spec["stack"] == "encoder" else " †") + ("" if family.padding else " ‡")
+
+
+if __name__ == "__main__":
+    main()
