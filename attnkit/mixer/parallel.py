@@ -2,11 +2,11 @@
 """Several mixers side by side."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor, nn
 
-from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.base import Growth, Mixer, Tokens
 from attnkit.mixer.config import AttentionConfig, MixerConfig
 from attnkit.registry import ConfigurationError, MixerSpec, mixers
 from attnkit.registry.keywords import keywords_of
@@ -65,7 +65,7 @@ class ParallelMixers(Mixer[ParallelState]):
     directions = frozenset({"causal", "bidirectional"})
     reads_positions = frozenset({"rotation", "bias"})
     has_weights = True
-    growth = "linear"
+    growth: Growth = "linear"
 
     @keywords_of(ParallelConfig)
     def __init__(self, config: ParallelConfig) -> None:
@@ -74,6 +74,7 @@ class ParallelMixers(Mixer[ParallelState]):
         built: list[Mixer[Any]] = [mixers.build(spec, **options, direction=config.direction) for spec in config.mixers]
         if unable := [mixers.resolve(s).name for s, m in zip(config.mixers, built, strict=True) if config.direction not in m.directions]:
             raise ConfigurationError(f"the mixer {unable[0]!r} in 'parallel' does not read in direction {config.direction!r}; leave it out")
+        self.growth = max((mixer.growth for mixer in built), key=get_args(Growth).index)
         self.mixers = nn.ModuleList(built)
 
     def forward(self, x: Tensor, tokens: Tokens, state: ParallelState | None = None) -> tuple[Tensor, ParallelState]:

@@ -1,6 +1,7 @@
 """Rules for mixers, in a two-layer Transformer of their own and in a mixture with attention."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from functools import partial
 from typing import Any, cast
 
@@ -130,11 +131,13 @@ def reads_a_memory(spec: Spec) -> None:
         rows, state = rows[beams], after.select(beams)
 
 
-def _numbers(state: State | None) -> int:
-    if state is None:
-        return 0
-    values = [getattr(state, name) for name in state.__dataclass_fields__]
-    return sum(v.numel() if isinstance(v, Tensor) else _numbers(v) if isinstance(v, State) else 0 for v in values)
+def _numbers(state: object) -> int:
+    """Return the numbers in a state, however deeply nested."""
+    if isinstance(state, Tensor):
+        return state.numel()
+    if isinstance(state, State):
+        return sum(_numbers(getattr(state, f.name)) for f in fields(state))
+    return sum(_numbers(part) for part in state) if isinstance(state, tuple) else 0
 
 
 OWN_RULES: tuple[Rule, ...] = (

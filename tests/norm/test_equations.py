@@ -27,6 +27,14 @@ def test_rms_norm_equals_torchs_and_its_equation(seed: int) -> None:
     torch.testing.assert_close(ours(x), torchs.weight * x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt(), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
+def test_a_norm_that_learns_nothing_is_one_of_the_first_step(name: str, seed: int) -> None:
+    x = torch.randn(2, 3, 6)
+    plain = attnkit.norms.build({"name": name, "learned": False}, d_model=6)
+    assert list(plain.parameters()) == []
+    torch.testing.assert_close(plain(x), attnkit.norms.build(name, d_model=6)(x))
+
+
 def test_defaults_are_those_of_torch_and_llama() -> None:
     assert attnkit.norms.build("layer_norm", d_model=4).eps == nn.LayerNorm(4).eps
     assert attnkit.norms.build("rms_norm", d_model=4).eps == 1e-6

@@ -99,7 +99,7 @@ class Pair:
                 x.data.copy_(values[name])
         torch.manual_seed(1)
         vocab = family.spec.get("vocab_size", family.spec.get("tgt_vocab_size", LENGTH))
-        self.tokens = torch.randint(3, vocab, (family.rows, LENGTH))
+        self.tokens = torch.randint(3, vocab, (family.rows, family.length or LENGTH))
         self.source = torch.randint(3, vocab, (2, LENGTH - 2))
         if family.inputs is not None:
             inputs = torch.randn(2, *family.inputs[1], dtype=torch.float64)

@@ -272,6 +272,7 @@ class Family:
         output: What is compared: the `logits`, or their `last_hidden_state` with what comes out of our stack.
         cache: The name under which their model returns and takes its cache; empty if it takes `past_key_values`, but returns none.
         rows: Rows of a batch of targets.
+        length: Tokens of a row, where the usual few would not cross the chunks in which a recurrence is computed.
         decoding: Whether their model can decode from a cache, and generate.
         tolerance: Of values and gradients, relative to the greatest; a wider one has its reason in `note`.
         padding: On which side a padded batch is padded, or None if their model does not mask padding.
@@ -292,6 +293,7 @@ class Family:
     output: Literal["logits", "last_hidden_state"] = "logits"
     cache: str = "past_key_values"
     rows: int = 2
+    length: int | None = None
     decoding: bool = True
     padding: str | None = "left"
     tolerance: float = 1e-10

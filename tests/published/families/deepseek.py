@@ -67,6 +67,8 @@ LATENT_SPEC: dict[str, Any] = {
 }
 FIRST_DENSE = [{"feed_forward": {"name": "glu", "ffn_dim": DENSE}}, {}]
 ROUTED: dict[str, Any] = {"moe_intermediate_size": 12, "intermediate_size": DENSE, "num_experts_per_tok": TOP, "n_routed_experts": EXPERTS}
+GROUPS_OF_TWO: dict[str, Any] = {"num_experts": 8, "top_k": 3, "num_groups": 4, "top_groups": 2}
+GROUPED = {"n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2}
 SIGMOID: dict[str, Any] = {"scores": "sigmoid", "bias_rate": 0.001}
 
 FAMILIES = (
@@ -80,8 +82,7 @@ FAMILIES = (
             **ROUTED,
             "first_k_dense_replace": 1,
             "topk_method": "group_limited_greedy",
-            "n_group": 2,
-            "topk_group": 1,
+            **GROUPED,
             "n_shared_experts": 2,
             "routed_scaling_factor": 16.0,
         },
@@ -89,10 +90,17 @@ FAMILIES = (
             **LATENT_SPEC,
             "layers": FIRST_DENSE,
             "feed_forward": mixture(
-                num_groups=2, top_groups=1, group_best=1, normalize=False, scale=16.0, shared={"name": "glu", "ffn_dim": 24}
+                num_experts=8,
+                top_k=3,
+                num_groups=4,
+                top_groups=2,
+                group_best=1,
+                normalize=False,
+                scale=16.0,
+                shared={"name": "glu", "ffn_dim": 24},
             ),
         },
-        renames=(*BODY, *MIXTURE),
+        renames=(*BODY, *experts(count=8), *SHARED),
     ),
     Family(
         name="DeepSeek-V2-Lite",
@@ -116,8 +124,7 @@ FAMILIES = (
             **LATENT_SIZES,
             **ROUTED,
             "first_k_dense_replace": 1,
-            "n_group": 2,
-            "topk_group": 1,
+            **GROUPED,
             "num_mtp_layers": 0,
             "rope_parameters": {
                 "rope_type": "yarn",
@@ -137,9 +144,9 @@ FAMILIES = (
             },
             "mixer": {**MLA, "scale": (1 + 0.1 * math.log(4)) ** 2},
             "layers": FIRST_DENSE,
-            "feed_forward": mixture(num_groups=2, top_groups=1, scale=2.5, shared={"name": "glu", "ffn_dim": 12}, **SIGMOID),
+            "feed_forward": mixture(**GROUPS_OF_TWO, scale=2.5, shared={"name": "glu", "ffn_dim": 12}, **SIGMOID),
         },
-        renames=(*BODY, *MIXTURE, *CORRECTION),
+        renames=(*BODY, *experts(count=8), *SHARED, *CORRECTION),
         note="Its layers that predict further tokens are not compared.",
     ),
     Family(

@@ -120,6 +120,7 @@ FAMILIES = (
     Family(
         name="RWKV-4",
         paper="https://arxiv.org/abs/2305.13048",
+        length=70,
         theirs=("RwkvConfig", "RwkvForCausalLM"),
         config={
             "hidden_size": D,
@@ -155,6 +156,7 @@ FAMILIES = (
     Family(
         name="RecurrentGemma",
         paper="https://arxiv.org/abs/2404.07839",
+        length=70,
         theirs=("RecurrentGemmaConfig", "RecurrentGemmaForCausalLM"),
         config={
             **{key: value for key, value in SIZES.items() if key != "max_position_embeddings"},
@@ -192,6 +194,7 @@ FAMILIES = (
     Family(
         name="MiniMax-01",
         paper="https://arxiv.org/abs/2501.08313",
+        length=70,
         theirs=("MiniMaxConfig", "MiniMaxForCausalLM"),
         config={
             **SIZES,
@@ -243,6 +246,7 @@ FAMILIES = (
     Family(
         name="Qwen3-Next",
         paper="https://huggingface.co/Qwen/Qwen3-Next-80B-A3B-Instruct",
+        length=70,
         theirs=("Qwen3NextConfig", "Qwen3NextForCausalLM"),
         config={
             **SIZES,
@@ -302,6 +306,7 @@ FAMILIES = (
     Family(
         name="OLMo Hybrid",
         paper="https://allenai.org/papers/olmo-hybrid",
+        length=70,
         theirs=("OlmoHybridConfig", "OlmoHybridForCausalLM"),
         config={**SIZES, **DELTA_SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": None}},
         spec={

@@ -2,7 +2,7 @@
 
 from math import exp
 
-from published.family import Add, Constant, Family, Permute, Rename, Split, Stack, rename
+from published.family import Add, Constant, Family, Permute, Rename, Scale, Split, Stack, rename
 
 SIZES = {
     "hidden_size": 16,
@@ -421,10 +421,9 @@ FAMILIES = (
         "OLMo",
         "https://arxiv.org/abs/2402.00838",
         "Olmo",
-        {"rope_parameters": default(10000.0)},
-        {"norm": {"name": "layer_norm", "learned": False}},
+        {"clip_qkv": 0.5},
+        {"norm": {"name": "layer_norm", "learned": False}, "mixer": {"name": "multi_head", "clip": 0.5}},
         (EMBEDDING, *ATTENTION, *GLU, *HEAD),
-        note="without the clipping of queries, keys and values that OLMo 7B has (clip_qkv), which is missing here",
     ),
     family(
         "nanochat",
@@ -475,6 +474,30 @@ FAMILIES = (
             **TIED,
         },
         BODY,
+    ),
+    family(
+        "HyperCLOVA X Think",
+        "https://arxiv.org/abs/2506.22403",
+        "HyperCLOVAX",
+        {"embedding_multiplier": 10.0, "residual_multiplier": 0.5, "attention_multiplier": 0.3, "logits_scaling": 0.125},
+        {
+            "embedding": {"name": "token", "scale": 10.0},
+            "residual": "sandwich_norm",
+            "attention": "dot_product",
+            "mixer": {"name": "multi_head", "scale": 0.3},
+            "head": {"name": "linear", "scale": 0.125},
+        },
+        (
+            *OUTSIDE,
+            *ATTENTION,
+            *GLU,
+            *HEAD,
+            *rename(f"{LAYER}.mixer_residual.input_norm.weight", "model.layers.{i}.input_layernorm.weight"),
+            *rename(f"{LAYER}.mixer_residual.output_norm.weight", "model.layers.{i}.post_norm1.weight", Scale(0.5)),
+            *rename(f"{LAYER}.feed_forward_residual.input_norm.weight", "model.layers.{i}.post_attention_layernorm.weight"),
+            *rename(f"{LAYER}.feed_forward_residual.output_norm.weight", "model.layers.{i}.post_norm2.weight", Scale(0.5)),
+        ),
+        note="the factor of each branch is part of the weights of the norm before it",
     ),
     family(
         "DiffLlama",

@@ -123,6 +123,7 @@ FAMILIES = (
     Family(
         name="Mamba",
         paper="https://arxiv.org/abs/2312.00752",
+        length=70,
         theirs=("MambaConfig", "MambaForCausalLM"),
         config={**OUTSIDE, "state_size": STATE, "time_step_rank": RANK},
         spec={**ALONE, "mixer": SELECTIVE, "tie": "output"},
@@ -132,6 +133,7 @@ FAMILIES = (
     Family(
         name="Mamba-2",
         paper="https://arxiv.org/abs/2405.21060",
+        length=70,
         theirs=("Mamba2Config", "Mamba2ForCausalLM"),
         config={**OUTSIDE, "state_size": STATE, "num_heads": HEADS, "head_dim": 8, "n_groups": 2, "chunk_size": 4},
         spec={**ALONE, "num_heads": HEADS, "mixer": {"name": "state_space", "state_dim": STATE, "num_groups": 2}},
@@ -158,6 +160,7 @@ FAMILIES = (
     Family(
         name="Jamba",
         paper="https://arxiv.org/abs/2403.19887",
+        length=70,
         theirs=("JambaConfig", "JambaForCausalLM"),
         config={
             **SIZES,
@@ -185,6 +188,7 @@ FAMILIES = (
     Family(
         name="Bamba",
         paper="https://huggingface.co/blog/bamba",
+        length=70,
         theirs=("BambaConfig", "BambaForCausalLM"),
         config={
             **SIZES,

@@ -44,6 +44,11 @@ def albert_embeddings(model: Any, tokens: Tensor) -> Tensor:
     return embedded
 
 
+def fnet_embeddings(model: Any, tokens: Tensor) -> Tensor:
+    embedded: Tensor = model.embeddings(tokens)
+    return embedded
+
+
 ALBERT = {
     "mixer.query": "attention.query",
     "mixer.key": "attention.key",
@@ -149,6 +154,34 @@ FAMILIES = (
         front=albert_embeddings,
         output="last_hidden_state",
         note="The stack on embedded tokens: ours has no embeddings of a smaller width, normalised before they are mapped to d_model.",
+    ),
+    Family(
+        name="FNet",
+        paper="https://arxiv.org/abs/2105.03824",
+        theirs=("FNetConfig", "FNetModel"),
+        config={key: value for key, value in SIZES.items() if key != "num_attention_heads"},
+        spec={
+            "stack": "encoder",
+            "d_model": 16,
+            "num_layers": 4,
+            "vocab_size": 40,
+            "mixer": "fourier",
+            "position": "none",
+            "norm": {"name": "layer_norm", "eps": 1e-12},
+            "residual": "post_norm",
+            "feed_forward": {"name": "mlp", "ffn_dim": 24, "activation": "gelu_tanh"},
+        },
+        renames=(
+            *rename(f"{LAYER}.mixer_residual.norm.*", "encoder.layer.{i}.fourier.output.LayerNorm.*"),
+            *rename(f"{LAYER}.feed_forward.input.*", "encoder.layer.{i}.intermediate.dense.*"),
+            *rename(f"{LAYER}.feed_forward.output.*", "encoder.layer.{i}.output.dense.*"),
+            *rename(f"{LAYER}.feed_forward_residual.norm.*", "encoder.layer.{i}.output.LayerNorm.*"),
+        ),
+        padding=None,
+        unread=("embeddings.*", "pooler.*"),
+        front=fnet_embeddings,
+        output="last_hidden_state",
+        note="The stack on embedded tokens, without padding, which the original mixes with real tokens; it maps its normalised embeddings.",
     ),
     Family(
         name="DeBERTa",
