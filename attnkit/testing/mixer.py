@@ -126,7 +126,7 @@ def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
     for mask, rules in transformer.RULES.items():
         masking = MASKS[mask]
         direction = "causal" if masking.causal else "bidirectional"
-        if direction not in able.directions or (masking.window is not None and not able.reads_masks):
+        if direction not in able.directions or (mask == "sliding_window" and not able.reads_masks):
             continue
         for combined in rules:
             if able.has_weights or combined is not transformer.records_weights_without_a_trace:
@@ -134,4 +134,4 @@ def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
 
 
 def _run(rule: Callable[[Options, str], None], mask: str, position: str, spec: Spec) -> None:
-    rule({"mixer": spec, "position": position}, mask)
+    rule({"mixer": spec, "position": position} | ({} if kind(spec).reads_masks else {"window": None}), mask)
