@@ -10,6 +10,7 @@ from torch import Tensor
 from attnkit.layers import Transformer, TransformerConfig, TransformerLayer
 from attnkit.mixer import Mixer
 from attnkit.registry import ConfigurationError, Spec, mixers, positions
+from attnkit.registry.arguments import parameters
 from attnkit.state import State
 from attnkit.testing import transformer
 from attnkit.testing.attention import assert_close
@@ -27,7 +28,7 @@ def kind(spec: Spec) -> type[Mixer[Any]]:
 
 def make(spec: Spec, *, causal: bool = True, **options: Any) -> Transformer:
     """Build a Transformer with this mixer, in float64 and evaluation mode."""
-    return Transformer(TransformerConfig(**{**STACK_SIZES, "mixer": spec, **options}), causal=causal).double().eval()
+    return Transformer(TransformerConfig(**{**STACK_SIZES, "mixer": spec, **_unread(spec), **options}), causal=causal).double().eval()
 
 
 def refuses_what_it_cannot_do(spec: Spec) -> None:
@@ -101,11 +102,19 @@ def reads_a_memory(spec: Spec) -> None:
         rows, state = rows[beams], after.select(beams)
 
 
-def _numbers(state: State | None) -> int:
-    if state is None:
-        return 0
-    values = [getattr(state, name) for name in state.__dataclass_fields__]
-    return sum(v.numel() if isinstance(v, Tensor) else _numbers(v) if isinstance(v, State) else 0 for v in values)
+def _numbers(state: Any) -> int:
+    if isinstance(state, Tensor):
+        return state.numel()
+    if isinstance(state, State):
+        return sum(_numbers(getattr(state, name)) for name in state.__dataclass_fields__)
+    return sum(map(_numbers, state)) if isinstance(state, tuple) else 0
+
+
+def _unread(spec: Spec) -> dict[str, None]:
+    """Return the options of the kit's stacks that a mixer does not read, as their defaults."""
+    read = set(parameters(kind(spec)))
+    masks = {} if kind(spec).reads_masks else {"window": None}
+    return masks | ({} if "num_kv_heads" in read else {"num_kv_heads": None})
 
 
 OWN_RULES: tuple[Rule, ...] = (
@@ -129,9 +138,10 @@ def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
         if direction not in able.directions or (mask == "sliding_window" and not able.reads_masks):
             continue
         for combined in rules:
-            if able.has_weights or combined is not transformer.records_weights_without_a_trace:
+            records = able.has_weights and (able.reads_masks or masking.window is None)
+            if records or combined is not transformer.records_weights_without_a_trace:
                 yield f"{combined.__name__}[{mask}]", partial(_run, combined, mask, legal[0])
 
 
 def _run(rule: Callable[[Options, str], None], mask: str, position: str, spec: Spec) -> None:
-    rule({"mixer": spec, "position": position} | ({} if kind(spec).reads_masks else {"window": None}), mask)
+    rule({"mixer": spec, "position": position} | _unread(spec), mask)
