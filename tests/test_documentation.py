@@ -140,3 +140,44 @@ except attnkit.ConfigurationError as error:
     assert done.returncode == 0, done.stderr
     assert "{'name': 'gaussian', 'width': 0.5} 1" in done.stdout
     assert "not legal with attention 'gaussian'" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def moving_average(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the mixer of the how-to, as it is printed there; return its folder."""
+    folder = tmp_path_factory.mktemp("mixer")
+    [content] = blocks("docs/how-to/add-a-mixer.md", 'python title="moving_average.py"')
+    assert sum(bool(line.strip()) for line in content.splitlines()) <= 40
+    (folder / "moving_average.py").write_text(content, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("check moving_average --imports moving_average", "checks passed"),
+        (
+            "fit --config synthetic/decoder --imports moving_average --model.stack.position none --model.stack.mixer moving_average "
+            "--trainer.max_steps 3 --trainer.limit_val_batches 1",
+            "",
+        ),
+    ],
+)
+def test_the_mixer_of_the_how_to_keeps_the_rules_and_trains(moving_average: Path, command: str, expected: str) -> None:
+    done = subprocess.run([ATTNKIT, *command.split()], cwd=moving_average, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert expected in done.stdout
+
+
+def test_the_table_of_mixers_is_what_they_declare() -> None:
+    ways = {"rotation": "rotations", "bias": "biases", "query_bias": "biases by query"}
+    expected = []
+    for name in sorted(attnkit.mixers):
+        kind = attnkit.mixers.get(name)
+        directions = ", ".join(direction for direction in ("causal", "bidirectional", "cross") if direction in kind.directions)
+        reads = ", ".join(word for way, word in ways.items() if way in kind.reads_positions) or "-"
+        flags = " | ".join("yes" if flag else "no" for flag in (kind.reads_masks, kind.has_weights))
+        expected.append(f"| `{name}` | {directions} | {kind.growth} | {reads} | {flags} |")
+    page = (ROOT / "docs/explanation/mixers.md").read_text(encoding="utf-8")
+    assert [line for line in page.splitlines() if line.startswith("| `")] == expected

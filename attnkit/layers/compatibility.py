@@ -9,7 +9,17 @@ from attnkit.layers.pattern import Pattern
 from attnkit.mixer import AttentionConfig, Direction, Mixer
 from attnkit.mixer.base import PositionWay
 from attnkit.position import Position
-from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, attentions, mixers, positions
+from attnkit.registry import (
+    AttentionSpec,
+    ConfigurationError,
+    MixerSpec,
+    PositionSpec,
+    attentions,
+    feed_forwards,
+    mixers,
+    positions,
+    residuals,
+)
 from attnkit.registry.arguments import parameters
 
 STAYING = {"d_model", "num_heads", "backend"}
@@ -116,6 +126,19 @@ def check_direction(config: LayerConfig, direction: Direction) -> None:
         )
 
 
+def check_residual(config: LayerConfig) -> None:
+    """Raise if a residual kind shares a norm with a mixer that a layer does not have.
+
+    Raises:
+        ConfigurationError: It does.
+    """
+    lacks_mixer = mixers.resolve(config.mixer).name == "none" and feed_forwards.resolve(config.feed_forward).name != "none"
+    if lacks_mixer and residuals.resolve(config.residual).arguments.get("shared_norm"):
+        raise ConfigurationError(
+            "residual 'parallel' with a shared norm needs a mixer beside the feed-forward network: set shared_norm to false"
+        )
+
+
 def check_layers(
     stack: LayerConfig, layers: list[LayerConfig], own: list[frozenset[str]], *, direction: Direction, memory: Sequence[LayerConfig]
 ) -> None:
@@ -141,6 +164,7 @@ def check_layers(
     of_memory = frozenset().union(*map(options_read, memory)) - {"window"}  # a memory is read whole
     for config, options in zip(layers, own, strict=True):
         check_direction(config, direction)
+        check_residual(config)
         name, reads = mixers.resolve(config.mixer).name, options_read(config)
         of_positions = {"num_heads", "head_dim"} if reads_position(config) else set()
         if unread := sorted(options & (_OPTIONS - reads - of_positions - (of_memory - {"attention"}))):

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from attnkit.feed_forward import FeedForward
 from attnkit.feed_forward.none import NoFeedForward
-from attnkit.layers.compatibility import build_mixer
+from attnkit.layers.compatibility import build_mixer, check_residual
 from attnkit.layers.config import PlacedLayerConfig
 from attnkit.mixer import Mixer, Tokens
 from attnkit.mixer.none import NoMixer
-from attnkit.registry import ConfigurationError, feed_forwards, layer_kinds, norms, residuals
+from attnkit.registry import feed_forwards, layer_kinds, norms, residuals
 from attnkit.registry.keywords import keywords_of
 from attnkit.residual import Residual, Sublayer
 from attnkit.state import State
@@ -45,6 +45,7 @@ class TransformerLayer(nn.Module):
     @keywords_of(PlacedLayerConfig)
     def __init__(self, config: PlacedLayerConfig) -> None:
         super().__init__()
+        check_residual(config)
         make_norm = partial(norms.build, config.norm, d_model=config.d_model)
 
         def join(kind: Literal["mixer", "cross_mixer", "feed_forward"]) -> Residual:
@@ -59,11 +60,6 @@ class TransformerLayer(nn.Module):
         self.cross_mixer_residual: Residual | None = None if self.cross_mixer is None else join("cross_mixer")
         self.feed_forward: FeedForward = feed_forwards.build(config.feed_forward, d_model=config.d_model)
         self.feed_forward_residual: Residual | None = None if isinstance(self.feed_forward, NoFeedForward) else join("feed_forward")
-        reads = None if self.feed_forward_residual is None else self.feed_forward_residual.reads
-        if reads == "mixer_input" and self.mixer_residual is None:
-            raise ConfigurationError(
-                "residual 'parallel' with a shared norm needs a mixer beside the feed-forward network: set shared_norm to false"
-            )
 
     @property
     def joins(self) -> list[Residual]:

@@ -42,7 +42,8 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
     Matrix products are counted, with two operations per multiply-add. In causal self-attention each token is paired with itself and the
     earlier ones, giving $S (S + 1) / 2$ pairs rather than $S^2$, because fused kernels skip the others (Chowdhery et al. 2022, who define
     model FLOPs utilisation, count them all). Pairs masked by a sliding window or a document boundary are counted, since no backend skips
-    them. Padding, recomputation, norms, softmax and tanh are not counted. Linear recurrences are counted as in long rows, which fill
+    them. Padding, recomputation, norms, softmax, tanh, short convolutions, Fourier transforms and recurrences without matrix products are
+    not counted. Linear recurrences are counted as in long rows, which fill
     their chunks of 64 tokens.
     Nothing is computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
 

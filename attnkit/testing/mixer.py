@@ -159,12 +159,13 @@ def rules_for(spec: Spec) -> Iterator[tuple[str, Callable[[Spec], None]]]:
     for mask, rules in transformer.RULES.items():
         masking = MASKS[mask]
         direction = "causal" if masking.causal else "bidirectional"
-        if direction not in able.directions or (masking.window is not None and not able.reads_masks):
+        if direction not in able.directions or (mask == "sliding_window" and not able.reads_masks):
             continue
         for combined in rules:
-            if able.has_weights or combined is not transformer.records_weights_without_a_trace:
+            records = able.has_weights and (able.reads_masks or masking.window is None)
+            if records or combined is not transformer.records_weights_without_a_trace:
                 yield f"{combined.__name__}[{mask}]", partial(_run, combined, mask, legal[0])
 
 
 def _run(rule: Callable[[Options, str], None], mask: str, position: str, spec: Spec) -> None:
-    rule({"mixer": spec, "position": position}, mask)
+    rule({"mixer": spec, "position": position} | ({} if kind(spec).reads_masks else {"window": None}), mask)
