@@ -174,12 +174,12 @@ def test_a_parent_passes_only_what_it_may(norms: Registry) -> None:
     ],
 )
 def test_all_forms_of_a_spec_resolve_to_the_same(norms: Registry, spec: Spec) -> None:
-    assert norms.resolve(spec) == {"name": "rms_norm", "eps": 0.25}
+    assert norms.resolve(spec) == {"name": "rms_norm", "eps": 0.25, "learned": True}
     assert norms.build(spec, d_model=3).eps == 0.25
 
 
 def test_a_class_path_needs_no_arguments(norms: Registry) -> None:
-    assert norms.resolve({"class_path": "attnkit.norm.rms_norm"}) == {"name": "rms_norm", "eps": 1e-6}
+    assert norms.resolve({"class_path": "attnkit.norm.rms_norm"}) == {"name": "rms_norm", "eps": 1e-6, "learned": True}
 
 
 def test_nested_specs_are_checked_and_written_out(norms: Registry) -> None:
@@ -187,7 +187,7 @@ def test_nested_specs_are_checked_and_written_out(norms: Registry) -> None:
     with pytest.raises(ConfigurationError, match="norm 'rms_norm' has no argument 'epz'"):
         attnkit.stacks.resolve({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": {"name": "rms_norm", "epz": 1}})
     resolved = attnkit.stacks.resolve({"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "norm": "rms_norm"})
-    assert resolved["norm"] == {"name": "rms_norm", "eps": 1e-6}
+    assert resolved["norm"] == {"name": "rms_norm", "eps": 1e-6, "learned": True}
     assert resolved["feed_forward"]["activation"] == "relu"
 
 
@@ -221,7 +221,7 @@ class Listing:
 
 def test_specs_in_lists_tuples_and_mappings_are_resolved(norms: Registry) -> None:
     norms.register("listing")(Listing)
-    rms = {"name": "rms_norm", "eps": 1e-6}
+    rms = {"name": "rms_norm", "eps": 1e-6, "learned": True}
     spec = {
         "name": "listing",
         "norms": ["rms_norm", {"class_path": "attnkit.norm.rms_norm", "init_args": {"eps": 0.5}}],
