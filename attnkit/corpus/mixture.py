@@ -45,8 +45,8 @@ class Mixture(PairCorpus):
     def __init__(
         self,
         *,
-        corpora: list[CorpusSpec],
-        prefixes: list[str],
+        corpora: Sequence[CorpusSpec] = (),
+        prefixes: Sequence[str] = (),
         weights: list[float] | None = None,
         train_rows: int | None = None,
         seed: int = 0,
