@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import Pair, PairCorpus, Part
+from attnkit.corpus.mixture import Mixture
 from attnkit.data.base import Framing, require_at_least
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
@@ -94,6 +95,11 @@ class TextPairs(Framing):
     def tgt_tokenizer_spec(self) -> dict[str, Any]:
         """Plain data from which the trained target tokenizer is rebuilt."""
         return self.tgt_tokenizer.spec
+
+    @property
+    def prefixes(self) -> Mapping[str, str]:
+        """The prefixes of the sources of a `mixture`, by the names under which their metrics are logged; empty for other corpora."""
+        return self.corpus.prefixes if isinstance(self.corpus, Mixture) else {}
 
     def evaluation_set(self, part: Part) -> Mapping[str, list[str]]:
         """Return the references of each source of a split, the canonical one first."""

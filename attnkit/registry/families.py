@@ -312,6 +312,7 @@ corpora = Corpora(
         "induction",
         "kjv",
         "libreoffice_help",
+        "mixture",
         "movie_snippets",
         "nested_brackets",
         "reverse",

