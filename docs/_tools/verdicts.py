@@ -22,9 +22,11 @@ QUERY = re.compile(r'\{\{ (verdict|mean|counts)\((?:"([^"]*)")?\) \}\}')
 def values(study: str) -> dict[str, dict[int, float | None]]:
     """Return the metric of every variant by seed."""
     found: dict[str, dict[int, float | None]] = {}
+    metric = StudySpec.from_yaml(f"ablations/{study}").metric
     with (OUT / study / "runs.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            found.setdefault(row["variant"], {})[int(row["seed"])] = float(row["value"])
+            value = row[metric] if metric in row else row["value"]  # of `attnkit ablate report`, or of runs_of_figures.py
+            found.setdefault(row["variant"].removeprefix("'"), {})[int(row["seed"])] = float(value or "nan")
     return found
 
 
