@@ -29,7 +29,7 @@ def write(name: str, folder: Path) -> str:
     beside = OUT / name
     write_report(results, beside)
     report = (beside / "report.md").read_text(encoding="utf-8").partition("\n")[2].strip()
-    for other in ("report.md", "report.tex", "runs.csv"):
+    for other in ("report.md", "report.tex"):
         (beside / other).unlink()
     page = OUT / f"{name}.md"
     by_hand = page.read_text(encoding="utf-8").partition(MARKER)[0] if page.exists() else f"# {name}\n\n"

@@ -7,6 +7,8 @@ from pathlib import Path
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from verdicts import answered  # beside this file; MkDocs puts its folder on the path
 
 from attnkit.catalogue import page
 from attnkit.registry import FAMILIES
@@ -19,6 +21,12 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for registry in FAMILIES:
         files.append(File.generated(config, f"reference/catalogue/{registry.attribute}.md", content=page(registry)))
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
+    """Answer the queries of pages of studies from the values of their runs."""
+    uri = page.file.src_uri
+    return answered(markdown, Path(uri).stem) if uri.startswith("results/ablations/") else markdown
 
 
 def on_page_content(content: str, **_: object) -> str:

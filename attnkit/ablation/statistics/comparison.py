@@ -45,7 +45,7 @@ class Comparison:
         effect: The mean in units of `sd`, with Hedges' correction for few pairs; None with two pairs, for which there is no correction.
         wins: Share of pairs in which the variant is better; a tie counts half, and a diverged run loses.
         p: Of the paired t test; if a run diverged, the combination of tests that `judge` describes.
-        p_exact: Of the sign-flip test over all 2^n signs, with 6 to 16 pairs.
+        p_exact: Of the sign-flip test over all 2^n signs, with 6 to 12 pairs.
         level: The part of alpha that this comparison has in its family.
         interval: Simultaneous with those of the family, so that a difference is shown if and only if it excludes 0.
         p_adjusted: `p`, so that it is below alpha if and only if a difference is shown.
@@ -178,7 +178,7 @@ def _with_tests(result: Comparison, d: np.ndarray, *, least: float) -> Compariso
         result,
         sd=sd,
         p=_t_p(mean, sd, n),
-        p_exact=sign_flip_p(d) if RANKED <= n <= 16 else None,
+        p_exact=sign_flip_p(d) if RANKED <= n <= 12 else None,
         effect=mean / sd * (1 - 3 / (4 * (n - 1) - 1)) if n > 2 else None,
     )
 

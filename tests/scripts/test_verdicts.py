@@ -1,0 +1,46 @@
+"""Sentences of result pages are recomputed: a query that names nothing, or values that are not the report's, fail here."""
+
+import csv
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STUDIES = sorted(path.stem for path in (ROOT / "recipes" / "ablations").glob("*.yaml"))
+assert STUDIES
+
+
+@pytest.fixture
+def verdicts() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("verdicts", ROOT / "docs" / "_tools" / "verdicts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_query_of_a_page_has_an_answer(study: str, verdicts: ModuleType) -> None:
+    text = (verdicts.OUT / f"{study}.md").read_text(encoding="utf-8").partition("<!-- Below:")[0]
+    assert verdicts.QUERY.search(text)
+    answered = verdicts.answered(text, study)
+    assert "{{" not in answered, "also no query of another form"
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_values_of_runs_are_those_of_the_report(study: str, verdicts: ModuleType) -> None:
+    with (verdicts.OUT / study / "report.csv").open(encoding="utf-8") as file:
+        means = {row["variant"].lstrip("'"): float(row["mean"]) for row in csv.DictReader(file)}
+    assert {name: sum(runs.values()) / len(runs) for name, runs in verdicts.values(study).items()} == pytest.approx(means, abs=1e-6)
+
+
+def test_an_answer_follows_the_data(verdicts: ModuleType) -> None:
+    assert verdicts.answered('x {{ verdict("position=rotary") }}', "position").startswith("x better, -2.9 points [")
+    verdicts.values("position")["position=rotary"].update(dict.fromkeys(range(4), 0.5))
+    verdicts.family.cache_clear()
+    assert verdicts.answered('x {{ verdict("position=rotary") }}', "position").startswith("x worse, +15.")
+    with pytest.raises(KeyError, match="position=rotari"):
+        verdicts.answered('{{ verdict("position=rotari") }}', "position")
