@@ -59,8 +59,8 @@ class Tiled(SDPA):
         reach = keys if mask.window is None else mask.window - 1
         outputs: list[Tensor] = []
         # keys in blocks, of which a tile takes some: the gradient of a slice of all keys would be as long as all keys
-        blocks = [x.split(TILE_QUERIES, -2) for x in (key, value)]
-        for rows, start in zip(query.split(TILE_QUERIES, -2), range(0, queries, TILE_QUERIES), strict=True):
+        blocks = [torch.split(x, TILE_QUERIES, -2) for x in (key, value)]
+        for rows, start in zip(torch.split(query, TILE_QUERIES, -2), range(0, queries, TILE_QUERIES), strict=True):
             stop = start + rows.shape[-2]
             first = max(0, start - reach) // TILE_QUERIES
             last = -(-min(keys, stop if mask.causal else stop + reach) // TILE_QUERIES)
