@@ -212,7 +212,7 @@ class Mask:
             >>> Mask.of(torch.tensor([[True, False], [False, False]]))
             Mask(allowed=tensor([[ True, False],
                     [ True,  True]]), alive=tensor([[ True],
-                    [False]]), causal=False)
+                    [False]]), causal=False, window=None)
         """
         if allowed is None:
             return None

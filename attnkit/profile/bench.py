@@ -4,6 +4,7 @@ Every contestant is called once in each round, so that other load of the machine
 rounds, their spread, and the share of the matrix-product rate that is measured in the same run.
 """
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -190,6 +191,7 @@ def _peak(call: Callable[[], object], device: torch.device) -> float:
         torch.cuda.reset_peak_memory_stats(device)
         call()
         return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler writes its starts and stops to stderr
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
         with record_function(MARK):

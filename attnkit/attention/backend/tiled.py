@@ -13,7 +13,7 @@ from attnkit.attention.bias import LazyBias
 from attnkit.masks import Mask
 from attnkit.registry import backends
 
-TILE_QUERIES = 256
+TILE_QUERIES = 128
 
 
 @backends.register("tiled")
@@ -58,10 +58,15 @@ class Tiled(SDPA):
         queries, keys = query.shape[-2], key.shape[-2]
         reach = keys if mask.window is None else mask.window - 1
         outputs: list[Tensor] = []
-        for start in range(0, queries, TILE_QUERIES):
-            stop = min(start + TILE_QUERIES, queries)
-            columns = slice(max(0, start - reach), min(keys, stop if mask.causal else stop + reach))
-            part = (query[..., start:stop, :], key[..., columns, :], value[..., columns, :], mask, bias, slice(start, stop), columns)
+        # keys in blocks, of which a tile takes some: the gradient of a slice of all keys would be as long as all keys
+        blocks = [torch.split(x, TILE_QUERIES, -2) for x in (key, value)]
+        for rows, start in zip(torch.split(query, TILE_QUERIES, -2), range(0, queries, TILE_QUERIES), strict=True):
+            stop = start + rows.shape[-2]
+            first = max(0, start - reach) // TILE_QUERIES
+            last = -(-min(keys, stop if mask.causal else stop + reach) // TILE_QUERIES)
+            columns = slice(first * TILE_QUERIES, min(last * TILE_QUERIES, keys))
+            near_key, near_value = (torch.cat(x[first:last], -2) for x in blocks)
+            part = (rows, near_key, near_value, mask, bias, slice(start, stop), columns)
             if bias is None:
                 outputs.append(_attend(*part, dropout, scale))
             else:
