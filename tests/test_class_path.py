@@ -186,4 +186,4 @@ def test_the_command_line_takes_paths_as_names() -> None:
     assert completed == {"name": PATH, "width": 2}
     assert type(completed.name) is str
     canonical = attnkit.norms.resolve(read_arguments(["--model", "attnkit.norm.rms_norm.RMSNorm"]).flags["model"])
-    assert canonical == {"name": "rms_norm", "eps": 1e-6}
+    assert canonical == {"name": "rms_norm", "eps": 1e-6, "learned": True}

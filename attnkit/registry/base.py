@@ -114,7 +114,7 @@ class Registry(Names):
         Example:
             >>> import attnkit
             >>> attnkit.norms.resolve("rms_norm")
-            ResolvedSpec({'name': 'rms_norm', 'eps': 1e-06})
+            ResolvedSpec({'name': 'rms_norm', 'eps': 1e-06, 'learned': True})
         """
         if isinstance(spec, ResolvedSpec) and spec.registry is self:
             return spec

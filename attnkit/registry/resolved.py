@@ -27,9 +27,9 @@ class ResolvedSpec(Mapping[str, Any]):
         >>> import attnkit
         >>> spec = attnkit.norms.resolve("rms_norm")
         >>> spec
-        ResolvedSpec({'name': 'rms_norm', 'eps': 1e-06})
-        >>> attnkit.norms.resolve(spec) is spec, spec.plain(), spec == {"name": "rms_norm", "eps": 1e-6}
-        (True, {'name': 'rms_norm', 'eps': 1e-06}, True)
+        ResolvedSpec({'name': 'rms_norm', 'eps': 1e-06, 'learned': True})
+        >>> attnkit.norms.resolve(spec) is spec, spec.plain(), spec == {"name": "rms_norm", "eps": 1e-6, "learned": True}
+        (True, {'name': 'rms_norm', 'eps': 1e-06, 'learned': True}, True)
     """
 
     registry: "Registry"
@@ -80,7 +80,7 @@ class ResolvedSpec(Mapping[str, Any]):
         Example:
             >>> import attnkit
             >>> attnkit.norms.resolve("rms_norm").replace(eps=0.5)
-            ResolvedSpec({'name': 'rms_norm', 'eps': 0.5})
+            ResolvedSpec({'name': 'rms_norm', 'eps': 0.5, 'learned': True})
         """
         return self.registry.replaced(self, arguments)
 

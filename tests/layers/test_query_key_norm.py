@@ -110,7 +110,7 @@ def test_self_and_cross_attention_have_norms_of_their_own_and_none_by_default() 
 def test_it_is_named_and_checked_like_every_slot() -> None:
     sizes: dict[str, Any] = {"stack": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 9}
     model = attnkit.compose(**sizes, query_key_norm="rms_norm")
-    assert model.spec["query_key_norm"] == {"name": "rms_norm", "eps": 1e-6}
+    assert model.spec["query_key_norm"] == {"name": "rms_norm", "eps": 1e-6, "learned": True}
     assert attnkit.compose(**sizes).spec["query_key_norm"] is None
     with pytest.raises(ConfigurationError, match=r"unknown norm 'rms'\. Did you mean 'rms_norm'"):
         attnkit.compose(**sizes, query_key_norm="rms")

@@ -138,7 +138,7 @@ def test_specs_in_lists_are_completed_with_the_place_in_messages(monkeypatch: py
     assert completed["layers"][0]["mode"] == "fast"
     assert completed["layers"][1]["d_model"] == 8
     assert completed["layers"][1]["attention"] == {"name": "toy", "hidden_dim": 3, "scale": 1.0}
-    assert completed["norms"] == [{"name": "rms_norm", "eps": 1e-6}]
+    assert completed["norms"] == [{"name": "rms_norm", "eps": 1e-6, "learned": True}]
     for wrong, message in (
         ([layer, layer | {"attention": "tay"}], r"^model.stack.layers\[1\].attention: unknown attention 'tay'"),
         ([layer | {"wdith": 1}], r"^model.stack.layers\[0\]: stack 'toy' has no argument 'wdith'"),
