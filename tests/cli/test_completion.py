@@ -69,9 +69,9 @@ def test_bash_completes_by_the_script(tmp_path: Path, monkeypatch: pytest.Monkey
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m attnkit "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    lines = "COMP_WORDS=(attnkit describe addit); COMP_CWORD=2; _attnkit; echo ${COMPREPLY[@]}"
+    lines = "COMP_WORDS=(attnkit describe scaled_dot); COMP_CWORD=2; _attnkit; echo ${COMPREPLY[@]}"
     done = subprocess.run(["bash", "-c", f"{SCRIPTS['bash']}\n{lines}"], capture_output=True, text=True, check=True)
-    assert done.stdout == "additive\n"
+    assert done.stdout == "scaled_dot_product\n"
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)

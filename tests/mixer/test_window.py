@@ -15,7 +15,7 @@ B, T, D, WINDOW = 3, 12, 16, 4
 
 
 def build(window: int, **options: Any) -> Transformer:
-    config = TransformerConfig(d_model=D, num_layers=2, num_heads=4, num_kv_heads=2, window=window, **options)
+    config = TransformerConfig(**{"d_model": D, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "window": window, **options})
     return Transformer(config, causal=True).double().eval()
 
 
@@ -31,7 +31,7 @@ def paddings() -> dict[str, Tensor | None]:
         {"position": "rotary"},
         {"position": "alibi", "mixer": {"name": "multi_head", "memory_keys": 2}},
         {"position": "relative", "attention": "additive"},
-        {"position": "rotary", "mixer": {"name": "latent_attention", "latent_dim": 6}},
+        {"position": "rotary", "num_kv_heads": None, "mixer": {"name": "latent_attention", "latent_dim": 6}},
     ],
 )
 @pytest.mark.parametrize("window", [1, 2, WINDOW])
