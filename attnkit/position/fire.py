@@ -42,8 +42,8 @@ class FIRE(Position):
         if hidden_dim < 1 or threshold <= 0:
             raise ValueError(f"hidden_dim ({hidden_dim}) and threshold ({threshold}) must be positive")
         self.threshold = threshold
-        self.c = nn.Parameter(torch.empty(()))
-        self.multiplier = nn.Parameter(torch.empty(()))
+        self.c = nn.Parameter(torch.empty(1))
+        self.multiplier = nn.Parameter(torch.empty(1))
         self.input = nn.Linear(1, hidden_dim)
         self.output = nn.Linear(hidden_dim, num_heads)
         self.reset_parameters()

@@ -131,6 +131,8 @@ def is_initialised_by_the_seed_alone(registry: Registry, spec: Spec) -> None:
     second = build(registry, spec)
     torch.manual_seed(seed)
     third = start_on_meta(registry, spec)
+    scalars = [name for name, p in first.named_parameters() if p.ndim == 0]
+    assert not scalars, f"{', '.join(scalars)} has no axis, and FSDP2 shards the first: give it one, of length 1"
     for how, other in (("a second construction", second), ("construction on the meta device", third)):
         for key, value in first.state_dict().items():
             assert torch.isfinite(value).all(), f"{key} is not finite after initialisation"

@@ -59,7 +59,7 @@ def test_a_recipe_with_imports_is_trained_resumed_and_used(attnkit: Command, tmp
     path = "runs/mine/version_0/checkpoints/last.ckpt"
     saved = read_yaml(Path("runs/mine/version_0/config.yaml").read_text(), where="config.yaml")
     assert saved["imports"] == ["manhattans"]
-    assert saved["model"]["stack"]["attention"] == {"name": attention}
+    assert saved["model"]["stack"]["attention"] == {"name": "manhattan"}  # the name of the class that is registered so
     assert torch.load(path, weights_only=True)["callbacks"]["attnkit_recipe"]["imports"] == ["manhattans"]
     forget()
     assert (outcome := attnkit("fit", "--config", "mine.yaml", "--resume", "--trainer.max_epochs", 2)).status == 0, outcome.err
