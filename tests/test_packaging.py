@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-USED = ["ablate", "data", "plot", "slurm", "ray"]  # the extras for users
+USED = ["ablate", "bench", "data", "plot", "slurm", "ray"]  # the extras for users
 
 
 def normal(distribution: str) -> str:
@@ -99,7 +99,7 @@ def test_everything_that_is_imported_is_declared(folder: str, extras: list[str])
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
     behind = {"mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "grimp": "import-linter"}
     ours = [*(ROOT / folder).rglob("*"), *(ROOT / "docs/_tools").iterdir(), *(ROOT / "scripts").iterdir()]  # tests import tools and scripts
-    here = {path.stem for path in ours if path.is_dir() or path.suffix == ".py"} | {"published"}  # tables of tests/, which a page shows
+    here = {path.stem for path in ours if path.is_dir() or path.suffix == ".py"} | {"published", "stranger_model"}  # tables of tests/, which a page shows; a module that a test writes
     distributions = packages_distributions()
     for module in imported(ROOT / folder) - here - {"pytest"}:  # attnkit imports pytest only inside functions for tests
         owners = {normal(behind.get(module, d)) for d in distributions.get(module, [module])}

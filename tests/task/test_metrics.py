@@ -61,6 +61,7 @@ def test_a_loss_of_nan_is_seen():
 def test_metrics_know_their_direction():
     assert {n: generation_metric(n, tokenize=str.split).higher_is_better for n in GENERATION_METRICS} == {
         "sequence_error_rate": False, "token_error_rate": False, "bleu": True, "chrf": True,
+        "rouge1": True, "rouge2": True, "rougeL": True,
     }  # fmt: skip
 
 
