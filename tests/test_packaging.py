@@ -93,7 +93,7 @@ def imported(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("folder", "extras"),
-    [("attnkit", USED), ("tests", [*USED, "dev"]), ("docs", ["ablate", "plot", "dev"])],
+    [("attnkit", USED), ("tests", [*USED, "dev"]), ("docs", ["ablate", "bench", "plot", "dev"])],
 )
 def test_everything_that_is_imported_is_declared(folder: str, extras: list[str]) -> None:
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
