@@ -99,7 +99,10 @@ def test_everything_that_is_imported_is_declared(folder: str, extras: list[str])
     declared = required(PROJECT["dependencies"]).union(*(required(PROJECT["optional-dependencies"][e]) for e in extras))
     behind = {"mkdocs": "mkdocs-material", "griffe": "mkdocstrings", "grimp": "import-linter"}
     ours = [*(ROOT / folder).rglob("*"), *(ROOT / "docs/_tools").iterdir(), *(ROOT / "scripts").iterdir()]  # tests import tools and scripts
-    here = {path.stem for path in ours if path.is_dir() or path.suffix == ".py"} | {"published", "stranger_model"}  # tables of tests/, which a page shows; a module that a test writes
+    here = {path.stem for path in ours if path.is_dir() or path.suffix == ".py"} | {
+        "published",
+        "stranger_model",
+    }  # tables of tests/, which a page shows; a module that a test writes
     distributions = packages_distributions()
     for module in imported(ROOT / folder) - here - {"pytest"}:  # attnkit imports pytest only inside functions for tests
         owners = {normal(behind.get(module, d)) for d in distributions.get(module, [module])}

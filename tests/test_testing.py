@@ -60,13 +60,26 @@ def test_embedding(check: Check) -> None:
     check()
 
 
+@parametrize("heads")
+def test_head(check: Check) -> None:
+    check()
+
+
+@parametrize("inits")
+def test_init(check: Check) -> None:
+    check()
+
+
 @parametrize("stacks")
 def test_stack(check: Check) -> None:
     check()
 
 
 def test_every_family_with_tensors_has_rules() -> None:
-    assert {f.attribute for f in FAMILIES} - set(RULES) == {"tokenizers", "optimizers", "schedules", "tasks", "datasets", "corpora"}
+    assert {f.attribute for f in FAMILIES} - set(RULES) == {
+        *("tokenizers", "optimizers", "schedules", "tasks", "datasets", "corpora", "probes"),
+        "layer_kinds",  # its parts have rules, and so have stacks
+    }
 
 
 def test_every_pair_is_checked_from_both_sides() -> None:

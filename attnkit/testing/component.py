@@ -29,6 +29,7 @@ GIVEN: dict[str, Any] = {
     "bidirectional": True,
     "direction": "causal",
     "vocab_size": VOCAB_SIZE,
+    "outputs": VOCAB_SIZE,
     "image_shape": IMAGE_SHAPE,
     "make_norm": lambda: norms.build("layer_norm", d_model=D_MODEL),
 }
@@ -57,6 +58,8 @@ def _own_arguments(registry: Registry) -> dict[str, Any]:
     """Return the kit's values for arguments, by name: sizes that match its inputs, and required arguments."""
     if registry.attribute == "stacks":
         return STACK_SIZES
+    if registry.attribute == "inits":
+        return {"base_width": D_MODEL}
     if registry.attribute == "rotary_scalings":
         return {"factor": 4.0, "original_length": 64, "factors": [1.0, 3.0], "proportion": 0.5}
     return {"patch_size": 3, "path": _vectors()[1], "dim": 3} if registry.attribute == "embeddings" else {}

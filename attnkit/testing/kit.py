@@ -24,6 +24,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "residuals": (*component.RULES, *tokenwise.RULES),
     "embeddings": (*component.RULES, *tokenwise.RULES, *embedding.RULES),
     "stacks": (*component.RULES, *stack.RULES),
+    "heads": component.RULES,
+    "inits": (component.is_documented, component.has_a_running_example),
 }
 """The rules of each family, by the name of its registry. A rule's name is its function's."""
 
@@ -97,7 +99,7 @@ def checks_for(family: str, spec: Spec) -> list[Check]:
 
 
 def optional_slots(registry: Registry, spec: Spec) -> Iterator[tuple[str, Spec]]:
-    """Yield each empty optional slot of a spec, and the spec with the slot filled by the first name of its family.
+    """Yield each empty optional slot of a spec, and the spec with the slot filled by the first name that needs no arguments.
 
     Example:
         >>> [slot for slot, _ in optional_slots(stacks, "encoder_decoder")]
@@ -105,8 +107,12 @@ def optional_slots(registry: Registry, spec: Spec) -> Iterator[tuple[str, Spec]]
     """
     name, arguments = registry.split(spec)
     for argument in registry.arguments(name):
-        if argument.registry is not None and argument.default is None and argument.name not in arguments:
-            yield argument.name, {"name": name, **arguments, argument.name: argument.registry.names()[0]}
+        slot = argument.registry
+        if slot is None or argument.default is not None or argument.name in arguments:
+            continue
+        complete = next((n for n in slot.names() if not any(a.required for a in slot.arguments(n))), None)
+        if complete is not None:
+            yield argument.name, {"name": name, **arguments, argument.name: complete}
 
 
 def parametrize(family: str, *specs: Spec) -> Any:

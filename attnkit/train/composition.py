@@ -43,7 +43,7 @@ def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
     """
     declared = [a for a in spec.registry.arguments(spec.name) if a.name in spec]
     plain = [a for a in declared if a.registry is None and not _specs_in(spec[a.name])]
-    chosen = {a.name: spec[a.name] for a in plain if a.registries or spec[a.name] != a.written_default()}
+    chosen = {a.name: spec[a.name] for a in plain if (spec[a.name] is not None if a.registries else spec[a.name] != a.written_default())}
     arguments = ", ".join(f"{k}={v}" for k, v in chosen.items())
     lines = [f"{'  ' * indent}{role}: {spec.name}" + (f" ({arguments})" if arguments else "")]
     for argument in declared:
