@@ -92,7 +92,7 @@ def test_what_is_built_from_it_cannot_change_it() -> None:
 def test_replace_resolves_the_new_values_alone() -> None:
     spec = norms.resolve({"name": "lists", "sizes": [1], "many": ["layer_norm"]})
     other = spec.replace(inner={"name": "rms_norm", "eps": 0.5}, sizes=Word("[2]", [2]))
-    assert other["inner"] == {"name": "rms_norm", "eps": 0.5}
+    assert other["inner"] == {"name": "rms_norm", "eps": 0.5, "learned": True}
     assert other["sizes"] == [2]
     assert other["many"][0] is spec["many"][0]
     assert spec["inner"]["eps"] == 1e-6
@@ -104,6 +104,10 @@ def test_replace_resolves_the_new_values_alone() -> None:
 
 
 def test_a_mapping_without_a_name_adds_to_the_default_of_its_slot() -> None:
-    assert norms.resolve({"name": "lists", "sizes": [], "inner": {"eps": 0.25}})["inner"] == {"name": "rms_norm", "eps": 0.25}
+    assert norms.resolve({"name": "lists", "sizes": [], "inner": {"eps": 0.25}})["inner"] == {
+        "name": "rms_norm",
+        "eps": 0.25,
+        "learned": True,
+    }
     with pytest.raises(ConfigurationError, match=r"many\[0\]: norm spec .* has no name"):
         norms.resolve({"name": "lists", "sizes": [], "many": [{"eps": 0.25}]})

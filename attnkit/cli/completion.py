@@ -55,8 +55,8 @@ def candidates(
         schema: Returns the JSON schema of recipes, which contains all names, keys and values.
 
     Example:
-        >>> candidates(["describe", "addit"], commands=["describe", "fit"], help_of=str, schema=str)
-        ['additive']
+        >>> candidates(["describe", "scaled_dot"], commands=["describe", "fit"], help_of=str, schema=str)
+        ['scaled_dot_product']
     """
     *before, current = words or [""]
     if not before:

@@ -68,7 +68,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         ConfigurationError: A number does not fit the number of experts or of groups, or an option has nothing to do.
 
     Example:
-        >>> experts = MixtureOfExperts(d_model=8, num_experts=4, top_k=1, expert={"name": "mlp", "ffn_dim": 16})
+        >>> experts = MixtureOfExperts(d_model=8, num_experts=4, top_k=2, expert={"name": "mlp", "ffn_dim": 16})
         >>> experts(torch.randn(2, 3, 8)).shape
         torch.Size([2, 3, 8])
     """

@@ -128,7 +128,7 @@ class WordVectors(EvaluatedTask):
         if len(counts) != len(self.tokenizer):
             raise ConfigurationError(f"there are {len(counts)} counts, but the tokenizer has {len(self.tokenizer)} tokens")
         counts[: len(Tokenizer.special_tokens)] = 0
-        if not counts.sum() > 0:
+        if not any((self.config.counts or [])[len(Tokenizer.special_tokens) :]):  # as numbers: `counts` may be on the meta device
             raise ConfigurationError("the training text has no word of the vocabulary")
         frequency = counts / counts.sum()
         keep = (self.config.subsample / frequency.clamp(min=1e-300)).sqrt() if self.config.subsample else torch.ones_like(counts)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch._inductor.runtime.cache_dir_utils import cache_dir  # of compiled kernels
 from typing_extensions import override
 
 from attnkit.files import cache_folder, short_path
@@ -81,7 +82,7 @@ class Witness(Callback):
         write_json(self.folder / PROVENANCE, asdict(replace(made, before=before)))
 
     def _data(self) -> dict[str, str]:
-        skipped = (*NO_DATA, f"{self.folder.absolute()}{os.sep}", f"{cache_folder().absolute()}{os.sep}")
+        skipped = (*NO_DATA, f"{self.folder.absolute()}{os.sep}", f"{cache_folder().absolute()}{os.sep}", f"{cache_dir()}{os.sep}")
         code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
         files = (f for f in sorted(_read - _written - code) if not f.startswith(skipped) and not f.endswith(NO_DATA_ENDS))
         inside = (f for f in files if os.path.isfile(f) and not any(p.endswith(("-info", ".egg")) for p in Path(f).parts))

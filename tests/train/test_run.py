@@ -55,7 +55,7 @@ def test_a_second_run_stands_beside_the_first(attnkit: Command, tiny: str) -> No
 
 def test_the_printed_recipe_uses_names_and_reads_back_to_itself(attnkit: Command, tiny: str) -> None:
     first = printed_recipe(attnkit, "fit", "--config", tiny, "--model.stack.norm", "{name: rms_norm, eps: 1e-5}", "--trainer.max_epochs", 7)
-    assert first["model"]["stack"]["norm"] == {"name": "rms_norm", "eps": 1e-5}
+    assert first["model"]["stack"]["norm"] == {"name": "rms_norm", "eps": 1e-5, "learned": True}
     assert first["trainer"]["max_epochs"] == 7
     assert first["seed_everything"] == 42
     assert "class_path" not in yaml.safe_dump(first)
