@@ -9,6 +9,7 @@ import pytest
 from attnkit.cli.main import main
 from attnkit.recipe import find_recipe, read_recipe, recipe_folder, recipe_names
 from attnkit.registry import norms, stacks
+from attnkit.task.base import Task
 
 RECIPES = recipe_names()
 SAMPLES = {path.stem for path in Path(__file__).with_name("samples").glob("*.py")}
@@ -85,6 +86,8 @@ def test_a_recipe_trains_goes_on_is_tested_and_predicts(name: str, folder: Path,
     assert main(["test", "--ckpt_path", best, "--trainer.limit_test_batches=1"]) == 0
     assert "test/loss" in capfd.readouterr().out
     inputs = write_images(folder) if name.startswith("image/") else folder / "inputs.txt"
+    if name.startswith("word_vectors/"):  # only words of the training text have neighbours
+        inputs.write_text("".join(f"{word}\n" for word in Task.load(best).tokenizer.spec["tokens"][-2:]), encoding="utf-8")
     assert main(["predict", "--ckpt_path", best, f"--data.predict={inputs}"]) == 0
     assert capfd.readouterr().out.count("\n") == 2
 
