@@ -178,6 +178,9 @@ def check_layers(
             raise ConfigurationError(
                 f"position {position!r} has no effect in a layer with the mixer {name!r}, which does not read it; remove it"
             )
+    named = mixers.resolve(stack.mixer).name
+    if named != "multi_head" and all("mixer" in options for options in own):
+        raise ConfigurationError(f"mixer {named!r} has no effect: every entry of layers has a mixer of its own; remove it")
     used = sorted({mixers.resolve(config.mixer).name for config in layers})
     readable = of_memory.union(*map(options_read, layers))
     arguments = {name: a for name, a in parameters(AttentionConfig).items() if name not in STAYING | readable}

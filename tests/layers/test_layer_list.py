@@ -106,6 +106,7 @@ def test_layers_with_equal_positions_share_their_parameters() -> None:
             {"num_layers": 2, "mixer": "latent_attention", "position": "cope"},
             "position 'cope' has no effect",
         ),
+        ({"layers": [{"mixer": "none"}], "mixer": "rwkv"}, "mixer 'rwkv' has no effect: every entry of layers has a mixer of its own"),
         ({"num_layers": 2, "mixer": "none", "attention": "additive"}, "attention has no effect: no layer has a mixer that reads it"),
         ({"num_layers": 2, "mixer": "none", "window": 3}, "window has no effect: no layer has a mixer that reads it"),
         ({"num_layers": 2, "mixer": "linear_attention", "num_kv_heads": 1}, "num_kv_heads has no effect: no layer has a mixer that"),
