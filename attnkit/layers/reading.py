@@ -1,11 +1,13 @@
-"""What the layers of a stack read: positions, which layers of equal widths share, and windows."""
+"""What the layers of a stack read: positions, which layers of equal widths share, masks and windows."""
 
 import torch
 from torch import Tensor
 
+from attnkit import masks
 from attnkit.attention import FiniteBias, LazyBias
 from attnkit.layers.compatibility import mixer_class, reads_position
 from attnkit.layers.config import LayerConfig
+from attnkit.masks import Mask
 from attnkit.position import Position, QueryBias, Rotation
 from attnkit.registry import PositionSpec
 
@@ -81,6 +83,37 @@ def bias_between(
         return LazyBias(bias, query_positions, key_positions, by_offset)  # type: ignore[arg-type]  # it has one
     values = bias(query_positions, key_positions)
     return None if values is None else FiniteBias(values)
+
+
+def mask_between(
+    query_positions: Tensor,
+    key_positions: Tensor,
+    *,
+    key_mask: Tensor | None,
+    restriction: Tensor | None,
+    window: int | None,
+    causal: bool,
+) -> Mask | None:
+    """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None for all; of long sequences, a window stays symbolic.
+
+    Args:
+        query_positions: [1 or B, Q].
+        key_positions: [1 or B, K].
+        key_mask: [B, K] bool, True = real token, or None for all.
+        restriction: Bool, broadcasts to [B, H, Q, K], or None.
+        window: Fewer than `window` tokens away, or None.
+        causal: Whether a query reads no later keys.
+    """
+    queries, keys = query_positions.shape[1], key_positions.shape[1]
+    if window is not None and key_mask is None and restriction is None and LONG <= queries == keys:
+        return Mask(causal=causal, window=window)
+    near = None if window is None else masks.sliding_window(query_positions, key_positions, window)
+    other = masks.combine(None if key_mask is None else masks.key(key_mask), near, restriction)
+    if not causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends all keys
+        return Mask.of(other)
+    if other is None and queries == keys:
+        return Mask(causal=True)
+    return Mask.of(masks.combine(masks.causal(query_positions, key_positions), other))
 
 
 def extended(old: Tensor | None, new: Tensor | None, batch: int, past: int, length: int, device: torch.device) -> Tensor:

@@ -12,7 +12,7 @@ from attnkit import masks
 from attnkit.dropout import Dropout
 from attnkit.layers.compatibility import legal_layers, mixer_class
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.reading import LONG, Readings, bias_between, embedding_at, extended, rotation_at
+from attnkit.layers.reading import Readings, bias_between, embedding_at, extended, mask_between, rotation_at
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens
@@ -171,18 +171,21 @@ class Transformer(nn.Module):
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
         restriction = masks.combine(attn_mask, None if documents is None else masks.document(documents, documents))
+        starts = None if documents is None else masks.starts(documents, real)
         tokens = []
         for place, window in self.kinds:
             position = None if place is None else self._position(place)
             tokens.append(
                 Tokens(
-                    mask=self._mask(query_positions, key_positions, key_mask, restriction, window),
+                    mask=mask_between(
+                        query_positions, key_positions, key_mask=key_mask, restriction=restriction, window=window, causal=self.causal
+                    ),
                     bias=None
                     if position is None
                     else bias_between(position, query_positions, key_positions, is_padded=key_mask is not None),
                     rotation=None if position is None else rotation_at(position, query_positions, columns),
                     real=real,
-                    starts=None if documents is None else masks.starts(documents, real),
+                    starts=starts,
                 )
             )
         memory_tokens = None
@@ -246,20 +249,6 @@ class Transformer(nn.Module):
             )
         if documents is not None and past:
             raise ValueError("documents are given for whole rows, not for tokens that continue a state; leave documents or state out")
-
-    def _mask(
-        self, query_positions: Tensor, key_positions: Tensor, key_mask: Tensor | None, restriction: Tensor | None, window: int | None
-    ) -> Mask | None:
-        queries, keys = query_positions.shape[1], key_positions.shape[1]
-        if window is not None and key_mask is None and restriction is None and LONG <= queries == keys:
-            return Mask(causal=self.causal, window=window)
-        near = None if window is None else masks.sliding_window(query_positions, key_positions, window)
-        other = masks.combine(None if key_mask is None else masks.key(key_mask), near, restriction)
-        if not self.causal or (queries == 1 and key_mask is None):  # a single query, the newest token, attends all keys
-            return Mask.of(other)
-        if other is None and queries == keys:
-            return Mask(causal=True)
-        return Mask.of(masks.combine(masks.causal(query_positions, key_positions), other))
 
 
 def _streams(layers: Sequence[TransformerLayer]) -> int:

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import attnkit
 from attnkit.attention import FiniteBias, LazyBias
 from attnkit.attention.backend import tiled
-from attnkit.layers import transformer
+from attnkit.layers import reading
 from attnkit.masks import Mask
 
 B, H, T, D = 2, 2, 23, 4
@@ -98,6 +98,6 @@ def test_a_stack_gives_the_same_with_symbolic_windows_and_biases(name: str, stac
         return [(y[0] if isinstance(y, tuple) else y) for y in (model(x), model(x, key_mask=real))]
 
     expected = run()
-    monkeypatch.setattr(transformer, "LONG", 4)
+    monkeypatch.setattr(reading, "LONG", 4)
     for found, want in zip(run(), expected, strict=True):
         torch.testing.assert_close(found, want, rtol=1e-10, atol=1e-10)
