@@ -4,8 +4,8 @@
 import numpy as np
 from typing_extensions import override
 
-from attnkit.corpus.synthetic import ASK, SyntheticPairs, require_at_least, words
-from attnkit.registry import ConfigurationError, corpora
+from attnkit.corpus.synthetic import ASK, SyntheticPairs, words
+from attnkit.registry import ConfigurationError, corpora, require_at_least
 
 
 @corpora.register("adding")

@@ -4,8 +4,8 @@
 import numpy as np
 from typing_extensions import override
 
-from attnkit.corpus.synthetic import ASK, BLANK, SyntheticPairs, require_at_least, words
-from attnkit.registry import corpora
+from attnkit.corpus.synthetic import ASK, BLANK, SyntheticPairs, words
+from attnkit.registry import corpora, require_at_least
 
 
 @corpora.register("reverse")

@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.base import AnswerCorpus, Pair, PairCorpus, Part
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, require_at_least
 
 BLANK = "."
 """A token without meaning, which puts a distance between others."""
@@ -91,17 +91,6 @@ class SyntheticPairs(Synthetic, PairCorpus):
     @override
     def pairs(self, part: Part) -> list[Pair]:
         return [(prompt, answer) for prompt, answer in self.turns(part)]
-
-
-def require_at_least(least: int, **numbers: int) -> None:
-    """Raise if a number is below `least`.
-
-    Raises:
-        ConfigurationError: One is.
-    """
-    for name, number in numbers.items():
-        if number < least:
-            raise ConfigurationError(f"{name} must be at least {least}, but is {number}")
 
 
 def words(tokens: Sequence[object]) -> str:

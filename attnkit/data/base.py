@@ -14,7 +14,7 @@ from attnkit.corpus.reading import check, read_columns
 from attnkit.data.batching import BatchedExamples, Order, TokenBatchSampler
 from attnkit.data.loading import BatchSampler, sampler_loader
 from attnkit.data.summary import Summaries
-from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets
+from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets, require_at_least
 from attnkit.strategy.sharing import DataShare, data_share
 
 PARTS: dict[str, tuple[Part, ...]] = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",)}
@@ -98,17 +98,6 @@ class Framing(LightningDataModule, ABC):
         if self.predict is None:
             raise ConfigurationError("there are no inputs for prediction: set data.predict to a .txt file with one input per line")
         return self.predict
-
-
-def require_at_least(least: int, **numbers: int) -> None:
-    """Raise if a number is below `least`.
-
-    Raises:
-        ConfigurationError: One is.
-    """
-    for name, number in numbers.items():
-        if number < least:
-            raise ConfigurationError(f"{name} must be at least {least}, but is {number}")
 
 
 def require_distinct(classes: Sequence[str] | None) -> None:

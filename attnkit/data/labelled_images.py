@@ -13,11 +13,11 @@ from attnkit.corpus import ImageCorpus, Images
 from attnkit.corpus.base import Part
 from attnkit.corpus.image_reading import read_images
 from attnkit.data.augmentation import Augmentation
-from attnkit.data.base import Framing, require_at_least, require_distinct
+from attnkit.data.base import Framing, require_distinct
 from attnkit.data.batching import Order
 from attnkit.data.image_batches import ImageBatch, ImageBatchSampler, ImageExamples
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, datasets, nearest
+from attnkit.registry import ConfigurationError, CorpusSpec, datasets, nearest, require_at_least
 
 
 @datasets.register("labelled_images")

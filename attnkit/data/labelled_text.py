@@ -11,12 +11,12 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import LabelCorpus, Labelled, Labels, Part, TextCorpus
-from attnkit.data.base import Framing, build_corpus, require_at_least, require_distinct
+from attnkit.data.base import Framing, build_corpus, require_distinct
 from attnkit.data.batching import Order, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.labelled_batches import LabelledBatch, LabelledExamples
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, nearest, tokenizers
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, nearest, require_at_least, tokenizers
 from attnkit.tokenizer import Tokenizer
 
 _ENDS = re.compile(r"(?<=[.!?])\s+")

@@ -10,14 +10,14 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import AnswerCorpus, Part
-from attnkit.data.base import Framing, require_at_least
+from attnkit.data.base import Framing
 from attnkit.data.batching import BatchedExamples, Order, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.labelled_batches import LabelledExamples
 from attnkit.data.loading import Share
 from attnkit.data.packing import LanguageModelBatch
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, tokenizers
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, require_at_least, tokenizers
 from attnkit.tokenizer import Tokenizer
 
 

@@ -11,11 +11,11 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Part, TextCorpus
 from attnkit.corpus.fingerprint import fingerprint
-from attnkit.data.base import PARTS, Framing, require_at_least
+from attnkit.data.base import PARTS, Framing
 from attnkit.data.cache import cached, trained
 from attnkit.data.packing import PackedText, Piece, pieces
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, tokenizers
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, require_at_least, tokenizers
 from attnkit.tokenizer import Tokenizer
 
 SAMPLE = 50_000_000  # maximum characters to train a tokenizer on

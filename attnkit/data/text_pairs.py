@@ -10,11 +10,11 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Pair, PairCorpus, Part
 from attnkit.corpus.mixture import Mixture
-from attnkit.data.base import Framing, require_at_least
+from attnkit.data.base import Framing
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, tokenizers
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, require_at_least, tokenizers
 from attnkit.tokenizer import Tokenizer
 
 

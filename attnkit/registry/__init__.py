@@ -17,7 +17,7 @@ from attnkit.registry.arguments import Argument, WrongType
 from attnkit.registry.base import Registry, Spec
 from attnkit.registry.class_path import importing
 from attnkit.registry.description import Description
-from attnkit.registry.errors import ConfigurationError, nearest
+from attnkit.registry.errors import ConfigurationError, nearest, require_at_least
 from attnkit.registry.families import (
     FAMILIES,
     AttentionSpec,
@@ -120,6 +120,7 @@ __all__ = [
     "positions",
     "probes",
     "registered_name",
+    "require_at_least",
     "residuals",
     "rotary_scalings",
     "schedules",

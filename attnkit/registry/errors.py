@@ -13,3 +13,20 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     known = list(candidates)
     found = [c for c in known if c.lower() == word.lower()] or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def require_at_least(least: int, **numbers: float) -> None:
+    """Raise if a number is below `least`.
+
+    Raises:
+        ConfigurationError: One is; the message names it.
+
+    Example:
+        >>> require_at_least(1, batch_tokens=0)
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.errors.ConfigurationError: batch_tokens must be at least 1, but is 0
+    """
+    for name, number in numbers.items():
+        if number < least:
+            raise ConfigurationError(f"{name} must be at least {least}, but is {number}")

@@ -85,16 +85,3 @@ def require_smoothing(label_smoothing: float) -> None:
     """Raise unless `label_smoothing` is in [0, 1)."""
     if not 0 <= label_smoothing < 1:
         raise ConfigurationError(f"label_smoothing must be at least 0 and below 1, but is {label_smoothing}")
-
-
-def require_samples(samples: int) -> None:
-    """Raise unless `samples` is at least 0."""
-    if samples < 0:
-        raise ConfigurationError(f"samples must be at least 0, but is {samples}")
-
-
-def require_weight(**weights: float) -> None:
-    """Raise unless the weights of losses are at least 0."""
-    for name, weight in weights.items():
-        if weight < 0:
-            raise ConfigurationError(f"{name} must be at least 0, but is {weight}")

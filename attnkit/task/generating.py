@@ -11,8 +11,8 @@ from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from attnkit.decoding import Generation, Options
-from attnkit.registry import ConfigurationError, HeadSpec, InitSpec
-from attnkit.task.config import TaskConfig, require_smoothing, require_weight
+from attnkit.registry import ConfigurationError, HeadSpec, InitSpec, require_at_least
+from attnkit.task.config import TaskConfig, require_smoothing
 from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.unknown import warn_of_unknown
@@ -55,7 +55,7 @@ class GeneratorConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         require_smoothing(self.label_smoothing)
-        require_weight(z_loss=self.z_loss)
+        require_at_least(0, z_loss=self.z_loss)
         Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks them
 
 

@@ -21,11 +21,12 @@ from attnkit.registry import (
     StackSpec,
     TokenizerSpec,
     keywords_of,
+    require_at_least,
     stacks,
     tasks,
 )
 from attnkit.stack import EncoderStack
-from attnkit.task.config import TaskConfig, default, require_weight, trained_tokenizer
+from attnkit.task.config import TaskConfig, default, trained_tokenizer
 from attnkit.task.filling import MaskFiller
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.masking import Masked, mask_tokens
@@ -66,7 +67,7 @@ class MaskedLMConfig(TaskConfig):
     schedule: ScheduleSpec = default("linear", warmup_steps=0.05)
 
     def __post_init__(self) -> None:
-        require_weight(z_loss=self.z_loss)
+        require_at_least(0, z_loss=self.z_loss)
         if not 0 < self.mask_probability < 1:
             raise ConfigurationError(f"mask_probability must be above 0 and below 1, but is {self.mask_probability}")
         if self.seed < 0:

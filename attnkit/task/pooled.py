@@ -13,8 +13,18 @@ from typing_extensions import override
 
 import attnkit
 from attnkit.models.base import generating
-from attnkit.registry import ConfigurationError, EmbeddingSpec, InitSpec, OptimizerSpec, ScheduleSpec, StackSpec, TokenizerSpec, nearest
-from attnkit.task.config import TaskConfig, default, require_samples, trained_tokenizer
+from attnkit.registry import (
+    ConfigurationError,
+    EmbeddingSpec,
+    InitSpec,
+    OptimizerSpec,
+    ScheduleSpec,
+    StackSpec,
+    TokenizerSpec,
+    nearest,
+    require_at_least,
+)
+from attnkit.task.config import TaskConfig, default, trained_tokenizer
 from attnkit.task.evaluation import Direction, EvaluatedTask, spread
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
@@ -52,7 +62,7 @@ class PooledConfig(TaskConfig):
     samples: int = 8
 
     def __post_init__(self) -> None:
-        require_samples(self.samples)
+        require_at_least(0, samples=self.samples)
 
 
 class PooledTask(EvaluatedTask):

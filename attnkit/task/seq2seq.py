@@ -18,9 +18,10 @@ from attnkit.registry import (
     StackSpec,
     TokenizerSpec,
     keywords_of,
+    require_at_least,
     tasks,
 )
-from attnkit.task.config import default, require_samples, trained_tokenizer
+from attnkit.task.config import default, trained_tokenizer
 from attnkit.task.evaluation import Direction, spread
 from attnkit.task.generating import GeneratorConfig, TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
@@ -68,7 +69,7 @@ class Seq2SeqConfig(GeneratorConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_samples(self.samples)
+        require_at_least(0, samples=self.samples)
         if isinstance(self.metrics, str):
             raise ConfigurationError(f"metrics must be a list of names, as in [{self.metrics}], but is the string {self.metrics!r}")
 

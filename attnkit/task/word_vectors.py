@@ -14,8 +14,17 @@ from typing_extensions import override
 from attnkit import draws
 from attnkit.embedding.similarity import Neighbour, WordSpace
 from attnkit.models.word_vectors import WordVectorModel
-from attnkit.registry import ConfigurationError, EmbeddingSpec, OptimizerSpec, ScheduleSpec, TokenizerSpec, keywords_of, tasks
-from attnkit.task.config import TaskConfig, default, require_samples, trained_tokenizer
+from attnkit.registry import (
+    ConfigurationError,
+    EmbeddingSpec,
+    OptimizerSpec,
+    ScheduleSpec,
+    TokenizerSpec,
+    keywords_of,
+    require_at_least,
+    tasks,
+)
+from attnkit.task.config import TaskConfig, default, trained_tokenizer
 from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
@@ -69,7 +78,7 @@ class WordVectorsConfig(TaskConfig):
     samples: int = 8
 
     def __post_init__(self) -> None:
-        require_samples(self.samples)
+        require_at_least(0, samples=self.samples)
         for name in ("d_model", "window", "negatives"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be at least 1, but is {getattr(self, name)}")
