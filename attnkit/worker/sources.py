@@ -50,20 +50,21 @@ def unchanged(sources: Mapping[str, str]) -> bool:
     return all(Path(file).is_file() and digest(file) == content for file, content in sources.items())
 
 
-def imported(packages: Collection[str]) -> dict[str, str]:
+def imported(packages: Collection[str], *, generated: str) -> dict[str, str]:
     """Return hashes of the sources, by module, that this process has imported: those of attnkit, and of code that is not installed.
 
     A hash is that of the file when it was first asked for; a process that goes on for hours runs the code that it began with.
 
     Args:
         packages: Installed packages, by the first word of their modules, whose modules are among them: plugins.
+        generated: The folder of code that torch compiles, whose modules are results of the others, not sources.
     """
-    found, among = {}, ("attnkit", *packages)
+    found, among, outside = {}, ("attnkit", *packages), (*INSTALLED, os.path.join(generated, ""))
     for key, module in sorted(sys.modules.items()):
         file, name = getattr(module, "__file__", None), _name(key, module)
         if file is None or name in ("__main__", "__mp_main__") or not os.path.isfile(file):
             continue
-        if not file.startswith(INSTALLED) or name.partition(".")[0] in among:
+        if not file.startswith(outside) or name.partition(".")[0] in among:
             found[name] = _imported.setdefault(file, digest(file))
     return found
 

@@ -72,7 +72,7 @@ class Witness(Callback):
     def write(self) -> None:
         """Write what is known now."""
         made = Provenance(
-            code=imported(self.plugins),
+            code=imported(self.plugins, generated=cache_dir()),
             data=self._data(),
             packages=_packages(),
             processor=replace(processor(torch.get_num_threads()), capability=torch.backends.cpu.get_cpu_capability(), device=self.device),

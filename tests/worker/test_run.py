@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -139,6 +140,22 @@ def test_a_run_records_what_made_it() -> None:
     assert made.processor.threads == torch.get_num_threads()
     assert made.processor.capability == torch.backends.cpu.get_cpu_capability()
     assert changes(made, here=processor(torch.get_num_threads())) == []
+
+
+def test_kernels_that_torch_compiled_are_no_sources_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kernels"))
+    file = tmp_path / "kernels" / "ab" / "cabc.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("answer = 42\n")
+    for name in ("cabc.kernel", "torch._inductor.runtime.compile_tasks.cabc"):  # the two ways in which torch imports them
+        spec = spec_from_file_location(name, file)
+        assert spec is not None
+        monkeypatch.setitem(sys.modules, name, module_from_spec(spec))
+    run("one")
+    made = read_record(Provenance, Path("one/provenance.json"))
+    assert made is not None
+    assert not [name for name in made.code if "cabc" in name]
+    assert changes(made, here=None) == []
 
 
 def test_a_run_that_other_code_continued_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
