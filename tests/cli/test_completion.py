@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from attnkit.cli.commands import COMMANDS, help_of
 from attnkit.cli.completion import SCRIPTS, candidates
-from attnkit.cli.main import COMMANDS, help_of
 from attnkit.cli.schema import recipe_schema
 from attnkit.recipe import recipe_names
 

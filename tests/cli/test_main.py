@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attnkit import __version__
-from attnkit.cli.main import COMMANDS
+from attnkit.cli.commands import COMMANDS
 from attnkit.registry import FAMILIES, ConfigurationError, Registry, norms
 from attnkit.testing import kit
 

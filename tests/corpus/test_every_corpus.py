@@ -14,7 +14,7 @@ from attnkit.corpus import AnswerCorpus, ImageCorpus, LabelCorpus, PairCorpus, T
 from attnkit.corpus.base import Part
 from attnkit.corpus.reading import _READERS
 from attnkit.corpus.synthetic import Synthetic
-from attnkit.registry.families import _SUFFIXES
+from attnkit.registry.specialized import SUFFIXES
 
 KINDS = (AnswerCorpus, PairCorpus, TextCorpus, LabelCorpus, ImageCorpus)
 SAMPLED = {"fashion_mnist": "fashion_mnist", "kjv": "kjv", "libreoffice_help": "libreoffice_help"}
@@ -118,7 +118,7 @@ def test_a_misfit_names_what_fits(framing: str, corpus: str) -> None:
 
 
 def test_every_suffix_that_is_read_is_a_location() -> None:
-    assert {*_READERS, ".npz"} == set(_SUFFIXES)
+    assert {*_READERS, ".npz"} == set(SUFFIXES)
 
 
 def test_there_are_fits_and_misfits() -> None:

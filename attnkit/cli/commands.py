@@ -1,0 +1,282 @@
+"""The commands of `attnkit` and their arguments. Heavy modules are imported only when a command is carried out."""
+
+import argparse
+import io
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from typing import Any
+
+from typing_extensions import override
+
+from attnkit.cli.kept import kept
+from attnkit.registry import IMPORTS, ConfigurationError, import_modules
+
+Arguments = list[str]
+
+# the options of `attnkit generate` for the fields of attnkit.decoding.Generation
+GENERATION: tuple[tuple[str, type, str], ...] = (
+    ("max_length", int, "maximum number of tokens of an output (default: as trained)"),
+    ("min_length", int, "minimum number of tokens of an output (default: 0)"),
+    ("beam_size", int, "number of beams; 1: greedy decoding (default: as trained)"),
+    ("length_penalty", float, "exponent of the length by which a beam's log-probability is divided (default: as trained)"),
+    ("temperature", float, "sample each token; 1: from the model's distribution, below 1: more conservatively (default: no sampling)"),
+    ("top_k", int, "sample only from the N most probable tokens"),
+    ("top_p", float, "sample only from the most probable tokens whose total probability reaches X"),
+    ("repetition_penalty", float, "above 1: repeat less (default: 1)"),
+    ("seed", int, "make sampling reproducible; text i is sampled with the seed N + i"),
+)
+
+
+def _run(command: str) -> Callable[[Arguments], int]:
+    def carry_out(arguments: Arguments) -> int:
+        from attnkit.cli.help import overview, trainer_overview
+
+        if {"-h", "--help"} & set(arguments):
+            print(overview(command))
+        elif "--trainer.help" in arguments:
+            print(kept("trainer", trainer_overview))
+        else:
+            from attnkit.cli.arguments import read_arguments
+
+            request = read_arguments(arguments)
+            if request.help_of is not None:
+                from attnkit.cli.help import describe_slot
+
+                print(describe_slot(request))
+            else:
+                from attnkit.train.run import carry_out
+
+                carry_out(command, request)
+        return 0
+
+    return carry_out
+
+
+def _list(arguments: Arguments) -> int:
+    from attnkit.cli.components import list_components
+
+    parser = _Parser("list")
+    parser.add_argument("family", nargs="?", help="attention, position, norm, ... (default: all)")
+    print(list_components(parser.parse_args(arguments).family))
+    return 0
+
+
+def _describe(arguments: Arguments) -> int:
+    from attnkit.cli.components import describe, find_component
+
+    parser = _Parser("describe")
+    parser.add_argument("name", help="such as additive, or attention.additive")
+    print(describe(*find_component(parser.parse_args(arguments).name)))
+    return 0
+
+
+def _check(arguments: Arguments) -> int:
+    parser = _Parser("check")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as additive, or attention.additive")
+    parser.add_argument("--all", action="store_true", help="every component, plugins included, and all combinations of them in stacks")
+    chosen = parser.parse_args(arguments)
+    if chosen.all == bool(chosen.names):
+        parser.error("give names, or --all")
+    from attnkit.cli.check import check
+
+    return 0 if check(chosen.names) else 1
+
+
+def _generate(arguments: Arguments) -> int:
+    parser = _Parser("generate")
+    parser.add_argument("checkpoint", help="a .ckpt file, or a .safetensors file of `attnkit export`")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="inputs (default: the lines of stdin)")
+    for name, kind, meaning in GENERATION:
+        parser.add_argument(f"--{name}", type=kind, metavar="N" if kind is int else "X", help=meaning)
+    parser.add_argument("--n_best", type=int, metavar="N", help="print the N best outputs of each text, each after its score and a tab")
+    parser.add_argument("--stream", action="store_true", help="print each output as it is generated")
+    parser.add_argument("--out", metavar="FILE", help="write the outputs to this file, which is created only when complete")
+    chosen = parser.parse_args(arguments)
+    options: Any = {name: value for name, *_ in GENERATION if (value := getattr(chosen, name)) is not None}
+    from attnkit.cli.generate import generate
+
+    generate(chosen.checkpoint, chosen.texts, options, n_best=chosen.n_best, stream=chosen.stream, out=chosen.out)
+    return 0
+
+
+def _attention(arguments: Arguments) -> int:
+    parser = _Parser("attention")
+    of_several = "; of several, a page shows them side by side"
+    parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help="a .ckpt or .safetensors file" + of_several)
+    parser.add_argument("--text", required=True, help="the input of the model")
+    parser.add_argument("--target", help="the target (default: the generated one), or the continuation of the text of a language model")
+    parser.add_argument("--out", required=True, metavar="FILE", help="map.html (interactive), map.png or map.svg")
+    parser.add_argument("--kind", choices=["self", "cross", "all"], default="all", help="the kind of attention (default: all)")
+    parser.add_argument("--layer", type=int, nargs="+", metavar="N", help="layers, from 0 (default: all)")
+    parser.add_argument("--head", type=int, nargs="+", metavar="N", help="heads, from 0 (default: all)")
+    parser.add_argument("--beam_size", type=int, help="beams of the generation; 1: greedy (default: as trained)")
+    chosen = parser.parse_args(arguments)
+    from attnkit.cli.attention import attention
+
+    attention(
+        chosen.checkpoints,
+        chosen.text,
+        out=chosen.out,
+        target=chosen.target,
+        kind=chosen.kind,
+        layers=chosen.layer,
+        heads=chosen.head,
+        beam_size=chosen.beam_size,
+    )
+    return 0
+
+
+def _draw(arguments: Arguments) -> int:
+    from attnkit.cli.draw_options import add_kinds
+
+    parser = _Parser("draw")
+    add_kinds(parser)
+    chosen = vars(parser.parse_args(arguments))
+    from attnkit.cli.draw import draw
+
+    draw(chosen.pop("kind"), **{name: value for name, value in chosen.items() if name != IMPORTS})
+    return 0
+
+
+def _probe(arguments: Arguments) -> int:
+    parser = _Parser("probe")
+    parser.add_argument("name", help="see `attnkit list probes`; `attnkit describe probe.NAME` shows its arguments")
+    parser.add_argument("subject", help="a .ckpt file, or a recipe, whose model is new")
+    parser.add_argument("--out", action="append", default=[], metavar="FILE", help="also write a figure (.svg) or the plain data (.json)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the weights of a new model (default: 0)")
+    parser.epilog = "Arguments of the probe follow as --KEY VALUE, and changes of the recipe as --model... and --data..."
+    chosen, rest = parser.parse_known_args(arguments)
+    import_modules(chosen.imports)
+    from attnkit.cli.probe import probe
+
+    probe(chosen.name, chosen.subject, rest, out=chosen.out, seed=chosen.seed)
+    return 0
+
+
+def _new(arguments: Arguments) -> int:
+    parser = _Parser("new")
+    parser.add_argument("kind", choices=["translation", "language_model", "classification"], help="what the model learns")
+    parser.add_argument("--train", required=True, metavar="FILE", help="pairs or labelled texts (.tsv, .csv, .jsonl, .parquet), or a text")
+    parser.add_argument("--validation", metavar="FILE", help="(default: a part of the training rows)")
+    parser.add_argument(
+        "--columns", nargs=2, default=[], metavar="COLUMN", help="names, or numbers from 0 in a table without a header line"
+    )
+    parser.add_argument("--out", metavar="FILE.yaml", help="the recipe to write (default: KIND.yaml)")
+    chosen = parser.parse_args(arguments)
+    from attnkit.cli.new import new
+
+    new(chosen.kind, train=chosen.train, validation=chosen.validation, columns=chosen.columns, out=chosen.out)
+    return 0
+
+
+def _export(arguments: Arguments) -> int:
+    parser = _Parser("export")
+    parser.add_argument("checkpoint", help="a .ckpt file, or the folder of a sharded checkpoint")
+    parser.add_argument("--out", required=True, metavar="FILE", help="model.safetensors: weights and spec; vectors.txt, .vec: word vectors")
+    chosen = parser.parse_args(arguments)
+    if chosen.out.endswith((".txt", ".vec")):
+        from attnkit.cli.vectors import export_vectors
+
+        print(export_vectors(chosen.checkpoint, chosen.out))
+        return 0
+    from attnkit.checkpoint import export
+
+    is_average = export(chosen.checkpoint, chosen.out)
+    print(f"Wrote {chosen.out}{' (averaged weights)' if is_average else ''}")
+    return 0
+
+
+def _ablate(arguments: Arguments) -> int:
+    from attnkit.cli.ablate import ablate
+
+    return ablate(arguments)
+
+
+def _plan(arguments: Arguments) -> int:
+    from attnkit.cli.plan import plan
+
+    return plan(arguments)
+
+
+def _bench(arguments: Arguments) -> int:
+    from attnkit.cli.bench import bench
+
+    return bench(arguments)
+
+
+def _schema(arguments: Arguments) -> int:
+    chosen = _Parser("schema").parse_args(arguments)
+    print(_recipe_schema(imports=chosen.imports))
+    return 0
+
+
+def _recipe_schema(*, imports: Sequence[str] = ()) -> str:
+    def make() -> str:
+        from attnkit.cli.schema import recipe_schema
+
+        return recipe_schema()
+
+    return make() if imports else kept("schema", make)  # the code of imported modules may change
+
+
+def _completion(arguments: Arguments) -> int:
+    from attnkit.cli.completion import SCRIPTS, candidates
+
+    if arguments[:1] == ["answer"]:
+        print("\n".join(candidates(arguments[1:], commands=COMMANDS, help_of=help_of, schema=_recipe_schema)))
+        return 0
+    parser = _Parser("completion")
+    parser.add_argument("shell", choices=SCRIPTS, help='in ~/.bashrc: eval "$(attnkit completion bash)"; fish: ... | source')
+    print(SCRIPTS[parser.parse_args(arguments).shell], end="")
+    return 0
+
+
+def help_of(words: Sequence[str]) -> str:
+    """Return the output of `attnkit WORDS --help`, empty for an unknown command."""
+    command, *rest = words
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()), suppress(SystemExit, ConfigurationError):
+        if command in COMMANDS:
+            COMMANDS[command][1]([*rest, "--help"])
+    return out.getvalue()
+
+
+class _Parser(argparse.ArgumentParser):
+    """The parser of a command that looks names up; it handles `--imports` first."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(prog=f"attnkit {command}", description=COMMANDS[command][0], allow_abbrev=False)
+        self.add_argument(
+            f"--{IMPORTS}",
+            action="append",
+            default=[],
+            metavar="MODULE",
+            help="import this module first; it registers components, or defines the classes that class paths name",
+        )
+
+    @override
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        chosen = super().parse_args(args, namespace)
+        import_modules(chosen.imports)
+        return chosen
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
+    "new": ("look at your own file, and write a recipe that trains on it", _new),
+    "fit": ("train a model by a recipe", _run("fit")),
+    "validate": ("evaluate a checkpoint on the validation data", _run("validate")),
+    "test": ("evaluate a checkpoint on the test data", _run("test")),
+    "predict": ("print a checkpoint's predictions for new inputs", _run("predict")),
+    "generate": ("generate text from texts, from a checkpoint alone", _generate),
+    "attention": ("draw the attention of a checkpoint on a text", _attention),
+    "probe": ("ask the model of a checkpoint or a recipe a question, such as how far its gradients reach", _probe),
+    "draw": ("draw a position encoding, a mask, a score, or a step of decoding", _draw),
+    "plan": ("estimate a recipe's memory and step time on a number of GPUs, and its bottleneck", _plan),
+    "bench": ("time models, yours and others', in alternation, or measure the peak rates of this machine, for plan", _bench),
+    "ablate": ("plan, run and report ablation studies", _ablate),
+    "list": ("list the names of all components, or of one family", _list),
+    "describe": ("show the equation, arguments, paper and source of a component", _describe),
+    "check": ("run the conformance kit on components", _check),
+    "export": ("write a checkpoint's model as safetensors, or its word vectors as text", _export),
+    "schema": ("print the JSON schema of recipes, for editors", _schema),
+    "completion": ("print the shell completion for commands, names, keys and recipes", _completion),
+}
