@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import REPLACED
-from attnkit.worker.folder import status_of
+from attnkit.worker.folder import UNDERWAY, status_of
 
 CONTINUED = ("killed", "timeout", "out_of_memory", "disk_full")
 """Kinds of failure after which a run continues from its checkpoint. After others, such as an error in the code, it starts anew."""
@@ -17,6 +17,7 @@ def forget(folder: Path) -> None:
     if status_of(folder).get("kind") not in CONTINUED:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         _remove(folder / "result.json")
+        _remove(folder / UNDERWAY)
     _remove(folder / "status.json")
 
 

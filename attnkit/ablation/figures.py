@@ -105,6 +105,24 @@ def curves(results: Results) -> Iterator[Figure]:
         yield Figure(f"curves_{axis}", f"Learning curves by {'time' if axis == 'seconds' else axis}", _if_drawn(axes, svg))
 
 
+def progress(results: Results) -> Figure:
+    """Return the learning curve of every run so far, also of those that are not finished."""
+    metric = results.study.metric if results.study.metric.startswith("val/") else _logged(results)
+    keys = results.plan.key_by_variant
+    with _canvas("progress", height=2.6 + _legend_height(results)) as (axes, svg):
+        for variant, look in _looks(results):
+            curves = [results.result[keys[variant, seed]].get("curve", []) for seed in results.study.seeds]
+            for i, curve in enumerate(curve for curve in curves if curve):
+                points = [(p["step"], p[metric]) for p in curve if _is_number(p.get(metric)) and "step" in p]
+                if points:
+                    axes.plot(*zip(*points, strict=True), label="" if i else _wrapped(variant), **look | {"lw": 0.8, "alpha": 0.8})
+        axes.set_xlabel("optimizer steps")
+        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.set_ylabel(metric)
+        _legend(axes)
+    return Figure("progress", "Learning curve of every run so far", _if_drawn(axes, svg))
+
+
 def _seconds(results: Results) -> str:
     return "processor seconds of training" if results.clocks() == {"processor"} else "wall-clock seconds of training"
 

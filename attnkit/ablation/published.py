@@ -5,16 +5,16 @@ from typing import NamedTuple
 from scipy import stats
 
 from attnkit.ablation.results import Results
+from attnkit.ablation.tables import Row, Table
 
 HEADERS = ("variant", "ours", "difference", "verdict", "published as", "published", "difference there", "same direction")
 
 
 class PublishedTable(NamedTuple):
-    """The table in the report; no row is bold."""
+    """The table in the report, with where it is from and what it says."""
 
     source: str
-    headers: tuple[str, ...]
-    rows: list[tuple[bool, tuple[str, ...]]]
+    table: Table
     summary: str
 
 
@@ -30,7 +30,7 @@ def published(results: Results) -> PublishedTable | None:
     summary = {row["variant"]: row for row in results.summary().to_dict("records")}
     theirs = {variant: next(iter(row.items())) for variant, row in study.published.rows.items()}
     sign = 1.0 if study.published.better == "higher" else -1.0
-    rows: list[tuple[bool, tuple[str, ...]]] = []
+    rows: list[Row] = []
     agreed: list[bool] = []
     pairs: list[tuple[float, float]] = []
     for variant, (name, value) in theirs.items():
@@ -65,4 +65,4 @@ def published(results: Results) -> PublishedTable | None:
         correlation = float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
         text += f" Rank correlation of the two columns (better with better): {correlation:.2f} ({len(pairs)} variants)."
     text += " Tasks, sizes and metrics differ: the directions can be compared, the numbers cannot."
-    return PublishedTable(study.published.source, HEADERS, rows, text)
+    return PublishedTable(study.published.source, Table(HEADERS, rows), text)

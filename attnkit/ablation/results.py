@@ -1,28 +1,21 @@
-"""The results of a study, read from the files of its runs alone."""
+"""The results of a study: the path of its looks, and the verdicts on its family of contrasts."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
-from attnkit.ablation.answers import Answers, answers_of
 from attnkit.ablation.contrasts import Contrast, contrasts
 from attnkit.ablation.design import default_effects
 from attnkit.ablation.looks import Look, chance, looks
-from attnkit.ablation.plan import Plan, Run
+from attnkit.ablation.measurements import COSTS, Measurements
+from attnkit.ablation.plan import Run
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, judge
-from attnkit.ablation.validity import Accepted
 from attnkit.worker.folder import FINAL
-from attnkit.worker.provenance import mixtures
-
-COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory", "seconds")
-"""The costs of a training: FLOPs for each token, and in total; its speed; the peak memory of its process, in bytes; its time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,20 +35,8 @@ class Step:
     finished: bool
 
 
-class Results:
-    """The results of a plan, finished or not.
-
-    Args:
-        plan: The plan.
-        answers: The answers (default: those in the folders of its runs).
-    """
-
-    def __init__(self, plan: Plan, answers: Answers | None = None) -> None:
-        self.plan = plan
-        self.study = plan.study
-        self.answers = answers_of(plan) if answers is None else answers
-        self.status = {run.key: dict(self.answers.runs[run.key].status) for run in plan.runs}
-        self.result = {run.key: dict(self.answers.runs[run.key].result) for run in plan.runs}
+class Results(Measurements):
+    """The results of a plan, finished or not, from its measurements alone; see `Measurements` for the arguments."""
 
     @property
     def complete(self) -> bool:
@@ -78,18 +59,6 @@ class Results:
         keys = self.plan.key_by_variant
         chosen = {keys[name, seed] for name, count in seeds.items() for seed in self.study.seeds[:count]}
         return [run for run in self.plan.runs if run.key in chosen]
-
-    def value(self, key: str) -> float | None:
-        """Return the metric of a run; NaN if it diverged, None if there is none."""
-        status, metrics = self.status[key]["status"], self.result[key].get("metrics", {})
-        if status == "diverged" or (status == "ok" and metrics.get(self.study.metric, 0.0) is None):  # not finite at the end
-            return math.nan
-        value: float | None = metrics.get(self.study.metric) if status == "ok" else None
-        return value
-
-    def values(self, variant: str) -> dict[int, float | None]:
-        """Return the metric of a variant by seed."""
-        return {run.seed: self.value(run.key) for run in self.runs if variant in run.variants}
 
     @cached_property
     def same(self) -> dict[str, str]:
@@ -182,86 +151,6 @@ class Results:
         known = [value for value in values if value is not None and not math.isnan(value)]
         return self.study.margin(sum(known) / len(known) if known else None)
 
-    def frame(self) -> pd.DataFrame:
-        """Return a row for each variant and seed: status, every metric, size, FLOPs, speed, memory and the hash of the batches."""
-        rows: list[dict[str, Any]] = []
-        for (variant, seed), key in self.plan.key_by_variant.items():
-            result = self.result[key]
-            rows.append(
-                {"variant": variant, "seed": seed, "status": self.status[key]["status"], "run": key}
-                | {name: result.get(name) for name in ("parameters", "batches", "tokens", "seconds", "clock")}
-                | {name: self.cost(key, name) for name in COSTS}
-                | {"batch_hash": result.get("batch_hash")}
-                | result.get("metrics", {})
-            )
-        return pd.DataFrame(rows)
-
-    def cost(self, key: str, name: str) -> float | None:
-        """Return one of `COSTS` of a run; None if it was not measured."""
-        result = self.result[key]
-        if name == "flops":
-            per_token, tokens = result.get("flops_per_token"), result.get("tokens")
-            return None if per_token is None or tokens is None else float(per_token * tokens)
-        value: float | None = result.get(name)
-        return value
-
-    def parameters(self, variant: str) -> int | None:
-        """Return the number of parameters of a variant: as trained, or if no run is finished, as planned."""
-        keys = [key for (v, _), key in self.plan.key_by_variant.items() if v == variant]
-        trained = {self.result[key].get("parameters") for key in keys} - {None}
-        return trained.pop() if len(trained) == 1 else self.plan.inspections[variant].parameters
-
-    def miscounted(self) -> list[str]:
-        """Return the variants whose runs had another number of parameters than the plan says: their modules grow in `setup`, say."""
-        planned = {v.name: self.plan.inspections[v.name].parameters for v in self.plan.variants}
-        return [name for name, count in planned.items() if count is not None and self.parameters(name) != count]
-
-    def unhashed(self) -> list[str]:
-        """Return the types of values in batches that could not be hashed, so that nobody knows whether they were the same."""
-        return sorted({kind for result in self.result.values() for kind in result.get("unhashed", ())})
-
-    def mean_cost(self, variant: str, name: str) -> float | None:
-        """Return one of `COSTS`, averaged over the finished runs of a variant."""
-        keys = [key for (v, _), key in self.plan.key_by_variant.items() if v == variant and self.status[key]["status"] == "ok"]
-        known = [value for key in keys if (value := self.cost(key, name)) is not None]
-        return sum(known) / len(known) if known else None
-
-    def clocks(self) -> set[str]:
-        """Return how the trainings were timed: `processor` or `wall`."""
-        return {result["clock"] for result in self.result.values() if "clock" in result}
-
-    def by_length(self, variant: str, side: Literal["source", "target"]) -> tuple[str, list[tuple[float, float]]]:
-        """Return the metric that is known by length, and its mean over the finished runs: pairs of a length and a value.
-
-        Rare lengths (under 1 % of the examples, or under 20) are merged with their neighbours.
-        """
-        found = [self.result[key].get("lengths", {}).get(side, []) for (v, _), key in self.plan.key_by_variant.items() if v == variant]
-        rows = [row for table in found for row in table]
-        names = [name for name in (rows[0] if rows else {}) if name not in ("length", "count")]
-        if not names:
-            return "", []
-        wanted = self.study.metric.partition("/")[2]
-        name = wanted if wanted in names else names[0]
-        least = max(20 * sum(map(bool, found)), 0.01 * sum(row["count"] for row in rows))
-        bins: list[list[dict[str, float]]] = [[]]
-        for _, same in groupby(sorted(rows, key=lambda row: row["length"]), key=lambda row: row["length"]):
-            if sum(row["count"] for row in bins[-1]) >= least:
-                bins.append([])
-            bins[-1] += same
-        if len(bins) > 1 and sum(row["count"] for row in bins[-1]) < least:
-            bins[-2:] = [bins[-2] + bins[-1]]
-        counts = [sum(row["count"] for row in rows) for rows in bins]
-        means = [
-            [sum(row["count"] * row[key] for row in rows) / n for key in ("length", name)] for rows, n in zip(bins, counts, strict=True)
-        ]
-        return name, [(length, value) for length, value in means]
-
-    def mean_of(self, variants: Iterable[str]) -> float | None:
-        """Return the mean over all runs of some variants; None if one of the runs has no number."""
-        values = [value for name in variants for value in self.values(name).values()]
-        known = [value for value in values if value is not None and not math.isnan(value)]
-        return sum(known) / len(known) if known and len(known) == len(values) else None
-
     def summary(self) -> pd.DataFrame:
         """Return the main table as numbers, a row for each variant."""
         compared = {c.variant: c for c in self.comparisons}
@@ -293,40 +182,6 @@ class Results:
                 }
             )
         return pd.DataFrame(rows).astype(object).where(lambda frame: frame.notna(), None)
-
-    def unpaired(self) -> list[int]:
-        """Return the seeds whose finished runs did not all see the same batches in the same order."""
-        hashes: dict[int, set[str]] = {}
-        for run in self.runs:
-            if self.status[run.key]["status"] == "ok":
-                hashes.setdefault(run.seed, set()).add(self.result[run.key].get("batch_hash", ""))
-        return [seed for seed, found in hashes.items() if len(found) > 1]
-
-    def failures(self) -> list[tuple[Run, dict[str, Any]]]:
-        """Return the runs without a number, with their status."""
-        lacking = {"status": "ok", "kind": "damaged", "message": f"its result has no {self.study.metric}"}
-        statuses = [(run, self.status[run.key]) for run in self.runs]
-        return [
-            (run, lacking if status["status"] == "ok" else status)
-            for run, status in statuses
-            if status["status"] != "ok" or self.study.metric not in self.result[run.key]["metrics"]
-        ]
-
-    def environments(self) -> list[tuple[str, int]]:
-        """Return the processors and packages of the runs in words, with the number of runs for each."""
-        made = (self.answers.runs[run.key].provenance for run in self.runs)
-        return Counter(str(one) for one in made if one is not None).most_common()
-
-    def mixtures(self) -> list[str]:
-        """Return in what the finished runs differ besides their recipes: code, packages, data, processor."""
-        finished = (run.key for run in self.plan.runs if self.status[run.key]["status"] in ("ok", "diverged"))
-        return mixtures(self.answers.runs[key].provenance for key in finished)
-
-    def accepted(self) -> list[Accepted]:
-        """Return the acceptances of runs of this plan that were made by something else."""
-        keys = {run.key for run in self.plan.runs}
-        within = (replace(one, runs={key: what for key, what in one.runs.items() if key in keys}) for one in self.answers.accepted)
-        return [one for one in within if one.runs]
 
     def sentences(self) -> list[str]:
         """Return the verdicts in words."""

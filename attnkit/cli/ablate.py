@@ -4,19 +4,18 @@ import argparse
 import json
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from attnkit.ablation import Study
 from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked
-from attnkit.ablation.engine import edges, retry, told_when_full
-from attnkit.ablation.estimate import Estimate, Timing, estimate
+from attnkit.ablation.engine import retry, told_when_full
+from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
 from attnkit.ablation.planning import differences
-from attnkit.ablation.progress import Progress, clock, shown
-from attnkit.ablation.tuning import written
-from attnkit.ablation.validity import accept, stale_lines, state_of
+from attnkit.ablation.progress import Progress, shown
+from attnkit.ablation.validity import accept, state_of
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.folder import result_of, status_of, write_json
@@ -31,38 +30,11 @@ EXTRA = ("jinja2", "matplotlib", "pandas", "scipy")
 
 def plan(options: Options) -> int:
     """Print the plan. Only the probe trains a few steps."""
+    from attnkit.ablation.outline import outline
+
     planned = _plan(options)
-    study = planned.study
-    times = estimate(planned, probe=options.probe and study.engine["name"] == "local", say=_aside)
-    print(f"{study.name}: {len(planned.variants)} variants x {len(study.seeds)} seeds = {len(planned.runs)} runs of {study.recipe}")
-    baseline = planned.inspections[planned.variants[0].name].parameters or 0
-    for variant in planned.variants:
-        inspection = planned.inspections[variant.name]
-        size = inspection.parameters
-        gap = f" ({size / baseline - 1:+.1%})" if baseline and size and size != baseline else ""
-        adjusted = f", {study.match.adjust} = {inspection.adjusted}" if study.match and inspection.adjusted is not None else ""
-        flops = f", {inspection.flops:,} FLOPs" if inspection.flops is not None else ""
-        parameters = "parameters not known before the runs" if size is None else f"{size:,} parameters"
-        print(f"  {variant.name}: {parameters}{gap}{flops}{adjusted}{_time(times.timings.get(variant.name))}")
-        for effect in planned.side_effects[variant.name]:
-            print(f"      also: {effect}")
-    for variant, reason in planned.left_out:
-        print(f"  left out: {variant.name}: {reason}")
-    for limit in planned.limits:
-        print(f"note: {limit}")
-    if study.budget:
-        print(_budget(planned))
-    if planned.trials is not None and study.tune is not None:
-        each = f"{len(study.tune.combinations)} values x {study.tune.seeds} seeds for each variant"
-        print(f"First, {len(planned.trials.runs)} runs tune {study.tune}: {each}.")
-        for name, found in planned.tuned.items():
-            print(f"  {name}: {written(found.chosen)}")
-        for line in edges(planned):
-            print(line)
-    for line in _power(planned):
-        print(line)
-    for line in [*stale_lines(planned), *_times(planned, times, jobs=options.jobs or 1)]:
-        print(line)
+    times = estimate(planned, probe=options.probe and planned.study.engine["name"] == "local", say=_aside)
+    print("\n".join(outline(planned, times, jobs=options.jobs or 1)))
     return 0
 
 
@@ -115,7 +87,20 @@ def seeds(options: Options) -> int:
 
 def report(options: Options) -> int:
     """Write the report from stored results."""
-    return _report(*_answered(options))
+    planned, answers = _answered(options)
+    return _report(planned, answers, columns=options.columns.split(",") if options.columns else ())
+
+
+def watch(options: Options) -> int:
+    """Serve the live page until Ctrl-C."""
+    from attnkit.ablation.live import live_page
+    from attnkit.ablation.watch import Server
+
+    _watched(options)
+    with Server({"/": lambda: live_page(_watched(options))}, options.port) as server, suppress(KeyboardInterrupt):
+        print(f"{server.url} shows {options.study} as it runs; Ctrl-C ends this page, not the study", flush=True)
+        server.serve_forever()
+    return 0
 
 
 def compare(options: Options) -> int:
@@ -172,6 +157,7 @@ ACTIONS: Mapping[str, tuple[str, Callable[[Options], int], tuple[str, ...]]] = {
     "retry": ("retry the failed runs", retry_failed, ()),
     "seeds": ("add seeds to a study that has results", seeds, ()),
     "report": ("write the report from stored results", report, ()),
+    "watch": ("serve a page with the progress of a study that is running, for a browser on this machine", watch, ()),
     "compare": ("compare any two variants", compare, ("a", "b")),
     "diff": ("show the differences between the complete recipes of two variants", diff, ("a", "b")),
     "reproduce": ("repeat one run and compare the results", reproduce, ("what",)),
@@ -197,6 +183,10 @@ def parser() -> argparse.ArgumentParser:
             sub.add_argument("--add", type=int, required=True, metavar="N", help="the number of seeds to add; finished runs are kept")
             help_spend = "the level at which what is open is compared again; it is added to the study's alpha"
             sub.add_argument("--spend", type=float, required=True, metavar="ALPHA", help=help_spend)
+        if name == "report":
+            sub.add_argument("--columns", metavar="A,B", help="the columns of report.tex (default: those that fit a page)")
+        if name == "watch":
+            sub.add_argument("--port", type=int, default=8642, help="the port (default: 8642); 0: any that is free")
         if name == "plan":
             sub.add_argument("--no-probe", dest="probe", action="store_false", help="do not train a few steps to estimate the time of runs")
         if name in ("plan", "run", "retry"):
@@ -247,77 +237,30 @@ def _answered(options: Options) -> tuple[Plan, Answers]:
     return planned, answers_of(planned)
 
 
+def _watched(options: Options) -> Plan:
+    """Return the plan whose runs are under way: that of the trials, until tuning has chosen."""
+    folder = Path(options.folder)
+    study = Study.from_yaml(options.study)
+    if (planned := stored_plan(with_added_seeds(study, folder), folder)) is not None:
+        return planned
+    planned = study.plan(folder) if study.tune is not None else None
+    if planned is None or planned.trials is None or stored_plan(planned.trials.study, folder) is None:
+        raise ConfigurationError(f"{folder / study.name} has no results yet: start attnkit ablate run {options.study} first")
+    return planned.trials
+
+
 def _aside(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _time(timing: Timing | None) -> str:
-    """Return the known costs of a variant, to append to its line."""
-    if timing is None:
-        return ""
-    flops = f", {timing.flops_per_token:,} FLOPs/token" if timing.flops_per_token else ""
-    return f"{flops}, about {clock(timing.seconds)} a run{f' (as {timing.like})' if timing.like else ''}"
-
-
-def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
-    """Return the lines about the duration of the whole study."""
-    lines = [f"note: {name} could not be timed: {reason}" for name, reason in times.failed.items()]
-    todo = [r for r in planned.all_runs if state_of(planned, r)["status"] in ("pending", "interrupted", "damaged", "stale")]
-    if not todo or times.mean is None:
-        return lines
-    known = {name: timing.seconds for name, timing in times.timings.items()}
-    seconds = sum(known.get(r.variants[0], times.mean) for r in todo)
-    basis = ", ".join(f"{count} from {what}" for what, count in Counter(timing.basis for timing in times.timings.values()).items())
-    at_once = f"{jobs} at a time, if they fit on the machine" if jobs > 1 else "one after another (--jobs N: N at a time)"
-    return [*lines, f"{len(todo)} runs to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {basis}."]
-
-
-def _power(planned: Plan) -> list[str]:
-    """Return what the seeds can show, and of looks, what they will cost."""
-    from attnkit.ablation.contrasts import contrasts
-    from attnkit.ablation.design import default_effects
-    from attnkit.ablation.looks import forecast, looks
-    from attnkit.ablation.statistics import detectable
-
-    study = planned.study
-    family = contrasts(planned.variants, study.factors, study.effects or default_effects(study.design, study.factors))
-    count = max(1, len(family))
-    if study.decide is None:
-        smallest = detectable(len(study.seeds), alpha=study.alpha / count)
-        return [
-            f"With {len(study.seeds)} seeds and {count} contrasts, differences of at least {smallest:.2f} standard deviations (of "
-            f"the paired differences) are detected with a power of 0.8."
-        ]
-    lines = [
-        f"Looks at {', '.join(map(str, study.decide.at))} seeds, until each of {count} contrasts is decided. By simulation, a difference of"
-    ]
-    for f in forecast(looks(study, {}), count):
-        each = f"{f.seeds:.1f} seeds, {f.seeds * len(planned.variants):.0f} runs if all are like it"
-        lines.append(f"  {f.effect:g} standard deviations is shown with a probability of {f.decided:.2f}, after {each}")
-    return lines
-
-
-def _budget(planned: Plan) -> str:
-    budget, recipe = planned.study.budget, planned.inspections[planned.variants[0].name].recipe
-    assert budget is not None
-    assert recipe is not None
-    if budget.on == "steps":
-        return f"Each run and its schedule have {budget.limit:,} steps."
-    known = {key: value for key, value in (recipe.get("trainer") or {}).items() if key in ("max_epochs", "max_steps") and value}
-    length = ", ".join(f"{key} {value}" for key, value in known.items()) or "Lightning's default"
-    return (
-        f"Each run ends at the first step at which it has used {budget.limit:,} {budget.on}. The number of steps is not known in advance: "
-        f"the schedule has the length of the trainer section ({length}), and a run that needs more steps fails."
-    )
-
-
-def _report(planned: Plan, answers: Answers) -> int:
+def _report(planned: Plan, answers: Answers, *, columns: Sequence[str] = ()) -> int:
     from attnkit.ablation.report import write_report
     from attnkit.ablation.results import Results
+    from attnkit.ablation.tables import PRINTED
 
     results = Results(planned, answers)
     print("\n".join(results.sentences()))
-    print(f"Report: {write_report(results)}")
+    print(f"Report: {write_report(results, columns=columns or PRINTED)}")
     return 0 if results.complete else 1
 
 

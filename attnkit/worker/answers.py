@@ -64,3 +64,18 @@ class Probe:
     def seconds(self) -> float:
         """The duration of a whole run."""
         return self.startup + self.training + self.validation * self.validations
+
+
+@dataclass(frozen=True, kw_only=True)
+class Underway:
+    """How far a run has come that is not finished: `progress.json` in its folder, for pages that are watched.
+
+    Attributes:
+        step: The optimizer steps so far.
+        steps: Those of the whole run; None if that is not known.
+        curve: The metrics of each validation so far, with `step`, `tokens` and `seconds`; numbers that are not finite are None.
+    """
+
+    step: int
+    steps: int | None = None
+    curve: tuple[Mapping[str, float | None], ...] = ()

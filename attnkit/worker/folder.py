@@ -1,6 +1,6 @@
 """The folder of a run: JSON files that are written atomically. No torch.
 
-    job.json, status.json, result.json, provenance.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/
+    job.json, status.json, result.json, progress.json, provenance.json, recipe.yaml, stdout.txt, stderr.txt, checkpoints/
 
 There is no database: processes may write concurrently, each to its own files.
 """
@@ -31,6 +31,9 @@ FINAL: tuple[str, ...] = get_args(Outcome)
 
 PROVENANCE = "provenance.json"
 """What the run was made by: an `attnkit.worker.provenance.Provenance`."""
+
+UNDERWAY = "progress.json"
+"""How far a run has come that is not finished: an `attnkit.worker.answers.Underway`."""
 
 SPECIAL = {"source": 1, "target": 2}
 """The number of special tokens on each side, which `data.max_length` includes: eos, and bos on the target side."""

@@ -32,12 +32,13 @@ from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
 from attnkit.worker.budget import Budget
 from attnkit.worker.costs import training_flops_per_token, uses_processor_time
-from attnkit.worker.folder import BUSY, FULL, note, read_json, write_json
+from attnkit.worker.folder import BUSY, FULL, UNDERWAY, note, read_json, write_json
 from attnkit.worker.lengths import Lengths
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.limit import Limit
 from attnkit.worker.loggers import RunFolder, with_named_loggers
 from attnkit.worker.recorder import Recorder, logged
+from attnkit.worker.underway import Reporter
 from attnkit.worker.witness import Witness
 
 RECIPE = "recipe.yaml"
@@ -108,7 +109,7 @@ def train(folder: Path) -> None:
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
     limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
     witness = Witness(folder, job["recipe"], continued=request.ckpt_path is not None)
-    cli = WorkerCLI(request, recorder, [lengths, witness, *([limit] if limit else [])])
+    cli = WorkerCLI(request, recorder, [lengths, witness, *([limit] if limit else []), Reporter(folder, recorder)])
     if limit is not None and not recorder.diverged:
         limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if k not in ("step", "tokens", "seconds")}
@@ -140,6 +141,7 @@ def train(folder: Path) -> None:
         result["flops_per_token"] = training_flops_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None))
     witness.write()
     write_json(folder / "result.json", result)
+    (folder / UNDERWAY).unlink(missing_ok=True)
     write_json(
         folder / "status.json", {"status": "diverged" if recorder.diverged else "ok", "wall_seconds": round(time.time() - started, 3)}
     )

@@ -37,7 +37,7 @@ def stored(values: dict[str, list[float | str]], *, hashes: dict[int, str] | Non
         curve = [{"tokens": t, "seconds": t / 10, "val/loss": (number or 1.0) + 1 / t} for t in (10, 20, 30)]
         digest = (hashes or {}).get(run.seed, "h") if run.variants[0] == "baseline" else "h"
         lengths = [{"length": n, "count": 30, "sequence_error_rate": n / 10} for n in (1, 2, 4)]
-        cost = {"flops_per_token": 60, "tokens": 500, "tokens_per_second": 12_345.6, "memory": 2.5e9, "clock": "processor"}
+        cost = {"flops_per_token": 60, "tokens": 500, "tokens_per_second": 12_345.6, "memory": 2.5e9, "seconds": 40.0, "clock": "processor"}
         result = {
             "metrics": {"val/loss": number},
             "curve": curve,
@@ -172,12 +172,32 @@ def test_what_a_report_shows_may_change_when_there_are_results(results: Results)
 
 
 def test_costs_are_in_the_table_and_in_the_frame(results: Results) -> None:
-    assert "| 10 | 60.0 | 30.0 k | 12.3 k | 2.5 GB | 6/6 |" in markdown(results)
+    assert "| baseline | 40 s | 12.3 k | 2.5 GB | 10 | 60.0 | 30.0 k |" in markdown(results)
     summary = results.summary().set_index("variant")
     assert summary.loc["baseline", "flops"] == 30_000
     assert summary.loc["position=none", "difference"] == pytest.approx(-0.525)
     assert summary.loc["position=learned", "difference"] is None
     assert results.frame().loc[0, "memory"] == 2.5e9
+
+
+def test_latex_has_the_columns_that_are_chosen(results: Results) -> None:
+    text = latex(results, ("variant", "verdict", "flops"))
+    assert r"\begin{tabular}{lrr}" in text
+    assert r"variant & verdict & FLOPs \\" in text
+    assert r"\textbf{position=none} & \textbf{better} & 30.0 k \\" in text
+    assert latex(results).count("&") == 4 * 4, "by default five columns, which fit a page"
+    with pytest.raises(ConfigurationError, match=r"no column 'verdit'\. Did you mean 'verdict'"):
+        latex(results, ("variant", "verdit"))
+
+
+def test_no_table_of_the_page_is_wider_than_eight_columns(results: Results) -> None:
+    """A4 paper holds eight; at 375 px every cell is a line that its header labels."""
+    html = page(results)
+    tables = html.split("<thead")[1:]
+    assert max(table.partition("</thead>")[0].count("<th ") for table in tables) <= 8
+    assert html.count("<td ") == html.count('<td role="cell" data-label="')
+    assert "prefers-color-scheme: dark" in html
+    assert "@media print" in html
 
 
 def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
@@ -205,7 +225,7 @@ def test_a_published_table_stands_beside_ours(results: Results) -> None:
     rows = {"baseline": {"base": 20.0}, "position=none": {"no positions": 21.0}, "position=learned": {"learned": 20.5}}
     table = published(stored_results(results, published={"source": "A 2020, BLEU", "better": "higher", "rows": rows}))
     assert table is not None
-    assert [(cells[0], *cells[5:]) for _, cells in table.rows] == [
+    assert [(cells[0], *cells[5:]) for _, cells in table.table.rows] == [
         ("baseline", "20", "-", "-"),
         ("position=none", "21", "+1", "yes"),  # better here, better there
         ("position=learned", "20.5", "+0.5", "no"),  # all its runs diverged here
@@ -258,7 +278,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
     }
     text = markdown(stored(values, factors=factors, design="full_factorial"))
     assert "| a=1 x b=1 | the sum of the two effects | -0.50" in text
-    assert "| - | an interaction |" in text
+    assert "| an interaction | " in text
     assert "| **a=1** | a=baseline | **-0.451 [" in text, "averaged over b"
 
 

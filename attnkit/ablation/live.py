@@ -1,0 +1,118 @@
+"""The page of a study that is running: progress, learning curves, decisions so far, and the cost to go, from stored files alone."""
+
+import time
+from dataclasses import dataclass, replace
+
+from attnkit.ablation.answers import Answers, answers_of
+from attnkit.ablation.figures import paired, progress
+from attnkit.ablation.inspection import stored
+from attnkit.ablation.looks import looks
+from attnkit.ablation.plan import Plan, Run
+from attnkit.ablation.progress import clock
+from attnkit.ablation.report import ENVIRONMENT, omissions, page, path_lines, subtitle
+from attnkit.ablation.results import Results, sentence
+from attnkit.ablation.statistics import Comparison
+from attnkit.ablation.tables import Table
+from attnkit.worker.answers import Underway
+from attnkit.worker.folder import FINAL, UNDERWAY
+
+REFRESHED = 10
+"""Seconds after which a browser loads the page again."""
+
+
+def live_page(plan: Plan) -> str:
+    """Return the page of a study as it is now; once nothing is left to run, its report."""
+    answers, underway = so_far(plan)
+    results = Results(plan, answers)
+    if results.complete:
+        return page(results)
+    ended = [run for run in results.runs if results.status[run.key]["status"] in FINAL]
+    settled, open_ = decisions(results)
+    drawn = [figure for figure in (progress(results), paired(results)) if figure.svg is not None]
+    return ENVIRONMENT.get_template("live.html").render(
+        study=results.study,
+        refreshed=REFRESHED,
+        now=time.strftime("%H:%M:%S"),
+        subtitle=subtitle(results),
+        ended=len(ended),
+        total=len(results.runs),
+        to_go=cost_to_go(results),
+        running=_running(results, underway),
+        settled=[(c.verdict, sentence(c, results.study)) for c in settled],
+        open=open_,
+        path=[line for line in path_lines(results) if "not all runs have ended" not in line],
+        failures=[line for line in omissions(results) if ": pending" not in line and ": running" not in line],
+        figures=drawn,
+    )
+
+
+def so_far(plan: Plan) -> tuple[Answers, dict[str, Underway]]:
+    """Return the answers of a plan, with the learning curves of runs that are not finished, and how far those have come, by their keys."""
+    answers = answers_of(plan)
+    unfinished = [run.key for run in plan.runs if answers.runs[run.key].status["status"] == "running"]
+    found = {key: one for key in unfinished if (one := stored(Underway, plan.run_folder(key) / UNDERWAY)) is not None}
+    curves = {key: replace(answers.runs[key], result={"metrics": {}, "curve": one.curve}) for key, one in found.items()}
+    return replace(answers, runs={**answers.runs, **curves}), found
+
+
+def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
+    """Return the verdicts that no run to come can change, and what is open, in words.
+
+    A verdict is shown when all runs of its look have ended, not before: a look that was not planned would have to be paid for.
+    """
+    last = looks(results.study, results.answers.asked)[-1]
+    keys = results.plan.key_by_variant
+    settled: dict[str, Comparison] = {}
+    open_: dict[str, str] = {}
+    for step in results.path:
+        seeds = results.study.seeds[: step.look.seeds]
+        for c in step.compared:
+            runs = {keys[name, seed] for name in results.contrasts[c.variant].weights for seed in seeds}
+            ended = sum(results.status[key]["status"] in FINAL for key in runs)
+            if ended == len(runs) and (c.verdict != "inconclusive" or step.look == last or c.variant in step.given_up):
+                settled[c.variant] = c
+                open_.pop(c.variant, None)
+            else:
+                open_[c.variant] = f"{c.variant} against {c.reference}: {ended} of {len(runs)} runs of the look at {len(seeds)} seeds"
+    return list(settled.values()), list(open_.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Runs and seconds; the seconds are None where no run has ended."""
+
+    runs: int
+    seconds: float | None
+
+    def __str__(self) -> str:
+        return f"{self.runs} runs" + ("" if self.seconds is None else f", about {clock(self.seconds)}")
+
+
+def cost_to_go(results: Results) -> list[str]:
+    """Return what is left to run, and for a study that decides by looks, the most that may follow; as many at a time as are running now."""
+    at_once = max(1, sum(results.status[run.key]["status"] == "running" for run in results.runs))
+    times = [seconds for run in results.plan.runs if (seconds := results.status[run.key].get("wall_seconds"))]
+    each = sum(times) / len(times) / at_once if times else None
+
+    def cost(runs: list[Run]) -> Cost:
+        left = sum(results.status[run.key]["status"] not in FINAL for run in runs)
+        return Cost(runs=left, seconds=None if each is None else left * each)
+
+    lines = [f"to go: {cost(results.runs)}" + (f", {at_once} at a time" if at_once > 1 else "")]
+    if results.study.decide is not None:
+        lines.append(f"if nothing more is decided before the last look: {cost(list(results.plan.runs))}")
+    return lines
+
+
+def _running(results: Results, underway: dict[str, Underway]) -> Table:
+    rows = []
+    for run in results.runs:
+        if (state := results.status[run.key])["status"] == "running":
+            one = underway.get(run.key)
+            steps = "-" if one is None else f"{one.step:,}" + (f" of {one.steps:,}" if one.steps else "")
+            last = one.curve[-1] if one is not None and one.curve else {}
+            metric = results.study.metric.replace("test/", "val/")
+            value = last.get(metric, last.get("val/loss"))
+            shown = "-" if value is None else f"{metric if metric in last else 'val/loss'} {value:.4g}"
+            rows.append((False, (f"{run.variants[0]}, seed {run.seed}", str(state["owner"]), steps, shown)))
+    return Table(("run", "by", "steps", "last validation"), rows)

@@ -1,0 +1,101 @@
+"""The plan of a study in words: its variants, what they cost, and what the seeds can show."""
+
+from collections import Counter
+
+from attnkit.ablation.contrasts import contrasts
+from attnkit.ablation.design import default_effects
+from attnkit.ablation.engine import edges
+from attnkit.ablation.estimate import Estimate, Timing
+from attnkit.ablation.looks import forecast, looks
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.progress import clock
+from attnkit.ablation.statistics import detectable
+from attnkit.ablation.tuning import written
+from attnkit.ablation.validity import stale_lines, state_of
+
+
+def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
+    """Return the plan, a line each.
+
+    Args:
+        planned: The plan.
+        times: How long its runs take.
+        jobs: The number of concurrent runs.
+    """
+    study = planned.study
+    lines = [f"{study.name}: {len(planned.variants)} variants x {len(study.seeds)} seeds = {len(planned.runs)} runs of {study.recipe}"]
+    baseline = planned.inspections[planned.variants[0].name].parameters or 0
+    for variant in planned.variants:
+        inspection = planned.inspections[variant.name]
+        size = inspection.parameters
+        gap = f" ({size / baseline - 1:+.1%})" if baseline and size and size != baseline else ""
+        adjusted = f", {study.match.adjust} = {inspection.adjusted}" if study.match and inspection.adjusted is not None else ""
+        flops = f", {inspection.flops:,} FLOPs" if inspection.flops is not None else ""
+        parameters = "parameters not known before the runs" if size is None else f"{size:,} parameters"
+        lines.append(f"  {variant.name}: {parameters}{gap}{flops}{adjusted}{_time(times.timings.get(variant.name))}")
+        lines += [f"      also: {effect}" for effect in planned.side_effects[variant.name]]
+    lines += [f"  left out: {variant.name}: {reason}" for variant, reason in planned.left_out]
+    lines += [f"note: {limit}" for limit in planned.limits]
+    if study.budget:
+        lines.append(_budget(planned))
+    if planned.trials is not None and study.tune is not None:
+        each = f"{len(study.tune.combinations)} values x {study.tune.seeds} seeds for each variant"
+        lines.append(f"First, {len(planned.trials.runs)} runs tune {study.tune}: {each}.")
+        lines += [f"  {name}: {written(found.chosen)}" for name, found in planned.tuned.items()]
+        lines += edges(planned)
+    return [*lines, *_power(planned), *stale_lines(planned), *_times(planned, times, jobs=jobs)]
+
+
+def _time(timing: Timing | None) -> str:
+    """Return the known costs of a variant, to append to its line."""
+    if timing is None:
+        return ""
+    flops = f", {timing.flops_per_token:,} FLOPs/token" if timing.flops_per_token else ""
+    return f"{flops}, about {clock(timing.seconds)} a run{f' (as {timing.like})' if timing.like else ''}"
+
+
+def _times(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
+    """Return the lines about the duration of the whole study."""
+    lines = [f"note: {name} could not be timed: {reason}" for name, reason in times.failed.items()]
+    todo = [r for r in planned.all_runs if state_of(planned, r)["status"] in ("pending", "interrupted", "damaged", "stale")]
+    if not todo or times.mean is None:
+        return lines
+    known = {name: timing.seconds for name, timing in times.timings.items()}
+    seconds = sum(known.get(r.variants[0], times.mean) for r in todo)
+    basis = ", ".join(f"{count} from {what}" for what, count in Counter(timing.basis for timing in times.timings.values()).items())
+    at_once = f"{jobs} at a time, if they fit on the machine" if jobs > 1 else "one after another (--jobs N: N at a time)"
+    return [*lines, f"{len(todo)} runs to do: about {clock(seconds / min(jobs, len(todo)))}, {at_once}. Times by variant: {basis}."]
+
+
+def _power(planned: Plan) -> list[str]:
+    """Return what the seeds can show, and of looks, what they will cost."""
+    study = planned.study
+    family = contrasts(planned.variants, study.factors, study.effects or default_effects(study.design, study.factors))
+    count = max(1, len(family))
+    if study.decide is None:
+        smallest = detectable(len(study.seeds), alpha=study.alpha / count)
+        return [
+            f"With {len(study.seeds)} seeds and {count} contrasts, differences of at least {smallest:.2f} standard deviations (of "
+            f"the paired differences) are detected with a power of 0.8."
+        ]
+    lines = [
+        f"Looks at {', '.join(map(str, study.decide.at))} seeds, until each of {count} contrasts is decided. By simulation, a difference of"
+    ]
+    for f in forecast(looks(study, {}), count):
+        each = f"{f.seeds:.1f} seeds, {f.seeds * len(planned.variants):.0f} runs if all are like it"
+        lines.append(f"  {f.effect:g} standard deviations is shown with a probability of {f.decided:.2f}, after {each}")
+    return lines
+
+
+def _budget(planned: Plan) -> str:
+    budget, recipe = planned.study.budget, planned.inspections[planned.variants[0].name].recipe
+    assert budget is not None
+    assert recipe is not None
+    if budget.on == "steps":
+        return f"Each run and its schedule have {budget.limit:,} steps."
+    known = {key: value for key, value in (recipe.get("trainer") or {}).items() if key in ("max_epochs", "max_steps") and value}
+    length = ", ".join(f"{key} {value}" for key, value in known.items()) or "Lightning's default"
+    return (
+        f"Each run ends at the first step at which it has used {budget.limit:,} {budget.on}. The number of steps is not known in advance: "
+        f"the schedule has the length of the trainer section ({length}), and a run that needs more steps fails."
+    )

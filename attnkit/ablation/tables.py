@@ -1,0 +1,177 @@
+"""The tables of a report, as text: a column is a header and how a row of `Results.summary` is written there."""
+
+from collections.abc import Callable, Mapping, Sequence
+from shlex import quote
+from typing import Any, NamedTuple
+
+from matplotlib.ticker import EngFormatter
+
+from attnkit.ablation.progress import clock
+from attnkit.ablation.results import Results, p_text
+from attnkit.ablation.tuning import written
+from attnkit.registry import ConfigurationError, nearest
+
+Row = tuple[bool, tuple[str, ...]]
+"""Whether a difference is shown, and the cells."""
+
+
+class Table(NamedTuple):
+    """A table: its headers, its rows, and the columns that are bold in a row whose difference is shown."""
+
+    headers: tuple[str, ...]
+    rows: Sequence[Row]
+    bold: tuple[int, ...] = ()
+
+
+def _role(row: Mapping[str, Any]) -> str | None:
+    """Return the verdict of a row that is compared with nothing."""
+    if row["verdict"] not in ("reference", "the same", "-"):
+        return None
+    return f"the same as {row['reference']}" if row["verdict"] == "the same" else str(row["verdict"])
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    return "" if _role(row) else _number(row["difference"], "{:+.3g}") + interval_text(row["interval_low"], row["interval_high"])
+
+
+def interval_text(low: float | None, high: float | None) -> str:
+    """Return an interval as the end of a cell; empty if there is none.
+
+    Example:
+        >>> interval_text(-0.5, 0.25), interval_text(None, None)
+        (' [-0.5, 0.25]', '')
+    """
+    return "" if low is None or high is None else f" [{low:.3g}, {high:.3g}]"
+
+
+COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "variant": ("variant", lambda row: str(row["variant"])),
+    "mean": ("mean", lambda row: _number(row["mean"], "{:.4g}") + (f" ({row['diverged']} diverged)" if row["diverged"] else "")),
+    "difference": ("difference [interval]", _difference),
+    "p": ("p (adjusted)", lambda row: "" if _role(row) else p_text(row["p_adjusted"])),
+    "verdict": ("verdict", lambda row: _role(row) or str(row["verdict"])),
+    "effect": ("effect", lambda row: "" if _role(row) else _number(row["effect"], "{:+.2f}")),
+    "p_better": ("P(better)", lambda row: "" if _role(row) else _number(row["p_better"], "{:.0%}")),
+    "runs": ("runs ok", lambda row: f"{row['runs_ok']}/{row['runs']}"),
+    "time": ("time", lambda row: "-" if row["seconds"] is None else clock(row["seconds"])),
+    "speed": ("tokens/s", lambda row: _si(row["tokens_per_second"])),
+    "memory": ("memory", lambda row: "-" if row["memory"] is None else f"{_si(row['memory'])}B"),
+    "parameters": ("parameters", lambda row: _number(row["parameters"], "{:,}")),
+    "flops_per_token": ("FLOPs/token", lambda row: _si(row["flops_per_token"])),
+    "flops": ("FLOPs", lambda row: _si(row["flops"])),
+}
+"""The columns that the tables of variants may have."""
+
+VERDICTS = ("variant", "mean", "difference", "p", "verdict", "effect", "p_better", "runs")
+COSTS = ("variant", "time", "speed", "memory", "parameters", "flops_per_token", "flops")
+PRINTED = ("variant", "mean", "difference", "p", "verdict")
+"""The columns of LaTeX, unless others are asked for: they fit the width of a page."""
+
+BOLD = ("variant", "difference", "verdict")
+"""The columns that are bold in a row whose difference is shown."""
+
+LEGEND = (
+    "Bold: a difference that is shown; intervals and p-values are simultaneous over the family, so that they agree with the verdicts. "
+    "Effect: the difference in standard deviations of the paired differences; - where runs diverged, and with two seeds, from which the "
+    "standard deviation cannot be estimated without a bias. P(better): the share of seeds with which it is better."
+)
+
+
+def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold: Sequence[str] = BOLD) -> Table:
+    """Return a row for each variant.
+
+    Args:
+        results: Of a study.
+        columns: Names of `COLUMNS`.
+        bold: Those of them that are bold where a difference is shown.
+
+    Raises:
+        ConfigurationError: There is no such column.
+    """
+    if unknown := [name for name in columns if name not in COLUMNS]:
+        raise ConfigurationError(f"no column {unknown[0]!r}.{nearest(unknown[0], COLUMNS)} Columns: {', '.join(COLUMNS)}.")
+    rows = results.summary().to_dict("records")
+    cells = [(row["verdict"] in ("better", "worse"), tuple(COLUMNS[name][1](row) for name in columns)) for row in rows]
+    return Table(tuple(COLUMNS[name][0] for name in columns), cells, tuple(i for i, name in enumerate(columns) if name in bold))
+
+
+def costs_table(results: Results) -> Table:
+    """Return what each variant costs."""
+    return variants_table(results, COSTS, bold=())
+
+
+EFFECTS = ("effect of", "compared with", "difference [interval]", "p (adjusted)", "verdict", "effect", "P(better)")
+
+
+def effects_table(results: Results) -> Table:
+    """Return a row for each main and simple effect and interaction of a full factorial design; none for other designs."""
+    if set(results.contrasts) <= {v.name for v in results.plan.variants}:
+        return Table(EFFECTS, [])
+    verdicts = {"better": "an interaction", "worse": "an interaction", "equivalent": "none that matters"}
+    rows = [
+        (
+            c.kind == "difference" and c.verdict in ("better", "worse"),
+            (
+                c.variant,
+                c.reference if c.kind == "difference" else "the sum of the two effects",
+                _number(c.mean, "{:+.3g}") + interval_text(*(c.interval or (None, None))),
+                p_text(c.p_adjusted),
+                c.verdict if c.kind == "difference" else verdicts.get(c.verdict, c.verdict),
+                _number(c.effect, "{:+.2f}"),
+                _number(c.wins, "{:.0%}") if c.kind == "difference" else "-",
+            ),
+        )
+        for c in results.family
+    ]
+    return Table(EFFECTS, rows, (0, 2, 4))
+
+
+TUNING = "The metric of tuning for each value, averaged over the seeds of tuning."
+
+
+def tuning_table(results: Results) -> Table:
+    """Return the chosen values and all trials of each variant; no rows if nothing was tuned."""
+    tuned = results.plan.tuned
+    values = [written(values) for values, _ in next(iter(tuned.values())).means] if tuned else []
+    rows = [
+        (False, (name, written(found.chosen), *("diverged" if mean is None else f"{mean:.4g}" for _, mean in found.means)))
+        for name, found in tuned.items()
+    ]
+    return Table(("variant", "chosen", *values), rows)
+
+
+def runs_table(results: Results) -> Table:
+    """Return a row for each run: variant, seed, status, and the command that repeats it."""
+    file = quote(file_of(results))
+    rows = [
+        (
+            False,
+            (
+                ", ".join(run.variants),
+                str(run.seed),
+                results.status[run.key]["status"],
+                f"attnkit ablate reproduce {file} {quote(f'{run.variants[0]}:{run.seed}')}",
+            ),
+        )
+        for run in results.runs
+    ]
+    return Table(("variant", "seed", "status", "the command that repeats it"), rows)
+
+
+def file_of(results: Results) -> str:
+    """Return the name of the study's file, for commands."""
+    return results.study.file or "STUDY.yaml"
+
+
+def _number(value: Any, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _si(value: float | None) -> str:
+    """Return a number with a prefix of its size.
+
+    Example:
+        >>> _si(17765.1), _si(6.757e11), _si(850), _si(None)
+        ('17.8 k', '675.7 G', '850.0', '-')
+    """
+    return "-" if value is None else EngFormatter(places=1).format_eng(value)

@@ -1,0 +1,85 @@
+"""Serves the live page of a study on this machine, from the files of its runs: wherever they run, SLURM included."""
+
+import errno
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+from typing_extensions import override
+
+from attnkit.registry import ConfigurationError
+
+HOST = "127.0.0.1"
+"""Only this machine can open the page."""
+
+FRESH = 5.0
+"""Seconds for which a page is not made anew, however many browsers ask."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves pages that are made when they are asked for.
+
+    Args:
+        pages: What makes the page of each path, such as `/`.
+        port: The port; 0: any that is free.
+
+    Raises:
+        ConfigurationError: The port is taken, or cannot be had.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, pages: Mapping[str, Callable[[], str]], port: int) -> None:
+        self._pages, self._made, self._lock = pages, dict[str, tuple[float, str]](), threading.Lock()
+        try:
+            super().__init__((HOST, port), _Handler)
+        except (OSError, OverflowError) as error:
+            taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            why = "is in use" if taken else f"cannot be had ({error})"
+            raise ConfigurationError(f"port {port} {why}: take another with --port, or --port 0 for any that is free") from error
+
+    @property
+    def url(self) -> str:
+        """The address of the first page."""
+        return f"http://{HOST}:{self.server_port}/"
+
+    def page(self, path: str) -> str | None:
+        """Return the page of a path; None if there is none."""
+        if path not in self._pages:
+            return None
+        with self._lock:  # figures are drawn by one thread at a time
+            made, text = self._made.get(path, (-FRESH, ""))
+            if time.monotonic() - made >= FRESH:
+                text = self._pages[path]()
+                self._made[path] = time.monotonic(), text
+            return text
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        if (self.headers.get("Host") or "").partition(":")[0] not in (HOST, "localhost"):  # a name of another site that points here
+            self.send_error(403)
+            return
+        try:
+            text = self.server.page(unquote(self.path.partition("?")[0]))
+        except ConfigurationError as error:  # a file of the study is damaged, or being moved
+            self.send_error(503, explain=str(error))
+            return
+        if text is None:
+            self.send_error(404)
+            return
+        content = text.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(content)
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing about each request."""

@@ -1,0 +1,48 @@
+"""Writes how far a run of a study has come, for pages that are watched while it trains."""
+
+import math
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from attnkit.worker.answers import Underway
+from attnkit.worker.folder import UNDERWAY, write_json
+from attnkit.worker.recorder import Recorder
+
+EVERY = 5.0
+"""Seconds between two writes; each validation is written at once."""
+
+
+class Reporter(Callback):
+    """Keeps the file `progress.json` of a run.
+
+    Args:
+        folder: Of the run.
+        recorder: Has the learning curve.
+    """
+
+    def __init__(self, folder: Path, recorder: Recorder) -> None:
+        self.folder, self.recorder = folder, recorder
+        self._written = 0.0
+
+    @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if time.monotonic() - self._written > EVERY:
+            self._write(trainer)
+
+    @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._write(trainer)
+
+    def _write(self, trainer: Trainer) -> None:
+        self._written = time.monotonic()
+        if trainer.is_global_zero:
+            curve = tuple({k: v if math.isfinite(v) else None for k, v in point.items()} for point in self.recorder.curve)
+            steps = trainer.estimated_stepping_batches
+            known = int(steps) if math.isfinite(steps) and steps > 0 else None
+            write_json(self.folder / UNDERWAY, asdict(Underway(step=trainer.global_step, steps=known, curve=curve)))

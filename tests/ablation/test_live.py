@@ -1,0 +1,102 @@
+"""The page of a running study: what is decided and what it costs to go on, before the last run has ended; and its server."""
+
+import http.client
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from attnkit.ablation.live import cost_to_go, decisions, live_page, so_far
+from attnkit.ablation.plan import Plan
+from attnkit.ablation.results import Results
+from attnkit.ablation.watch import Server
+from attnkit.ownership import owned
+from attnkit.registry import ConfigurationError
+from attnkit.worker.answers import Underway
+from attnkit.worker.folder import UNDERWAY, write_json
+from tests.ablation.conftest import study
+
+pytestmark = pytest.mark.usefixtures("guessed")
+
+
+@pytest.fixture
+def plan() -> Iterator[Plan]:
+    """A study of which one run is under way, and those of one variant have not begun."""
+    plan = study(seeds=3).plan(Path("runs"))
+    plan.lock()
+    for run in plan.runs:
+        folder = plan.run_folder(run.key)
+        if run.variants == ("position=learned",) and run.seed > 0:
+            continue
+        if run.variants == ("position=learned",):
+            write_json(folder / UNDERWAY, asdict(Underway(step=30, steps=100, curve=({"step": 25, "val/loss": 0.4321, "val/nan": None},))))
+            (folder / "stderr.txt").write_text("")
+            continue
+        write_json(folder / "result.json", {"metrics": {"val/loss": run.seed / 10 + 2 * (run.variants == ("position=none",))}})
+        write_json(folder / "status.json", {"status": "ok", "wall_seconds": 60.0})
+    with owned(plan.run_folder(next(run.key for run in plan.runs if run.variants == ("position=learned",)))):
+        yield plan
+
+
+def test_progress_decisions_and_cost_are_on_the_page(plan: Plan) -> None:
+    html = live_page(plan)
+    assert "6 of 9 runs have ended" in html
+    assert "to go: 3 runs, about 3 min" in html
+    assert "learned, seed 0" in html
+    assert "30 of 100" in html
+    assert "val/loss 0.4321" in html
+    assert "Learning curve of every run so far" in html
+    assert '<li class="worse">position=none is worse than baseline' in html
+    assert "position=learned against baseline: 3 of 6 runs of the look at 3 seeds" in html
+    assert 'http-equiv="refresh"' in html
+
+
+def test_a_verdict_waits_for_all_runs_of_its_look(plan: Plan) -> None:
+    folder = plan.run_folder(next(run.key for run in plan.runs if run.variants == ("position=none",) and run.seed == 2))
+    (folder / "status.json").unlink()
+    answers, _ = so_far(plan)
+    assert decisions(Results(plan, answers))[0] == [], "two pairs are no look of this study"
+    assert cost_to_go(Results(plan, answers)) == ["to go: 4 runs, about 4 min"]
+
+
+def test_the_page_becomes_the_report_when_all_runs_have_ended(plan: Plan) -> None:
+    for run in plan.runs:
+        write_json(plan.run_folder(run.key) / "result.json", {"metrics": {"val/loss": 1.0}})
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})
+    html = live_page(plan)
+    assert "<h2>Provenance</h2>" in html
+    assert "refresh" not in html
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of one page, which counts how often it was made."""
+    made: list[int] = []
+    with Server({"/": lambda: f"page {made.append(1) or len(made)}"}, 0) as server:  # type: ignore[func-returns-value]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def asked(server: Server, path: str, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+    connection.request("GET", path, headers=headers)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+def test_the_page_is_made_once_for_many_browsers(server: Server) -> None:
+    assert [asked(server, "/"), asked(server, "/?x")] == [(200, "page 1")] * 2
+    assert asked(server, "/other")[0] == 404
+    assert asked(server, "/", Host="elsewhere.example")[0] == 403, "a site cannot read it under a name of its own"
+
+
+def test_a_port_in_use_is_told_with_what_to_do(server: Server) -> None:
+    with pytest.raises(ConfigurationError, match=rf"port {server.server_port} is in use: take another with --port, or --port 0"):
+        Server({}, server.server_port)
+    with pytest.raises(ConfigurationError, match="port 70000 cannot be had"):
+        Server({}, 70_000)
