@@ -1,39 +1,20 @@
-"""The figures of a report, as SVG text. Colours are those of Okabe and Ito, safe for colour-blind readers; shapes differ too."""
+"""The figures of a report, as SVG text."""
 
-import io
 import math
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import EngFormatter, NullFormatter
 
+from attnkit.ablation.canvas import COLOURS, Figure, canvas, if_drawn, legend, legend_height, look, wrapped
 from attnkit.ablation.contrasts import balanced
 from attnkit.ablation.results import Results
 from attnkit.worker.folder import SPECIAL
 
 VERDICT_COLOURS = {"better": "#0072B2", "worse": "#D55E00", "equivalent": "#009E73", "inconclusive": "#777777"}
 VERDICT_MARKERS = {"better": "^", "worse": "v", "equivalent": "s", "inconclusive": "o"}
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-WIDTH = 4.8
-"""Inches: narrow, so that 8 and 10 points are legible on a phone, where a figure is as wide as the screen."""
-LONG = 26
-"""A legend with names longer than this many characters has one column."""
-STYLES = ("-", "--", ":", "-.")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-
-
-class Figure(NamedTuple):
-    """A figure: the name of its file, its title, and its SVG; None if there is nothing to draw."""
-
-    name: str
-    title: str
-    svg: str | None
 
 
 @lru_cache(maxsize=1)  # all forms of a report show the same figures
@@ -48,8 +29,8 @@ def forest(results: Results) -> Figure:
     shown = [c for c in results.family if c.mean is not None]
     if not shown:
         return Figure("forest", "Differences", None)
-    labels = [f"{_wrapped(c.variant)}\n{_wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
-    with _canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):
+    labels = [f"{wrapped(c.variant)}\n{wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
+    with canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):
         axes.axvline(0, color="#444444", lw=0.8)
         for i, c in enumerate(reversed(shown)):
             colour = VERDICT_COLOURS[c.verdict]
@@ -71,8 +52,8 @@ def paired(results: Results) -> Figure:
     values = {name: results.values(name) for name in names}
     if not any(_is_number(v) for runs in values.values() for v in runs.values()):
         return Figure("paired", "Runs", None)
-    labels = [_wrapped(name) for name in reversed(names)]
-    with _canvas("paired", height=1.0 + _row_height(labels) * len(names)) as (axes, svg):
+    labels = [wrapped(name) for name in reversed(names)]
+    with canvas("paired", height=1.0 + _row_height(labels) * len(names)) as (axes, svg):
         for i, seed in enumerate(results.study.seeds):
             points = [(values[n][seed], len(names) - 1 - row) for row, n in enumerate(names) if _is_number(values[n].get(seed))]
             if points:
@@ -93,34 +74,34 @@ def curves(results: Results) -> Iterator[Figure]:
     metric = results.study.metric if results.study.metric.startswith("val/") else _logged(results)
     seconds = _seconds(results)
     for axis, title in (("tokens", "non-padding tokens of training"), ("seconds", seconds)):
-        with _canvas(f"curves_{axis}", height=2.6 + _legend_height(results)) as (axes, svg):
-            for variant, look in _looks(results):
+        with canvas(f"curves_{axis}", height=2.6 + _height_of_legend(results)) as (axes, svg):
+            for variant, style in _looks(results):
                 points = _mean_curve(results, variant, axis, metric)
                 if len(points) >= 2:
-                    axes.plot(*zip(*points, strict=True), label=_wrapped(variant), **look)
+                    axes.plot(*zip(*points, strict=True), label=wrapped(variant), **style)
             axes.set_xlabel(title)
             axes.xaxis.set_major_formatter(EngFormatter())
             axes.set_ylabel(metric)
-            _legend(axes)
-        yield Figure(f"curves_{axis}", f"Learning curves by {'time' if axis == 'seconds' else axis}", _if_drawn(axes, svg))
+            legend(axes)
+        yield Figure(f"curves_{axis}", f"Learning curves by {'time' if axis == 'seconds' else axis}", if_drawn(axes, svg))
 
 
 def progress(results: Results) -> Figure:
     """Return the learning curve of every run so far, also of those that are not finished."""
     metric = results.study.metric if results.study.metric.startswith("val/") else _logged(results)
     keys = results.plan.key_by_variant
-    with _canvas("progress", height=2.6 + _legend_height(results)) as (axes, svg):
-        for variant, look in _looks(results):
+    with canvas("progress", height=2.6 + _height_of_legend(results)) as (axes, svg):
+        for variant, style in _looks(results):
             curves = [results.result[keys[variant, seed]].get("curve", []) for seed in results.study.seeds]
             for i, curve in enumerate(curve for curve in curves if curve):
                 points = [(p["step"], p[metric]) for p in curve if _is_number(p.get(metric)) and "step" in p]
                 if points:
-                    axes.plot(*zip(*points, strict=True), label="" if i else _wrapped(variant), **look | {"lw": 0.8, "alpha": 0.8})
+                    axes.plot(*zip(*points, strict=True), label="" if i else wrapped(variant), **style | {"lw": 0.8, "alpha": 0.8})
         axes.set_xlabel("optimizer steps")
         axes.xaxis.set_major_formatter(EngFormatter())
         axes.set_ylabel(metric)
-        _legend(axes)
-    return Figure("progress", "Learning curve of every run so far", _if_drawn(axes, svg))
+        legend(axes)
+    return Figure("progress", "Learning curve of every run so far", if_drawn(axes, svg))
 
 
 def _seconds(results: Results) -> str:
@@ -151,20 +132,20 @@ def cost_quality(results: Results) -> Figure:
     if not costs:
         label = "parameters"
         costs = {name: float(size) for name in names if (size := results.parameters(name))}
-    with _canvas("cost_quality", height=2.8 + _legend_height(results)) as (axes, svg):
-        for variant, look in _looks(results):
+    with canvas("cost_quality", height=2.8 + _height_of_legend(results)) as (axes, svg):
+        for variant, style in _looks(results):
             values = [v for v in results.values(variant).values() if v is not None and math.isfinite(v)]
             if values and variant in costs:
-                axes.plot([costs[variant]] * 2, [min(values), max(values)], color=look["color"], lw=1)
-                axes.plot([costs[variant]], [sum(values) / len(values)], **look | {"ls": "", "markersize": 7}, label=_wrapped(variant))
+                axes.plot([costs[variant]] * 2, [min(values), max(values)], color=style["color"], lw=1)
+                axes.plot([costs[variant]], [sum(values) / len(values)], **style | {"ls": "", "markersize": 7}, label=wrapped(variant))
         if costs and max(costs.values()) > 10 * min(costs.values()):  # a log axis of less than a decade has few ticks or none
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(EngFormatter())
         axes.set_xlabel(label)
         axes.set_ylabel(results.study.metric)
-        _legend(axes)
-    return Figure("cost_quality", "Cost and quality; bars from the best seed to the worst", _if_drawn(axes, svg))
+        legend(axes)
+    return Figure("cost_quality", "Cost and quality; bars from the best seed to the worst", if_drawn(axes, svg))
 
 
 def lengths(results: Results) -> Figure:
@@ -173,20 +154,20 @@ def lengths(results: Results) -> Figure:
     title = f"By length of the {side}"
     if side is None:
         return Figure("lengths", title, None)
-    with _canvas("lengths", height=2.6 + _legend_height(results)) as (axes, svg):
+    with canvas("lengths", height=2.6 + _height_of_legend(results)) as (axes, svg):
         name = ""
-        for variant, look in _looks(results):
+        for variant, style in _looks(results):
             name, points = results.by_length(variant, side)
             if points:
-                axes.plot(*zip(*points, strict=True), label=_wrapped(variant), **look)
+                axes.plot(*zip(*points, strict=True), label=wrapped(variant), **style)
         data = (results.plan.inspections[results.plan.variants[0].name].recipe or {}).get("data", {})
         if longest := data.get("max_length"):
             axes.axvline(longest - SPECIAL[side] + 0.5, color="#444444", lw=0.8, ls="--")
             title += " (dashed: the longest in training)"
         axes.set_xlabel(f"tokens of the {side}")
         axes.set_ylabel(name)
-        _legend(axes)
-    return Figure("lengths", title, _if_drawn(axes, svg))
+        legend(axes)
+    return Figure("lengths", title, if_drawn(axes, svg))
 
 
 def interaction_plots(results: Results) -> Iterator[Figure]:
@@ -198,18 +179,18 @@ def interaction_plots(results: Results) -> Iterator[Figure]:
     for pair in combinations(levels, 2):
         cells = balanced(names, pair)
         across, lines = sorted(pair, key=lambda factor: -len(levels[factor]))
-        with _canvas(f"interaction_{across}_{lines}", height=3.0) as (axes, svg):
+        with canvas(f"interaction_{across}_{lines}", height=3.0) as (axes, svg):
             for i, level in enumerate(levels[lines]):
                 at = [[cell for cell in cells if {(across, x), (lines, level)} <= set(cell)] for x in levels[across]]
                 means = [results.mean_of(names[cell] for cell in found) for found in at]
                 points = [(x, mean) for x, mean in enumerate(means) if mean is not None]
                 if points:
-                    axes.plot(*zip(*points, strict=True), label=f"{lines} {level}", **_look(i, i, i))
+                    axes.plot(*zip(*points, strict=True), label=f"{lines} {level}", **look(i, i, i))
             axes.set_xticks(range(len(levels[across])), levels[across], fontsize=8, rotation=20, ha="right")
             axes.set_xlabel(across)
             axes.set_ylabel(results.study.metric)
-            _legend(axes)
-        yield Figure(f"interaction_{across}_{lines}", f"{across} and {lines}: lines that are not parallel interact", _if_drawn(axes, svg))
+            legend(axes)
+        yield Figure(f"interaction_{across}_{lines}", f"{across} and {lines}: lines that are not parallel interact", if_drawn(axes, svg))
 
 
 def _looks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -219,29 +200,13 @@ def _looks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
     for i, variant in enumerate(results.plan.variants):
         places = [levels[factor].index(level) for factor, level in variant.choices if factor in levels]
         if len(places) >= 2:
-            yield variant.name, _look(places[0], places[1], places[2] if len(places) > 2 else places[1])
+            yield variant.name, look(places[0], places[1], places[2] if len(places) > 2 else places[1])
         else:
-            yield variant.name, _look(i, i // len(COLOURS), i)
+            yield variant.name, look(i, i // len(COLOURS), i)
 
 
-def _look(colour: int, style: int, marker: int) -> dict[str, Any]:
-    return {
-        "color": COLOURS[colour % len(COLOURS)],
-        "ls": STYLES[style % len(STYLES)],
-        "marker": MARKERS[marker % len(MARKERS)],
-        "markersize": 4,
-        "lw": 1.2,
-    }
-
-
-def _legend_height(results: Results) -> float:
-    """Return the height of a legend of all variants, in inches."""
-    names = [variant.name for variant in results.plan.variants]
-    return sum(0.2 + 0.14 * _wrapped(name).count("\n") for name in names) / _columns(names) + 0.2
-
-
-def _columns(names: Iterable[str]) -> int:
-    return 1 if max(map(len, names)) > LONG else 2
+def _height_of_legend(results: Results) -> float:
+    return legend_height([variant.name for variant in results.plan.variants])
 
 
 def _row_height(labels: Sequence[str]) -> float:
@@ -249,39 +214,5 @@ def _row_height(labels: Sequence[str]) -> float:
     return max(0.36, 0.08 + 0.14 * max(label.count("\n") + 1 for label in labels))
 
 
-def _legend(axes: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        axes.figure.legend(loc="outside lower center", ncols=_columns(labels), frameon=False, fontsize=8, handlelength=3)
-
-
-def _if_drawn(axes: Any, svg: io.StringIO) -> str | None:
-    return svg.getvalue() if axes.get_legend_handles_labels()[0] else None
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _wrapped(name: str) -> str:
-    """Return a name on lines short enough to leave room for the data; it is never cut, so that no two names look alike."""
-    return "\n".join(textwrap.wrap(name, 34, break_on_hyphens=False))
-
-
-@contextmanager
-def _canvas(name: str, *, height: float) -> Iterator[tuple[Any, io.StringIO]]:
-    """Yield the axes of a figure, and the buffer that has the SVG afterwards. Text stays text: small, and readable aloud.
-
-    Ids inside the SVG are hashed from `name`: figures of one page must not share them.
-    """
-    svg = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.family": "sans-serif", "text.parse_math": False}):
-        figure = MatplotlibFigure(figsize=(WIDTH, height), layout="constrained")
-        axes = figure.subplots()
-        axes.grid(axis="x", alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        yield axes, svg
-        drawing = io.StringIO()
-        figure.savefig(drawing, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-        text = drawing.getvalue()
-        svg.write(text[text.index("<svg") :])

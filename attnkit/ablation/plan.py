@@ -16,7 +16,20 @@ from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of, read_json, read_record, write_json
 
-NO_QUESTION = ("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file", "lengths", "published")
+NO_QUESTION = (
+    "seeds",
+    "timeout",
+    "retries",
+    "engine",
+    "threads",
+    "accept_code",
+    "recipe",
+    "file",
+    "lengths",
+    "published",
+    "tasks",
+    "scales",
+)
 """The settings that may change when there are results: how the study is run, and what its report shows."""
 
 FORMAT = 4

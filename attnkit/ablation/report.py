@@ -77,32 +77,32 @@ def markdown(results: Results) -> str:
     """Return the report as Markdown; its figures are files beside it, in `figures`."""
     lines = [f"# {results.study.name}", "", escape.markdown(subtitle(results)), ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
-    lines += ["## Results", "", _markdown_table(variants_table(results)), LEGEND, ""]
+    lines += ["## Results", "", markdown_table(variants_table(results)), LEGEND, ""]
     if (effects := effects_table(results)).rows:
-        lines += ["## Effects", "", _markdown_table(effects), ""]
+        lines += ["## Effects", "", markdown_table(effects), ""]
     if path := path_lines(results):
         lines += ["## Looks", "", *(escape.markdown_item(line) for line in path), ""]
     for figure in figures(results):
         title = escape.markdown(figure.title)
         lines += [f"### {title}", "", f"![{title}](figures/{figure.name}.svg)", ""]
-    lines += ["## Costs", "", _markdown_table(costs_table(results)), ""]
+    lines += ["## Costs", "", markdown_table(costs_table(results)), ""]
     lines += ["## Failures and exclusions", "", *(escape.markdown_item(line) for line in omissions(results)), ""]
     if found := published(results):
         lines += ["## Beside the published table", "", f"{escape.markdown(found.source)}.", ""]
-        lines += [_markdown_table(found.table), escape.markdown(found.summary), ""]
+        lines += [markdown_table(found.table), escape.markdown(found.summary), ""]
     lines += ["## Fairness", "", *(f"- [{'x' if holds else ' '}] {escape.markdown(text)}" for holds, text in checklist(results)), ""]
     if changes := _side_effects(results):
         lines += [*(escape.markdown_item(f"{name}: {effect}") for name, effect in changes), ""]
     if results.plan.limits:
         lines += [f"{LIMITS}:", "", *(escape.markdown_item(limit) for limit in results.plan.limits), ""]
     if results.plan.tuned:
-        lines += ["## Tuning", "", TUNING, "", _markdown_table(tuning_table(results)), ""]
+        lines += ["## Tuning", "", TUNING, "", markdown_table(tuning_table(results)), ""]
     lines += ["## Certificate", "", *(escape.markdown_item(line) for line in certificate(results).sentences()), ""]
     lines += ["## Methods", "", escape.markdown(methods(results)), "", "## Provenance", ""]
     lines += [escape.markdown_item(line) for line in made_by(results)]
     lines += [f"- everything: {escape.markdown_code(_again(results))}", ""]
     lines += ['<details markdown="1">', f"<summary>{ALL_RUNS.format(len(results.runs))}</summary>", ""]
-    lines += [_markdown_table(runs_table(results)), "</details>", ""]
+    lines += [markdown_table(runs_table(results)), "</details>", ""]
     return "\n".join(lines)
 
 
@@ -196,7 +196,8 @@ def _side_effects(results: Results) -> list[tuple[str, str]]:
     return [(name, effect) for name, effects in results.plan.side_effects.items() for effect in effects]
 
 
-def _markdown_table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """Return a table in Markdown."""
     lines = [f"| {' | '.join(map(escape.markdown_cell, table.headers))} |", f"|{'---|' * len(table.headers)}"]
     for bold, cells in table.rows:
         shown = [f"**{c}**" if bold and c and i in table.bold else c for i, c in enumerate(map(escape.markdown_cell, cells))]

@@ -1,7 +1,7 @@
 """Sections of a study file that have keys of their own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
@@ -117,3 +117,49 @@ class Published:
         for variant, row in self.rows.items():
             if len(row) != 1:
                 raise ConfigurationError(f"published: a row is VARIANT: {{NAME THERE: NUMBER}}, but that of {variant!r} is {row!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSection:
+    """One of several tasks of a study; what it leaves out is the study's.
+
+    Attributes:
+        recipe: The path or the short name of its recipe.
+        metric: The metric that decides.
+        better: Whether a lower or a higher metric is better.
+        min_effect: The smallest difference that matters.
+        resolution: The smallest step of the metric.
+        set: Overrides of its recipe, after those of the study.
+    """
+
+    recipe: str | None = None
+    metric: str | None = None
+    better: Literal["lower", "higher"] | None = None
+    min_effect: float | str | None = None
+    resolution: float | None = None
+    set: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self, where="tasks")
+        for key in self.set:
+            check_key(key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleSection:
+    """One of several sizes of a study.
+
+    Attributes:
+        at: The size, a number above 0, such as the width, the number of parameters or of training examples.
+        set: Overrides of the recipes, after those of the task.
+    """
+
+    at: float
+    set: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        check(self, where="scales")
+        if self.at <= 0:
+            raise ConfigurationError(f"scales: at must be above 0, but is {self.at}")
+        for key in self.set:
+            check_key(key)

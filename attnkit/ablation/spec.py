@@ -1,16 +1,16 @@
 """The study file: the recipe, what is varied, the seeds, and the smallest difference that matters. No torch."""
 
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from attnkit.ablation.design import Design, Factor, Variant, check_key, expand, label, parsed, read_factor
-from attnkit.ablation.sections import Decide, Match, Published, Tune
+from attnkit.ablation.design import Design, Factor, Variant, check_key, expand, parsed
+from attnkit.ablation.sections import Decide, Match, Published, ScaleSection, TaskSection, Tune
+from attnkit.ablation.study_file import EXAMPLES, content_of, find_study
 from attnkit.files import read_text
-from attnkit.recipe import MAX_BYTES, STUDIES, find_recipe, read_yaml, recipe_folder
+from attnkit.recipe import MAX_BYTES, read_yaml
 from attnkit.registry import ConfigurationError, module_names, nearest
 from attnkit.worker.budget import Budget
 from attnkit.worker.launch import read_engine
@@ -23,7 +23,6 @@ FOLDERS = ("runs", "inspections", "probes", "reproduced", REPLACED)
 SeedKind = Literal["initialisation", "data", "dropout"]
 SEED_KINDS: tuple[SeedKind, ...] = get_args(SeedKind)
 
-MAX_SEEDS = 10_000
 SEEDS = (0, 1, 2, 3, 4)
 """Of a study that names none."""
 
@@ -61,6 +60,8 @@ class StudySpec:
         accept_code: Why finished runs count although other code, packages or data, or another processor made them; None: they do not.
         lengths: The side, `source` or `target`, by whose length the report shows the metric.
         published: A table of a paper, to compare with.
+        tasks: Several tasks by name; see `attnkit.ablation.cells`.
+        scales: Several sizes by name, likewise.
         file: The study file, as the user named it.
 
     Raises:
@@ -94,6 +95,8 @@ class StudySpec:
     accept_code: str | None = None
     lengths: Literal["source", "target"] | None = None
     published: Published | None = None
+    tasks: Mapping[str, TaskSection] = field(default_factory=dict)
+    scales: Mapping[str, ScaleSection] = field(default_factory=dict)
     file: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -138,10 +141,23 @@ class StudySpec:
             raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
         for key in self.set:
             check_key(key)
+        self._check_cells()
         module_names(self.imports)
         read_engine(self.engine)
         if self.tune is not None and (self.tune.metric or self.metric).startswith("test/"):
             raise ConfigurationError("tune: tuning on the test data would make them worthless; add metric: val/... to tune")
+
+    def _check_cells(self) -> None:
+        if wrong := [name for name in (*self.tasks, *self.scales) if not re.fullmatch(r"\w[\w-]*", name)]:
+            raise ConfigurationError(f"tasks, scales: {wrong[0]!r} must be made of letters, digits, '-' and '_', for it names a folder")
+        if len({scale.at for scale in self.scales.values()}) < len(self.scales) or len(self.scales) == 1:
+            raise ConfigurationError("scales: a slope needs at least two sizes, each with another number `at`")
+        if (self.tasks or self.scales) and self.decide is not None:
+            raise ConfigurationError(
+                "decide: with tasks or scales the number of seeds is fixed, for aggregates need the same seeds everywhere"
+            )
+        if (self.tasks or self.scales) and self.published is not None:
+            raise ConfigurationError("published: a table beside ours needs one task and one size; leave out tasks and scales")
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
@@ -153,22 +169,7 @@ class StudySpec:
     def from_dict(cls, content: Any, *, file: Path) -> Self:
         """Return the study in the content of a file; `file` gives its name and where its recipe is."""
         known = [f.name for f in fields(cls) if f.name != "file"]
-        if not isinstance(content, Mapping) or "recipe" not in content:
-            raise ConfigurationError(
-                f"{file} is not a study: it needs the key recipe, and may have {', '.join(k for k in known if k != 'recipe')}"
-            )
-        if unknown := [key for key in content if key not in known]:
-            raise ConfigurationError(f"{file}: unknown key {unknown[0]!r}.{nearest(str(unknown[0]), known)} Keys: {', '.join(known)}.")
-        given: dict[str, Any] = {"name": file.stem, **content, "file": str(file)}
-        beside = file.parent / str(given["recipe"])
-        given["recipe"] = str(beside if os.path.isfile(beside) else find_recipe(str(given["recipe"])))
-        for key, convert in _READERS.items():
-            if key in given:
-                try:
-                    given[key] = convert(given[key])
-                except (TypeError, AttributeError, KeyError):
-                    raise ConfigurationError(f"{file}: {key} must be as in {_EXAMPLES[key]}, but is {given[key]!r}") from None
-        return read(cls, given, where=str(file), examples=_EXAMPLES)
+        return read(cls, content_of(content, file=file, known=known), where=str(file), examples=EXAMPLES)
 
     def margin(self, mean: float | None) -> float | None:
         """Return the smallest difference that matters beside a reference with this mean; None if that is not known."""
@@ -200,76 +201,3 @@ class StudySpec:
 
     def _reason(self, choices: Mapping[str, str]) -> str | None:
         return next((why for levels, why in self.exclude if all(choices.get(f) == v for f, v in levels.items())), None)
-
-
-def find_study(name: str) -> Path:
-    """Return the file of a study: an existing path, or that of a study that comes with attnkit.
-
-    Raises:
-        ConfigurationError: There is neither.
-    """
-    if os.path.isfile(name):
-        return Path(name)
-    folder = recipe_folder() / STUDIES
-    known = sorted(p.stem for p in folder.glob("*.yaml"))
-    short = name.removesuffix(".yaml").removeprefix(f"{STUDIES}/")
-    if short in known:
-        return folder / f"{short}.yaml"
-    raise ConfigurationError(
-        f"no study {name!r}: there is no such regular file.{nearest(short, known)} Studies of attnkit: {', '.join(known) or 'none'}."
-    )
-
-
-def _seeds(given: Any) -> tuple[int, ...]:
-    if isinstance(given, int) and given > MAX_SEEDS:
-        raise ConfigurationError(f"seeds: at most {MAX_SEEDS:,}, but is {given}")
-    seeds = tuple(range(given)) if isinstance(given, int) and not isinstance(given, bool) else tuple(given)
-    if wrong := [s for s in seeds if not isinstance(s, int) or isinstance(s, bool) or s < 0]:
-        raise ConfigurationError(f"seeds: a number of seeds, or a list of integers from 0; not {wrong[0]!r}")
-    return seeds
-
-
-def _excluded(given: Any) -> tuple[tuple[Mapping[str, str], str], ...]:
-    if without := [rule for rule in given if not rule.get("reason") or not rule.get("when")]:
-        raise ConfigurationError(f"exclude: each rule is {{when: {{FACTOR: LEVEL}}, reason: TEXT}}, but one is {without[0]!r}")
-    return tuple(({str(k).rpartition(".")[2]: label(v) for k, v in rule["when"].items()}, str(rule["reason"])) for rule in given)
-
-
-def _listed(given: Any) -> tuple[Variant, ...]:
-    if "baseline" in given:
-        raise ConfigurationError("variants: 'baseline' is the recipe itself; give the variant another name")
-    for overrides in given.values():
-        for key in overrides:
-            check_key(key)
-    return tuple(Variant(name=str(name), overrides=dict(o), reference="baseline") for name, o in given.items())
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "factors": lambda given: tuple(read_factor(str(name), value) for name, value in given.items()),
-    "variants": _listed,
-    "seeds": _seeds,
-    "exclude": _excluded,
-    "budget": Budget.read,
-    "engine": read_engine,
-}
-"""The keys that a file writes in another form than Python."""
-
-_EXAMPLES: Mapping[str, str] = {
-    "metric": "val/loss",
-    "set": "{trainer.max_epochs: 3}",
-    "imports": "[my_package.my_module]",
-    "retries": "{killed: 1}",
-    "factors": "{model.stack.position: [none, rotary]}",
-    "variants": "{deep: {model.stack.num_layers: 6}}",
-    "seeds": "5 or [0, 1, 2]",
-    "vary": f"[{', '.join(SEED_KINDS)}]",
-    "exclude": "[{when: {position: none}, reason: measured already}]",
-    "match": "{on: params, adjust: model.stack.feed_forward.ffn_dim}",
-    "decide": "{power: 0.9, max_seeds: 20}",
-    "effects": "[attention, attention at width, attention x width]",
-    "budget": "{tokens: 2000000}",
-    "tune": "{grid: {model.optimizer.lr: [3e-4, 1e-3]}, seeds: 2}",
-    "engine": "{name: slurm, partition: gpu}",
-    "published": "{source: PAPER, better: higher, rows: {VARIANT: {NAME THERE: 0.3}}}",
-}
-"""For messages."""

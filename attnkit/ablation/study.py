@@ -1,11 +1,16 @@
 """A study: planned, run, and answered."""
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from typing_extensions import override
+
+from attnkit.ablation.cells import Cell, cells
 from attnkit.ablation.plan import Plan, with_added_seeds
 from attnkit.ablation.planning import make_plan
 from attnkit.ablation.spec import StudySpec
+from attnkit.registry import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from attnkit.ablation.results import Results
@@ -14,8 +19,33 @@ if TYPE_CHECKING:
 class Study(StudySpec):
     """An ablation study, from Python or from a file; its arguments are those of `StudySpec`."""
 
+    @override
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        """Read a study file, as `StudySpec` does; `FILE:CELL` is one of its cells, such as `study.yaml:spelling.small`."""
+        file, _, name = str(path).rpartition(":")
+        if not file or os.path.exists(path):
+            return super().from_yaml(path)
+        found = {cell.name: cell.study for cell in super().from_yaml(file).cells()}
+        if name not in found:
+            raise ConfigurationError(
+                f"{file} has no cell {name!r}.{nearest(name, found)} Cells: {', '.join(filter(None, found)) or 'none'}."
+            )
+        return found[name]
+
+    def cells(self) -> list[Cell[Self]]:
+        """Return the studies of each task and size; see `attnkit.ablation.cells`."""
+        return cells(self)
+
     def plan(self, folder: str | Path = "runs/ablations") -> Plan:
-        """Return the variants and runs of the study; see `attnkit.ablation.planning`."""
+        """Return the variants and runs of the study; see `attnkit.ablation.planning`.
+
+        Raises:
+            ConfigurationError: It has several tasks or sizes, each of which has a plan of its own.
+        """
+        if self.tasks or self.scales:
+            file, names = self.file or "STUDY.yaml", [cell.name for cell in self.cells()]
+            raise ConfigurationError(f"the study has {len(names)} cells; choose one, as in {file}:{names[0]}. Cells: {', '.join(names)}.")
         return make_plan(with_added_seeds(self, Path(folder)), Path(folder))
 
     def run(self, folder: str | Path = "runs/ablations", *, jobs: int | None = None, fail_fast: bool = False) -> "Results":

@@ -16,11 +16,12 @@ from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_
 from attnkit.ablation.planning import differences
 from attnkit.ablation.progress import Progress, shown
 from attnkit.ablation.validity import accept, state_of
+from attnkit.cli.ablate_options import parser
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.folder import result_of, status_of, write_json
 from attnkit.worker.job import RUN, Job
-from attnkit.worker.launch import ENGINES, read_engine
+from attnkit.worker.launch import read_engine
 from attnkit.worker.provenance import changes, processor
 
 Options = argparse.Namespace
@@ -96,6 +97,9 @@ def watch(options: Options) -> int:
     from attnkit.ablation.live import live_page
     from attnkit.ablation.watch import Server
 
+    study = Study.from_yaml(options.study)
+    if study.tasks or study.scales:
+        study.plan(options.folder)  # says that a cell must be chosen
     _watched(options)
     with Server({"/": lambda: live_page(_watched(options))}, options.port) as server, suppress(KeyboardInterrupt):
         print(f"{server.url} shows {options.study} as it runs; Ctrl-C ends this page, not the study", flush=True)
@@ -149,55 +153,24 @@ def reproduce(options: Options) -> int:
     return 0 if new["metrics"] == stored["metrics"] else 1
 
 
-ACTIONS: Mapping[str, tuple[str, Callable[[Options], int], tuple[str, ...]]] = {
-    "plan": ("show the plan: variants, sizes, exclusions, the smallest detectable difference", plan, ()),
-    "run": ("train the unfinished runs, and report", run, ()),
-    "status": ("show the state of every run", status, ()),
-    "logs": ("show the output of a run", logs, ("what",)),
-    "retry": ("retry the failed runs", retry_failed, ()),
-    "seeds": ("add seeds to a study that has results", seeds, ()),
-    "report": ("write the report from stored results", report, ()),
-    "watch": ("serve a page with the progress of a study that is running, for a browser on this machine", watch, ()),
-    "compare": ("compare any two variants", compare, ("a", "b")),
-    "diff": ("show the differences between the complete recipes of two variants", diff, ("a", "b")),
-    "reproduce": ("repeat one run and compare the results", reproduce, ("what",)),
+ACTIONS: Mapping[str, Callable[[Options], int]] = {
+    "plan": plan,
+    "run": run,
+    "status": status,
+    "logs": logs,
+    "retry": retry_failed,
+    "seeds": seeds,
+    "report": report,
+    "watch": watch,
+    "compare": compare,
+    "diff": diff,
+    "reproduce": reproduce,
 }
-FROM_PACKED = ("report", "compare", "diff", "reproduce")
-"""The actions that need answers only, which a report comes with."""
 
-_MEANINGS = {"what": "the key of a run (or a prefix of it), or VARIANT:SEED", "a": "a variant", "b": "another variant"}
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of `attnkit ablate`."""
-    top = argparse.ArgumentParser(prog="attnkit ablate", description="ablation studies: from one file to verdicts", allow_abbrev=False)
-    actions = top.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, (summary, action, names) in ACTIONS.items():
-        sub = actions.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        packed = ", or the file runs.jsonl.gz of a report" if name in FROM_PACKED else ""
-        sub.add_argument("study", help=f"a study file, or the short name of one that comes with attnkit{packed}")
-        for argument in names:
-            sub.add_argument(argument, metavar=argument.upper(), help=_MEANINGS[argument])
-        sub.add_argument("--folder", default="runs/ablations", help="the folder of the results (default: runs/ablations)")
-        if name == "seeds":
-            sub.add_argument("--add", type=int, required=True, metavar="N", help="the number of seeds to add; finished runs are kept")
-            help_spend = "the level at which what is open is compared again; it is added to the study's alpha"
-            sub.add_argument("--spend", type=float, required=True, metavar="ALPHA", help=help_spend)
-        if name == "report":
-            sub.add_argument("--columns", metavar="A,B", help="the columns of report.tex (default: those that fit a page)")
-        if name == "watch":
-            sub.add_argument("--port", type=int, default=8642, help="the port (default: 8642); 0: any that is free")
-        if name == "plan":
-            sub.add_argument("--no-probe", dest="probe", action="store_false", help="do not train a few steps to estimate the time of runs")
-        if name in ("plan", "run", "retry"):
-            sub.add_argument("--jobs", type=int, metavar="N", help="concurrent runs (default: 1; with slurm and ray as many as fit)")
-        if name in ("run", "retry"):
-            sub.add_argument("--engine", help=f"{', '.join(ENGINES)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
-            sub.add_argument("--gpus", metavar="0,1", help="assign these GPUs to the runs, one each")
-            sub.add_argument("--accept-code", metavar="REASON", help="count stale runs, and print the reason in the report")
-            sub.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
-        sub.set_defaults(carry_out=action)
-    return top
+EACH = ("plan", "run", "status", "retry", "report")
+"""The actions that a study with several tasks or sizes carries out for each; the others are about one, `STUDY.yaml:CELL`."""
+REPORTED = ("run", "retry", "report")
+"""Those that report."""
 
 
 def ablate(arguments: list[str]) -> int:
@@ -205,11 +178,32 @@ def ablate(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     try:
         with told_when_full(options.folder):
-            return int(options.carry_out(options))
+            return _carry_out(options)
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in EXTRA:
             raise
         raise ConfigurationError(f"attnkit ablate needs the package {error.name!r}: pip install attnkit[ablate]") from error
+
+
+def _carry_out(options: Options) -> int:
+    """Carry out the action; for each cell if the study has several, and then what is over all of them."""
+    whole = None if is_packed(options.study) else Study.from_yaml(options.study)
+    if whole is None or not (whole.tasks or whole.scales) or options.action not in EACH:
+        return int(ACTIONS[options.action](options))
+    status = 0
+    for cell in whole.cells():
+        print(f"== {cell.name}")
+        part = argparse.Namespace(**{**vars(options), "study": f"{options.study}:{cell.name}"})
+        status = max(status, int(ACTIONS[options.action](part)))
+    if options.action in REPORTED:
+        from attnkit.ablation.across import Across
+        from attnkit.ablation.across_report import write_across
+        from attnkit.ablation.results import Results
+
+        found = [_answered(argparse.Namespace(folder=options.folder, study=f"{options.study}:{cell.name}")) for cell in whole.cells()]
+        results = [(cell, Results(*one)) for cell, one in zip(whole.cells(), found, strict=True)]
+        print(f"Report: {write_across(Across(whole, results), Path(options.folder))}")
+    return status
 
 
 def _plan(options: Options) -> Plan:

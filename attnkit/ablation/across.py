@@ -1,0 +1,189 @@
+"""What a study of several tasks and sizes shows over all of them: verdicts per cell, aggregates over tasks, slopes over sizes."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from attnkit.ablation.cells import Cell
+from attnkit.ablation.results import Results, p_text
+from attnkit.ablation.spec import StudySpec
+from attnkit.ablation.statistics import Effect, interquartile_mean, mean_of_tasks, mean_over_tasks, seed_slopes, slope, stratified_interval
+from attnkit.ablation.tables import Table, interval_text
+
+FEWEST = 3
+"""The fewest tasks from which other tasks like them can be judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """An effect over several cells, in units of improvement; above 0 the variant is better.
+
+    Attributes:
+        variant: The name of the contrast.
+        reference: Of the contrast.
+        over: What it is an effect on, in words.
+        per_doubling: Whether it is the change with each doubling of the size.
+        effect: The estimate; None where a run diverged or is missing.
+        level: The part of alpha that it has.
+        verdict: As that of a comparison; of a slope `grows`, `shrinks` or `inconclusive`.
+        reason: Why there is no estimate.
+    """
+
+    variant: str
+    reference: str
+    over: str
+    per_doubling: bool
+    effect: Effect | None
+    level: float
+    verdict: str
+    reason: str = ""
+
+
+class Across:
+    """The results of all cells of a study.
+
+    Improvements are differences from the reference, positive where the variant is better, divided by the unit of their cell: the smallest
+    difference that matters where all cells declare one, otherwise the reference's mean.
+
+    Args:
+        study: The study.
+        results: The results of its cells.
+    """
+
+    def __init__(self, study: StudySpec, results: Sequence[tuple[Cell[Any], Results]]) -> None:
+        self.study, self.results = study, list(results)
+        self.tasks = list(dict.fromkeys(cell.task for cell, _ in results))
+        self.sizes = list(dict.fromkeys(cell.size for cell, _ in results))
+        self.by_margin = all(cell.study.min_effect is not None for cell, _ in results)
+
+    @property
+    def unit(self) -> str:
+        """The unit of improvements, in words."""
+        return "the smallest difference that matters" if self.by_margin else "the reference's mean"
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run of every cell has an outcome."""
+        return all(results.complete for _, results in self.results)
+
+    @cached_property
+    def names(self) -> list[tuple[str, str]]:
+        """The differences that all cells have, each with its reference."""
+        every = [{c.variant: c.reference for c in results.comparisons} for _, results in self.results]
+        return [(name, reference) for name, reference in every[0].items() if all(found.get(name) == reference for found in every)]
+
+    def improvements(self, name: str) -> Mapping[str, np.ndarray] | str:
+        """Return the improvements of a contrast by task, each [seeds, sizes]; or why there are none."""
+        found: dict[str, list[list[float]]] = {}
+        for cell, results in self.results:
+            runs = {variant: results.values(variant) for variant in results.contrasts[name].weights}
+            values = [v for by_seed in runs.values() for v in by_seed.values()]
+            if missing := sum(v is None for v in values):
+                return f"{missing} runs of {cell.name} have no value"
+            if lost := sum(v is not None and math.isnan(v) for v in values):
+                return f"{lost} runs of {cell.name} diverged"
+            unit = self._unit_of(cell, results, name)
+            if not unit:
+                return f"the reference of {cell.name} has the mean 0, which is no unit"
+            sign = (1.0 if cell.study.better == "higher" else -1.0) / unit
+            weights = results.contrasts[name].weights
+            rows = [sign * sum(w * (runs[v][seed] or 0.0) for v, w in weights.items()) for seed in cell.study.seeds]
+            found.setdefault(cell.task, []).append(rows)
+        return {task: np.array(rows).T for task, rows in found.items()}
+
+    def _unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
+        weights = results.contrasts[name].weights
+        theirs = [v or 0.0 for variant, w in weights.items() if w < 0 for v in results.values(variant).values()]
+        mean = sum(theirs) / len(theirs)
+        return abs(float(cell.study.margin(mean) or 0.0) if self.by_margin else mean)
+
+    @cached_property
+    def aggregates(self) -> list[Aggregate]:
+        """The effects over cells, as one family with half of alpha."""
+        asked = [(name, reference, *rest) for name, reference in self.names for rest in self._asked()]
+        level = self.study.alpha / 2 / max(1, len(asked))
+        return [self._aggregate(*one, level=level) for one in asked]
+
+    def _asked(self) -> Iterator[tuple[str, bool, Callable[[Mapping[str, np.ndarray], float], Effect]]]:
+        """Yield what is estimated of each contrast: where, whether it is a slope, and how, from improvements and a level."""
+        several = len(self.tasks) > 1
+        sizes = [size for size in self.sizes if size is not None]
+        if several:
+            yield f"these {len(self.tasks)} tasks", False, lambda found, a: mean_of_tasks([d.mean(1) for d in found.values()], alpha=a)
+        if len(self.tasks) >= FEWEST:
+            yield "tasks like these", False, lambda found, a: mean_over_tasks([d.mean(1) for d in found.values()], alpha=a)
+        if len(sizes) > 1:
+            for task in self.tasks:
+                yield task or "the task", True, lambda found, a, task=task: slope(found[task], sizes, alpha=a)  # type: ignore[misc]
+            if several:
+                over = f"these {len(self.tasks)} tasks"
+                yield over, True, lambda found, a: mean_of_tasks([seed_slopes(d, sizes) for d in found.values()], alpha=a)
+
+    def _aggregate(
+        self,
+        name: str,
+        reference: str,
+        over: str,
+        per_doubling: bool,
+        estimate: Callable[[Mapping[str, np.ndarray], float], Effect],
+        *,
+        level: float,
+    ) -> Aggregate:
+        found = self.improvements(name)
+        effect = None if isinstance(found, str) else estimate(found, level)
+        return Aggregate(
+            variant=name,
+            reference=reference,
+            over=over,
+            per_doubling=per_doubling,
+            effect=effect,
+            level=level,
+            verdict="inconclusive" if effect is None else self._verdict(effect, level, per_doubling),
+            reason=found if isinstance(found, str) else "",
+        )
+
+    def _verdict(self, effect: Effect, level: float, per_doubling: bool) -> str:
+        if per_doubling:
+            return "inconclusive" if effect.p >= level else "grows" if effect.mean > 0 else "shrinks"
+        if self.by_margin and max(map(abs, effect.interval)) < 1:
+            return "equivalent"
+        return "inconclusive" if effect.p >= level else "better" if effect.mean > 0 else "worse"
+
+    def aggregates_table(self) -> Table:
+        """Return a row for each aggregate."""
+        headers = ("variant", "compared with", "over", "improvement [interval]", "p (adjusted)", "verdict")
+        rows = []
+        for a in self.aggregates:
+            number = f"- ({a.reason})" if a.effect is None else f"{a.effect.mean:+.3g}{interval_text(*a.effect.interval)}"
+            p = "" if a.effect is None else p_text(min(1.0, a.effect.p * self.study.alpha / 2 / a.level))
+            over = f"{a.over}, per doubling" if a.per_doubling else a.over
+            if a.effect is not None and a.effect.between is not None:
+                over += f" (sd between tasks {a.effect.between:.2g})"
+            rows.append((a.verdict != "inconclusive", (a.variant, a.reference, over, number, p, a.verdict)))
+        return Table(headers, rows, (0, 3, 5))
+
+    def cells_table(self) -> Table:
+        """Return a row for each contrast and cell."""
+        rows = []
+        for name, _ in self.names:
+            for cell, results in self.results:
+                [c] = [c for c in results.comparisons if c.variant == name]
+                number = "-" if c.mean is None else f"{c.mean:+.3g}{interval_text(*(c.interval or (None, None)))}"
+                rows.append(
+                    (c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(c.p_adjusted), c.verdict))
+                )
+        return Table(("variant", "cell", "metric", "difference [interval]", "p (adjusted)", "verdict"), rows, (0, 3, 5))
+
+    def robust_table(self) -> Table:
+        """Return the interquartile mean of the improvements of all runs of all tasks, with its bootstrap interval; no verdict."""
+        rows = []
+        for name, _ in self.names if len(self.tasks) > 1 else []:
+            found = self.improvements(name)
+            if not isinstance(found, str):
+                scores = np.array([d.mean(1) for d in found.values()]).T
+                rows.append((False, (name, f"{interquartile_mean(scores):+.3g}{interval_text(*stratified_interval(scores))}")))
+        return Table(("variant", "interquartile mean of improvements [95% interval]"), rows)

@@ -1,0 +1,89 @@
+"""The report over all tasks and sizes of a study: one page, Markdown and CSV, beside the reports of its cells."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from attnkit.ablation import escape
+from attnkit.ablation.across import Across
+from attnkit.ablation.canvas import Figure, lines
+from attnkit.ablation.report import ENVIRONMENT, markdown_table
+from attnkit.ablation.statistics import mean_of_tasks, performance_profile
+from attnkit.files import atomic
+
+
+def figures_across(across: Across) -> list[Figure]:
+    """Return the performance profiles over tasks, and the improvements by size."""
+    found = {name: d for name, _ in across.names if not isinstance(d := across.improvements(name), str)}
+    shown = []
+    if found and len(across.tasks) > 1:
+        scores = {name: np.array([d.mean(1) for d in by_task.values()]).T for name, by_task in found.items()}
+        ends = min(s.min() for s in scores.values()), max(s.max() for s in scores.values())
+        room = 0.05 * (ends[1] - ends[0]) or 1.0
+        grid = np.linspace(ends[0] - room, ends[1] + room, 101)
+        profiles = {name: list(zip(grid.tolist(), performance_profile(s, grid).tolist(), strict=True)) for name, s in scores.items()}
+        axis = f"improvement, in units of {across.unit}"
+        shown.append(
+            lines("profiles", "Performance profiles: the share of runs that improve by more", profiles, axis, "share of runs", marked=False)
+        )
+    sizes = [size for size in across.sizes if size is not None]
+    if found and len(sizes) > 1:
+        means = {
+            name: [(size, mean_of_tasks([d[:, i] for d in by_task.values()]).mean) for i, size in enumerate(sizes)]
+            for name, by_task in found.items()
+        }
+        shown.append(
+            lines("sizes", "Improvement by size, averaged over tasks", means, "size", f"improvement, in units of\n{across.unit}", log=True)
+        )
+    return shown
+
+
+def methods_across(across: Across) -> str:
+    """Return the paragraph on methods."""
+    study, count = across.study, len(across.aggregates)
+    return (
+        f"{len(across.results)} cells ({len(across.tasks)} tasks, {len(across.sizes)} sizes) are studies of their own, with "
+        f"{len(study.seeds)} seeds each. Half of alpha, {study.alpha:g}, is for their verdicts in equal parts, and half for the {count} "
+        f"aggregates, each at the same level: the probability of any false verdict is at most {study.alpha:g}. An improvement is the "
+        f"difference from the reference of the same seed, positive where the variant is better, in units of {across.unit}. 'These tasks' "
+        "are fixed: the mean of their means, with Satterthwaite's degrees of freedom. 'Tasks like these' are a sample: Student's t of the "
+        "means of the tasks, with the spread between tasks in its interval. 'Per doubling' is the slope over log2 of the size, by least "
+        "squares for each seed, and then Student's t over the seeds. The interquartile mean has a stratified bootstrap interval, which is "
+        "too short with few seeds, and no verdict (Agarwal et al. 2021)."
+    )
+
+
+def write_across(across: Across, folder: Path) -> Path:
+    """Write the report over all cells; return the path of the page.
+
+    Args:
+        across: The results of all cells.
+        folder: Of all results.
+    """
+    drawn = figures_across(across)
+    sections = [
+        ("Over tasks and sizes", across.aggregates_table()),
+        ("Each task and size", across.cells_table()),
+        ("Interquartile means", across.robust_table()),
+    ]
+    sections = [(title, table) for title, table in sections if table.rows]
+    links = [(cell.name, f"../{cell.study.name}/report.html") for cell, _ in across.results]
+    text = [f"# {across.study.name}", ""]
+    for title, table in sections:
+        text += [f"## {title}", "", markdown_table(table), ""]
+    for figure in drawn:
+        text += [f"### {escape.markdown(figure.title)}", "", f"![{escape.markdown(figure.title)}](figures/{figure.name}.svg)", ""]
+    text += ["## Methods", "", escape.markdown(methods_across(across)), ""]
+    html = ENVIRONMENT.get_template("across.html").render(
+        study=across.study, complete=across.complete, sections=sections, figures=drawn, links=links, methods=methods_across(across)
+    )
+    table = across.aggregates_table()
+    numbers = pd.DataFrame([cells for _, cells in table.rows], columns=list(table.headers))
+    files = {"report.html": html, "report.md": "\n".join(text), "report.csv": escape.csv(numbers)}
+    files |= {f"figures/{figure.name}.svg": figure.svg or "" for figure in drawn}
+    out = folder / across.study.name
+    for name, content in files.items():
+        with atomic(out / name) as draft:
+            draft.write_text(content, encoding="utf-8")
+    return out / "report.html"

@@ -1,0 +1,129 @@
+"""Effects over several tasks and several sizes, by arrays: means over tasks, over tasks like these, and slopes over the size."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """A mean with its interval.
+
+    Attributes:
+        mean: The estimate.
+        interval: Its confidence interval.
+        p: Of the two-sided test that the true value is 0.
+        df: Degrees of freedom of Student's t.
+        between: The standard deviation of true effects between tasks, if it was estimated.
+    """
+
+    mean: float
+    interval: tuple[float, float]
+    p: float
+    df: float
+    between: float | None = None
+
+
+def mean_of_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05) -> Effect:
+    r"""Return the mean effect on these tasks, each of which counts the same.
+
+    The tasks are fixed, and their runs are independent: $\hat\mu = \frac1K \sum_k \bar d_k$ with the variance
+    $\frac1{K^2} \sum_k s_k^2 / n_k$, and the degrees of freedom of Satterthwaite (1946). It says nothing about other tasks.
+
+    Args:
+        differences: The paired differences of each task, one for each seed, in a unit that the tasks share. At least 2 for each.
+        alpha: The interval covers with a probability of 1 - alpha.
+
+    Example:
+        >>> e = mean_of_tasks([[1.0, 1.2, 0.8], [2.0, 2.4, 1.6]])
+        >>> round(e.mean, 3), round(e.df, 2), [round(end, 2) for end in e.interval]
+        (1.5, 2.94, [1.08, 1.92])
+    """
+    groups = _groups(differences)
+    parts = np.array([g.var(ddof=1) / len(g) for g in groups])
+    counts = np.array([len(g) for g in groups])
+    error = math.sqrt(parts.sum()) / len(groups)
+    df = float(parts.sum() ** 2 / (parts**2 / (counts - 1)).sum()) if error else float((counts - 1).sum())
+    return _effect(float(np.mean([g.mean() for g in groups])), error, df, alpha)
+
+
+def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05) -> Effect:
+    r"""Return the mean effect over tasks like these: of a population of tasks from which these are a sample.
+
+    A hierarchical model: the true effects of tasks are normal around $\mu$, and the seeds of a task are normal around its own. Each task
+    counts the same, so that the interval is Student's t of the means of the K tasks, with K - 1 degrees of freedom: exact if all tasks have
+    equally many seeds and equal noise, and free of the noisy weights that few seeds would give (in balanced data it is the estimate of
+    restricted maximum likelihood). `between` is $\sqrt{\max(0, \mathrm{Var}(\bar d_k) - \overline{s_k^2 / n_k})}$.
+
+    Args:
+        differences: See `mean_of_tasks`; of at least 2 tasks.
+        alpha: See `mean_of_tasks`.
+
+    Example:
+        >>> e = mean_over_tasks([[1.0, 1.2, 0.8], [2.0, 2.4, 1.6], [1.4, 1.6, 1.5]])
+        >>> round(e.mean, 3), e.df, [round(end, 2) for end in e.interval], round(e.between, 2)
+        (1.5, 2.0, [0.26, 2.74], 0.48)
+    """
+    groups = _groups(differences)
+    if len(groups) < 2:
+        raise ValueError("an effect over tasks needs at least 2 tasks")
+    means = np.array([g.mean() for g in groups])
+    within = float(np.mean([g.var(ddof=1) / len(g) for g in groups]))
+    spread = float(means.var(ddof=1))
+    found = _effect(float(means.mean()), math.sqrt(spread / len(means)), float(len(means) - 1), alpha)
+    return Effect(**{**vars(found), "between": math.sqrt(max(0.0, spread - within))})
+
+
+def slope(differences: ArrayLike, sizes: ArrayLike, *, alpha: float = 0.05) -> Effect:
+    r"""Return how much an effect changes with each doubling of the size.
+
+    Each seed has a slope of its own by least squares over $x = \log_2 \mathrm{size}$, $b_s = \sum_x (x - \bar x) d_{sx} / \sum_x (x - \bar
+    x)^2$, a contrast of its runs; the interval is Student's t over the seeds. So runs of one seed may depend on each other in any way.
+
+    Args:
+        differences: The paired differences, of shape [seeds, sizes].
+        sizes: The sizes: at least two different ones, above 0.
+        alpha: See `mean_of_tasks`.
+
+    Example:
+        >>> e = slope([[1.0, 2.0, 3.1], [1.1, 2.0, 3.0]], [64, 128, 256])
+        >>> round(e.mean, 3), e.df
+        (1.0, 1.0)
+    """
+    slopes = seed_slopes(differences, sizes)
+    return mean_of_tasks([slopes], alpha=alpha)
+
+
+def seed_slopes(differences: ArrayLike, sizes: ArrayLike) -> np.ndarray:
+    """Return the slope of each seed, [seeds]; see `slope`.
+
+    Example:
+        >>> seed_slopes([[0.0, 3.0], [1.0, 2.0]], [1, 8]).round(3).tolist()
+        [1.0, 0.333]
+    """
+    d, n = np.asarray(differences, dtype=np.float64), np.asarray(sizes, dtype=np.float64)
+    if d.ndim != 2 or d.shape[1] != len(n):
+        raise ValueError(f"differences must have the shape [seeds, sizes], with {len(n)} sizes, but have {d.shape}")
+    if (n <= 0).any() or len(set(n.tolist())) < 2:
+        raise ValueError(f"sizes must be above 0, and at least two different ones, but are {n.tolist()}")
+    x = np.log2(n) - np.log2(n).mean()
+    return np.asarray(d @ x / (x @ x))
+
+
+def _groups(differences: Sequence[ArrayLike]) -> list[np.ndarray]:
+    groups = [np.asarray(d, dtype=np.float64) for d in differences]
+    if not groups or any(g.ndim != 1 or len(g) < 2 for g in groups):
+        raise ValueError("each task needs a list of differences of at least 2 seeds")
+    if not all(np.isfinite(g).all() for g in groups):
+        raise ValueError("differences must be numbers: where runs diverged, a mean over tasks is not defined")
+    return groups
+
+
+def _effect(mean: float, error: float, df: float, alpha: float) -> Effect:
+    half = float(stats.t.isf(alpha / 2, df)) * error
+    p = float(2 * stats.t.sf(abs(mean) / error, df)) if error else float(mean == 0)
+    return Effect(mean=mean, interval=(mean - half, mean + half), p=p, df=df)

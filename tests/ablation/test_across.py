@@ -1,0 +1,183 @@
+"""Studies of several tasks and sizes: cells that share alpha, and what is shown over all of them."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnkit.ablation import Study
+from attnkit.ablation.across import Across
+from attnkit.ablation.across_report import write_across
+from attnkit.ablation.cells import cells
+from attnkit.ablation.results import Results
+from attnkit.ablation.statistics import mean_of_tasks, mean_over_tasks, slope
+from attnkit.cli.ablate import ablate
+from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import PROVENANCE, write_json
+from tests.ablation.conftest import made, study
+
+pytestmark = pytest.mark.usefixtures("guessed")
+
+TASKS = {
+    "one": {},
+    "two": {"metric": "val/accuracy", "better": "higher", "min_effect": 2.0, "set": {"model.b": 2}},
+    "three": {"set": {"model.c": 1}},
+}
+SCALES = {"small": {"at": 1, "set": {"model.d": 1}}, "large": {"at": 4, "set": {"model.d": 4}}}
+
+
+def several(**changes: Any) -> Study:
+    return study(**{"min_effect": 0.5, "seeds": 4, "factors": {"model.a": [1]}, "tasks": TASKS, "scales": SCALES} | changes)
+
+
+def answered(spec: Study, value: Callable[[Any, int, bool], float | None], folder: str = "runs") -> Across:
+    """Return the results of all cells, from a value for each cell, seed, and whether it is the variant; None: diverged."""
+    found = []
+    for cell in spec.cells():
+        plan = cell.study.plan(folder)
+        plan.lock()
+        for run in plan.runs:
+            number = value(cell, run.seed, run.variants == ("a=1",))
+            write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
+            write_json(plan.run_folder(run.key) / "result.json", {"metrics": {cell.study.metric: number}, "curve": []})
+            write_json(plan.run_folder(run.key) / "status.json", {"status": "diverged" if number is None else "ok"})
+        found.append((cell, Results(plan)))
+    return Across(spec, found)
+
+
+def test_cells_are_studies_of_their_own_that_share_half_of_alpha() -> None:
+    found = several().cells()
+    assert [cell.name for cell in found] == [f"{task}.{scale}" for task in TASKS for scale in SCALES]
+    assert found[0].study.name == "s.one.small"
+    assert {cell.study.alpha for cell in found} == {0.05 / 2 / 6}
+    assert [(cell.study.metric, cell.study.better, cell.study.min_effect) for cell in found[::2]] == [
+        ("val/loss", "lower", 0.5),
+        ("val/accuracy", "higher", 2.0),
+        ("val/loss", "lower", 0.5),
+    ]
+    assert found[-1].study.set == {"model.c": 1, "model.d": 4}
+    assert [cell.size for cell in found] == [1, 4] * 3
+    assert len({run.key for cell in found for run in cell.study.plan("runs").runs}) == 48, "6 cells, 2 variants, 4 seeds"
+    assert cells(study())[0].study == study(), "a study of one task is its only cell"
+
+
+def test_aggregates_are_those_of_improvements(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    d = {cell.name: rng.normal(1.0 + cell.size / 4, 0.1, 4) for cell in several().cells()}  # improvements in units of min_effect
+    unit = {"one": -0.5, "two": 2.0, "three": -0.5}  # lower is better where it is negative
+    across = answered(several(), lambda cell, s, ours: 10.0 * s + ours * unit[cell.task] * d[cell.name][s])
+    means = [np.mean([d[f"{task}.{scale}"] for scale in SCALES], axis=0) for task in TASKS]
+    by_task = [np.array([d[f"{task}.{scale}"] for scale in SCALES]).T for task in TASKS]
+    level = 0.025 / 6
+    wanted = [mean_of_tasks(means, alpha=level), mean_over_tasks(means, alpha=level), *(slope(x, [1, 4], alpha=level) for x in by_task)]
+    got = [a.effect for a in across.aggregates]
+    for ours, theirs in zip(got, wanted, strict=False):
+        assert ours is not None
+        assert (ours.mean, ours.p, *ours.interval) == pytest.approx((theirs.mean, theirs.p, *theirs.interval))
+    assert [(a.over, a.per_doubling) for a in across.aggregates] == [
+        ("these 3 tasks", False),
+        ("tasks like these", False),
+        *((task, True) for task in TASKS),
+        ("these 3 tasks", True),
+    ]
+    assert {a.level for a in across.aggregates} == {level}
+    assert across.aggregates[0].verdict == "better"
+    assert across.aggregates[-1].verdict == "grows"
+    assert across.unit == "the smallest difference that matters"
+
+
+def test_equivalence_over_tasks_is_within_what_matters() -> None:
+    near = answered(several(), lambda cell, s, ours: 10.0 * s + ours * 0.001 * (s - 1.5))
+    assert near.aggregates[0].verdict == "equivalent"
+
+
+def test_without_a_margin_improvements_are_fractions_of_the_reference() -> None:
+    tasks = {"one": {}, "two": {}}
+    across = answered(several(min_effect=None, tasks=tasks, scales={}), lambda cell, s, ours: 10.0 + 0.1 * s - ours * (1.0 + 0.01 * s))
+    [aggregate] = across.aggregates
+    assert aggregate.effect is not None
+    assert aggregate.effect.mean == pytest.approx(1.015 / 10.15)
+    assert across.unit == "the reference's mean"
+
+
+def test_where_a_run_diverged_there_is_no_aggregate_but_a_reason() -> None:
+    across = answered(several(), lambda cell, s, ours: None if (cell.name, s, ours) == ("two.large", 1, True) else 1.0 + s)
+    assert {a.reason for a in across.aggregates} == {"1 runs of two.large diverged"}
+    assert {a.verdict for a in across.aggregates} == {"inconclusive"}
+    assert "- (1 runs of two.large diverged)" in write_across(across, Path("runs")).with_name("report.md").read_text()
+
+
+def test_the_report_over_all_cells_has_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.yaml").write_text("")
+    answered(several(), lambda cell, s, ours: 1.0 + 0.1 * s - ours * (0.5 + 0.01 * s * s) * (-1 if cell.task == "two" else 1))
+    content = """
+recipe: tiny.yaml
+min_effect: 0.5
+seeds: 4
+factors: {model.a: [1]}
+tasks: {one: {}, two: {metric: val/accuracy, better: higher, min_effect: 2.0, set: {model.b: 2}}, three: {set: {model.c: 1}}}
+scales: {small: {at: 1, set: {model.d: 1}}, large: {at: 4, set: {model.d: 4}}}
+"""
+    Path("s.yaml").write_text(content)
+    assert ablate(["report", "s.yaml", "--folder", "runs"]) == 0
+    said = capsys.readouterr().out
+    assert "== one.small" in said
+    assert "Report: runs/s/report.html" in said
+    html = Path("runs/s/report.html").read_text()
+    assert html.count("<svg") == 2
+    assert 'href="../s.three.large/report.html"' in html
+    assert "tasks like these" in html
+    assert Path("runs/s.two.large/report.html").exists()
+    assert "reproduce s.yaml:two.large baseline:0" in Path("runs/s.two.large/report.md").read_text()
+    assert ablate(["compare", "s.yaml:two.large", "a=1", "baseline", "--folder", "runs"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scales": {"small": {"at": 1, "set": {}}}}, "at least two sizes"),
+        ({"scales": {"a": {"at": 1, "set": {}}, "b": {"at": 1, "set": {}}}}, "another number"),
+        ({"scales": {"a": {"at": 0, "set": {}}, "b": {"at": 1, "set": {}}}}, "above 0"),
+        ({"tasks": {"a b": {}}}, "names a folder"),
+        ({"tasks": {"a": {"recipi": "x"}}}, "recipi"),
+        ({"tasks": {"a": {"recipe": "nowhere"}}}, "no recipe 'nowhere'"),
+        ({"seeds": None, "decide": {"max_seeds": 8}}, "the number of seeds is fixed"),
+    ],
+)
+def test_tasks_and_sizes_are_checked(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        several(**changes)
+
+
+def test_a_cell_must_be_chosen_where_one_is_meant() -> None:
+    Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.a: [1]}\ntasks: {one: {}, two: {}}\n")
+    assert Study.from_yaml("s.yaml:two").name == "s.two"
+    with pytest.raises(ConfigurationError, match=r"the study has 2 cells; choose one, as in s.yaml:one"):
+        ablate(["logs", "s.yaml", "baseline:0"])
+    with pytest.raises(ConfigurationError, match=r"s.yaml has no cell 'tow'\. Did you mean 'two'"):
+        Study.from_yaml("s.yaml:tow")
+
+
+def test_tasks_may_all_name_their_recipe() -> None:
+    content = {"factors": {"model.a": [1]}, "tasks": {"one": {"recipe": "tiny.yaml"}, "two": {"recipe": "tiny.yaml"}}}
+    assert [Path(cell.study.recipe).name for cell in Study.from_dict(content, file=Path("s.yaml")).cells()] == ["tiny.yaml"] * 2
+    with pytest.raises(ConfigurationError, match="it needs the key recipe"):
+        Study.from_dict({"factors": {"model.a": [1]}, "tasks": {"one": {}}}, file=Path("s.yaml"))
+
+
+def test_nothing_is_found_where_nothing_differs(seed: int) -> None:
+    """A/A: some aggregate is false in at most 1 of 40 studies, for their share of alpha is .025."""
+    rng = np.random.default_rng(seed)
+    spec = several()
+    across = answered(spec, lambda cell, s, ours: 1.0)
+    wrong = 0
+    for _ in range(200):
+        for _, results in across.results:
+            for key in results.result:
+                results.result[key] = {"metrics": {results.study.metric: float(rng.normal())}}
+        fresh = Across(spec, across.results)
+        wrong += any(a.verdict not in ("inconclusive", "equivalent") for a in fresh.aggregates)
+    assert wrong <= 18, "the quantile at one in a million of 200 studies at .025"

@@ -1,0 +1,111 @@
+"""Effects over tasks and sizes: by other routes to the same numbers, and right in the long run."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attnkit.ablation.statistics import mean_of_tasks, mean_over_tasks, seed_slopes, slope
+
+
+def test_the_mean_of_two_tasks_is_welchs_test(seed: int) -> None:
+    """Half the sum of two means is half of Welch's difference from the other's negative: the same t, degrees of freedom and p."""
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(1.0, 1.0, 5), rng.normal(0.3, 3.0, 8)
+    found, welch = mean_of_tasks([a, b], alpha=0.1), stats.ttest_ind(a, -b, equal_var=False)
+    low, high = welch.confidence_interval(0.9)
+    assert (found.p, found.df) == pytest.approx((welch.pvalue, welch.df), abs=1e-12)
+    assert found.interval == pytest.approx((low / 2, high / 2), abs=1e-12)
+    assert found.mean == pytest.approx((a.mean() + b.mean()) / 2)
+
+
+def test_the_mean_of_one_task_is_students_test(seed: int) -> None:
+    d = np.random.default_rng(seed).normal(0.5, 1.0, 6)
+    found, student = mean_of_tasks([d]), stats.ttest_1samp(d, 0.0)
+    assert (found.p, found.df) == pytest.approx((student.pvalue, 5))
+    assert found.interval == pytest.approx(tuple(student.confidence_interval(0.95)))
+
+
+def test_tasks_like_these_are_a_balanced_random_effects_analysis(seed: int) -> None:
+    """The variance between tasks is that of the textbook's analysis of variance: (MSB - MSW) / n, by sums of squares."""
+    rng = np.random.default_rng(seed)
+    d = rng.normal(1.0, 2.0, (6, 1)) + rng.normal(0.0, 0.5, (6, 4))
+    found = mean_over_tasks(list(d))
+    between = 4 * ((d.mean(1) - d.mean()) ** 2).sum() / 5
+    within = ((d - d.mean(1, keepdims=True)) ** 2).sum() / (6 * 3)
+    assert found.between == pytest.approx(math.sqrt((between - within) / 4))
+    assert found.p == pytest.approx(stats.f.sf(24 * d.mean() ** 2 / between, 1, 5)), "F of the grand mean against the tasks"
+    student = stats.ttest_1samp(d.mean(1), 0.0)
+    assert found.interval == pytest.approx(tuple(student.confidence_interval(0.95)))
+
+
+def test_tasks_like_these_are_the_mixed_model_of_statsmodels(seed: int) -> None:
+    models = pytest.importorskip("statsmodels.regression.mixed_linear_model")
+    rng = np.random.default_rng(seed)
+    d = rng.normal(1.0, 2.0, (6, 1)) + rng.normal(0.0, 0.5, (6, 4))
+    fit = models.MixedLM(d.ravel(), np.ones(24), groups=np.repeat(np.arange(6), 4)).fit(reml=True)
+    found = mean_over_tasks(list(d))
+    assert found.mean == pytest.approx(float(fit.fe_params[0]), abs=1e-6)
+    assert found.between == pytest.approx(math.sqrt(float(fit.cov_re[0, 0])), rel=1e-3)
+    half = stats.t.isf(0.025, 5) * float(fit.bse_fe[0])
+    assert found.interval == pytest.approx((found.mean - half, found.mean + half), rel=1e-3)
+
+
+def test_slopes_are_those_of_a_regression_for_each_seed(seed: int) -> None:
+    rng, sizes = np.random.default_rng(seed), [64, 128, 512, 1000]
+    d = rng.normal(size=(5, 4))
+    by_seed = [stats.linregress(np.log2(sizes), row).slope for row in d]
+    assert seed_slopes(d, sizes).tolist() == pytest.approx(by_seed)
+    found, student = slope(d, sizes), stats.ttest_1samp(by_seed, 0.0)
+    assert (found.mean, found.p) == pytest.approx((np.mean(by_seed), student.pvalue))
+
+
+STUDIES = 1500
+LOW, HIGH = stats.binom.ppf([5e-7, 1 - 5e-7], STUDIES, 0.05) / STUDIES
+
+
+def test_intervals_over_tasks_cover_at_the_nominal_rate(seed: int) -> None:
+    """With heterogeneous tasks: of these tasks their own mean, of tasks like these that of the population. Each other's they do not."""
+    rng = np.random.default_rng(seed)
+    missed = np.zeros(3)
+    for _ in range(STUDIES):
+        true = rng.normal(0.5, 1.0, 5)
+        d = [effect + rng.normal(0.0, 1.0, 4) for effect in true]
+        of_these, like_these = mean_of_tasks(d).interval, mean_over_tasks(d).interval
+        asked = ((true.mean(), of_these), (0.5, like_these), (0.5, of_these))
+        missed += [not low <= t <= high for t, (low, high) in asked]
+    assert LOW <= missed[0] / STUDIES <= HIGH
+    assert LOW <= missed[1] / STUDIES <= HIGH
+    assert missed[2] / STUDIES > HIGH, "these tasks say less about others than about themselves"
+
+
+def test_slopes_of_dependent_sizes_are_rarely_false(seed: int) -> None:
+    """No slope, and the sizes of a seed share their noise: false slopes at the nominal rate."""
+    rng = np.random.default_rng(seed)
+    wrong = 0
+    for _ in range(STUDIES):
+        d = rng.normal(size=(4, 3)) + 3 * rng.normal(size=(4, 1))
+        wrong += slope(d, [1, 2, 4]).p < 0.05
+    assert LOW <= wrong / STUDIES <= HIGH
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mean_of_tasks([[1.0]]), "at least 2 seeds"),
+        (lambda: mean_of_tasks([[1.0, math.nan]]), "diverged"),
+        (lambda: mean_over_tasks([[1.0, 2.0]]), "at least 2 tasks"),
+        (lambda: slope([[1.0, 2.0]], [1, 2, 4]), "with 3 sizes"),
+        (lambda: slope([[1.0, 2.0]], [2, 2]), "two different"),
+        (lambda: slope([[1.0, 2.0]], [0, 2]), "above 0"),
+    ],
+)
+def test_arrays_are_checked(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]
+
+
+def test_equal_differences_have_no_spread() -> None:
+    assert mean_of_tasks([[1.0, 1.0], [1.0, 1.0]]).p == 0.0
+    assert mean_of_tasks([[0.0, 0.0], [0.0, 0.0]]).p == 1.0
