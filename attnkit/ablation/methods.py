@@ -42,8 +42,13 @@ def methods(results: Results) -> str:
         of = " of the reference's mean" if isinstance(study.min_effect, str) else ""
         text += f" Equivalence: the whole interval lies within {study.min_effect}{of} on both sides of zero."
     if study.tune is not None and results.plan.tuned:
-        grids = "; ".join(f"{key} among {', '.join(map(str, values))}" for key, values in study.tune.grid.items())
-        text += f" Chosen for each variant by {study.tune.metric or study.metric} with other seeds: {grids}."
+        tune = study.tune
+        grids = [f"{key} among {', '.join(map(str, values))}" for key, values in tune.grid.items()]
+        grids += [f"{key} in [{r.low}, {r.high}]{' on a log scale' if r.log else ''}" for key, r in tune.search.items()]
+        text += (
+            f" Chosen for each variant by {tune.metric or study.metric}, by {len(tune.combinations)} combinations with {tune.seeds} other "
+            f"seeds each, the same for every variant: {'; '.join(grids)}."
+        )
     text += (
         " Where runs diverged, three tests share the level: an exact test of how often the two diverge, the t test of the pairs with "
         "numbers, unless it points to the other side, and with six seeds or more the signed-rank test, in which a diverged run "

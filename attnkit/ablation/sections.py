@@ -24,42 +24,102 @@ class Match:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Range:
+    """The range of a setting: numbers from `low` to `high`, integers if both are; `log`: as many below the geometric mean as above it."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        check(self, where="tune: search")
+        if not self.low < self.high or (self.log and self.low <= 0):
+            above = ", and low above 0 with log" if self.log else ""
+            raise ConfigurationError(f"tune: search needs low below high{above}, but they are {self.low} and {self.high}")
+
+    def at(self, share: float) -> float:
+        """Return the number at a share of the range, in [0, 1), with 4 digits.
+
+        Example:
+            >>> Range(low=1e-4, high=1e-2, log=True).at(0.5), Range(low=2, high=6).at(0.99)
+            (0.001, 6)
+        """
+        if isinstance(self.low, int) and isinstance(self.high, int) and not self.log:
+            return self.low + int(share * (self.high - self.low + 1))
+        value = self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low)
+        return round(value) if isinstance(self.low, int) and isinstance(self.high, int) else float(f"{value:.4g}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tune:
     """Settings that are tuned for every variant, by equally many trials, with seeds of their own, before the runs of the results.
 
     Attributes:
         grid: The values of each key of the recipe, in order. Every combination is tried.
+        search: In its place, the range of each key: `trials` points are tried, the same for every variant.
+        trials: The number of points.
         seeds: The number of seeds for each combination.
         metric: The metric that decides; None: the study's. It must not be a metric of the test data.
     """
 
-    grid: Mapping[str, tuple[Any, ...]]
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    search: Mapping[str, Range] = field(default_factory=dict)
+    trials: int | None = None
     seeds: int = 2
     metric: str | None = None
 
     def __post_init__(self) -> None:
         check(self, where="tune")
-        if not self.grid:
-            raise ConfigurationError("tune: grid must name at least one key of the recipe, with its values")
-        for key, values in self.grid.items():
+        if bool(self.grid) == bool(self.search):
+            raise ConfigurationError(
+                "tune: grid must name at least one key of the recipe with its values, or search with its range; not both"
+            )
+        if bool(self.search) != (self.trials is not None) or (self.trials is not None and self.trials < 2):
+            raise ConfigurationError("tune: search needs the number of trials, at least 2, and grid none")
+        for key in self.keys:
             check_key(key)
+        for key, values in self.grid.items():
             if len(set(map(str, values))) < len(values) or len(values) < 2:
                 raise ConfigurationError(f"tune: the values of {key} must be at least two different ones, but are {list(values)}")
         if self.seeds < 2:
             raise ConfigurationError(f"tune: seeds must be at least 2, but is {self.seeds}: one run would choose by chance")
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that are tuned."""
+        return (*self.grid, *self.search)
+
+    @property
     def combinations(self) -> list[dict[str, Any]]:
-        """Every combination of values, by key.
+        r"""Every combination of values that is tried, by key.
+
+        The points of a search fill its ranges evenly, whatever their number: coordinate i of point n is the fraction of
+        $\frac12 + n \phi_d^{-i}$, where $\phi_d$ is the positive root of $x^{d+1} = x + 1$ (Roberts 2018). Equal points are tried once.
 
         Example:
             >>> Tune(grid={"model.optimizer.lr": [0.1, 0.2], "model.dropout": [0, 0.5]}).combinations[1]
             {'model.optimizer.lr': 0.1, 'model.dropout': 0.5}
+            >>> Tune(search={"model.optimizer.lr": Range(low=1e-4, high=1e-2, log=True)}, trials=4).combinations[0]
+            {'model.optimizer.lr': 0.001}
         """
-        return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
+        if not self.search:
+            return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
+        root = 2.0
+        for _ in range(60):
+            root = (1 + root) ** (1 / (len(self.search) + 1))
+        points = [
+            {key: r.at((0.5 + n * root**-i) % 1) for i, (key, r) in enumerate(self.search.items(), 1)} for n in range(self.trials or 0)
+        ]
+        return [point for i, point in enumerate(points) if point not in points[:i]]
+
+    @property
+    def tried(self) -> dict[str, list[Any]]:
+        """The values of each key that are tried: of a grid in its order, of a search in rising order."""
+        rising = {key: sorted({point[key] for point in self.combinations}) for key in self.search}
+        return {**{key: list(values) for key, values in self.grid.items()}, **rising}
 
     def __str__(self) -> str:
-        return ", ".join(self.grid)
+        return ", ".join(self.keys)
 
 
 @dataclass(frozen=True, kw_only=True)

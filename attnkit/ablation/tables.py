@@ -126,18 +126,26 @@ def effects_table(results: Results) -> Table:
     return Table(EFFECTS, rows, (0, 2, 4))
 
 
-TUNING = "The metric of tuning for each value, averaged over the seeds of tuning."
+TUNING = "The metric of tuning for each value, averaged over the seeds of tuning; of many values, their range."
+WIDE = 6
+"""The most values that have a column each."""
 
 
 def tuning_table(results: Results) -> Table:
     """Return the chosen values and all trials of each variant; no rows if nothing was tuned."""
     tuned = results.plan.tuned
     values = [written(values) for values, _ in next(iter(tuned.values())).means] if tuned else []
-    rows = [
-        (False, (name, written(found.chosen), *("diverged" if mean is None else f"{mean:.4g}" for _, mean in found.means)))
-        for name, found in tuned.items()
-    ]
-    return Table(("variant", "chosen", *values), rows)
+    if len(values) <= WIDE:
+        cells = {name: tuple("diverged" if mean is None else f"{mean:.4g}" for _, mean in found.means) for name, found in tuned.items()}
+        headers = tuple(values)
+    else:
+        numbers = {name: sorted(mean for _, mean in found.means if mean is not None) for name, found in tuned.items()}
+        headers = ("lowest", "median", "highest", "diverged")
+        cells = {
+            name: (*(f"{n[i]:.4g}" if n else "-" for i in (0, len(n) // 2, -1)), f"{len(values) - len(n)}/{len(values)}")
+            for name, n in numbers.items()
+        }
+    return Table(("variant", "chosen", *headers), [(False, (name, written(found.chosen), *cells[name])) for name, found in tuned.items()])
 
 
 def runs_table(results: Results) -> Table:

@@ -24,7 +24,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant]) -> tuple[StudySpec,
     """
     tune = study.tune
     assert tune is not None
-    if fixed := [(key, v.name) for v in variants for key in tune.grid if key in v.overrides]:
+    if fixed := [(key, v.name) for v in variants for key in tune.keys if key in v.overrides]:
         raise ConfigurationError(f"tune: {fixed[0][0]} is set by the variant {fixed[0][1]!r}, so it cannot be tuned")
     trials = [Variant(name=_name(v.name, values), overrides={**v.overrides, **values}) for v in variants for values in tune.combinations]
     seeds = tuple(range(FIRST_SEED, FIRST_SEED + tune.seeds))
@@ -62,7 +62,7 @@ def best_of(study: StudySpec, variants: Sequence[Variant], trials: Plan) -> dict
             lost = "diverged" in states or None in metrics
             means.append((values, None if lost else sum(metrics) / len(metrics)))
         best = min(means, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]
-        edges = tuple(key for key, values in tune.grid.items() if best[key] in (values[0], values[-1]))
+        edges = tuple(key for key, values in tune.tried.items() if best[key] in (values[0], values[-1]))
         found[variant.name] = Tuned(chosen=best, means=tuple(means), edges=edges)
     return found
 

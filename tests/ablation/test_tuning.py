@@ -10,6 +10,7 @@ import pytest
 
 from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.plan import Plan, stored_plan
+from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import status_of
@@ -100,3 +101,40 @@ def test_several_keys_are_tuned_together_each_combination_once(worker: Use) -> N
     assert plan.tuned["baseline"].chosen == {LR: 0.1, "model.dropout": 0.5}
     assert plan.tuned["baseline"].edges == ("model.dropout",)
     assert plan.runs[0].job["recipe"]["model"] == {LR: 0.1, "model.dropout": 0.5}
+
+
+def test_a_search_tries_the_same_points_of_its_ranges_for_every_variant(worker: Use) -> None:
+    search = {LR: {"low": 0.001, "high": 0.1, "log": True}, "model.stack.num_layers": {"low": 1, "high": 4}}
+    plan = run_plan(make(tune={"search": search, "trials": 8}), jobs=2)
+    assert plan.trials is not None
+    points = [[tuple(values.values()) for values, _ in found.means] for found in plan.tuned.values()]
+    assert points[0] == points[1] == points[2]
+    assert len(set(points[0])) == 8
+    rates, layers = zip(*points[0], strict=True)
+    assert set(layers) == {1, 2, 3, 4}, "evenly over the integers"
+    assert [sum(low <= rate < high for rate in rates) for low, high in ((0.001, 0.01), (0.01, 0.1))] == [4, 4], "evenly on the log scale"
+    best = min(plan.tuned["baseline"].means, key=lambda pair: pair[1] or 0)[0]
+    assert plan.tuned["baseline"].chosen == best
+    text = markdown(Results(plan))
+    assert (
+        "by 8 combinations with 2 other seeds each, the same for every variant: model.optimizer.lr in [0.001, 0.1] on a log scale" in text
+    )
+    assert "| variant | chosen | lowest | median | highest | diverged |" in text
+    stored = stored_plan(plan.study, Path("runs"))
+    assert stored is not None
+    assert stored.tuned == plan.tuned
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ({"search": {LR: {"low": 0.1, "high": 0.01}}, "trials": 4}, "low below high"),
+        ({"search": {LR: {"low": 0, "high": 1, "log": True}}, "trials": 4}, "low above 0 with log"),
+        ({"search": {LR: {"low": 0, "high": 1}}}, "needs the number of trials"),
+        ({"search": {LR: {"low": 0, "high": 1}}, "trials": 4, "grid": {LR: [1, 2]}}, "not both"),
+        ({"grid": {LR: [1, 2]}, "trials": 4}, "and grid none"),
+    ],
+)
+def test_a_search_is_checked(guessed: None, tune: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make(tune=tune)
