@@ -98,9 +98,9 @@ def cost_to_go(results: Results) -> list[str]:
         left = sum(results.status[run.key]["status"] not in FINAL for run in runs)
         return Cost(runs=left, seconds=None if each is None else left * each)
 
-    lines = [f"to go: {cost(results.runs)}" + (f", {at_once} at a time" if at_once > 1 else "")]
+    lines = [f"To go: {cost(results.runs)}" + (f", {at_once} at a time" if at_once > 1 else "")]
     if results.study.decide is not None:
-        lines.append(f"if nothing more is decided before the last look: {cost(list(results.plan.runs))}")
+        lines.append(f"If nothing more is decided before the last look: {cost(list(results.plan.runs))}")
     return lines
 
 

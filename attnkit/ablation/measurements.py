@@ -17,6 +17,9 @@ from attnkit.worker.provenance import mixtures
 COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory", "seconds")
 """The costs of a training: FLOPs for each token, and in total; its speed; the peak memory of its process, in bytes; its time."""
 
+SHARES = ("sequence_error_rate",)
+"""Metrics that are a share of examples."""
+
 
 class Measurements:
     """The measurements of the runs of a plan, finished or not.
@@ -49,6 +52,14 @@ class Measurements:
     def values(self, variant: str) -> dict[int, float | None]:
         """Return the metric of a variant by seed."""
         return {run.seed: self.value(run.key) for run in self.runs if variant in run.variants}
+
+    def examples(self) -> int | None:
+        """Return the number of examples whose share the metric is, such as a sequence error rate; None if it is no such share."""
+        name = self.study.metric.partition("/")[2]
+        tables = [table for result in self.result.values() for table in result.get("lengths", {}).values() if table]
+        if name not in SHARES or not tables or name not in tables[0][0]:
+            return None
+        return int(sum(row["count"] for row in tables[0]))
 
     def mean_of(self, variants: Iterable[str]) -> float | None:
         """Return the mean over all runs of some variants; None if one of the runs has no number."""

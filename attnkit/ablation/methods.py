@@ -1,5 +1,6 @@
 """The paragraph on methods of a report."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def methods(results: Results) -> str:
         "is worse than "
         "any number."
     )
+    text += _of_examples(results)
     text += " Effects are in standard deviations of the differences."
     text += (
         " FLOPs are those of matrix products, forward and backward, for each non-padding token (counted on a batch of the validation data),"
@@ -66,6 +68,19 @@ def methods(results: Results) -> str:
     if exact:
         text += f" Exact sign-flip tests (uncorrected): {'; '.join(exact)}."
     return text
+
+
+def _of_examples(results: Results) -> str:
+    """Return how well the examples know the metric, where it is a share of them: a variance that no number of seeds removes."""
+    count, share = results.examples(), results.mean_of([results.plan.variants[0].name])
+    if count is None or share is None:
+        return ""
+    error = math.sqrt(max(0.0, share * (1 - share)) / count)
+    return (
+        f" Intervals are of training seeds on these {count:,} examples, which are a sample, too: from so many, a "
+        f"{results.study.metric} of {share:.3g} is known with a standard error of {error:.2g}. Differences on the same examples are known "
+        "better than that, as far as variants fail on the same ones."
+    )
 
 
 def _budget(results: Results) -> str:

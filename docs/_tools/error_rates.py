@@ -1,6 +1,8 @@
 """Simulate studies with the code of reports, and print the table of docs/explanation/statistics.md.
 
-    python docs/_tools/error_rates.py [STUDIES]
+    python docs/_tools/error_rates.py [STUDIES [tasks]]
+
+`tasks` prints those of studies of several tasks and sizes, and of adjusting for early loss.
 
 In an A/A study all variants have the same distribution; every verdict of a difference is false. The error is the share of studies with any.
 """
@@ -13,7 +15,7 @@ from scipy import stats
 
 from attnkit.ablation.looks import Look, planned
 from attnkit.ablation.sections import Decide
-from attnkit.ablation.statistics import Comparison, compare, judge
+from attnkit.ablation.statistics import Comparison, compare, judge, mean_of_tasks, mean_over_tasks, seed_slopes
 
 ALPHA = 0.05
 NOISES = ("normal", "heavy tails", "a divergent tenth")
@@ -61,8 +63,71 @@ def power(effect: float, looks: tuple[Look, ...], studies: int) -> tuple[float, 
     return found / studies, seeds / studies
 
 
+def aggregates(noise: str, tasks: int, sizes: int, seeds: int, studies: int, effect: float = 0.0) -> tuple[float, float, float]:
+    """Return how often studies of 3 variants over tasks and sizes find any mean, any population mean and any slope of a first variant.
+
+    The levels are those of a report: half of alpha for all aggregates. An effect, in units of the sd of paired differences, is added once at
+    the first size, twice at the second, and so on.
+    """
+    rng, found = np.random.default_rng(2), np.zeros(3)
+    at = [2.0**i for i in range(sizes)]
+    family = 3 * (2 + (tasks + 1) * (sizes > 1))
+    level = ALPHA / 2 / family
+    for _ in range(studies):
+        shown = np.zeros(3, dtype=bool)
+        values = [draws(noise, rng, (4 * sizes, seeds)).reshape(4, sizes, seeds) for _ in range(tasks)]
+        for variant in (1,) if effect else (1, 2, 3):
+            d = [(task[variant] - task[0]).T + effect * math.sqrt(2) * (1 + np.arange(sizes)) for task in values]
+            means = [task.mean(1) for task in d]
+            shown[0] |= mean_of_tasks(means, alpha=level).p < level
+            shown[1] |= mean_over_tasks(means, alpha=level).p < level
+            if sizes > 1:
+                slopes = [seed_slopes(task, at) for task in d]
+                shown[2] |= any(mean_of_tasks([one]).p < level for one in slopes) or mean_of_tasks(slopes).p < level
+        found += shown
+    return tuple((found / studies).tolist())
+
+
+def early_loss(shift: float, seeds: int, studies: int) -> tuple[float, float]:
+    """Return the coverage of intervals that are adjusted for early loss, and their width beside those that are not.
+
+    Both differences of a seed, early and late, have an sd of 1 and a correlation of .9. `shift` is what the variant does to early loss.
+    """
+    rng = np.random.default_rng(3)
+    c = rng.standard_normal((studies, seeds))
+    d = 0.9 * c + math.sqrt(1 - 0.81) * rng.standard_normal((studies, seeds))
+    c = c + shift
+    centred = c - c.mean(1, keepdims=True)
+    slope = (centred * d).sum(1) / (centred**2).sum(1)
+    mean = d.mean(1) - slope * c.mean(1)
+    residual = d - mean[:, None] - slope[:, None] * c
+    variance = (residual**2).sum(1) / (seeds - 2) * (1 / seeds + c.mean(1) ** 2 / (centred**2).sum(1))
+    half = stats.t.isf(ALPHA / 2, seeds - 2) * np.sqrt(variance)
+    plain = stats.t.isf(ALPHA / 2, seeds - 1) * d.std(1, ddof=1) / math.sqrt(seeds)
+    return float((np.abs(mean) < half).mean()), float(np.median(half / plain))
+
+
+def over_tasks(studies: int) -> None:
+    """Print the tables of studies of several tasks and sizes, and of adjusting for early loss."""
+    print("| tasks, sizes, seeds | noise | these tasks | tasks like these | a slope |\n|---|---|---|---|---|")
+    for design in ((3, 1, 3), (3, 3, 3), (6, 3, 5)):
+        for noise in NOISES[:2]:
+            rates = aggregates(noise, *design, studies)
+            print(f"| {', '.join(map(str, design))} | {noise} | {' | '.join(f'{rate:.3f}' for rate in rates)} |", flush=True)
+        right = aggregates("normal", *design, studies, effect=1.0)
+        print(f"| {', '.join(map(str, design))} | power | {' | '.join(f'{rate:.2f}' for rate in right)} |", flush=True)
+    print("\n| shift of early loss | seeds | coverage | width |\n|---|---|---|---|")
+    for shift in (0.0, 0.5, 1.0, 2.0):
+        for seeds in (3, 5, 10):
+            coverage, width = early_loss(shift, seeds, 20 * studies)
+            print(f"| {shift:g} sd | {seeds} | {coverage:.3f} | {width:.2f} |", flush=True)
+
+
 def main() -> None:
     """Print the tables as Markdown."""
+    if sys.argv[2:] == ["tasks"]:
+        over_tasks(int(sys.argv[1]))
+        return
     studies = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     high = stats.binom.ppf(0.999, studies, ALPHA) / studies
     designs = {f"{n} seeds": (Look(seeds=n, alpha=ALPHA),) for n in (3, 5, 10, 20)}

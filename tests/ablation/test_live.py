@@ -43,7 +43,7 @@ def plan() -> Iterator[Plan]:
 def test_progress_decisions_and_cost_are_on_the_page(plan: Plan) -> None:
     html = live_page(plan)
     assert "6 of 9 runs have ended" in html
-    assert "to go: 3 runs, about 3 min" in html
+    assert "To go: 3 runs, about 3 min" in html
     assert "learned, seed 0" in html
     assert "30 of 100" in html
     assert "val/loss 0.4321" in html
@@ -58,7 +58,7 @@ def test_a_verdict_waits_for_all_runs_of_its_look(plan: Plan) -> None:
     (folder / "status.json").unlink()
     answers, _ = so_far(plan)
     assert decisions(Results(plan, answers))[0] == [], "two pairs are no look of this study"
-    assert cost_to_go(Results(plan, answers)) == ["to go: 4 runs, about 4 min"]
+    assert cost_to_go(Results(plan, answers)) == ["To go: 4 runs, about 4 min"]
 
 
 def test_the_page_becomes_the_report_when_all_runs_have_ended(plan: Plan) -> None:

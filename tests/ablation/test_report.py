@@ -200,6 +200,17 @@ def test_no_table_of_the_page_is_wider_than_eight_columns(results: Results) -> N
     assert "@media print" in html
 
 
+def test_the_noise_of_the_examples_is_told_where_the_metric_is_a_share_of_them(results: Results) -> None:
+    assert "which are a sample, too" not in markdown(results), "a loss is no share"
+    plan = replace(results.plan, study=replace(results.study, metric="test/sequence_error_rate"))
+    shares = Results(plan)
+    for result in shares.result.values():
+        result["metrics"] = {"test/sequence_error_rate": 0.1}
+    text = markdown(shares)
+    assert "these 90 examples" in text, "30 of each of three lengths"
+    assert f"a standard error of {math.sqrt(0.1 * 0.9 / 90):.2g}" in text
+
+
 def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
     assert results.by_length("baseline", "target") == ("sequence_error_rate", [(n, pytest.approx(n / 10)) for n in (1, 2, 4)])
     assert results.by_length("baseline", "source") == ("", [])
