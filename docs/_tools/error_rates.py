@@ -66,8 +66,8 @@ def power(effect: float, looks: tuple[Look, ...], studies: int) -> tuple[float, 
 def aggregates(noise: str, tasks: int, sizes: int, seeds: int, studies: int, effect: float = 0.0) -> tuple[float, float, float]:
     """Return how often studies of 3 variants over tasks and sizes find any mean, any population mean and any slope of a first variant.
 
-    The levels are those of a report: half of alpha for all aggregates. An effect, in units of the sd of paired differences, is added once at
-    the first size, twice at the second, and so on.
+    The levels are those of a report: half of alpha for all aggregates. An effect, in units of the sd of paired differences, is added once
+    at the first size, twice at the second, and so on.
     """
     rng, found = np.random.default_rng(2), np.zeros(3)
     at = [2.0**i for i in range(sizes)]
