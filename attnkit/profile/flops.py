@@ -43,8 +43,8 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
     earlier ones, giving $S (S + 1) / 2$ pairs rather than $S^2$, because fused kernels skip the others (Chowdhery et al. 2022, who define
     model FLOPs utilisation, count them all). Pairs masked by a sliding window or a document boundary are counted, since no backend skips
     them. Padding, recomputation, norms, softmax, tanh, short convolutions, Fourier transforms and recurrences without matrix products are
-    not counted. Linear recurrences are counted as in long rows, which fill
-    their chunks of 64 tokens.
+    not counted. A module with a method `elementwise_flops`, which gets the arguments of its forward pass, declares what it costs besides: a
+    score without matrix products, say. Linear recurrences are counted as in long rows, which fill their chunks of 64 tokens.
     Nothing is computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
@@ -158,9 +158,19 @@ def _tokens(length: int) -> Tensor:
 
 
 def _count(module: nn.Module, *inputs: Tensor) -> int:
+    declared = 0
+
+    def add(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal declared
+        declared += part.elementwise_flops(*args, **kwargs)
+
+    declaring = [part for part in module.modules() if hasattr(part, "elementwise_flops")]
+    hooks = [part.register_forward_pre_hook(add, with_kwargs=True) for part in declaring]
     with generating(module), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         module(*inputs)
-    return int(counter.get_total_flops())
+    for hook in hooks:
+        hook.remove()
+    return int(counter.get_total_flops()) + declared
 
 
 def _solved(points: list[Exponents], terms: tuple[Exponents, ...], values: list[int]) -> dict[Exponents, int]:

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnkit
+from attnkit.attention import Attention
 from attnkit.mixer.recurrence.chunks import CHUNK
 from attnkit.profile.flops import batch_flops, forward_flops, row_lengths
 from tests.task.conftest import TOKENIZER
@@ -118,3 +120,27 @@ def test_padding_is_not_counted(make_batch: Any, make_task: Any) -> None:
     assert row_lengths(attnkit.tasks.build(TASKS["encoder"]), {"tokens": text})[0].tolist() == [4, 2]
     with pytest.raises(attnkit.registry.ConfigurationError, match="but this one has audio"):
         row_lengths(make_task(), {"audio": text})
+
+
+class L1(Attention):
+    """A score without matrix products."""
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return -(query[:, :, :, None] - key[:, :, None]).abs().sum(-1)
+
+
+class Declared(L1):
+    """It says what it costs: an absolute difference and a sum for each number of each pair."""
+
+    def elementwise_flops(self, query: Tensor, key: Tensor, *_: Any, **__: Any) -> int:
+        return 2 * query.numel() * key.shape[2]
+
+
+def test_a_piece_may_declare_the_operations_that_are_no_matrix_products() -> None:
+    found = []
+    for score in ("L1", "Declared"):
+        stack = {"name": "decoder", **SIZE, "num_heads": 4, "attention": {"class_path": f"{__name__}.{score}"}}
+        found.append(forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec})))
+    extra = {term: flops - found[0].get(term, 0) for term, flops in found[1].items() if flops != found[0].get(term)}
+    each = 2 * SIZE["d_model"] * SIZE["num_layers"]  # for each pair, of which causal attention has S (S + 1) / 2
+    assert extra == {(1, 0): each // 2, (2, 0): each // 2}
