@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.ablation.cells import Cell
+from attnkit.ablation.cells import Cell, check_apart
 from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Effect, interquartile_mean, mean_of_tasks, mean_over_tasks, seed_slopes, slope, stratified_interval
@@ -52,9 +52,13 @@ class Across:
     Args:
         study: The study.
         results: The results of its cells.
+
+    Raises:
+        ConfigurationError: Two cells have the same runs.
     """
 
     def __init__(self, study: StudySpec, results: Sequence[tuple[Cell[Any], Results]]) -> None:
+        check_apart({cell.name: [run.key for run in one.plan.runs] for cell, one in results})
         self.study, self.results = study, list(results)
         self.tasks = list(dict.fromkeys(cell.task for cell, _ in results))
         self.sizes = list(dict.fromkeys(cell.size for cell, _ in results))
@@ -163,7 +167,7 @@ class Across:
             over = f"{a.over}, per doubling" if a.per_doubling else a.over
             if a.effect is not None and a.effect.between is not None:
                 over += f" (sd between tasks {a.effect.between:.2g})"
-            rows.append((a.verdict != "inconclusive", (a.variant, a.reference, over, number, p, a.verdict)))
+            rows.append((a.verdict not in ("inconclusive", "equivalent"), (a.variant, a.reference, over, number, p, a.verdict)))
         return Table(headers, rows, (0, 3, 5))
 
     def cells_table(self) -> Table:

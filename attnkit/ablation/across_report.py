@@ -15,6 +15,7 @@ from attnkit.files import atomic
 
 def figures_across(across: Across) -> list[Figure]:
     """Return the performance profiles over tasks, and the improvements by size."""
+    axis = f"improvement (1: {'min_effect' if across.by_margin else across.unit})"
     found = {name: d for name, _ in across.names if not isinstance(d := across.improvements(name), str)}
     shown = []
     if found and len(across.tasks) > 1:
@@ -23,7 +24,6 @@ def figures_across(across: Across) -> list[Figure]:
         room = 0.05 * (ends[1] - ends[0]) or 1.0
         grid = np.linspace(ends[0] - room, ends[1] + room, 101)
         profiles = {name: list(zip(grid.tolist(), performance_profile(s, grid).tolist(), strict=True)) for name, s in scores.items()}
-        axis = f"improvement, in units of {across.unit}"
         shown.append(
             lines("profiles", "Performance profiles: the share of runs that improve by more", profiles, axis, "share of runs", marked=False)
         )
@@ -33,9 +33,7 @@ def figures_across(across: Across) -> list[Figure]:
             name: [(size, mean_of_tasks([d[:, i] for d in by_task.values()]).mean) for i, size in enumerate(sizes)]
             for name, by_task in found.items()
         }
-        shown.append(
-            lines("sizes", "Improvement by size, averaged over tasks", means, "size", f"improvement, in units of\n{across.unit}", log=True)
-        )
+        shown.append(lines("sizes", "Improvement by size, averaged over tasks", means, "size", axis, log=True))
     return shown
 
 

@@ -4,12 +4,14 @@ The cells share alpha: half of it is for their verdicts, in equal parts, and hal
 probability of any false verdict, in a cell or over all, is at most alpha.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from typing import Generic, TypeVar
 
 from attnkit.ablation.sections import ScaleSection, TaskSection
 from attnkit.ablation.spec import StudySpec
+from attnkit.registry import ConfigurationError
 
 S = TypeVar("S", bound=StudySpec)
 
@@ -67,3 +69,23 @@ def cells(study: S) -> list[Cell[S]]:
         )
         found.append(Cell(task=task, scale=scale, size=size.at if size else None, study=part))
     return found
+
+
+def check_apart(keys: Mapping[str, Collection[str]]) -> None:
+    """Raise a `ConfigurationError` if two cells have a run in common: they would count twice what is one result.
+
+    Args:
+        keys: The keys of the runs of each cell, by its name.
+
+    Example:
+        >>> check_apart({"small": ["a", "b"], "large": ["c", "b"]})
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.errors.ConfigurationError: tasks, scales: small and large have runs in common, ...
+    """
+    for (one, ours), (other, theirs) in combinations(keys.items(), 2):
+        if not set(ours).isdisjoint(theirs):
+            raise ConfigurationError(
+                f"tasks, scales: {one} and {other} have runs in common, so that aggregates would count them twice: their overrides build "
+                "the same recipe"
+            )

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from attnkit.ablation import Study
 from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked
+from attnkit.ablation.cells import check_apart
 from attnkit.ablation.engine import retry, told_when_full
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
 from attnkit.ablation.planning import differences
 from attnkit.ablation.progress import Progress, shown
 from attnkit.ablation.validity import accept, state_of
-from attnkit.cli.ablate_options import parser
+from attnkit.cli.ablate_options import FROM_PACKED, parser
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.folder import result_of, status_of, write_json
@@ -190,6 +191,8 @@ def _carry_out(options: Options) -> int:
     whole = None if is_packed(options.study) else Study.from_yaml(options.study)
     if whole is None or not (whole.tasks or whole.scales) or options.action not in EACH:
         return int(ACTIONS[options.action](options))
+    if options.action not in FROM_PACKED:
+        check_apart({cell.name: [run.key for run in cell.study.plan(options.folder).runs] for cell in whole.cells()})
     status = 0
     for cell in whole.cells():
         print(f"== {cell.name}")

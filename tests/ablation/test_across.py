@@ -95,7 +95,7 @@ def test_equivalence_over_tasks_is_within_what_matters() -> None:
 
 
 def test_without_a_margin_improvements_are_fractions_of_the_reference() -> None:
-    tasks = {"one": {}, "two": {}}
+    tasks = {"one": {}, "two": {"set": {"model.b": 2}}}
     across = answered(several(min_effect=None, tasks=tasks, scales={}), lambda cell, s, ours: 10.0 + 0.1 * s - ours * (1.0 + 0.01 * s))
     [aggregate] = across.aggregates
     assert aggregate.effect is not None
@@ -150,6 +150,12 @@ scales: {small: {at: 1, set: {model.d: 1}}, large: {at: 4, set: {model.d: 4}}}
 def test_tasks_and_sizes_are_checked(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         several(**changes)
+
+
+def test_tasks_that_are_the_same_runs_are_refused() -> None:
+    Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.a: [1]}\ntasks: {one: {}, two: {}}\n")
+    with pytest.raises(ConfigurationError, match="one and two have runs in common, so that aggregates would count them twice"):
+        ablate(["plan", "s.yaml", "--no-probe"])
 
 
 def test_a_cell_must_be_chosen_where_one_is_meant() -> None:

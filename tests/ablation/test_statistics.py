@@ -20,6 +20,7 @@ from attnkit.ablation.statistics import (
     interquartile_mean,
     judge,
     performance_profile,
+    power,
     seeds_needed,
     seeds_range,
     sign_flip_p,
@@ -225,6 +226,24 @@ def test_detectable_differences_are_those_of_the_noncentral_t() -> None:
     assert [detectable(n) for n in (3, 5, 8, 10, 20)] == pytest.approx([3.27, 1.69, 1.16, 1.00, 0.67], abs=0.01)
     for n in (4, 9):
         assert seeds_needed(detectable(n) * 1.001) == n
+
+
+def test_power_is_that_of_the_noncentral_t_also_where_scipy_gives_up(seed: int) -> None:
+    for n in (2, 3, 4, 10, 40):
+        for alpha in (0.05, 0.004, 0.001):
+            limit = stats.t.isf(alpha / 2, n - 1)
+            found = [power(effect, n, alpha=alpha) for effect in (0.0, 0.3, 1.0, 2.0, 5.8, 10.0, 150.0)]
+            assert found == sorted(found), "a larger effect is shown more often"
+            assert found[0] == pytest.approx(alpha, rel=1e-8)
+            shifts = np.array([0.3, 1.0, 2.0, 5.8, 10.0, 150.0]) * math.sqrt(n)
+            scipys = stats.nct.sf(limit, n - 1, shifts) + stats.nct.cdf(-limit, n - 1, shifts)
+            known = ~np.isnan(scipys) & (shifts < 30)  # further out scipy's sum is not accurate
+            assert np.array(found[1:])[known] == pytest.approx(scipys[known], abs=1e-6)
+    draws = np.random.default_rng(seed).normal(5.8, 1.0, (20_000, 2))
+    assert math.isnan(stats.nct.cdf(-stats.t.isf(0.003125, 1), 1, 5.8 * math.sqrt(2)))
+    shown = float(np.mean(stats.ttest_1samp(draws, 0.0, axis=1).pvalue < 0.00625))
+    assert power(5.8, 2, alpha=0.00625) == pytest.approx(shown, abs=4.9 * math.sqrt(shown / 20_000))
+    assert power(detectable(2, alpha=0.00625), 2, alpha=0.00625) == pytest.approx(0.8)
 
 
 def test_power_is_reached_in_simulation(seed: int) -> None:
