@@ -27,7 +27,7 @@ class Reporter(Callback):
 
     def __init__(self, folder: Path, recorder: Recorder) -> None:
         self.folder, self.recorder = folder, recorder
-        self._written = 0.0
+        self._written = -math.inf
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:

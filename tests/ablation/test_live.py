@@ -12,6 +12,7 @@ from attnkit.ablation.live import cost_to_go, decisions, live_page, so_far
 from attnkit.ablation.plan import Plan
 from attnkit.ablation.results import Results
 from attnkit.ablation.watch import Server
+from attnkit.cli.ablate import ablate
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Underway
@@ -68,6 +69,25 @@ def test_the_page_becomes_the_report_when_all_runs_have_ended(plan: Plan) -> Non
     html = live_page(plan)
     assert "<h2>Provenance</h2>" in html
     assert "refresh" not in html
+
+
+def test_looks_that_were_planned_show_what_more_they_may_cost() -> None:
+    plan = study(seeds=None, decide={"max_seeds": 6, "looks": [3, 6]}).plan(Path("runs"))
+    plan.lock()
+    for run in plan.runs[:6]:
+        write_json(plan.run_folder(run.key) / "result.json", {"metrics": {"val/loss": 1.0 + run.seed}})
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "ok", "wall_seconds": 60.0})
+    assert cost_to_go(Results(plan)) == [
+        "To go: 3 runs, about 3 min",
+        "If nothing more is decided before the last look: 12 runs, about 12 min",
+    ]
+    assert "alpha" not in live_page(plan).partition("<h2>Decided</h2>")[2], "a look that has not ended has decided nothing"
+
+
+def test_a_study_that_was_not_started_cannot_be_watched() -> None:
+    Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.stack.position: [none]}\n")
+    with pytest.raises(ConfigurationError, match="runs/s has no results yet: start attnkit ablate run s.yaml first"):
+        ablate(["watch", "s.yaml", "--folder", "runs"])
 
 
 @pytest.fixture

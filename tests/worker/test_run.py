@@ -202,6 +202,7 @@ def test_a_result_says_what_the_run_cost() -> None:
     assert result["memory"] > 1e7
     assert result["clock"] in ("processor", "wall")
     wide = run("wide", {"model": {"stack": {"d_model": 16}}})
+    assert not Path("one/progress.json").exists(), "that is of runs that are not finished"
     assert 2 < wide["flops_per_token"] / result["flops_per_token"] < 4  # most products grow with the square of the width
     assert "lengths" in result
 
