@@ -86,7 +86,7 @@ def test_looks_that_were_planned_show_what_more_they_may_cost() -> None:
 
 def test_a_study_that_was_not_started_cannot_be_watched() -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.stack.position: [none]}\n")
-    with pytest.raises(ConfigurationError, match="runs/s has no results yet: start attnkit ablate run s.yaml first"):
+    with pytest.raises(ConfigurationError, match=r"runs/s has no results yet: start attnkit ablate run s\.yaml first"):
         ablate(["watch", "s.yaml", "--folder", "runs"])
 
 
