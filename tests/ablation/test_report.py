@@ -313,7 +313,10 @@ def test_tuning_is_in_the_checklist_and_has_a_table(results: Results) -> None:
     }
     text = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune), tuned=found)))
     assert "- [x] every variant was tuned with equally many trials: model.optimizer.lr, 3 values with 2 seeds each" in text
-    assert "- [ ] the best values of tuning are inside their grids, but not for position=learned: a better one may lie beyond" in text
+    assert (
+        "- [ ] the best values of tuning are inside their grids or ranges, but not for position=learned: a better one may lie beyond"
+        in text
+    )
     assert "| position=learned | lr=0.1 | 2 | 1.5 | diverged |" in text
     unfinished = markdown(Results(replace(results.plan, study=replace(results.study, tune=tune))))
     assert "- [ ] every variant was tuned with equally many trials: the trials are not finished" in unfinished
