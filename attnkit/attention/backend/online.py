@@ -70,7 +70,7 @@ def _attend(
         )  # fmt: skip
         output, sums = (call.value.new_zeros(len(call.value), query.shape[2], width) for width in (value.shape[-1], 2))
         for blocks in call.rows():
-            (largest, total), summed = blocks[0].queries(sums).split(1, -1), blocks[0].queries(output)
+            (largest, total), summed = torch.split(blocks[0].queries(sums), 1, -1), blocks[0].queries(output)
             largest.fill_(torch.finfo(largest.dtype).min)
             for block in blocks:
                 z = call.logits(block)
@@ -110,7 +110,7 @@ def _attend_backward(
             d_bias = torch.zeros_like(call.bias, dtype=call.dtype)
             d_line = d_bias[..., 0, :] if by_offset else None
         for block in itertools.chain.from_iterable(call.rows()):
-            largest, total = block.queries(sums).split(1, -1)
+            largest, total = torch.split(block.queries(sums), 1, -1)
             weights = call.logits(block).sub_(largest).sub_(total).exp2_()  # their sum would lose digits where logits are large
             block.keys(d_value).baddbmm_(call.drop(weights, block).mT, block.queries(g))
             d_logits = call.drop(torch.bmm(block.queries(g), block.keys(call.value).mT), block).sub_(block.queries(inner))

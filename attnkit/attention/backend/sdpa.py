@@ -47,8 +47,7 @@ class SDPA(Backend):
 
     def refuses_score(self, attention: Attention) -> str | None:
         """Return the reason unless the score is `InnerProduct.score` with a plain number as its scale."""
-        is_softmax = isinstance(attention.normalizer, Exponential) and type(attention.normalizer).forward is Exponential.forward
-        return refuses_score(attention) or (None if is_softmax else "its normalizer is not a softmax")
+        return refuses_score(attention)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is no dropout, and enough work for the fused kernel to be faster than plain products."""
@@ -80,10 +79,12 @@ class SDPA(Backend):
 
 
 def refuses_score(attention: Attention) -> str | None:
-    """Return why kernels that read `InnerProduct.scale`, not `score`, cannot compute a score, or None if they can."""
+    """Return why kernels that read `InnerProduct.scale` and not `score` or the normalizer cannot compute a score, or None if they can."""
     if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
         overrides = attention.inner_product
         return "it overrides `score`, which fused kernels do not read" if overrides else "its score is not an inner product"
+    if not isinstance(attention.normalizer, Exponential) or type(attention.normalizer).forward is not Exponential.forward:
+        return "its normalizer is not a softmax"
     return None if isinstance(cast(InnerProduct, attention).scale, NUMBERS) else "its scale is not a plain number, as fused kernels require"
 
 
