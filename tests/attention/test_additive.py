@@ -1,35 +1,21 @@
 """Additive attention never materialises the full tensor of tanh values, B.H.Q.K.A."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import attnkit
 from attnkit import draws
 from attnkit.attention.additive import Additive
-from attnkit.attention.backend import Refused, additive_compiled, additive_eager, additive_tiles
+from attnkit.attention.backend import Refused, additive_compiled, additive_eager, additive_tiles, blocks
 from attnkit.attention.backend.base import ordered
 from attnkit.masks import Mask
+from tests.attention.largest import LargestTensor
 
 B, H, T, A, D = 2, 2, 24, 16, 4
-
-
-class LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that any operation creates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, torch.Tensor):
-                self.numel = max(self.numel, tensor.numel())
-        return result
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
@@ -99,7 +85,8 @@ def test_inputs_of_any_size_are_exact_to_rounding(size: float, backend: str, see
 @pytest.mark.parametrize("backend", TILED)
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_tiles_drop_the_weights_that_the_reference_drops(backend: str, kv_heads: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(additive_tiles, "TILE_PAIRS", B * H * T * 5)  # five queries
+    for name, number in (("ROWS", 5), ("COLUMNS", 7), ("PAIRS", 5 * 7 * 3)):
+        monkeypatch.setattr(blocks, name, number)
     attention = attnkit.attentions.build({"name": "additive", "hidden_dim": A}, head_dim=D, num_heads=H, num_kv_heads=kv_heads).double()
     given = [torch.randn(B, heads, T, D).double().requires_grad_() for heads in (H, kv_heads, kv_heads)]
     bias = torch.randn(H, 1, T).double().requires_grad_()
@@ -122,7 +109,7 @@ def test_a_compiler_that_fails_is_replaced_by_eager_code_with_a_warning(seed: in
 
         return call
 
-    monkeypatch.setattr(additive_tiles, "_tiles", (additive_tiles.Tiles(), additive_tiles.CompiledTiles()))
+    monkeypatch.setitem(blocks.scores, "additive_compiled", partial(additive_tiles.AdditivePairs, additive_tiles.CompiledTiles()))
     monkeypatch.setattr(torch, "compile", broken)
     attention = attnkit.attentions.build("additive", head_dim=D, num_heads=H)
     given = torch.randn(3, B, H, T, D)

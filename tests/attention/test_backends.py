@@ -96,9 +96,9 @@ def test_a_backend_that_does_not_read_the_score_is_refused(kind: type[InnerProdu
 def test_overridden_projections_and_scales_keep_every_backend(seed: int) -> None:
     attention = Projected(head_dim=D, num_heads=H).double()
     query, key, value = torch.randn(3, 1, H, T, D).double()
-    assert attention.backends == ("reference", "chunked", "sdpa", "tiled")
+    assert attention.backends == ("reference", "chunked", "sdpa", "tiled", "blockwise")
     expected = attention(query, key, value, backend="reference")
-    for backend in ("chunked", "sdpa", "tiled"):
+    for backend in ("chunked", "sdpa", "tiled", "blockwise"):
         torch.testing.assert_close(attention(query, key, value, backend=backend), expected, rtol=1e-10, atol=1e-10)
 
 
@@ -154,7 +154,7 @@ def doubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Backend]]:
 def test_a_registered_backend_is_chosen_where_it_suits_and_can(doubled: type[Backend], seed: int) -> None:
     attention, other = (attnkit.attentions.build(name, head_dim=D, num_heads=H) for name in ("scaled_dot_product", "general"))
     long, short = torch.randn(3, 1, H, 6, D), torch.randn(3, 1, H, 5, D)
-    assert attention.backends == ("reference", "chunked", "sdpa", "tiled", "doubled")
+    assert attention.backends == ("reference", "chunked", "sdpa", "tiled", "blockwise", "doubled")
     assert torch.equal(attention(*short), 2 * attention(*short, backend="reference"))
     assert torch.equal(attention(*long), attention(*long, backend="sdpa"))  # it does not suit
     assert torch.equal(attention(*long, backend="doubled"), 2 * attention(*long, backend="reference"))  # but it can
@@ -176,7 +176,9 @@ def test_a_spec_may_name_a_registered_backend(doubled: type[Backend]) -> None:
 
 
 def test_an_unregistered_backend_is_refused(seed: int) -> None:
-    with pytest.raises(Refused, match="ScaledDotProduct has no backend 'doubled'; choose 'auto' or one of reference, chunked, sdpa, tiled"):
+    with pytest.raises(
+        Refused, match="ScaledDotProduct has no backend 'doubled'; choose 'auto' or one of reference, chunked, sdpa, tiled, bl"
+    ):
         attnkit.attentions.build("scaled_dot_product", head_dim=D).check_backend("doubled")
 
 

@@ -1,41 +1,26 @@
 """Windows and biases that stay symbolic give what the whole tensors give, without any tensor of all queries and keys."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import attnkit
 from attnkit.attention import FiniteBias, LazyBias
-from attnkit.attention.backend import tiled
+from attnkit.attention.backend import blocks, tiled
 from attnkit.layers import reading
 from attnkit.masks import Mask
+from tests.attention.largest import LargestTensor
 
 B, H, T, D = 2, 2, 23, 4
 POSITIONS = ("alibi", "relative", "kerple", "fire")
 
 
-class LargestTensor(TorchDispatchMode):
-    """Records the number of elements of the largest tensor that any operation creates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage().size():
-                self.numel = max(self.numel, tensor.untyped_storage().size() // tensor.element_size())
-        return result
-
-
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Tiles of five queries."""
+    """Tiles and blocks of five queries."""
     monkeypatch.setattr(tiled, "TILE_QUERIES", 5)
+    for name, number in (("ROWS", 5), ("COLUMNS", 7), ("PAIRS", 5 * 7)):
+        monkeypatch.setattr(blocks, name, number)
 
 
 @pytest.mark.parametrize("name", ["none", *POSITIONS])
@@ -52,7 +37,7 @@ def test_a_symbolic_window_and_bias_agree_with_the_reference(name: str, mask: Ma
     expected = attention(*given, mask=dense, attn_bias=None if whole is None else FiniteBias(whole), backend="reference")
     wanted = torch.autograd.grad(expected.square().sum(), leaves)
     for bias in biases:
-        for backend in ("tiled", "sdpa", "chunked", "reference"):
+        for backend in ("blockwise", "tiled", "sdpa", "chunked", "reference"):
             output = attention(*given, mask=mask, attn_bias=bias, backend=backend)
             torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-10)
             for found, want in zip(torch.autograd.grad(output.square().sum(), leaves), wanted, strict=True):
@@ -60,14 +45,15 @@ def test_a_symbolic_window_and_bias_agree_with_the_reference(name: str, mask: Ma
 
 
 @pytest.mark.parametrize("name", ["alibi", "relative"])
-def test_no_tensor_of_all_queries_and_keys_is_made(name: str) -> None:
+@pytest.mark.parametrize("backend", ["blockwise", "tiled"])
+def test_no_tensor_of_all_queries_and_keys_is_made(name: str, backend: str) -> None:
     length = 200
     position = attnkit.positions.build(name, head_dim=D, num_heads=H, bidirectional=False)
     attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
     given, t = torch.randn(3, 1, H, length, D).requires_grad_(), torch.arange(length)[None]
     bias = LazyBias(position.bias, t, t, position.by_offset)
     with LargestTensor() as largest:
-        attention(*given, mask=Mask(causal=True), attn_bias=bias).sum().backward()
+        attention(*given, mask=Mask(causal=True), attn_bias=bias, backend=backend).sum().backward()
     assert 0 < largest.numel <= max(given.numel(), 10 * H * length)
     with LargestTensor() as largest:
         attention(*given, mask=Mask(causal=True), attn_bias=bias, backend="sdpa")

@@ -26,7 +26,7 @@ def transformer(*, causal: bool = True, **options: Any) -> Transformer:
         ({"d_model": 0}, "d_model must be positive, but is 0"),
         ({"attention_dropout": 1.5}, r"attention_dropout must be in \[0, 1\], but is 1.5"),
         ({"backend": "sdpa", "attention": "additive"}, "Additive has no backend 'sdpa'"),
-        ({"backend": "flash"}, "no backend 'flash'; choose 'auto' or one of reference, chunked, sdpa, tiled"),
+        ({"backend": "flash"}, "no backend 'flash'; choose 'auto' or one of reference, chunked, sdpa, tiled, blockwise"),
     ],
 )
 def test_impossible_sizes_are_refused(wrong: dict[str, Any], message: str) -> None:

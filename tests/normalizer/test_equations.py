@@ -167,7 +167,7 @@ def test_a_softmax_of_ones_own_runs_without_fused_kernels() -> None:
     attention.normalizer = Own()
     assert attention.backends == ("reference", "chunked")
     attention.normalizer = Softmax()
-    assert attention.backends == ("reference", "chunked", "sdpa", "tiled")
+    assert attention.backends == ("reference", "chunked", "sdpa", "tiled", "blockwise")
 
 
 @pytest.mark.parametrize("option", [{"softcap": 2.0}, {"talking_heads": True}])

@@ -3,8 +3,11 @@
 
 import os
 import shutil
+from functools import partial
 
+from attnkit.attention.backend import blocks
 from attnkit.attention.backend.additive_eager import AdditiveEager, pair_channels
+from attnkit.attention.backend.additive_tiles import AdditivePairs, CompiledTiles
 from attnkit.attention.backend.base import Inputs
 from attnkit.attention.base import Attention
 from attnkit.registry import backends
@@ -32,7 +35,7 @@ class AdditiveCompiled(AdditiveEager):
     """
 
     rank = 16
-    is_compiled = True
+    score = "additive_compiled"
 
     def __init__(self) -> None:
         compilers = (os.environ["CXX"],) if os.environ.get("CXX") else ("g++", "clang++")
@@ -49,3 +52,6 @@ class AdditiveCompiled(AdditiveEager):
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is enough work."""
         return pair_channels(inputs) >= MIN_NUMBERS
+
+
+blocks.scores["additive_compiled"] = partial(AdditivePairs, CompiledTiles())

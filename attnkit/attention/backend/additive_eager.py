@@ -1,15 +1,17 @@
 # https://arxiv.org/abs/1409.0473
 """Additive attention by products of exponentials, in eager code."""
 
+from functools import partial
 from typing import ClassVar
 
 from torch import Tensor
 
 from attnkit.attention.additive import Additive
-from attnkit.attention.backend.additive_tiles import attend
+from attnkit.attention.backend import blocks
+from attnkit.attention.backend.additive_tiles import AdditivePairs, Tiles
 from attnkit.attention.backend.base import Backend, Inputs
+from attnkit.attention.backend.online import attend
 from attnkit.attention.base import Attention
-from attnkit.dropout import keys_for
 from attnkit.registry import backends
 
 MIN_NUMBERS = 2**16
@@ -36,7 +38,8 @@ class AdditiveEager(Backend):
 
     rank = 15
     options = frozenset({"scale"})
-    is_compiled: ClassVar[bool] = False
+    reads_lazy_bias = True
+    score: ClassVar[str] = "additive_eager"
 
     def refuses_score(self, attention: Attention) -> str | None:
         """Return the reason unless the score is `Additive.score`."""
@@ -54,17 +57,12 @@ class AdditiveEager(Backend):
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""
         assert isinstance(attention, Additive)
-        query, key, value, mask, bias, dropout, first_query = inputs
-        keys = keys_for(query.shape[0], query.device) if dropout > 0 else None
-        if mask is not None and mask.window is not None:
-            mask = mask.rows(0, query.shape[-2], query.shape[-2], key.shape[-2], query.device)
-        allowed, causal = (None, False) if mask is None else (mask.allowed, mask.causal)
-        numbers = [attention.first_head, query.shape[1], attention.site, first_query]
-        tensors = (query, key, value, attention.score_weight, bias, allowed, keys)
-        output: Tensor = attend(*tensors, causal, float(attention.factor), dropout, numbers, self.is_compiled)[0]
-        return output
+        return attend(attention, inputs, self.score, scale=attention.factor, weight=attention.score_weight)
 
 
 def pair_channels(inputs: Inputs) -> int:
     """Return B H Q K A."""
     return inputs.query.numel() * inputs.key.shape[-2]
+
+
+blocks.scores["additive_eager"] = partial(AdditivePairs, Tiles())

@@ -50,7 +50,7 @@ class Backend(ABC):
     Example:
         >>> import attnkit
         >>> attnkit.attentions.build("dot_product", head_dim=4).backends  # those that can compute this score
-        ('reference', 'chunked', 'sdpa', 'tiled')
+        ('reference', 'chunked', 'sdpa', 'tiled', 'blockwise')
     """
 
     rank: ClassVar[int] = 30

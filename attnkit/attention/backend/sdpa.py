@@ -47,13 +47,7 @@ class SDPA(Backend):
 
     def refuses_score(self, attention: Attention) -> str | None:
         """Return the reason unless the score is `InnerProduct.score` with a plain number as its scale."""
-        if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
-            overrides = attention.inner_product
-            return "it overrides `score`, which fused kernels do not read" if overrides else "its score is not an inner product"
-        if not isinstance(attention.normalizer, Exponential) or type(attention.normalizer).forward is not Exponential.forward:
-            return "its normalizer is not a softmax"
-        scale = cast(InnerProduct, attention).scale
-        return None if isinstance(scale, NUMBERS) else "its scale is not a plain number, as fused kernels require"
+        return refuses_score(attention)
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is no dropout, and enough work for the fused kernel to be faster than plain products."""
@@ -82,6 +76,16 @@ class SDPA(Backend):
         first = int(inputs.mask is not None and inputs.mask.causal)
         output = attend(with_sinks(inputs, sinks / scale, first), scale)
         return output[..., first:, : inputs.value.shape[-1]]
+
+
+def refuses_score(attention: Attention) -> str | None:
+    """Return why kernels that read `InnerProduct.scale` and not `score` or the normalizer cannot compute a score, or None if they can."""
+    if type(attention).score is not InnerProduct.score or "score" in attention.__dict__:
+        overrides = attention.inner_product
+        return "it overrides `score`, which fused kernels do not read" if overrides else "its score is not an inner product"
+    if not isinstance(attention.normalizer, Exponential) or type(attention.normalizer).forward is not Exponential.forward:
+        return "its normalizer is not a softmax"
+    return None if isinstance(cast(InnerProduct, attention).scale, NUMBERS) else "its scale is not a plain number, as fused kernels require"
 
 
 def attend(inputs: Inputs, scale: float) -> Tensor:

@@ -1,0 +1,190 @@
+"""Blocks of queries and keys, and their logits, for any score.
+
+Logits are in units of ln 2, as 2^x is faster than e^x. Queries come in reverse order: then what depends on the offset of a key from a query
+alone is a view of one line, in which each row starts a number later than the row above.
+"""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attnkit.attention.backend.reference import MOST_HEADS
+from attnkit.dropout import is_dropped, kept_scale
+
+LOG2E = 1.4426950408889634
+ROWS, COLUMNS, PAIRS = 256, 512, 2**17
+"""The most queries and keys in a block, and about how many pairs all its heads have: a matrix of 512 KiB in fp32."""
+
+
+class Block(NamedTuple):
+    """Some queries and keys of n heads: either several of one example, or all of several examples."""
+
+    heads: slice  # of B H
+    rows: slice  # of the reversed queries
+    columns: slice
+    shape: tuple[int, int, int, int]  # examples, their heads, rows, columns
+
+    def queries(self, x: Tensor) -> Tensor:
+        """Return the part [n, rows, ...] of [B H, Q, ...]."""
+        return x[self.heads, self.rows]
+
+    def keys(self, x: Tensor) -> Tensor:
+        """Return the part [n, columns, ...] of [B H, K, ...]."""
+        return x[self.heads, self.columns]
+
+
+class Pairs(ABC):
+    """What depends on the score: logits, and the gradients that follow from theirs.
+
+    Args:
+        query: What the score makes of queries once, [B H, Q, A].
+        key: And of keys, [B H, K, A].
+    """
+
+    taller: ClassVar[int] = 1
+    """How many times the usual number of queries a block has."""
+
+    def __init__(self, query: Tensor, key: Tensor) -> None:
+        self.query, self.key = query, key
+
+    @cached_property
+    def d_query(self) -> Tensor:
+        """The sums of gradients of queries, [B H, Q, A]."""
+        return torch.zeros_like(self.query)
+
+    @cached_property
+    def d_key(self) -> Tensor:
+        """The sums of gradients of keys, [B H, K, A]."""
+        return torch.zeros_like(self.key)
+
+    @abstractmethod
+    def logits(self, block: Block, bias: Tensor | None) -> Tensor:
+        """Return the logits [n, rows, columns] in units of ln 2, with the bias (likewise) added; the caller may overwrite them."""
+
+    @abstractmethod
+    def backward(self, block: Block, gradient: Tensor) -> None:
+        """Add up what the gradients of logits, [n, rows, columns], give for queries, keys and weights."""
+
+    @abstractmethod
+    def gradients(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the gradients of queries [B H, Q, A], keys [B H, K, A] and, if there are any, weights [H, A]."""
+
+
+scores: dict[str, Callable[..., Pairs]] = {}
+"""The score of a backend, by its name: called with queries, keys and weights (or None) in fp32 or float64, and the scale."""
+
+
+class Call:
+    """What both passes need: queries (reversed), keys and values of equally many heads, in fp32 or float64."""
+
+    def __init__(
+        self, query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None, allowed: Tensor | None,
+        examples: Tensor | None, by_offset: bool, causal: bool, window: int, scale: float, dropout: float, numbers: list[int], score: str,
+    ) -> None:  # fmt: skip
+        self.dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
+        groups = query.shape[1] // key.shape[1]
+        key, value = (x.to(self.dtype) if groups == 1 else x.to(self.dtype).repeat_interleave(groups, 1) for x in (key, value))
+        key, self.value = key.flatten(0, 1), value.flatten(0, 1)
+        weight = None if weight is None else weight.to(self.dtype)
+        self.pairs = scores[score](self.reversed(query), key, weight, scale)
+        self.shape = (*query.shape[:3], key.shape[1])  # B, H, Q, K
+        self.bias, self.allowed = (x if x is None else x.reshape(*[1] * (4 - x.dim()), *x.shape) for x in (bias, allowed))
+        self.line = self.in_bits(self.bias[..., 0, :]) if by_offset and self.bias is not None else None  # [B or 1, H, Q + K - 1]
+        self.lowest = 1 - window if window else 1 - self.shape[2]
+        self.highest = 0 if causal else window - 1 if window else self.shape[3] - 1
+        self.examples, self.dropout, self.numbers = examples, dropout, numbers
+        self.wide = self.value.new_empty(0)
+
+    def reversed(self, x: Tensor) -> Tensor:
+        """Return [B H, Q, E] with the queries in reverse order, of [B, H, Q, E]; or the other way round."""
+        return x.to(self.dtype).flatten(0, 1).flip(1)
+
+    def in_bits(self, bias: Tensor) -> Tensor:
+        """Return a bias in units of ln 2, finite."""
+        return (bias.to(self.dtype) * LOG2E).clamp_(min=torch.finfo(self.dtype).min)
+
+    def rows(self) -> Iterator[list[Block]]:
+        """Yield the blocks of a few queries, with the keys within their reach."""
+        batch, heads, queries, keys = self.shape
+        size = ROWS * self.pairs.taller
+        many = max(1, PAIRS * self.pairs.taller // (min(queries, size) * min(keys, COLUMNS)))
+        examples = max(1, many // heads)
+        for b, h, start in itertools.product(range(0, batch, examples), range(0, heads, many), range(0, queries, size)):
+            bs, hs, stop = min(examples, batch - b), min(many, heads - h), min(start + size, queries)
+            first, last = max(0, queries - stop + self.lowest), min(keys, queries - start + self.highest)
+            part = slice(b * heads + h, (b + bs - 1) * heads + h + hs), slice(start, stop)
+            ends = ((c, min(c + COLUMNS, last)) for c in range(first, last, COLUMNS))
+            if first < last:
+                yield [Block(*part, slice(*end), (bs, hs, stop - start, end[1] - end[0])) for end in ends]
+
+    def logits(self, block: Block) -> Tensor:
+        """Return the logits of a block in units of ln 2, -inf at masked keys."""
+        bias = None
+        if self.line is not None:
+            bias = self.square(self.offsets(self.line, block), block)
+        elif self.bias is not None:
+            bias = self.in_bits(self.part(self.bias, block).flip(-2))
+        found = self.pairs.logits(block, None if bias is None else bias.expand(block.shape).flatten(0, 1))
+        first = self.first_offset(block)
+        last = first + block.shape[2] + block.shape[3] - 2
+        if first < self.lowest or last > self.highest:
+            offsets = torch.arange(first, last + 1, device=found.device)
+            found.masked_fill_(self.square((offsets < self.lowest) | (offsets > self.highest), block), float("-inf"))
+        if self.allowed is not None:
+            found.view(block.shape).masked_fill_(~self.part(self.allowed, block).flip(-2), float("-inf"))
+        return found
+
+    def first_offset(self, block: Block) -> int:
+        """Return the offset of the first key from the first reversed query, the block's last."""
+        first: int = block.columns.start - (self.shape[2] - 1 - block.rows.start)
+        return first
+
+    def offsets(self, line: Tensor, block: Block) -> Tensor:
+        """Return the part of a block, [b or 1, h, rows + columns - 1], of the numbers [B or 1, H, Q + K - 1] of all offsets."""
+        first, (examples, heads, rows, columns) = self.first_offset(block) + self.shape[2] - 1, block.shape
+        batch, head = divmod(block.heads.start, self.shape[1])
+        line = line if line.shape[0] == 1 else line[batch : batch + examples]
+        return line[:, head : head + heads, first : first + rows + columns - 1]
+
+    def square(self, line: Tensor, block: Block) -> Tensor:
+        """Return [..., rows, columns] from the numbers of a block's offsets: a view."""
+        return line.unfold(-1, block.shape[3], 1)
+
+    def wide_product(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return x y, [n, rows, columns], in a tensor whose rows have as many zeros after them."""
+        n, rows, columns = x.shape
+        if self.wide.shape != (n, rows, rows + columns):
+            self.wide = x.new_zeros(n, rows, rows + columns)
+        return torch.mul(x, y, out=self.wide[..., :columns])
+
+    def diagonals(self, block: Block) -> Tensor:
+        """Return the sums for each offset, [b, h, rows + columns - 1], of the last `wide_product`: the gradient of `square`."""
+        n, rows, width = self.wide.shape
+        shifted = self.wide.as_strided((n, rows, width - 1), (rows * width, width - 1, 1))  # each row starts a number earlier
+        return shifted.sum(1).view(*block.shape[:2], -1)
+
+    def part(self, x: Tensor, block: Block) -> Tensor:
+        """Return the part of a block of what broadcasts to [B, H, Q, K], with its rows in the order of [B, H, Q, K]: a view."""
+        examples, heads, _, _ = block.shape
+        batch, head = divmod(block.heads.start, self.shape[1])
+        rows = slice(self.shape[2] - block.rows.stop, self.shape[2] - block.rows.start)
+        parts = (slice(batch, batch + examples), slice(head, head + heads), rows, block.columns)
+        return x[tuple(part if size > 1 else slice(None) for part, size in zip(parts, x.shape, strict=True))]
+
+    def drop(self, weights: Tensor, block: Block) -> Tensor:
+        """Drop the weights of a block that the reference drops, and scale the others."""
+        if self.examples is None:
+            return weights
+        first_head, site, first_query = self.numbers
+        examples, heads, _, columns = block.shape
+        batch, head = divmod(block.heads.start, self.shape[1])
+        queries = self.shape[2] - 1 - torch.arange(block.rows.start, block.rows.stop, device=weights.device)
+        numbers = torch.arange(head, head + heads, device=weights.device)[:, None] + first_head + (first_query + queries) * MOST_HEADS
+        keys = self.examples[batch : batch + examples]
+        dropped = is_dropped(keys, self.dropout, site=site, rows=numbers, columns=columns, first=block.columns.start)
+        return weights.masked_fill(dropped.flatten(0, 1), 0.0).mul_(kept_scale(self.dropout))

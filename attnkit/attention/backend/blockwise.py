@@ -1,0 +1,85 @@
+# https://arxiv.org/abs/2205.14135
+"""Inner-product attention in blocks, for biases that depend on offsets."""
+
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from attnkit.attention.backend import blocks
+from attnkit.attention.backend.base import Backend, Inputs
+from attnkit.attention.backend.blocks import LOG2E, Block, Pairs
+from attnkit.attention.backend.online import attend
+from attnkit.attention.backend.sdpa import refuses_score
+from attnkit.attention.base import Attention, InnerProduct
+from attnkit.attention.bias import LazyBias
+from attnkit.registry import backends
+
+
+@backends.register("blockwise")
+class Blockwise(Backend):
+    r"""Attention in blocks of queries and keys with an online softmax, which the backward pass recomputes, in plain torch.
+
+    A bias that depends on the offset alone (ALiBi, relative, KERPLE) is a line of Q + K - 1 numbers per head, of which a block adds a view;
+    its gradient sums over diagonals. Blocks that causality or a window masks are left out. Dropout drops the same weights as the reference.
+    `auto` chooses it in fp32 and float64 on a CPU, where torch's fused kernels have no gradient for a bias. Second derivatives need
+    `reference`.
+
+    Equation:
+        $$\mathrm{attention}(q_i, K, V) = \sum_j \mathrm{softmax}_j(s \, q_i^\top k_j + b_{j - i}) \, v_j$$
+
+    Paper: Dao et al. 2022, https://arxiv.org/abs/2205.14135
+
+    Example:
+        >>> import attnkit
+        >>> "blockwise" in attnkit.attentions.build("scaled_dot_product", head_dim=4).backends
+        True
+    """
+
+    rank = 26
+    options = frozenset({"scale"})
+    reads_lazy_bias: ClassVar[bool] = True
+
+    def refuses_score(self, attention: Attention) -> str | None:
+        """Return the reason unless the score is `InnerProduct.score` with a plain number as its scale."""
+        return refuses_score(attention)
+
+    def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
+        """Return the reason if every weight is dropped."""
+        return "it cannot drop every weight" if inputs.dropout == 1 else None
+
+    def suits(self, attention: Attention, inputs: Inputs) -> bool:
+        """Return whether there is a bias by offset, or a symbolic window with dropout, in full precision on a CPU."""
+        has_line = isinstance(inputs.bias, LazyBias) and inputs.bias.by_offset
+        has_window = inputs.dropout > 0 and inputs.bias is None and inputs.mask is not None and inputs.mask.window is not None
+        is_full = inputs.query.device.type == "cpu" and inputs.query.dtype in (torch.float32, torch.float64)
+        return is_full and (has_line or has_window)
+
+    def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
+        """Return the attention [B, H, Q, Dv]."""
+        return attend(attention, inputs, "blockwise", scale=cast(InnerProduct, attention).scale * attention.factor)
+
+
+class InnerProducts(Pairs):
+    """Inner products of queries [B H, Q, A] and keys [B H, K, A], times a scale."""
+
+    def __init__(self, query: Tensor, key: Tensor, weight: None, scale: float) -> None:
+        super().__init__(query * (scale * LOG2E), key)
+        self.scale = scale
+
+    def logits(self, block: Block, bias: Tensor | None) -> Tensor:
+        """Return the products."""
+        query, key = block.queries(self.query), block.keys(self.key).mT
+        return torch.bmm(query, key) if bias is None else torch.baddbmm(bias, query, key)
+
+    def backward(self, block: Block, gradient: Tensor) -> None:
+        """Multiply by keys and by queries."""
+        block.queries(self.d_query).baddbmm_(gradient, block.keys(self.key))
+        block.keys(self.d_key).baddbmm_(gradient.mT, block.queries(self.query))
+
+    def gradients(self) -> tuple[Tensor, Tensor, None]:
+        """Return the sums, scaled."""
+        return self.d_query * self.scale, self.d_key / LOG2E, None
+
+
+blocks.scores["blockwise"] = InnerProducts
