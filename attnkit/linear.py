@@ -15,8 +15,8 @@ MAX_ROWS = 64
 MIN_NUMBERS = 2**18
 """Smaller weights go to torch's product: a call of oneDNN takes tens of microseconds however small they are."""
 
-Packed = dict[int, tuple[Tensor, int, Tensor]]
-"""Packed weights by the id of the weight, each with the weight and its version."""
+Packed = dict[int, tuple[Tensor, int, Tensor | None]]
+"""By the id of a weight: the weight, its version, and its packed copy, or None after the first use."""
 
 _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 
@@ -25,9 +25,9 @@ _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 def packing(weights: Packed) -> Iterator[None]:
     """Inside the `with` block, let `linear` multiply a few rows in fp32 on a CPU by oneDNN, where no gradients are computed.
 
-    Decoding multiplies one token per row by every weight. torch's own product is made for many rows: oneDNN's is up to twice as fast, and
-    up to four times with weights in the order in which it reads them. That copy is made once per generation, for two rows or more; for one
-    row it would not pay.
+    Decoding multiplies one token per row by every weight, and torch's own product is made for many rows: oneDNN's takes half the time or
+    less, with weights in the order in which it reads them. That copy is made when a weight is used for the second time, and doubles the
+    memory of large weights inside the block.
 
     Args:
         weights: Filled with the copies; a weight that has changed since is copied again.
@@ -56,13 +56,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.numel() // x.shape[-1]
     if not 0 < rows <= MAX_ROWS or not _is_plain(x, weight):
         return nn.functional.linear(x, weight, bias)
-    matrix = weight
-    if rows > 1:
-        entry = packed.get(id(weight))
-        if entry is None or entry[0] is not weight or entry[1] != weight._version:
-            entry = (weight, weight._version, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), MAX_ROWS))
-            packed[id(weight)] = entry
-        matrix = entry[2]
+    known = packed.get(id(weight))
+    if known is None or known[0] is not weight or known[1] != weight._version:
+        matrix = weight.detach()
+        packed[id(weight)] = (weight, weight._version, None)
+    elif known[2] is None:
+        matrix = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), MAX_ROWS)
+        packed[id(weight)] = (weight, weight._version, matrix)
+    else:
+        matrix = known[2]
     product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, "none", [], "")
     return product
 

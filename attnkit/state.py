@@ -29,6 +29,13 @@ class State:
         """
         return replace(self, **{f.name: _select(getattr(self, f.name), index) for f in fields(self)})
 
+    def branch(self, rows: Tensor) -> Self:
+        """Return the state of B N rows, hypotheses of a beam search, that continue the `rows` [B, N] int64 of this one.
+
+        N hypotheses of one row always continue hypotheses of the same row, so a state may keep once what all of them have read.
+        """
+        return self.select(rows.flatten())
+
 
 @dataclass(frozen=True)
 class Growing(State):
