@@ -15,8 +15,11 @@ MAX_ROWS = 64
 MIN_NUMBERS = 2**18
 """Smaller weights go to torch's product: a call of oneDNN takes tens of microseconds however small they are."""
 
-Packed = dict[int, tuple[Tensor, int, Tensor | None]]
-"""By the id of a weight: the weight, its version, and its packed copy, or None after the first use."""
+MIN_USES = 8
+"""A weight is packed when it has been used so often: packing takes as long as it saves in about as many uses."""
+
+Packed = dict[int, tuple[Tensor, int, int, Tensor]]
+"""By the id of a weight: the weight, its version, how often it has been used, and the matrix to multiply by."""
 
 _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 
@@ -26,18 +29,18 @@ def packing(weights: Packed) -> Iterator[None]:
     """Inside the `with` block, let `linear` multiply a few rows in fp32 on a CPU by oneDNN, where no gradients are computed.
 
     Decoding multiplies one token per row by every weight, and torch's own product is made for many rows: oneDNN's takes half the time or
-    less, with weights in the order in which it reads them. That copy is made when a weight is used for the second time, and doubles the
-    memory of large weights inside the block.
+    less, with weights in the order in which it reads them. That copy is made once a weight has been used a few times, and doubles
+    the memory of large weights inside the block.
 
     Args:
         weights: Filled with the copies; a weight that has changed since is copied again.
 
     Example:
-        >>> layer, x, weights = Linear(512, 512), torch.ones(4, 512), {}
-        >>> with torch.no_grad(), packing(weights):
+        >>> layer, x = Linear(512, 512), torch.ones(4, 512)
+        >>> with torch.no_grad(), packing({}):
         ...     y = layer(x)
-        >>> bool(torch.allclose(y, layer(x), atol=1e-5)), len(weights)
-        (True, 1)
+        >>> bool(torch.allclose(y, layer(x), atol=1e-5))
+        True
     """
     is_open = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and not torch.is_autocast_enabled("cpu")
     token = _packed.set(weights if is_open else None)
@@ -57,14 +60,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not 0 < rows <= MAX_ROWS or not _is_plain(x, weight):
         return nn.functional.linear(x, weight, bias)
     known = packed.get(id(weight))
-    if known is None or known[0] is not weight or known[1] != weight._version:
-        matrix = weight.detach()
-        packed[id(weight)] = (weight, weight._version, None)
-    elif known[2] is None:
-        matrix = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), MAX_ROWS)
-        packed[id(weight)] = (weight, weight._version, matrix)
-    else:
-        matrix = known[2]
+    is_new = known is None or known[0] is not weight or known[1] != weight._version
+    _, version, uses, matrix = (weight, weight._version, 0, weight.detach()) if is_new else known
+    if uses == MIN_USES:
+        matrix = torch.ops.mkldnn._reorder_linear_weight(matrix, MAX_ROWS)
+    if uses <= MIN_USES:
+        packed[id(weight)] = (weight, version, uses + 1, matrix)
     product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, "none", [], "")
     return product
 

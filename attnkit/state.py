@@ -98,7 +98,9 @@ def _writes(storage: Tensor, new: Tensor) -> bool:
     """Return whether nothing follows the tensors that forbids to write into the storage."""
     if torch.compiler.is_compiling() or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return False
-    is_alike = new.dtype == storage.dtype and new.device == storage.device and new.shape[:-2] == storage.shape[:-2]
+    if new.shape[:-2] != storage.shape[:-2] or new.shape[-1] != storage.shape[-1]:
+        return False  # refused by torch.cat, where writing would broadcast
+    is_alike = new.dtype == storage.dtype and new.device == storage.device
     return is_alike and type(new) is type(storage) is Tensor and storage.is_inference() == torch.is_inference_mode_enabled()
 
 
