@@ -42,7 +42,8 @@ def packing(weights: Packed) -> Iterator[None]:
         >>> bool(torch.allclose(y, layer(x), atol=1e-5))
         True
     """
-    is_open = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled and not torch.is_autocast_enabled("cpu")
+    is_open = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled  # type: ignore[no-untyped-call]
+    is_open = is_open and not torch.is_autocast_enabled("cpu")
     token = _packed.set(weights if is_open else None)
     try:
         yield
@@ -59,13 +60,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x.numel() // x.shape[-1]
     if not 0 < rows <= MAX_ROWS or not _is_plain(x, weight):
         return nn.functional.linear(x, weight, bias)
-    known = packed.get(id(weight))
-    is_new = known is None or known[0] is not weight or known[1] != weight._version
-    _, version, uses, matrix = (weight, weight._version, 0, weight.detach()) if is_new else known
+    owner, version, uses, matrix = packed.get(id(weight), (None, 0, 0, weight))
+    if owner is not weight or version != weight._version:
+        uses, matrix = 0, weight.detach()
     if uses == MIN_USES:
         matrix = torch.ops.mkldnn._reorder_linear_weight(matrix, MAX_ROWS)
     if uses <= MIN_USES:
-        packed[id(weight)] = (weight, version, uses + 1, matrix)
+        packed[id(weight)] = (weight, weight._version, uses + 1, matrix)
     product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, "none", [], "")
     return product
 

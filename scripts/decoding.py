@@ -151,9 +151,8 @@ def main() -> None:
         ratio = statistics.median(a / b for a, b in zip(times["transformers"], times["attnkit"], strict=True))
         equal = "equal" if torch.equal(*written.values()) else "different"
         steps = ", ".join(f"{name} {statistics.median(ms):.2f}" for name, ms in times.items())
-        print(
-            f"{chosen.kind}, {size:.1f}M, {chosen.precision}, batch {batch}: ms per step: {steps}; {ratio:.2f} times as fast; {equal} tokens"
-        )
+        what = f"{chosen.kind}, {size:.1f}M, {chosen.precision}, batch {batch}"
+        print(f"{what}: ms per step: {steps}; {ratio:.2f} times as fast; {equal} tokens", flush=True)
 
 
 if __name__ == "__main__":

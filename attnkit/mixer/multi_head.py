@@ -124,6 +124,6 @@ class MultiHeadAttention(CachedAttention):
         """Split [B, T, H Dh] into heads [B, H, T, Dh], normalised. Under autocast, a norm may compute in fp32."""
         if norm is not None and not self.norms_heads:
             x = norm(x).to(x.dtype)
-        heads = x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        heads = x.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
         heads = norm(heads).to(heads.dtype) if norm is not None and self.norms_heads else heads
         return heads if self.clip is None else heads.clamp(-self.clip, self.clip)
