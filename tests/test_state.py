@@ -126,6 +126,11 @@ def test_another_shape_is_refused_and_not_broadcast(new: Tensor) -> None:
 @torch.no_grad()
 def test_of_threads_that_continue_one_state_each_keeps_its_tokens() -> None:
     growing = Growing(tokens(2, 4)).append(tokens(1, 4))
+
+    @torch.no_grad()  # it holds for one thread
+    def goes_on(i: int) -> tuple[int, Growing]:
+        return i, growing.append(torch.full((2, 3, 1, 4), float(i)))
+
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda i: (i, growing.append(torch.full((2, 3, 1, 4), float(i)))), range(64)))
+        found = list(pool.map(goes_on, range(64)))
     assert all((after.tensor[..., -1, :] == i).all() for i, after in found)
