@@ -22,7 +22,8 @@ def record_attention(model: nn.Module, *, logits: bool = False) -> Iterator[dict
     The weights are recomputed from the inputs of each attention, so outputs, gradients and the random numbers of dropout do not change.
     They are the weights before dropout.
 
-    Around `generate`, only the last step remains, with one row per beam; `attention_maps` gives all steps of the chosen output.
+    Around `generate`, only the last step remains; of a beam search, one row per beam, or one query where beams share a cache.
+    `attention_maps` gives all steps of the chosen output.
 
     Args:
         model: Any module that contains attnkit attention.

@@ -1,12 +1,13 @@
 """Decoding state as an immutable value: whatever a model remembers between steps, in a frozen dataclass of tensors.
 
-A state is never modified in place. So generations cannot interfere with each other, and a beam search that returns to an older state finds
+What a state holds never changes. So generations cannot interfere with each other, and a beam search that returns to an older state finds
 it intact.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 
@@ -27,6 +28,89 @@ class State:
             Counter(count=tensor([7, 7, 5]))
         """
         return replace(self, **{f.name: _select(getattr(self, f.name), index) for f in fields(self)})
+
+    def branch(self, rows: Tensor) -> Self:
+        """Return the state of B N rows, hypotheses of a beam search, that continue the `rows` [B, N] int64 of this one.
+
+        N hypotheses of one row always continue hypotheses of the same row, so a state may keep once what all of them have read.
+        """
+        return self.select(rows.flatten())
+
+
+@dataclass(frozen=True)
+class Growing(State):
+    """Vectors of tokens, to which others are appended without copying those that are there.
+
+    The storage has room behind the tokens. Without gradients, the newest state of a chain writes there, where no older one looks, and a
+    full storage is replaced by one of twice the size; so the copies of T tokens cost O(T) in all. A state that is continued a second time
+    finds the room taken, and copies. Where gradients, `torch.compile` or `torch.func` follow the tensors, appending always copies.
+
+    Attributes:
+        storage: [B, H, N, E].
+        start: Where the tokens begin in the storage.
+        stop: Where they end (default: with the storage).
+        room: Holds `stop` until some state has written behind it; shared by all states with this storage.
+
+    Example:
+        >>> first = Growing(torch.zeros(1, 1, 2, 1)).append(torch.ones(1, 1, 1, 1))
+        >>> one, other = first.append(torch.full((1, 1, 1, 1), 2.0)), first.append(torch.full((1, 1, 1, 1), 3.0))
+        >>> [x.tensor.flatten().tolist() for x in (first, one, other)]
+        [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 2.0], [0.0, 0.0, 1.0, 3.0]]
+    """
+
+    storage: Tensor
+    start: int = 0
+    stop: int | None = None
+    room: list[int] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The tokens, [B, H, T, E]: a view."""
+        return self.storage if self.stop is None else self.storage[..., self.start : self.stop, :]
+
+    def append(self, new: Tensor) -> "Growing":
+        """Return these tokens followed by `new` [B, H, T, E]."""
+        if not _writes(self.storage, new):
+            return Growing(torch.cat([self.tensor, new], -2))
+        end = self.storage.shape[-2] if self.stop is None else self.stop
+        start, stop, storage, room = self.start, end + new.shape[-2], self.storage, self.room
+        if stop > storage.shape[-2] or not _taken(room, end):
+            end, stop = end - start, stop - start
+            storage, room = new.new_empty(*new.shape[:-2], 2 * stop, new.shape[-1]), []
+            storage[..., :end, :] = self.tensor
+            start = 0
+        storage[..., end:stop, :] = new
+        room.append(stop)
+        return Growing(storage, start, stop, room)
+
+    def last(self, count: int) -> "Growing":
+        """Return the last `count` tokens, or all if there are fewer."""
+        end = self.storage.shape[-2] if self.stop is None else self.stop
+        return replace(self, start=max(self.start, end - count), stop=end)
+
+    def select(self, index: Tensor) -> "Growing":
+        """Return the rows `index` [N] int64, with room of their own."""
+        storage = self.storage.index_select(0, index)
+        return Growing(storage) if self.stop is None else Growing(storage, self.start, self.stop, [self.stop])
+
+
+def _writes(storage: Tensor, new: Tensor) -> bool:
+    """Return whether nothing follows the tensors that forbids to write into the storage."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return False
+    if new.shape[:-2] != storage.shape[:-2] or new.shape[-1] != storage.shape[-1]:
+        return False  # refused by torch.cat, where writing would broadcast
+    is_alike = new.dtype == storage.dtype and new.device == storage.device
+    return is_alike and type(new) is type(storage) is Tensor and storage.is_inference() == torch.is_inference_mode_enabled()
+
+
+def _taken(room: list[int], end: int) -> bool:
+    """Take the room behind `end`, and return whether it was free: in one operation, so that only one of several threads gets it."""
+    try:
+        room.remove(end)
+    except ValueError:
+        return False
+    return True
 
 
 def _select(value: Any, index: Tensor) -> Any:

@@ -3,7 +3,9 @@ import torch
 
 import attnkit
 from attnkit.attention import Attention
+from attnkit.layers import TransformerState
 from attnkit.recording import attention_maps
+from attnkit.state import State
 
 
 def test_every_attention_of_a_model_is_recorded_by_its_path(seed: int) -> None:
@@ -98,12 +100,15 @@ def steps_of(model, part, run):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("name", STACKS)
-def test_the_maps_of_a_generation_equal_those_of_its_beams_at_each_step(seed: int, name: str, beam_size: int) -> None:
+def test_the_maps_of_a_generation_equal_those_of_its_beams_at_each_step(
+    seed: int, name: str, beam_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TransformerState, "branch", State.branch)  # one row for each beam; and no row ends early, which would leave it out
     model = chooser(**STACKS[name], src_vocab_size=12, tgt_vocab_size=12)
     src = torch.randint(3, 12, (3, 7))
     mask = torch.arange(7) < torch.tensor([[7], [4], [6]])
     src = src.masked_fill(~mask, 0)
-    output, steps = steps_of(model, "decoder", lambda: model.generate(src, mask=mask, max_length=8, beam_size=beam_size))
+    output, steps = steps_of(model, "decoder", lambda: model.generate(src, mask=mask, max_length=8, min_length=8, beam_size=beam_size))
     maps = attention_maps(model, src, output, mask=mask)
     assert model.training
     lengths = ((output == model.eos_id).cumsum(1) - (output == model.eos_id).int() == 0).sum(1)  # with the end token

@@ -59,12 +59,12 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
     beam_size, length_penalty = generation.beam_size, generation.length_penalty
     batch, device = start.tokens.shape[0], start.tokens.device
     rows = torch.arange(batch, device=device)[:, None] * beam_size  # first beam of each row
-    each = torch.arange(batch, device=device).repeat_interleave(beam_size)
     logits, state = step(start.tokens, start.state)
     rules = Rules.begin(generation, start.prompt, logits)
     vocab = logits.shape[-1]
     log_probs = rules.apply(logits).float().log_softmax(-1)[:, None].expand(-1, beam_size, -1)  # [B, N, V]
-    state, rules = state.select(each), rules.select(each)
+    each = torch.arange(batch, device=device)[:, None].expand(-1, beam_size)
+    state, rules = state.branch(each), rules.branch(each)
     total = torch.full((batch, beam_size), float("-inf"), device=device)
     total[:, 0] = 0.0  # before the first token all beams are equal, so start from one
     length = torch.zeros(batch, beam_size, device=device)
@@ -85,7 +85,7 @@ def beam(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Hy
         ended = ended.gather(1, parent) | (token[..., None] == ends).any(-1)
         if output.shape[-1] == generation.max_length or bool(ended.all()):
             return Hypotheses(output.masked_fill(scores.isneginf()[..., None], pad_id), scores)
-        parents = (rows + parent).view(-1)
-        rules = rules.select(parents).after(token.view(-1))
-        logits, state = step(token.view(-1, 1), state.select(parents))
+        parents = rows + parent
+        rules = rules.branch(parents).after(token.view(-1))
+        logits, state = step(token.view(-1, 1), state.branch(parents))
         log_probs = rules.apply(logits).float().log_softmax(-1).view(batch, beam_size, vocab)

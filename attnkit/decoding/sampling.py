@@ -11,6 +11,7 @@ from attnkit.decoding.generation import Generation
 from attnkit.decoding.logits import keep_top_k, keep_top_p
 from attnkit.decoding.rules import Rules, end_tokens
 from attnkit.registry import ConfigurationError
+from attnkit.state import State
 
 
 def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> Iterator[Tensor]:
@@ -50,6 +51,7 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
     ends = end_tokens(generation, tokens.device)
     ended = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
     rules: Rules | None = None
+    left, padding = torch.arange(len(tokens), device=tokens.device), tokens.new_full((len(tokens),), pad_id)
     for length in range(generation.max_length):
         logits, state = step(tokens, state)
         rules = Rules.begin(generation, start.prompt, logits) if rules is None else rules
@@ -57,9 +59,13 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
         token = _sample(logits, generation, uniforms[:, length]) if generation.samples else logits.argmax(-1)  # [B]
         token = token.masked_fill(ended, pad_id)
         rules, ended, tokens = rules.after(token), ended | (token[..., None] == ends).any(-1), token[:, None]
-        yield token
-        if ended.all():
+        yield token if len(left) == len(padding) else padding.index_copy(0, left, token)
+        unfinished = (~ended).nonzero()[:, 0]
+        if len(unfinished) == 0:
             return
+        if 2 * len(unfinished) <= len(left) and isinstance(state, State):  # leave out rows that have ended, once they are half of all
+            left, ended, tokens, uniforms = left[unfinished], ended[unfinished], tokens[unfinished], uniforms[unfinished]
+            state, rules = state.select(unfinished), rules.select(unfinished)
 
 
 def _sample(logits: Tensor, generation: Generation, uniform: Tensor) -> Tensor:

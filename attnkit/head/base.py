@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.embedding import Embedding
-from attnkit.linear import Linear
+from attnkit.linear import Linear, linear
 from attnkit.registry import ConfigurationError
 
 
@@ -41,7 +41,7 @@ class Head(nn.Module, ABC):
             return logits
         weight = self._tied[0].weight
         assert weight is not None
-        return nn.functional.linear(x, weight, self.bias)
+        return linear(x, weight, self.bias)
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class UnprojectedAttention(Mixer[KeyValues]):
 
     def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
         """Return the keys and values of the memory [B, K, D], projected by the score's own weights."""
-        return KeyValues(self.attention.project_key(memory[:, None]), memory[:, None])
+        return KeyValues.of(self.attention.project_key(memory[:, None]), memory[:, None])
 
     def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
         """Attend from `x` [B, T, D] to the memory; see `Mixer.forward`."""

@@ -2,7 +2,7 @@
 """Layers with positions: the core of every stack that is not recurrent as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import cast
 
 import torch
@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from attnkit import masks
 from attnkit.dropout import Dropout
+from attnkit.layers.beams import Beams
 from attnkit.layers.compatibility import legal_layers, mixer_class
 from attnkit.layers.config import LayerConfig, TransformerConfig
 from attnkit.layers.reading import Readings, bias_between, embedding_at, extended, mask_between, rotation_at
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens
+from attnkit.mixer.key_values import KeyValues
 from attnkit.position import Position
 from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, layer_kinds, mixers, norms, positions
 from attnkit.state import State
@@ -32,6 +34,7 @@ class TransformerState(State):
         memory: The memory of each layer with parameters of its own; empty without one.
         memory_mask: [B, S] bool, or None.
         memory_positions: [B, S], or None without memory.
+        beams: Hypotheses that share `layers` and `memory`, or None. `positions` has those of all their tokens, `key_mask` ends before them.
     """
 
     positions: Tensor
@@ -40,6 +43,16 @@ class TransformerState(State):
     memory: tuple[State, ...] = ()
     memory_mask: Tensor | None = None
     memory_positions: Tensor | None = None
+    beams: Beams | None = None
+
+    def branch(self, rows: Tensor) -> "TransformerState":
+        """Return the state of hypotheses that continue `rows` [B, N]; they share caches where all layers restrict attention by masks."""
+        if self.beams is not None:
+            return replace(self, beams=self.beams.following(rows % rows.shape[1]))
+        if not self.layers or not all(layer is None or (type(layer) is KeyValues and layer.columns is None) for layer in self.layers):
+            return self.select(rows.flatten())
+        real = torch.ones_like(self.positions, dtype=torch.bool) if self.key_mask is None else self.key_mask
+        return replace(self, beams=Beams.of(real, rows.shape[1]))
 
 
 class Transformer(nn.Module):
@@ -155,6 +168,8 @@ class Transformer(nn.Module):
         Raises:
             ConfigurationError: The sequence is longer than the position encoding allows, or a mixer cannot read `attn_mask`.
         """
+        if state is not None and state.beams is not None:
+            return self._next_of_beams(x, state, state.beams.extended())
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
         past = state.positions.shape[1]
@@ -167,27 +182,52 @@ class Transformer(nn.Module):
         columns = torch.arange(past + length, device=x.device)[None]  # [1, K]
         key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding as the columns
         query_positions = key_positions[:, past:]
+        restriction = masks.combine(attn_mask, None if documents is None else masks.document(documents, documents))
+        starts = None if documents is None else masks.starts(documents, real)
+        allowed = [
+            mask_between(query_positions, key_positions, key_mask=key_mask, restriction=restriction, window=window, causal=self.causal)
+            for _, window in self.kinds
+        ]
+        known = Tokens(real=real, starts=starts)
+        x, after = self._run(x, state, query_positions, key_positions, columns, allowed, known, is_padded=key_mask is not None)
+        seen = key_positions.expand(batch, -1)
+        return x, replace(state, positions=seen, key_mask=key_mask, layers=after)
+
+    def _next_of_beams(self, x: Tensor, state: TransformerState, beams: Beams) -> tuple[Tensor, TransformerState]:
+        """Run the layers over the next token of each hypothesis, [B N, 1, D]: side by side, all at the same position of their row."""
+        batch, count = beams.read.shape[:2]
+        self._check_inputs(beams.length - 1, 1, None, None)
+        known = state.positions if state.key_mask is not None else state.positions[:1]
+        query_positions = (known[:, -1:] + 1).expand(-1, count)
+        key_positions = torch.cat([known, query_positions], 1)
+        columns = torch.arange(beams.length, device=x.device)[None]
+        allowed = [beams.mask] * len(self.kinds)
+        x = x.reshape(batch, count, -1)
+        x, after = self._run(x, state, query_positions, key_positions, columns, allowed, Tokens(), is_padded=True)
+        return x.reshape(batch * count, 1, -1), replace(state, positions=key_positions.expand(batch, -1), layers=after, beams=beams)
+
+    def _run(
+        self,
+        x: Tensor,
+        state: TransformerState,
+        query_positions: Tensor,
+        key_positions: Tensor,
+        columns: Tensor,
+        allowed: Sequence[Mask | None],
+        known: Tokens,
+        *,
+        is_padded: bool,
+    ) -> tuple[Tensor, tuple[State | None, ...]]:
+        """Run the layers over `x` [B, T, D] at these positions, each kind under its mask; return their states too."""
         added = embedding_at(self.position, query_positions, columns)
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
-        restriction = masks.combine(attn_mask, None if documents is None else masks.document(documents, documents))
-        starts = None if documents is None else masks.starts(documents, real)
         tokens = []
-        for place, window in self.kinds:
+        for (place, _), mask in zip(self.kinds, allowed, strict=True):
             position = None if place is None else self._position(place)
-            tokens.append(
-                Tokens(
-                    mask=mask_between(
-                        query_positions, key_positions, key_mask=key_mask, restriction=restriction, window=window, causal=self.causal
-                    ),
-                    bias=None
-                    if position is None
-                    else bias_between(position, query_positions, key_positions, is_padded=key_mask is not None),
-                    rotation=None if position is None else rotation_at(position, query_positions, columns),
-                    real=real,
-                    starts=starts,
-                )
-            )
+            bias = None if position is None else bias_between(position, query_positions, key_positions, is_padded=is_padded)
+            rotation = None if position is None else rotation_at(position, query_positions, columns)
+            tokens.append(replace(known, mask=mask, bias=bias, rotation=rotation))
         memory_tokens = None
         if state.memory:
             memory_tokens = Tokens(
@@ -212,9 +252,7 @@ class Transformer(nn.Module):
             if self.skips is not None and depth < len(self.skips):
                 skipped.append(x)
         x = x if self.streams == 1 else x.sum(-2)
-        x = x if self.final_norm is None else self.final_norm(x)
-        seen = key_positions.expand(batch, -1)
-        return x, TransformerState(seen, key_mask, tuple(after), state.memory, state.memory_mask, state.memory_positions)
+        return x if self.final_norm is None else self.final_norm(x), tuple(after)
 
     def start(self, memory: Tensor, memory_mask: Tensor | None = None) -> TransformerState:
         """Return the state before the first token, with the memory [B, S, D] projected for every layer."""

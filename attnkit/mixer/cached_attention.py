@@ -49,5 +49,5 @@ class CachedAttention(Mixer[KeyValues]):
 
     def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
         """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. They can be cached, and appended to."""
-        key, value = self.project(memory, tokens)
-        return KeyValues(key, value) if self.window is None else KeyValues.of(key, value, tokens.real)
+        present = KeyValues.of(*self.project(memory, tokens))
+        return present if self.window is None else present.numbered(tokens.real)

@@ -10,7 +10,7 @@ from attnkit.attention import FiniteBias, LazyBias
 from attnkit.masks import Mask
 from attnkit.mixer.base import Tokens
 from attnkit.position import QueryBias
-from attnkit.state import State
+from attnkit.state import Growing, State
 
 
 @dataclass(frozen=True)
@@ -18,29 +18,43 @@ class KeyValues(State):
     """The keys and values of tokens, projected once. Without a window, there is one for each token that was read.
 
     Attributes:
-        key: [B, Hkv, K, E], projected by the score too, and rotated.
-        value: [B, Hkv, K, Dv].
+        keys: [B, Hkv, K, E], projected by the score too, and rotated.
+        values: [B, Hkv, K, Dv].
         columns: [B, K] int64, which of the tokens that were read these are, in order; None for all.
         real: [B, K] bool, True = real token, with `columns`; None if all are.
         length: How many tokens were read, with `columns`.
     """
 
-    key: Tensor
-    value: Tensor
+    keys: Growing
+    values: Growing
     columns: Tensor | None = None
     real: Tensor | None = None
     length: int = 0
 
     @classmethod
-    def of(cls, key: Tensor, value: Tensor, real: Tensor | None) -> Self:
-        """Return those of the first tokens, with their columns; `real` is that of `Tokens`."""
-        batch, length = key.shape[0], key.shape[-2]
-        columns = torch.arange(length, device=key.device).expand(batch, -1)
-        return cls(key, value, columns, real, length)
+    def of(cls, key: Tensor, value: Tensor) -> Self:
+        """Return the keys and values of the first tokens."""
+        return cls(Growing(key), Growing(value))
+
+    @property
+    def key(self) -> Tensor:
+        """The keys [B, Hkv, K, E]."""
+        return self.keys.tensor
+
+    @property
+    def value(self) -> Tensor:
+        """The values [B, Hkv, K, Dv]."""
+        return self.values.tensor
+
+    def numbered(self, real: Tensor | None) -> "KeyValues":
+        """Return those of the first tokens with their columns; `real` is that of `Tokens`."""
+        batch, length = self.key.shape[0], self.key.shape[-2]
+        columns = torch.arange(length, device=self.key.device).expand(batch, -1)
+        return replace(self, columns=columns, real=real, length=length)
 
     def append(self, new: "KeyValues") -> "KeyValues":
         """Return these keys and values followed by the new ones."""
-        both = KeyValues(torch.cat([self.key, new.key], -2), torch.cat([self.value, new.value], -2))
+        both = KeyValues(self.keys.append(new.key), self.values.append(new.value))
         if self.columns is None or new.columns is None:
             return both
         real = None
@@ -58,14 +72,13 @@ class KeyValues(State):
         if held <= count:
             return self
         if self.real is None:
-            start = held - count
-            return replace(self, key=self.key[..., start:, :], value=self.value[..., start:, :], columns=self.columns[:, start:])
+            return replace(self, keys=self.keys.last(count), values=self.values.last(count), columns=self.columns[:, held - count :])
         order = torch.arange(held, device=self.real.device) + held * self.real  # real tokens after all padding
         kept = order.topk(count).indices.sort().values  # [B, count]
         return replace(
             self,
-            key=_tokens(self.key, kept),
-            value=_tokens(self.value, kept),
+            keys=Growing(_tokens(self.key, kept)),
+            values=Growing(_tokens(self.value, kept)),
             columns=self.columns.gather(1, kept),
             real=self.real.gather(1, kept),
         )

@@ -4,7 +4,6 @@
 from dataclasses import replace
 from functools import partial
 
-from einops import rearrange
 from torch import Tensor, nn
 
 from attnkit.attention import Attention, FiniteBias
@@ -114,7 +113,7 @@ class MultiHeadAttention(CachedAttention):
             first_query=tokens.first,
             backend=self.backend,
         )
-        heads = rearrange(heads if self.differential is None else self.differential(heads), "b h q d -> b q (h d)")
+        heads = (heads if self.differential is None else self.differential(heads)).transpose(1, 2).flatten(-2)  # [B, Q, H Dh]
         if self.gate is not None:
             gate = self.gate(x).sigmoid()[..., None]  # [B, Q, H, 1], or one per channel
             heads = (heads.unflatten(-1, (gate.shape[-2], -1)) * gate).flatten(-2)
@@ -125,6 +124,6 @@ class MultiHeadAttention(CachedAttention):
         """Split [B, T, H Dh] into heads [B, H, T, Dh], normalised. Under autocast, a norm may compute in fp32."""
         if norm is not None and not self.norms_heads:
             x = norm(x).to(x.dtype)
-        heads: Tensor = rearrange(x, "b t (h d) -> b h t d", d=self.head_dim)
+        heads = x.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
         heads = norm(heads).to(heads.dtype) if norm is not None and self.norms_heads else heads
         return heads if self.clip is None else heads.clamp(-self.clip, self.clip)

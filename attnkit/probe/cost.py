@@ -15,7 +15,7 @@ from attnkit.models.base import GeneratingModel, generating
 from attnkit.models.encoder_decoder import EncoderDecoderModel
 from attnkit.probe.base import Probe, Row, spec_of
 from attnkit.registry import ConfigurationError, probes
-from attnkit.state import State
+from attnkit.state import Growing, State
 from attnkit.task import Task
 from attnkit.tokenizer import Tokenizer
 
@@ -118,6 +118,8 @@ def state_bytes(value: Any) -> int:
     """
     if isinstance(value, Tensor):
         return value.nbytes
+    if isinstance(value, Growing):
+        return state_bytes(value.tensor)
     if isinstance(value, State):
         return sum(state_bytes(getattr(value, field.name)) for field in fields(value))
     return sum(map(state_bytes, value)) if isinstance(value, tuple) else 0

@@ -13,7 +13,7 @@ from attnkit.mixer import Mixer
 from attnkit.mixer.base import PositionWay
 from attnkit.registry import ConfigurationError, Spec, mixers, positions
 from attnkit.registry.arguments import parameters
-from attnkit.state import State
+from attnkit.state import Growing, State
 from attnkit.testing import transformer
 from attnkit.testing.attention import assert_close
 from attnkit.testing.component import D_MODEL, STACK_SIZES, stack_sizes
@@ -135,6 +135,8 @@ def _numbers(state: object) -> int:
     """Return the numbers in a state, however deeply nested."""
     if isinstance(state, Tensor):
         return state.numel()
+    if isinstance(state, Growing):
+        return _numbers(state.tensor)
     if isinstance(state, State):
         return sum(_numbers(getattr(state, f.name)) for f in fields(state))
     return sum(_numbers(part) for part in state) if isinstance(state, tuple) else 0

@@ -70,7 +70,7 @@ def test_without_a_window_all_tokens_are_kept() -> None:
 
 def test_a_row_without_keys_stays_one() -> None:
     x = torch.randn(2, 1, 3, 4)
-    kept = KeyValues.of(x, x, None).last(2)
+    kept = KeyValues.of(x, x).numbered(None).last(2)
     allowed = torch.tensor([[True, True, False], [False, False, False]])[:, None, None]  # of the second row nothing, of the first token 1
     mask = kept.restrict(Tokens(mask=Mask.of(allowed))).mask
     assert mask is not None

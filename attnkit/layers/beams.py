@@ -1,0 +1,42 @@
+"""Hypotheses of a beam search that share one cache: each knows which of its tokens it has read."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from attnkit.masks import Mask
+from attnkit.state import State
+
+
+@dataclass(frozen=True)
+class Beams(State):
+    """N hypotheses of each row. Their tokens stand side by side in the caches of the row, so a search reorders this alone.
+
+    Attributes:
+        read: [B, N, K] bool, which of the tokens in the cache a hypothesis has read.
+        length: How many tokens each has read, padding included.
+    """
+
+    read: Tensor
+    length: int
+
+    @classmethod
+    def of(cls, real: Tensor, count: int) -> Self:
+        """Return `count` hypotheses of each row that have read the same tokens, `real` [B, K] bool."""
+        return cls(real[:, None].expand(-1, count, -1), real.shape[1])
+
+    def following(self, parents: Tensor) -> "Beams":
+        """Return hypotheses that continue the hypotheses `parents` [B, N] of their rows."""
+        return Beams(self.read.gather(1, parents[..., None].expand_as(self.read)), self.length)
+
+    def extended(self) -> "Beams":
+        """Return the hypotheses after one more token each, which all are in the cache."""
+        own = torch.eye(self.read.shape[1], dtype=torch.bool, device=self.read.device)
+        return Beams(torch.cat([self.read, own.expand(len(self.read), -1, -1)], -1), self.length + 1)
+
+    @property
+    def mask(self) -> Mask:
+        """The mask [B, 1, N, K] of the hypotheses' newest tokens."""
+        return Mask(allowed=self.read[:, None])
