@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from attnkit import masks
 from attnkit.dropout import Dropout
-from attnkit.layers.compatibility import legal_layers, mixer_class
+from attnkit.layers.compatibility import legal_layers
 from attnkit.layers.config import LayerConfig, TransformerConfig
+from attnkit.layers.effects import mixer_classes
 from attnkit.layers.reading import Readings, bias_between, embedding_at, extended, mask_between, rotation_at
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
@@ -81,9 +82,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.causal = causal
         direction: Direction = "causal" if causal else "bidirectional"
-        pattern, configs = legal_layers(
+        legal = legal_layers(
             config, direction=direction, cross_mixer=cross_mixer, cross_attention=cross_attention, cross_position=cross_position
         )
+        pattern, configs = legal.pattern, legal.entries
         cross_score = config.attention if cross_attention is None else cross_attention
         cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_score}
         common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
@@ -104,13 +106,17 @@ class Transformer(nn.Module):
             if pattern.entries[entry]["share"]:
                 shared[entry] = self.order[-1]
         self.streams = _streams([cast(TransformerLayer, layer) for layer in self.layers])
-        self.unmaskable = sorted({mixers.resolve(layer.mixer).name for layer in configs if not mixer_class(layer).reads_masks})
+        kinds = [kind for layer in configs for kind in mixer_classes(layer.mixer)]
+        self.unmaskable = sorted({mixers.name_of(kind) for kind in kinds if not kind.reads_masks})
 
         self.kinds = readings.kinds
         encodings = [
             positions.build(spec, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=not causal)
             for spec, head_dim, num_heads in readings.places
         ]
+        apart = [encoding for place, encoding in zip(readings.places, encodings, strict=True) if readings.places.count(place) > 1]
+        if not config.shared_positions and not any(list(encoding.parameters()) for encoding in apart):
+            raise ConfigurationError("shared_positions has no effect: no two layers have equal positions with parameters; remove it")
         self.position: Position = encodings[0]
         self.other_positions = nn.ModuleList(encodings[1:])
         widths = {"d_model": config.d_model, "head_dim": config.head_width, "num_heads": config.num_heads}
@@ -170,16 +176,19 @@ class Transformer(nn.Module):
         added = embedding_at(self.position, query_positions, columns)
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
-        restriction = masks.combine(attn_mask, None if documents is None else masks.document(documents, documents))
+        is_masked = any(reads_masks for _, _, reads_masks in self.kinds)
+        restriction = masks.combine(attn_mask, masks.document(documents, documents) if is_masked and documents is not None else None)
         starts = None if documents is None else masks.starts(documents, real)
         tokens = []
-        for place, window in self.kinds:
+        for place, window, reads_masks in self.kinds:
             position = None if place is None else self._position(place)
             tokens.append(
                 Tokens(
                     mask=mask_between(
                         query_positions, key_positions, key_mask=key_mask, restriction=restriction, window=window, causal=self.causal
-                    ),
+                    )
+                    if reads_masks
+                    else None,
                     bias=None
                     if position is None
                     else bias_between(position, query_positions, key_positions, is_padded=key_mask is not None),

@@ -1,14 +1,16 @@
 """The interface of mixers: what moves information between tokens, with a state that decoding carries from step to step."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
 from attnkit.attention import FiniteBias, LazyBias
 from attnkit.masks import Mask
 from attnkit.position import QueryBias, Rotation
+from attnkit.registry.arguments import parameters
 from attnkit.state import State
 
 Direction = Literal["causal", "bidirectional", "cross"]
@@ -60,6 +62,11 @@ class Mixer(nn.Module, ABC, Generic[S]):
     has_weights: ClassVar[bool] = False
     reads_masks: ClassVar[bool] = False
     growth: Growth
+
+    @classmethod
+    def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:
+        """Return the options of a layer that a mixer with the `arguments` of its spec reads (default: those of the constructor)."""
+        return frozenset(parameters(cls))
 
     @abstractmethod
     def forward(self, x: Tensor, tokens: Tokens, state: S | None = None) -> tuple[Tensor, S | None]:

@@ -76,11 +76,12 @@ class MultiHeadConfig(MixerConfig):
         talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
         query_key_norm_over: Whether `query_key_norm` is over the channels of each `head`, with one scale for all heads, or over those of
             `all` heads (OLMo2).
-        biases: The projections that have biases (default: all with `bias`, otherwise none).
+        biases: The projections that have biases, in place of `bias` (default: all with `bias`, otherwise none).
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
         differential: Pairs of heads whose weights are subtracted: the initial factor of the second (default: no pairs).
-        memory_keys: Number of learned keys and values per head that every query may attend.
+        memory_keys: Number of learned keys and values per head that every query may attend. They belong to no token: positions neither
+            rotate nor bias them, and `query_key_norm` and `clip` do not concern them.
         clip: Bounds the elements of queries, keys and values from both sides, before positions rotate them (DBRX: 8; default: no bounds).
 
     Raises:

@@ -1,8 +1,10 @@
 # https://arxiv.org/abs/1706.03762
 """Multi-head attention around any score."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from einops import rearrange
 from torch import Tensor, nn
@@ -52,6 +54,11 @@ class MultiHeadAttention(CachedAttention):
     """
 
     reads_positions = frozenset({"rotation", "bias", "query_bias"})
+
+    @classmethod
+    def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:
+        """Return the options of a layer that it reads: `biases` stand in place of `bias`."""
+        return super().options_read(arguments) - ({"bias"} if arguments.get("biases") is not None else set())
 
     @keywords_of(MultiHeadConfig)
     def __init__(self, config: MultiHeadConfig) -> None:
