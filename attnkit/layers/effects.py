@@ -139,6 +139,7 @@ class Layers:
                 self._refuse_in_entry(silent[0], config)
             if self.pattern.entries[i]["share"] and self.pattern.places(i) == 1:
                 raise ConfigurationError(f"layers[{i}]: share has no effect, because the entry stands once; remove it, or repeat the entry")
+        self._check_value_residuals()
         if norms.resolve(self.stack.norm).name == "none":
             for name in ("embedding_norm", "final_norm"):
                 if getattr(self.stack, name) != parameters(TransformerConfig)[name].default:
@@ -148,6 +149,21 @@ class Layers:
             if argument.resolve(value := getattr(self.stack, name)) != argument.written_default():
                 shown = name if argument.registry is None or name == "attention" else f"{name} {argument.registry.resolve(value).name!r}"
                 raise ConfigurationError(f"{shown} has no effect: {self._why(name)}")
+
+    def _check_value_residuals(self) -> None:
+        """Raise unless the layers with a value residual have values of one shape, and the first keeps them."""
+        for config in self.entries:
+            mixed = [mixer for mixer in mixers_in(config.mixer) if mixer.get("value_residual") is not None]
+            if mixed and mixers.resolve(config.mixer).name != mixed[0].name:
+                raise ConfigurationError("value_residual does not act inside the mixer 'parallel': remove it")
+        in_order = [self.entries[self.pattern.entry_at(i)] for i in range(self.pattern.depth)]
+        mixing = [config for config in in_order if mixers.resolve(config.mixer).get("value_residual") is not None]
+        if len(mixing) == 1:
+            raise ConfigurationError("value_residual has no effect in a single layer: the values of the first layer are its own; remove it")
+        if mixing and mixing[0].window is not None:
+            raise ConfigurationError("value_residual needs all values of its first layer, which keeps those of its window: give it none")
+        if len({(config.num_kv_heads or config.num_heads, config.head_width) for config in mixing}) > 1:
+            raise ConfigurationError("value_residual mixes values of layers, which need key and value heads of one number and width")
 
     def _refuse_in_entry(self, name: str, config: LayerConfig) -> None:
         position = positions.resolve(config.position).name

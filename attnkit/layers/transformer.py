@@ -2,7 +2,7 @@
 """Layers with positions: the core of every stack that is not recurrent as a whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import cast
 
 import torch
@@ -17,6 +17,7 @@ from attnkit.layers.reading import Readings, bias_between, embedding_at, extende
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
 from attnkit.mixer import Direction, Tokens
+from attnkit.mixer.key_values import KeyValues
 from attnkit.position import Position
 from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, layer_kinds, mixers, norms, positions
 from attnkit.state import State
@@ -109,6 +110,8 @@ class Transformer(nn.Module):
         kinds = [kind for layer in configs for kind in mixer_classes(layer.mixer)]
         self.unmaskable = sorted({mixers.name_of(kind) for kind in kinds if not kind.reads_masks})
 
+        mixing = (mixers.resolve(configs[pattern.entry_at(i)].mixer).get("value_residual") is not None for i in range(pattern.depth))
+        self.first_value_at = next((depth for depth, mixes in enumerate(mixing) if mixes), None)
         self.kinds = readings.kinds
         encodings = [
             positions.build(spec, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=not causal)
@@ -207,17 +210,21 @@ class Transformer(nn.Module):
         x = x if self.streams == 1 else x[..., None, :].expand(-1, -1, self.streams, -1)
         after: list[State | None] = []
         skipped: list[Tensor] = []
+        first_value: Tensor | None = None
         for depth, i in enumerate(self.order):
             if self.skips is not None and depth >= len(self.order) - len(self.skips):
                 x = x + self.skips[len(skipped) - 1] * skipped.pop()
+            own = tokens[self.kind_of[i]]
             x, layer_state = self.layers[i](
                 x,
-                tokens[self.kind_of[i]],
+                own if first_value is None else replace(own, first_value=first_value),
                 state.layers[depth] if state.layers else None,
                 memory=state.memory[i] if state.memory else None,
                 memory_tokens=memory_tokens,
             )
             after.append(layer_state)
+            if depth == self.first_value_at:
+                first_value = cast(KeyValues, layer_state).value[..., -length:, :]
             if self.skips is not None and depth < len(self.skips):
                 skipped.append(x)
         x = x if self.streams == 1 else x.sum(-2)

@@ -31,6 +31,7 @@ class Tokens:
         real: [B, T] bool, True = real token; None if all are. A recurrent state must neither decay nor change at padding.
         starts: [B, T] bool, True = first token of a document, where a recurrent state starts anew; None if each row is one document.
         first: Number of tokens before these, where a sequence comes in parts; it matters for dropout alone.
+        first_value: [B, Hkv, T, Dh], the values of the first layer with a value residual; None in that layer.
     """
 
     mask: Mask | None = None
@@ -39,6 +40,7 @@ class Tokens:
     real: Tensor | None = None
     starts: Tensor | None = None
     first: int = 0
+    first_value: Tensor | None = None
 
 
 class Mixer(nn.Module, ABC, Generic[S]):

@@ -18,7 +18,7 @@ from attnkit.testing.component import IMAGE_SHAPE, VOCAB_SIZE, WORDS, complete
 
 Options = Mapping[str, Any]
 LENGTH = 36  # longer than the exact distances of `relative`
-SIZES: dict[str, Any] = {"d_model": 32, "num_layers": 1, "num_heads": 2}
+SIZES: dict[str, Any] = {"d_model": 32, "num_layers": 2, "num_heads": 2}
 
 
 def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
