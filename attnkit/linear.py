@@ -88,11 +88,16 @@ class Linear(nn.Linear):
         in_features: Width of the input.
         out_features: Width of the output.
         bias: Whether to learn a bias.
+        fixed_inputs: Whether the input has a width of its own, which does not grow with that of the model; initialisations may ask.
 
     Example:
         >>> Linear(2, 3).bias.tolist()
         [0.0, 0.0, 0.0]
     """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, fixed_inputs: bool = False) -> None:
+        self.fixed_inputs = fixed_inputs
+        super().__init__(in_features, out_features, bias=bias)
 
     def reset_parameters(self) -> None:
         """Draw the weight from Glorot's uniform distribution, and set the bias to zero."""

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from attnkit import draws
 from attnkit.feed_forward.base import FeedForward
 from attnkit.linear import Linear
-from attnkit.registry import ConfigurationError, FeedForwardSpec, feed_forwards
+from attnkit.registry import ConfigurationError, FeedForwardSpec, feed_forwards, refuse_unread
 from attnkit.reports import Reporter
 
 
@@ -111,8 +111,12 @@ class MixtureOfExperts(FeedForward, Reporter):
                 f"top_k ({top_k}) must be in [1, {self.top_groups * size}], the experts of {self.top_groups} groups, "
                 f"and group_best ({group_best}) in [1, {size}]"
             )
-        if num_groups > 1 and top_groups is None:
-            raise ConfigurationError("num_groups has no effect while all groups are open: set top_groups, or remove it")
+        if num_groups > 1 and self.top_groups == num_groups:
+            raise ConfigurationError("num_groups has no effect while all groups are open: set top_groups to fewer, or remove it")
+        if num_groups == 1:
+            refuse_unread(MixtureOfExperts, "without num_groups", top_groups=top_groups, group_best=group_best)
+        if feed_forwards.resolve(expert).name == "none":
+            raise ConfigurationError("the expert 'none' computes nothing, so that no other option has an effect: choose another expert")
         if top_k == 1 and normalize and num_experts > 1:
             raise ConfigurationError("top_k 1 with normalize: each weight is 1, so that the router cannot learn; set normalize to false")
         if min(balance_loss, z_loss, bias_rate) < 0 or scale <= 0:
@@ -172,7 +176,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         """Return the experts of each token, [N, k]."""
         scores = scores if self.bias is None else scores + self.bias
         if self.top_groups < self.num_groups:
-            groups = scores.view(len(scores), self.num_groups, -1)  # [N, G, E / G]
+            groups = scores.view(len(scores), self.num_groups, len(self.experts) // self.num_groups)  # [N, G, E / G]
             best = groups.topk(self.group_best).values.sum(-1).topk(self.top_groups).indices  # [N, top groups]
             closed = torch.ones(groups.shape[:2], dtype=torch.bool, device=scores.device).scatter(1, best, False)
             scores = groups.masked_fill(closed[..., None], float("-inf")).flatten(1)
@@ -188,7 +192,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         for expert, own, own_keys in zip(self.experts, pairs.split_with_sizes(sizes), of_pairs, strict=True):
             with nullcontext() if own_keys is None else draws.using(own_keys):
                 outputs.append(expert(own))
-        return torch.cat(outputs)[order.argsort()].view(*chosen.shape, -1)
+        return torch.cat(outputs)[order.argsort()].view(*chosen.shape, tokens.shape[-1])
 
     def _keys(self, x: Tensor) -> Tensor | None:
         """Return a key for each token, so that an expert drops the same elements wherever its tokens are; None outside of a task."""

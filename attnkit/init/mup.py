@@ -5,6 +5,7 @@ from torch import nn
 
 from attnkit.embedding import Embedding
 from attnkit.init.base import Init, Part, parts, set_normal
+from attnkit.position import Position
 from attnkit.registry import ConfigurationError, inits
 
 
@@ -15,7 +16,8 @@ class MuP(Init):
     Equation:
         $$W \sim N(0, 1 / \mathrm{fan\_in}), \quad W_{\mathrm{head}} \sim N(0, d_0 / d^2), \quad
         \eta_W = \eta_{\mathrm{head}} = \eta \, d_0 / d, \quad \eta_E = \eta_b = \eta$$
-        for linear maps W of the stack, embedded vectors and patches E and vectors b, at width d and base width d_0
+        for linear maps W of the stack, embedded vectors and patches E and vectors b, at width d and base width d_0. Maps whose inputs do
+        not grow with d keep $\eta$: those of patches, positions, the kernels of long convolutions, and latent vectors
 
     Paper: Yang et al. 2022, https://arxiv.org/abs/2203.03466 (table 3)
 
@@ -59,7 +61,8 @@ class MuP(Init):
             raise ConfigurationError("init 'mup' needs a head with a matrix of its own: set tie to 'none'")
         factors: dict[str, float] = {}
         for part in found:
-            if isinstance(part.module, nn.Linear) and not isinstance(part.parent, Embedding):  # whose inputs do not grow with the width
+            grows = not isinstance(part.parent, Embedding | Position) and not getattr(part.module, "fixed_inputs", False)
+            if isinstance(part.module, nn.Linear) and grows:
                 factors[f"{part.path}.weight"] = self.base_width / part.d_model
             elif part.role == "table" and getattr(part.module, "factor", 1.0) != 1.0:
                 factors[f"{part.path}.weight"] = (self.base_width / part.d_model) ** 0.5

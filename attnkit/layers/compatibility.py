@@ -1,13 +1,11 @@
 """Which mixers, scores and positions work together. What does not is refused before anything is built."""
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from attnkit.layers.config import LayerConfig, TransformerConfig
-from attnkit.layers.pattern import Pattern
+from attnkit.layers.effects import Layers, mixer_classes, mixer_options, reads, reads_position
 from attnkit.mixer import AttentionConfig, Direction, Mixer
-from attnkit.mixer.base import PositionWay
 from attnkit.position import Position
 from attnkit.registry import (
     AttentionSpec,
@@ -20,10 +18,6 @@ from attnkit.registry import (
     positions,
     residuals,
 )
-from attnkit.registry.arguments import parameters
-
-STAYING = {"d_model", "num_heads", "backend"}
-"""Options that a stack may have although no mixer reads them, so that `mixer` alone can be changed: results do not depend on a backend."""
 
 
 def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direction: Direction = "causal") -> None:
@@ -78,36 +72,9 @@ def _works(position: type[Position], direction: Direction) -> bool:
     return direction == "causal" or not (position.needs_causal or (direction == "cross" and adds(position)))
 
 
-def _reads(position: type[Position], mixer: type[Mixer[Any]]) -> bool:
-    """Return whether a mixer reads all that a position encoding gives to mixers, and there is something."""
-    given: dict[PositionWay, bool] = {
-        "rotation": position.rotation is not Position.rotation,
-        "bias": position.bias is not Position.bias,
-        "query_bias": position.reads_queries,
-    }
-    ways = {way for way, is_given in given.items() if is_given}
-    return bool(ways) and ways <= mixer.reads_positions
-
-
-def reads_position(config: LayerConfig) -> bool:
-    """Return whether the positions of a layer reach its mixer."""
-    return _reads(positions.get(positions.resolve(config.position).name), mixer_class(config))
-
-
 def _score(config: LayerConfig) -> AttentionSpec:
     """Return the score of a layer's mixer; one that has no choice of it attends by an inner product."""
-    return config.attention if "attention" in options_read(config) else "scaled_dot_product"
-
-
-def mixer_class(config: LayerConfig) -> type[Mixer[Any]]:
-    """Return the class of a layer's mixer."""
-    kind: type[Mixer[Any]] = mixers.get(mixers.resolve(config.mixer).name)
-    return kind
-
-
-def options_read(config: LayerConfig) -> frozenset[str]:
-    """Return the names of the options of a layer that its mixer reads."""
-    return frozenset(parameters(mixer_class(config))) & _OPTIONS
+    return config.attention if "attention" in mixer_options(config.mixer) else "scaled_dot_product"
 
 
 def check_direction(config: LayerConfig, direction: Direction) -> None:
@@ -116,14 +83,14 @@ def check_direction(config: LayerConfig, direction: Direction) -> None:
     Raises:
         ConfigurationError: It cannot; the message lists those that can.
     """
-    kind = mixer_class(config)
-    if direction not in kind.directions:
-        able = [n for n in mixers.names() if direction in mixers.get(n).directions]
-        wanted = {"causal": "in a decoder", "bidirectional": "in an encoder", "cross": "as what reads a memory"}[direction]
-        raise ConfigurationError(
-            f"mixer {mixers.resolve(config.mixer).name!r} does not work {wanted}: it is {' or '.join(sorted(kind.directions))}. "
-            f"Choose one of: {', '.join(able)}."
-        )
+    for kind in mixer_classes(config.mixer):
+        if direction not in kind.directions:
+            able = [n for n in mixers.names() if direction in mixers.get(n).directions]
+            wanted = {"causal": "in a decoder", "bidirectional": "in an encoder", "cross": "as what reads a memory"}[direction]
+            raise ConfigurationError(
+                f"mixer {mixers.name_of(kind)!r} does not work {wanted}: it is {' or '.join(sorted(kind.directions))}. "
+                f"Choose one of: {', '.join(able)}."
+            )
 
 
 def check_residual(config: LayerConfig) -> None:
@@ -139,58 +106,25 @@ def check_residual(config: LayerConfig) -> None:
         )
 
 
-def check_layers(
-    stack: LayerConfig, layers: list[LayerConfig], own: list[frozenset[str]], *, direction: Direction, memory: Sequence[LayerConfig]
-) -> None:
-    """Raise unless the layers of a stack are legal, and every option of theirs has an effect.
-
-    Args:
-        stack: The options of the stack.
-        layers: Those of each layer.
-        own: The names of the options that each layer sets itself.
-        direction: What its mixers read.
-        memory: The options of what reads a memory, if a mixer does.
+def check_layers(layers: Layers, *, direction: Direction) -> None:
+    """Raise unless the layers of a stack are legal, and every option that was set has an effect.
 
     Raises:
-        ConfigurationError: A layer is not legal, or nothing reads an option that was set.
-
-    Example:
-        >>> stack = LayerConfig(d_model=8, mixer="none", attention="additive")
-        >>> check_layers(stack, [stack], [frozenset()], direction="causal", memory=[])
-        Traceback (most recent call last):
-        ...
-        attnkit.registry.errors.ConfigurationError: attention has no effect: no layer has a mixer that reads it (mixers: none); ...
+        ConfigurationError: A layer is not legal, or an option has no effect; the message says why.
     """
-    of_memory = frozenset().union(*map(options_read, memory)) - {"window"}  # a memory is read whole
-    for config, options in zip(layers, own, strict=True):
+    for config, options in zip(layers.entries, layers.own, strict=True):
         check_direction(config, direction)
         check_residual(config)
-        name, reads = mixers.resolve(config.mixer).name, options_read(config)
-        of_positions = {"num_heads", "head_dim"} if reads_position(config) else set()
-        if unread := sorted(options & (_OPTIONS - reads - of_positions - (of_memory - {"attention"}))):
-            raise ConfigurationError(f"{unread[0]} has no effect in a layer with the mixer {name!r}, which does not read it; remove it")
         position = positions.resolve(config.position).name
         if "position" in options and adds(positions.get(position)):
             raise ConfigurationError(f"position {position!r} adds to the embeddings, before the first layer: set it for the stack")
         if reads_position(config):
             check_compatible(attention=_score(config), position=config.position, direction=direction)
-        elif "position" in options and position != "none":
-            raise ConfigurationError(
-                f"position {position!r} has no effect in a layer with the mixer {name!r}, which does not read it; remove it"
-            )
-    named = mixers.resolve(stack.mixer).name
-    if named != "multi_head" and all("mixer" in options for options in own):
-        raise ConfigurationError(f"mixer {named!r} has no effect: every entry of layers has a mixer of its own; remove it")
-    used = sorted({mixers.resolve(config.mixer).name for config in layers})
-    readable = of_memory.union(*map(options_read, layers))
-    arguments = {name: a for name, a in parameters(AttentionConfig).items() if name not in STAYING | readable}
-    if unread := sorted(name for name, a in arguments.items() if a.resolve(getattr(stack, name)) != a.written_default()):
-        raise ConfigurationError(
-            f"{unread[0]} has no effect: no layer has a mixer that reads it (mixers: {', '.join(used)}); remove it, or choose another mixer"
-        )
-    kind = positions.get(name := positions.resolve(stack.position).name)
-    if name != "none" and not adds(kind) and not any(map(reads_position, layers)):
-        legal = [n for n in positions.names() if adds(kind := positions.get(n)) or any(_reads(kind, mixer_class(c)) for c in layers)]
+    layers.check_effects()
+    kind = positions.get(name := positions.resolve(layers.stack.position).name)
+    if name != "none" and not adds(kind) and not any(map(reads_position, layers.entries)):
+        used = sorted({mixers.resolve(config.mixer).name for config in layers.entries})
+        legal = [n for n in positions.names() if adds(kind := positions.get(n)) or any(reads(kind, c.mixer) for c in layers.entries)]
         raise ConfigurationError(
             f"position {name!r} has no effect: no mixer of this stack reads it (mixers: {', '.join(used)}). "
             f"Choose one of: {', '.join(['none', *legal])}."
@@ -205,10 +139,10 @@ def check_memory(config: LayerConfig, attention: AttentionSpec | None, position:
     """
     check_direction(config, "cross")
     mixer = mixers.resolve(config.mixer).name
-    if attention is not None and "attention" not in options_read(config):
+    if attention is not None and "attention" not in mixer_options(config.mixer):
         raise ConfigurationError(f"cross_attention has no effect: the cross_mixer {mixer!r} does not read it; remove it")
     kind = positions.get(name := positions.resolve(position).name)
-    if adds(kind) or _reads(kind, mixer_class(config)):
+    if adds(kind) or reads(kind, config.mixer):
         check_compatible(attention=_score(config), position=position, direction="cross")
     elif name != "none":
         raise ConfigurationError(f"cross_position {name!r} has no effect: the cross_mixer {mixer!r} does not read it; remove it")
@@ -221,8 +155,8 @@ def legal_layers(
     cross_mixer: MixerSpec | None = None,
     cross_attention: AttentionSpec | None = None,
     cross_position: PositionSpec = "none",
-) -> tuple[Pattern, list[LayerConfig]]:
-    """Return the pattern of a stack's layers and the options of each of its entries, or raise, before anything is built.
+) -> Layers:
+    """Return the layers of a stack, or raise, before anything is built.
 
     Args:
         config: The options of the stack.
@@ -234,16 +168,15 @@ def legal_layers(
     Raises:
         ConfigurationError: A layer is not legal, or an option has no effect.
     """
-    pattern = Pattern.of(config.layers, config.num_layers)
-    common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
-    own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in pattern.entries]
-    configs = [LayerConfig(**common | options) for options in own]
+    if cross_mixer is None:
+        check_layers(layers := Layers.of(config), direction=direction)
+        return layers
     score = config.attention if cross_attention is None else cross_attention
-    memory = [] if cross_mixer is None else [replace(configs[0], mixer=cross_mixer, attention=score)]
-    check_layers(config, configs, [frozenset(options) for options in own], direction=direction, memory=memory)
-    for read in memory:
-        check_memory(read, cross_attention, cross_position)
-    return pattern, configs
+    unread = {"window"} if cross_attention is None else {"window", "attention"}  # a memory is read whole
+    layers = Layers.of(config, mixer_options(cross_mixer) - unread)
+    check_layers(layers, direction=direction)
+    check_memory(replace(layers.entries[0], mixer=cross_mixer, attention=score), cross_attention, cross_position)
+    return layers
 
 
 def build_mixer(config: LayerConfig, direction: Direction) -> Mixer[Any]:
@@ -256,6 +189,3 @@ def build_mixer(config: LayerConfig, direction: Direction) -> Mixer[Any]:
     options = {f.name: getattr(config, f.name) for f in fields(AttentionConfig)}
     mixer: Mixer[Any] = mixers.build(config.mixer, **options, dropout=config.dropout, direction=direction)
     return mixer
-
-
-_OPTIONS = frozenset(f.name for f in fields(AttentionConfig))

@@ -20,6 +20,7 @@ from attnkit.registry import (
     PositionSpec,
     ResidualSpec,
     StackSpec,
+    refuse_unread,
 )
 
 Placement = Literal["after", "before"]
@@ -215,6 +216,8 @@ class RecurrentEncoderDecoderConfig(RecurrentEncoderConfig):
         super().__post_init__()
         check_positive(num_decoder_layers=self.num_decoder_layers)
         check_probability(attention_dropout=self.attention_dropout)
+        if self.attention is None:
+            refuse_unread(type(self), "without attention", num_heads=self.num_heads, attention_dropout=self.attention_dropout)
 
 
 class TransformerOptions(TypedDict, total=False):

@@ -64,3 +64,12 @@ class Pattern:
     def entry_at(self, layer: int) -> int:
         """Return the index of the entry that describes a layer."""
         return self.once[layer % len(self.once)]
+
+    def places(self, entry: int) -> int:
+        """Return how often an entry stands in the stack.
+
+        Example:
+            >>> Pattern.of([{}, {"repeat": 2}], 5).places(1)
+            3
+        """
+        return sum(self.entry_at(layer) == entry for layer in range(self.depth))

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from attnkit import masks
 from attnkit.attention import FiniteBias, LazyBias
-from attnkit.layers.compatibility import mixer_class, reads_position
 from attnkit.layers.config import LayerConfig
+from attnkit.layers.effects import mixer_classes, reads_position
 from attnkit.masks import Mask
 from attnkit.position import Position, QueryBias, Rotation
 from attnkit.registry import PositionSpec
@@ -15,7 +15,7 @@ LONG = 1024
 """Tokens from which windows and biases stay symbolic: shorter ones are cheaper as one tensor for all layers."""
 
 Place = tuple[PositionSpec, int | None, int | None]  # a position encoding, the width of a head, the number of heads
-Kind = tuple[int | None, int | None]  # which place, and which window, a layer reads
+Kind = tuple[int | None, int | None, bool]  # which place and which window a layer reads, and whether it reads a mask
 
 
 class Readings:
@@ -38,8 +38,8 @@ class Readings:
 
     def kind_of(self, layer: LayerConfig) -> int:
         """Return the index of the kind of a further layer."""
-        window = layer.window if mixer_class(layer).reads_masks else None
-        kind = (self._place_of(layer) if reads_position(layer) else None, window)
+        reads_masks = any(kind.reads_masks for kind in mixer_classes(layer.mixer))
+        kind = (self._place_of(layer) if reads_position(layer) else None, layer.window if reads_masks else None, reads_masks)
         if kind not in self.kinds:
             self.kinds.append(kind)
         return self.kinds.index(kind)

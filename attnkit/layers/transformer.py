@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from attnkit import masks
 from attnkit.dropout import Dropout
 from attnkit.layers.beams import Beams
-from attnkit.layers.compatibility import legal_layers, mixer_class
+from attnkit.layers.compatibility import legal_layers
 from attnkit.layers.config import LayerConfig, TransformerConfig
+from attnkit.layers.effects import mixer_classes
 from attnkit.layers.reading import Readings, bias_between, embedding_at, extended, mask_between, rotation_at
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
@@ -94,9 +95,10 @@ class Transformer(nn.Module):
         super().__init__()
         self.causal = causal
         direction: Direction = "causal" if causal else "bidirectional"
-        pattern, configs = legal_layers(
+        legal = legal_layers(
             config, direction=direction, cross_mixer=cross_mixer, cross_attention=cross_attention, cross_position=cross_position
         )
+        pattern, configs = legal.pattern, legal.entries
         cross_score = config.attention if cross_attention is None else cross_attention
         cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_score}
         common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
@@ -117,13 +119,19 @@ class Transformer(nn.Module):
             if pattern.entries[entry]["share"]:
                 shared[entry] = self.order[-1]
         self.streams = _streams([cast(TransformerLayer, layer) for layer in self.layers])
-        self.unmaskable = sorted({mixers.resolve(layer.mixer).name for layer in configs if not mixer_class(layer).reads_masks})
+        kinds = [kind for layer in configs for kind in mixer_classes(layer.mixer)]
+        self.unmaskable = sorted({mixers.name_of(kind) for kind in kinds if not kind.reads_masks})
 
+        mixing = (mixers.resolve(configs[pattern.entry_at(i)].mixer).get("value_residual") is not None for i in range(pattern.depth))
+        self.first_value_at = next((depth for depth, mixes in enumerate(mixing) if mixes), None)
         self.kinds = readings.kinds
         encodings = [
             positions.build(spec, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=not causal)
             for spec, head_dim, num_heads in readings.places
         ]
+        apart = [encoding for place, encoding in zip(readings.places, encodings, strict=True) if readings.places.count(place) > 1]
+        if not config.shared_positions and not any(list(encoding.parameters()) for encoding in apart):
+            raise ConfigurationError("shared_positions has no effect: no two layers have equal positions with parameters; remove it")
         self.position: Position = encodings[0]
         self.other_positions = nn.ModuleList(encodings[1:])
         widths = {"d_model": config.d_model, "head_dim": config.head_width, "num_heads": config.num_heads}
@@ -182,11 +190,14 @@ class Transformer(nn.Module):
         columns = torch.arange(past + length, device=x.device)[None]  # [1, K]
         key_positions = columns if key_mask is None else masks.positions(key_mask)  # [1 or B, K]; without padding as the columns
         query_positions = key_positions[:, past:]
-        restriction = masks.combine(attn_mask, None if documents is None else masks.document(documents, documents))
+        is_masked = any(reads_masks for _, _, reads_masks in self.kinds)
+        restriction = masks.combine(attn_mask, masks.document(documents, documents) if is_masked and documents is not None else None)
         starts = None if documents is None else masks.starts(documents, real)
         allowed = [
             mask_between(query_positions, key_positions, key_mask=key_mask, restriction=restriction, window=window, causal=self.causal)
-            for _, window in self.kinds
+            if reads_masks
+            else None
+            for _, window, reads_masks in self.kinds
         ]
         known = Tokens(real=real, starts=starts)
         x, after = self._run(x, state, query_positions, key_positions, columns, allowed, known, is_padded=key_mask is not None)
@@ -223,7 +234,7 @@ class Transformer(nn.Module):
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
         tokens = []
-        for (place, _), mask in zip(self.kinds, allowed, strict=True):
+        for (place, _, _), mask in zip(self.kinds, allowed, strict=True):
             position = None if place is None else self._position(place)
             bias = None if position is None else bias_between(position, query_positions, key_positions, is_padded=is_padded)
             rotation = None if position is None else rotation_at(position, query_positions, columns)
@@ -238,17 +249,21 @@ class Transformer(nn.Module):
         x = x if self.streams == 1 else x[..., None, :].expand(-1, -1, self.streams, -1)
         after: list[State | None] = []
         skipped: list[Tensor] = []
+        first_value: Tensor | None = None
         for depth, i in enumerate(self.order):
             if self.skips is not None and depth >= len(self.order) - len(self.skips):
                 x = x + self.skips[len(skipped) - 1] * skipped.pop()
+            own = tokens[self.kind_of[i]]
             x, layer_state = self.layers[i](
                 x,
-                tokens[self.kind_of[i]],
+                own if first_value is None else replace(own, first_value=first_value),
                 state.layers[depth] if state.layers else None,
                 memory=state.memory[i] if state.memory else None,
                 memory_tokens=memory_tokens,
             )
             after.append(layer_state)
+            if depth == self.first_value_at:
+                first_value = cast(KeyValues, layer_state).value[..., -length:, :]
             if self.skips is not None and depth < len(self.skips):
                 skipped.append(x)
         x = x if self.streams == 1 else x.sum(-2)

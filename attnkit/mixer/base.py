@@ -1,14 +1,16 @@
 """The interface of mixers: what moves information between tokens, with a state that decoding carries from step to step."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from torch import Tensor, nn
 
 from attnkit.attention import FiniteBias, LazyBias
 from attnkit.masks import Mask
 from attnkit.position import QueryBias, Rotation
+from attnkit.registry.arguments import parameters
 from attnkit.state import State
 
 Direction = Literal["causal", "bidirectional", "cross"]
@@ -29,6 +31,7 @@ class Tokens:
         real: [B, T] bool, True = real token; None if all are. A recurrent state must neither decay nor change at padding.
         starts: [B, T] bool, True = first token of a document, where a recurrent state starts anew; None if each row is one document.
         first: Number of tokens before these, where a sequence comes in parts; it matters for dropout alone.
+        first_value: [B, Hkv, T, Dh], the values of the first layer with a value residual; None in that layer.
     """
 
     mask: Mask | None = None
@@ -37,6 +40,7 @@ class Tokens:
     real: Tensor | None = None
     starts: Tensor | None = None
     first: int = 0
+    first_value: Tensor | None = None
 
 
 class Mixer(nn.Module, ABC, Generic[S]):
@@ -60,6 +64,11 @@ class Mixer(nn.Module, ABC, Generic[S]):
     has_weights: ClassVar[bool] = False
     reads_masks: ClassVar[bool] = False
     growth: Growth
+
+    @classmethod
+    def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:
+        """Return the options of a layer that a mixer with the `arguments` of its spec reads (default: those of the constructor)."""
+        return frozenset(parameters(cls))
 
     @abstractmethod
     def forward(self, x: Tensor, tokens: Tokens, state: S | None = None) -> tuple[Tensor, S | None]:

@@ -76,11 +76,14 @@ class MultiHeadConfig(MixerConfig):
         talking_heads: Whether learned matrices mix the scores of all heads, and then their weights.
         query_key_norm_over: Whether `query_key_norm` is over the channels of each `head`, with one scale for all heads, or over those of
             `all` heads (OLMo2).
-        biases: The projections that have biases (default: all with `bias`, otherwise none).
+        biases: The projections that have biases, in place of `bias` (default: all with `bias`, otherwise none).
         gate: Whether a sigmoid of a projection of the input multiplies each `channel` or each `head` of the output, before the output
             projection (default: no gate).
         differential: Pairs of heads whose weights are subtracted: the initial factor of the second (default: no pairs).
-        memory_keys: Number of learned keys and values per head that every query may attend.
+        memory_keys: Number of learned keys and values per head that every query may attend. They belong to no token: positions neither
+            rotate nor bias them, and `query_key_norm` and `clip` do not concern them.
+        value_residual: The values of the first layer are mixed into those of this one, by a learned factor that starts at this number
+            (default: they are not). All layers that do so have key and value heads of one number and width, and the first has no window.
         clip: Bounds the elements of queries, keys and values from both sides, before positions rotate them (DBRX: 8; default: no bounds).
 
     Raises:
@@ -97,6 +100,7 @@ class MultiHeadConfig(MixerConfig):
     gate: Literal["channel", "head"] | None = None
     differential: float | None = None
     memory_keys: int = 0
+    value_residual: float | None = None
     clip: float | None = None
 
     def __post_init__(self) -> None:
@@ -105,6 +109,8 @@ class MultiHeadConfig(MixerConfig):
             raise ConfigurationError("query_key_norm_over has no effect without query_key_norm; remove it, or name a norm")
         if self.gate is None and "gate" in (self.biases or ()):
             raise ConfigurationError("biases has 'gate', but there is no gate; remove it, or set gate to channel or head")
+        if self.value_residual is not None and self.direction == "cross":
+            raise ConfigurationError("value_residual mixes the values of layers, but a memory is not one: remove it from the cross_mixer")
         if self.memory_keys < 0:
             raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
         if self.clip is not None and self.clip <= 0:

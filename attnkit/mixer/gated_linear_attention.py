@@ -66,7 +66,7 @@ class GatedLinearAttention(Mixer[RecurrentState]):
         value_width = head_width("gated_linear_attention", value_dim, num_heads)[1]
         self.query, self.key = (Linear(d_model, key_dim, bias=False) for _ in range(2))
         self.value, self.gate = (Linear(d_model, value_dim, bias=False) for _ in range(2))
-        self.decay = nn.Sequential(Linear(d_model, gate_rank, bias=False), Linear(gate_rank, key_dim))
+        self.decay = nn.Sequential(Linear(d_model, gate_rank, bias=False), Linear(gate_rank, key_dim, fixed_inputs=True))
         self.norm = GatedNorm(channels=value_dim, group=value_width, eps=eps, scales=value_width)
         self.output = Linear(value_dim, d_model, bias=False)
 

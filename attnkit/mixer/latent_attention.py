@@ -94,12 +94,12 @@ class LatentAttention(CachedAttention):
         is_direct = query_latent_dim is None
         self.query_latent = None if query_latent_dim is None else Linear(d_model, query_latent_dim, bias=bias)
         self.query_norm: Norm | None = None if is_direct else norms.build(latent_norm, d_model=query_latent_dim)
-        self.query = Linear(query_latent_dim or d_model, num_heads * (head_dim + content_dim), bias=False)
+        self.query = Linear(query_latent_dim or d_model, num_heads * (head_dim + content_dim), bias=False, fixed_inputs=not is_direct)
         self.latent = Linear(d_model, latent_dim, bias=bias)
         self.latent_norm: Norm = norms.build(latent_norm, d_model=latent_dim)
         self.shared_key = Linear(d_model, head_dim, bias=bias)
-        self.key = Linear(latent_dim, num_heads * content_dim, bias=False)
-        self.value = Linear(latent_dim, num_heads * value_dim, bias=False)
+        self.key = Linear(latent_dim, num_heads * content_dim, bias=False, fixed_inputs=True)
+        self.value = Linear(latent_dim, num_heads * value_dim, bias=False, fixed_inputs=True)
         self.output = Linear(num_heads * value_dim, d_model, bias=bias)
 
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from attnkit.mixer.base import Direction, Mixer, Tokens
 from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, reversed_tokens, silent
-from attnkit.registry import ConfigurationError, mixers, nearest
+from attnkit.registry import ConfigurationError, mixers, nearest, refuse_unread
 
 POSITIVE: dict[str, Callable[[Tensor], Tensor]] = {
     "elu1": lambda x: F.elu(x) + 1,
@@ -82,6 +82,8 @@ class LinearAttention(Mixer[RecurrentState]):
                 f"feature map {feature_map!r} may be negative, so that weights may sum to zero: set normalized to false, or choose one of: "
                 f"{', '.join(POSITIVE)}"
             )
+        if not normalized:
+            refuse_unread(LinearAttention, "without normalized", eps=eps)
         self.num_heads, width = head_width("linear_attention", d_model, num_heads, head_dim)
         self.direction, self.normalized, self.eps, self.features = direction, normalized, eps, FEATURE_MAPS[feature_map]
         inner = self.num_heads * width

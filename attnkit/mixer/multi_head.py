@@ -1,8 +1,10 @@
 # https://arxiv.org/abs/1706.03762
 """Multi-head attention around any score."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,6 +16,7 @@ from attnkit.mixer.config import MultiHeadConfig, Projection
 from attnkit.mixer.differential import Differential
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.memory_keys import MemoryKeys
+from attnkit.mixer.value_residual import ValueResidual
 from attnkit.norm import Norm
 from attnkit.position import QueryBias
 from attnkit.registry import ConfigurationError, attentions, mixers, norms
@@ -28,7 +31,8 @@ class MultiHeadAttention(CachedAttention):
     https://arxiv.org/abs/2501.00656), and sigma(W_G x) is the `gate` (Qiu et al. 2025, https://arxiv.org/abs/2505.06708), each only where
     it is given. Grouped queries are those of Ainslie et al. 2023, https://arxiv.org/abs/2305.13245. `normalizer`, `scale`, `softcap` and
     `talking_heads` act inside attention (`Attention.configure`); `differential` subtracts pairs of heads (https://arxiv.org/abs/2410.05258),
-    and `memory_keys` belong to no token (https://arxiv.org/abs/1907.01470). A causal `window` bounds the cache.
+    `memory_keys` belong to no token (https://arxiv.org/abs/1907.01470), and `value_residual` mixes in the values of the first layer
+    (https://arxiv.org/abs/2410.17897). A causal `window` bounds the cache.
 
     Equation:
         $$\mathrm{MultiHead}(x, m) = W_O \, (\sigma(W_G x) \odot [\mathrm{attention}_h(\nu_Q(W_{Q,h} x), \nu_K(W_{K,h} m), W_{V,h} m)]_h)$$
@@ -51,6 +55,11 @@ class MultiHeadAttention(CachedAttention):
     """
 
     reads_positions = frozenset({"rotation", "bias", "query_bias"})
+
+    @classmethod
+    def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:
+        """Return the options of a layer that it reads: `biases` stand in place of `bias`."""
+        return super().options_read(arguments) - ({"bias"} if arguments.get("biases") is not None else set())
 
     @keywords_of(MultiHeadConfig)
     def __init__(self, config: MultiHeadConfig) -> None:
@@ -81,6 +90,7 @@ class MultiHeadAttention(CachedAttention):
         self.norms_heads, self.clip = config.query_key_norm_over == "head", config.clip
         self.memory_keys = MemoryKeys(config.memory_keys, num_kv_heads, head_dim) if config.memory_keys else None
         self.attention.memory_keys = config.memory_keys
+        self.value_residual = None if config.value_residual is None else ValueResidual(config.value_residual)
         initial = config.differential
         self.differential = None if initial is None else Differential(num_heads, num_kv_heads, head_dim, initial)
         gated = {None: 0, "head": num_heads if initial is None else num_heads // 2, "channel": num_heads * head_dim}[config.gate]
@@ -89,7 +99,9 @@ class MultiHeadAttention(CachedAttention):
     def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return the keys [B, Hkv, K, E] and values [B, Hkv, K, Dh] of the memory [B, K, D]."""
         key = self.attention.project_key(self._heads(self.key(memory), self.key_norm))
-        return key if tokens.rotation is None else tokens.rotation.key(key), self._heads(self.value(memory))
+        value = self._heads(self.value(memory))
+        value = value if self.value_residual is None else self.value_residual(value, tokens.first_value)
+        return key if tokens.rotation is None else tokens.rotation.key(key), value
 
     def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
         """Attend from `x` [B, T, D] to the keys and values of `memory`."""

@@ -53,7 +53,7 @@ class ParallelMixers(Mixer[ParallelState]):
     Cost and state: those of the mixers together.
 
     Raises:
-        ConfigurationError: There is no mixer, one does not work in this direction, or there is a window.
+        ConfigurationError: There is no mixer, or there is a window.
 
     Example:
         >>> import torch
@@ -72,8 +72,6 @@ class ParallelMixers(Mixer[ParallelState]):
         super().__init__()
         options = {f.name: getattr(config, f.name) for f in fields(AttentionConfig)}
         built: list[Mixer[Any]] = [mixers.build(spec, **options, direction=config.direction) for spec in config.mixers]
-        if unable := [mixers.resolve(s).name for s, m in zip(config.mixers, built, strict=True) if config.direction not in m.directions]:
-            raise ConfigurationError(f"the mixer {unable[0]!r} in 'parallel' does not read in direction {config.direction!r}; leave it out")
         self.growth = max((mixer.growth for mixer in built), key=get_args(Growth).index)
         self.mixers = nn.ModuleList(built)
 

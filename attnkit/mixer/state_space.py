@@ -13,7 +13,7 @@ from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.steps import draw_step_bias
 from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, silent
-from attnkit.registry import ConfigurationError, mixers
+from attnkit.registry import ConfigurationError, mixers, refuse_unread
 
 
 @mixers.register("state_space")
@@ -47,7 +47,8 @@ class StateSpace(Mixer[RecurrentState]):
         eps: Of the norm.
 
     Raises:
-        ConfigurationError: `num_heads` does not divide `inner_dim`, or `num_groups` does not divide `num_heads`.
+        ConfigurationError: `num_heads` does not divide `inner_dim`, `num_groups` does not divide `num_heads`, or options of the norm are
+            set without it.
 
     Example:
         >>> y, state = StateSpace(d_model=8, num_heads=2, state_dim=16)(torch.randn(1, 5, 8), Tokens())
@@ -89,6 +90,8 @@ class StateSpace(Mixer[RecurrentState]):
         self.convolution = ShortConvolution(channels=convolved, kernel_size=kernel_size, bias=convolution_bias, activation="silu")
         self.step = Linear(d_model, self.num_heads, bias=projection_bias)
         self.gate = Linear(d_model, inner_dim, bias=projection_bias)
+        if not norm:
+            refuse_unread(StateSpace, "without the norm", norm_before_gate=norm_before_gate, eps=eps)
         self.norm: GatedNorm | None = None
         if norm:
             gate: Gate = "after" if norm_before_gate else "before"

@@ -4,7 +4,7 @@
 from torch import nn
 
 from attnkit.norm.base import Norm
-from attnkit.registry import norms
+from attnkit.registry import norms, refuse_unread
 
 
 @norms.register("layer_norm")
@@ -22,6 +22,9 @@ class LayerNorm(nn.LayerNorm, Norm):
         bias: Whether to learn a shift b.
         learned: Whether to learn anything: without, g is 1 and b is 0 (OLMo).
 
+    Raises:
+        ConfigurationError: `bias` is set where nothing is learned.
+
     Example:
         >>> import torch
         >>> LayerNorm(d_model=2, eps=0.0)(torch.tensor([3.0, 5.0])).detach()
@@ -29,4 +32,6 @@ class LayerNorm(nn.LayerNorm, Norm):
     """
 
     def __init__(self, *, d_model: int, eps: float = 1e-5, bias: bool = True, learned: bool = True) -> None:
+        if not learned:
+            refuse_unread(LayerNorm, "without learned scales and shifts", bias=bias)
         super().__init__(d_model, eps=eps, elementwise_affine=learned, bias=bias)

@@ -13,7 +13,7 @@ The import path of a class (`"my_package.kernels.Gaussian"`) is accepted whereve
 `importing(False)` forbids it.
 """
 
-from attnkit.registry.arguments import Argument, WrongType
+from attnkit.registry.arguments import Argument, WrongType, refuse_unread
 from attnkit.registry.base import Registry, Spec
 from attnkit.registry.class_path import importing
 from attnkit.registry.description import Description
@@ -119,6 +119,7 @@ __all__ = [
     "plain_data",
     "positions",
     "probes",
+    "refuse_unread",
     "registered_name",
     "require_at_least",
     "residuals",

@@ -125,6 +125,30 @@ def parameters(cls: type) -> Mapping[str, Argument]:
     }
 
 
+def refuse_unread(cls: type, because: str, **values: Any) -> None:
+    """Raise if an argument that a constructor does not read, as the others are, has been set: is not its default.
+
+    Args:
+        cls: The class whose arguments they are.
+        because: Why they are not read, after "has no effect".
+        **values: Their values.
+
+    Raises:
+        ConfigurationError: One has been set; the message names it.
+
+    Example:
+        >>> from attnkit.registry import norms
+        >>> refuse_unread(norms.get("layer_norm"), "without learned", bias=False)
+        Traceback (most recent call last):
+        ...
+        attnkit.registry.errors.ConfigurationError: bias has no effect without learned; remove it
+    """
+    declared = parameters(cls)
+    for name, value in values.items():
+        if value != declared[name].default:
+            raise ConfigurationError(f"{name} has no effect {because}; remove it")
+
+
 def _choices(annotation: Any) -> Any:
     marks = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
     return next((mark.choices for mark in marks if isinstance(mark, NameOf)), annotation)

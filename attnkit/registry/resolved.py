@@ -63,6 +63,21 @@ class ResolvedSpec(Mapping[str, Any]):
         """A copy of the arguments with nested specs as plain mappings, except those of objects given by class path."""
         return {key: _dictionary(value, keep="") for key, value in self._arguments.items()}
 
+    @property
+    def unread(self) -> dict[str, str]:
+        """The arguments that are set but have no effect, each with the reason.
+
+        A component that keeps an argument without effect, so that another can be exchanged alone, says so in a static method `unread`
+        of its arguments. All other arguments without effect are errors.
+
+        Example:
+            >>> import attnkit
+            >>> attnkit.stacks.resolve({"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "mixer": "rwkv"}).unread
+            {'num_heads': 'no mixer of this stack reads it (mixers: rwkv)'}
+        """
+        find = getattr(self.registry.get(self.name), "unread", None)
+        return {} if find is None else dict(find(self._arguments))
+
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain data, which `resolve` turns back into this spec.
 

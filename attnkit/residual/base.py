@@ -1,7 +1,6 @@
 """The interface of residual connections: how a sublayer reads from and writes to the stream or streams ("Add & Norm")."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -36,8 +35,10 @@ class Sublayer:
 class Residual(nn.Module, ABC):
     """A residual connection around a sublayer f, computed as `after(x, f(before(x)))`.
 
+    A kind with norms declares the argument `make_norm`, which returns a new norm of the stream's width. Without it, the option `norm` of
+    a layer has no effect, and is refused.
+
     Args:
-        make_norm: Returns a new norm of the stream's width; called once for each norm that is needed.
         dropout: Probability of dropping an element of the sublayer's output.
 
     Attributes:
@@ -51,7 +52,7 @@ class Residual(nn.Module, ABC):
     reads: Literal["stream", "layer_input", "mixer_input"] = "stream"
     streams: int = 1
 
-    def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:
+    def __init__(self, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.dropout = Dropout(dropout)
 

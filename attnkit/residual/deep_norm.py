@@ -43,7 +43,7 @@ class DeepNorm(Residual):
         dropout: float = 0.0,
         sublayer: Sublayer = Sublayer(),  # noqa: B008 (frozen)
     ) -> None:
-        super().__init__(make_norm=make_norm, dropout=dropout)
+        super().__init__(dropout=dropout)
         self.alpha = ((2 if sublayer.memory_layers is None else 3) * sublayer.num_layers) ** 0.25
         self.norm = make_norm()
 

@@ -59,7 +59,7 @@ class HyperConnections(Residual):
         num_streams: int = 4,
         dynamic: bool = True,
     ) -> None:
-        super().__init__(make_norm=make_norm, dropout=dropout)
+        super().__init__(dropout=dropout)
         if num_streams < 1:
             raise ValueError(f"num_streams must be positive, but is {num_streams}")
         self.streams, self.first = num_streams, sublayer.index % num_streams

@@ -46,7 +46,7 @@ class LayerScale(Residual):
         sublayer: Sublayer = Sublayer(),  # noqa: B008 (frozen)
         initial: float | None = None,
     ) -> None:
-        super().__init__(make_norm=make_norm, dropout=dropout)
+        super().__init__(dropout=dropout)
         by_depth = 0.1 if sublayer.num_layers <= 18 else 1e-5 if sublayer.num_layers <= 24 else 1e-6
         self.initial = by_depth if initial is None else initial
         self.norm = make_norm()

@@ -17,12 +17,11 @@ class NoResidual(Residual):
     Paper: Dong et al. 2021, https://arxiv.org/abs/2103.03404
 
     Args:
-        make_norm: Not called.
         dropout: Probability of dropping an element of the sublayer's output.
 
     Example:
         >>> import torch
-        >>> residual = NoResidual(make_norm=torch.nn.Identity)
+        >>> residual = NoResidual()
         >>> x = torch.ones(1, 1, 2)
         >>> residual.after(x, 3 * residual.before(x))
         tensor([[[3., 3.]]])

@@ -43,7 +43,7 @@ class Parallel(Residual):
         sublayer: Sublayer = Sublayer(),  # noqa: B008 (frozen)
         shared_norm: bool = True,
     ) -> None:
-        super().__init__(make_norm=make_norm, dropout=dropout)
+        super().__init__(dropout=dropout)
         follows = sublayer.kind == "feed_forward"
         self.reads = ("mixer_input" if shared_norm else "layer_input") if follows else "stream"
         self.norm: nn.Module | None = None if self.reads == "mixer_input" else make_norm()

@@ -31,7 +31,7 @@ class PostNorm(Residual):
     """
 
     def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:
-        super().__init__(make_norm=make_norm, dropout=dropout)
+        super().__init__(dropout=dropout)
         self.norm = make_norm()
 
     def before(self, x: Tensor) -> Tensor:

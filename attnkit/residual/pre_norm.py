@@ -34,7 +34,7 @@ class PreNorm(Residual):
     needs_final_norm = True
 
     def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0, scale: float = 1.0) -> None:
-        super().__init__(make_norm=make_norm, dropout=dropout)
+        super().__init__(dropout=dropout)
         self.scale = scale
         self.norm = make_norm()
 

@@ -1,8 +1,6 @@
 # https://arxiv.org/abs/2003.04887
 """ReZero: a learned gate that starts at zero, without a norm."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -20,19 +18,18 @@ class ReZero(Residual):
     Paper: Bachlechner et al. 2021, https://arxiv.org/abs/2003.04887
 
     Args:
-        make_norm: Not called.
         dropout: Probability of dropping an element of the sublayer's output.
 
     Example:
         >>> import torch
-        >>> residual = ReZero(make_norm=torch.nn.Identity)
+        >>> residual = ReZero()
         >>> x = torch.ones(1, 1, 2)
         >>> residual.after(x, 3 * residual.before(x)).detach()
         tensor([[[1., 1.]]])
     """
 
-    def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:
-        super().__init__(make_norm=make_norm, dropout=dropout)
+    def __init__(self, *, dropout: float = 0.0) -> None:
+        super().__init__(dropout=dropout)
         self.gate = nn.Parameter(torch.empty(1))
         self.reset_parameters()
 

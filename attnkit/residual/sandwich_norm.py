@@ -33,7 +33,7 @@ class SandwichNorm(Residual):
     needs_final_norm = True
 
     def __init__(self, *, make_norm: Callable[[], nn.Module], dropout: float = 0.0) -> None:
-        super().__init__(make_norm=make_norm, dropout=dropout)
+        super().__init__(dropout=dropout)
         self.input_norm = make_norm()
         self.output_norm = make_norm()
 

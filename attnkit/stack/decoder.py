@@ -1,9 +1,13 @@
 # https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf
 """The decoder-only stack."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
 from attnkit.layers import Transformer, TransformerConfig, TransformerState
+from attnkit.layers.effects import Layers
 from attnkit.registry import stacks
 from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import DecoderStack
@@ -32,6 +36,11 @@ class Decoder(DecoderStack):
         >>> torch.allclose(torch.cat([start, end], 1), stack(x)[0], atol=1e-5)
         True
     """
+
+    @staticmethod
+    def unread(arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Return the arguments that are set but have no effect, and why; see `ResolvedSpec.unread`."""
+        return Layers.of(TransformerConfig(**arguments)).unread
 
     @keywords_of(TransformerConfig)
     def __init__(self, config: TransformerConfig) -> None:

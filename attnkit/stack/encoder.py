@@ -1,9 +1,13 @@
 # https://arxiv.org/abs/1810.04805
 """The encoder-only stack."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
 
 from attnkit.layers import Transformer, TransformerConfig
+from attnkit.layers.effects import Layers
 from attnkit.registry import stacks
 from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import EncoderStack
@@ -28,6 +32,11 @@ class Encoder(EncoderStack):
         >>> stack(torch.randn(2, 5, 16), key_mask=torch.ones(2, 5, dtype=torch.bool)).shape
         torch.Size([2, 5, 16])
     """
+
+    @staticmethod
+    def unread(arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Return the arguments that are set but have no effect, and why; see `ResolvedSpec.unread`."""
+        return Layers.of(TransformerConfig(**arguments)).unread
 
     @keywords_of(TransformerConfig)
     def __init__(self, config: TransformerConfig) -> None:

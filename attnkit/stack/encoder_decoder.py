@@ -1,6 +1,7 @@
 # https://arxiv.org/abs/1706.03762
 """The encoder-decoder stack."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor
 
 from attnkit.layers import EncoderDecoderConfig, Transformer, TransformerState
 from attnkit.layers.compatibility import legal_layers
+from attnkit.layers.effects import Layers, mixer_options
 from attnkit.registry import ConfigurationError, StackSpec, stacks
 from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import EncoderDecoderStack, EncoderStack
@@ -43,15 +45,18 @@ class EncoderDecoder(EncoderDecoderStack):
         torch.Size([2, 5, 16])
     """
 
+    @staticmethod
+    def unread(arguments: Mapping[str, Any]) -> dict[str, str]:
+        """Return the arguments that are set but have no effect, and why; see `ResolvedSpec.unread`."""
+        config = EncoderDecoderConfig(**arguments)
+        decoder = Layers.of(_decoder(config), mixer_options(config.cross_mixer)).unread
+        return decoder if config.encoder is not None else {k: v for k, v in Layers.of(config).unread.items() if k in decoder}
+
     @keywords_of(EncoderDecoderConfig)
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__()
         self.d_model = config.d_model
-        decoder = replace(
-            config,
-            num_layers=config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers,
-            layers=config.layers if config.decoder_layers is None else config.decoder_layers,
-        )
+        decoder = _decoder(config)
         cross: dict[str, Any] = {
             "cross_mixer": config.cross_mixer,
             "cross_attention": config.cross_attention,
@@ -72,6 +77,15 @@ class EncoderDecoder(EncoderDecoderStack):
         assert isinstance(state, TransformerState)
         y, after = self.decoder(tgt, key_mask=key_mask, state=state)
         return y, after
+
+
+def _decoder(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
+    """Return the options with the decoder's layers in place of those of both."""
+    return replace(
+        config,
+        num_layers=config.num_layers if config.num_decoder_layers is None else config.num_decoder_layers,
+        layers=config.layers if config.decoder_layers is None else config.decoder_layers,
+    )
 
 
 def _encoder(spec: StackSpec, d_model: int) -> EncoderStack:

@@ -25,7 +25,7 @@ from attnkit.mixer.memory_keys import MemoryKeys
 from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.normalizer import Normalizer
 from attnkit.position import Position
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, mixers
 
 # Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds stay whole.
 SPLIT: dict[type[nn.Module], tuple[str, ...]] = {
@@ -44,7 +44,8 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
     """Raise unless layers can be split over `size` processes.
 
     Raises:
-        ConfigurationError: A layer is recurrent, a count is not a multiple of `size`, or heads share a parameter of their score.
+        ConfigurationError: A layer is recurrent, a count is not a multiple of `size`, heads share a parameter of their score, or there is
+            nothing to split.
 
     Example:
         >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
@@ -52,6 +53,7 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
         ...
         attnkit.registry.errors.ConfigurationError: tensor parallelism over 4 processes needs num_heads to be a multiple of 4, but it is 2
     """
+    layers = list(layers)
     for layer in layers:
         if not isinstance(layer, TransformerLayer):
             raise ConfigurationError(
@@ -67,6 +69,12 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
                 _refuse_shared(module, [n for n, _ in module.named_parameters() if n.partition(".")[0] not in own])
             elif isinstance(module, FeedForward) and type(module) in SPLIT:
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
+    if not any(type(module) in SPLIT for layer in layers for module in layer.modules()):
+        whole = sorted({mixers.name_of(type(layer.mixer)) for layer in layers if isinstance(layer, TransformerLayer)})
+        raise ConfigurationError(
+            f"tensor parallelism has nothing to split: there is no feed-forward network to split, and every process computes the mixers "
+            f"{', '.join(whole)} whole. Use strategy fsdp2 or ddp."
+        )
 
 
 def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh) -> None:

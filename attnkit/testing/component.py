@@ -60,6 +60,8 @@ def _own_arguments(registry: Registry) -> dict[str, Any]:
         return STACK_SIZES
     if registry.attribute == "inits":
         return {"base_width": D_MODEL}
+    if registry.attribute == "feed_forwards":
+        return {"num_experts": 4}
     if registry.attribute == "rotary_scalings":
         return {"factor": 4.0, "original_length": 64, "factors": [1.0, 3.0], "proportion": 0.5}
     return {"patch_size": 3, "path": _vectors()[1], "dim": 3} if registry.attribute == "embeddings" else {}

@@ -8,24 +8,24 @@ from typing import Any
 import torch
 
 from attnkit.registry import FAMILIES, ConfigurationError, Registry, Spec, attentions, mixers, nearest, positions, stacks
-from attnkit.testing import attention, backend, component, embedding, mixer, position, stack, tokenwise, transformer
+from attnkit.testing import attention, backend, component, effects, embedding, mixer, position, stack, tokenwise, transformer
 
 Rule = Callable[[Registry, Spec], None]
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    "attentions": (*component.RULES, *attention.RULES),
-    "normalizers": (*component.RULES, *attention.RULES),
+    "attentions": (*component.RULES, *attention.RULES, effects.no_argument_is_silent),
+    "normalizers": (*component.RULES, *attention.RULES, effects.no_argument_is_silent),
     "backends": backend.RULES,
-    "mixers": component.RULES,
-    "positions": (*component.RULES, *position.RULES),
-    "rotary_scalings": position.SCALING_RULES,
-    "norms": (*component.RULES, *tokenwise.RULES),
-    "feed_forwards": (*component.RULES, *tokenwise.RULES),
-    "residuals": (*component.RULES, *tokenwise.RULES),
-    "embeddings": (*component.RULES, *tokenwise.RULES, *embedding.RULES),
+    "mixers": (*component.RULES, effects.no_argument_is_silent),
+    "positions": (*component.RULES, *position.RULES, effects.no_argument_is_silent),
+    "rotary_scalings": (*position.SCALING_RULES, effects.no_argument_is_silent),
+    "norms": (*component.RULES, *tokenwise.RULES, effects.no_argument_is_silent),
+    "feed_forwards": (*component.RULES, *tokenwise.RULES, effects.no_argument_is_silent),
+    "residuals": (*component.RULES, *tokenwise.RULES, effects.no_argument_is_silent),
+    "embeddings": (*component.RULES, *tokenwise.RULES, *embedding.RULES, effects.no_argument_is_silent),
     "stacks": (*component.RULES, *stack.RULES),
-    "heads": component.RULES,
-    "inits": (component.is_documented, component.has_a_running_example),
+    "heads": (*component.RULES, effects.no_argument_is_silent),
+    "inits": (component.is_documented, component.has_a_running_example, effects.no_argument_is_silent),
 }
 """The rules of each family, by the name of its registry. A rule's name is its function's."""
 

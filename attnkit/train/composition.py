@@ -36,15 +36,21 @@ def _has_dataloaders(name: str) -> bool:
 def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
     """Return one line for each component of a spec, also inside lists: its role, its name and its non-default plain arguments.
 
+    An argument that has no effect is shown with the reason.
+
     Example:
         >>> from attnkit.registry import norms
         >>> outline(norms.resolve({"name": "rms_norm", "eps": 1e-5}), role="norm")
         ['norm: rms_norm (eps=1e-05)']
+        >>> from attnkit.registry import stacks
+        >>> outline(stacks.resolve({"name": "decoder", "d_model": 8, "num_layers": 1, "mixer": "rwkv", "num_heads": 2}), role="stack")[0]
+        'stack: decoder (d_model=8, num_heads=2, which has no effect: no mixer of this stack reads it (mixers: rwkv), num_layers=1)'
     """
     declared = [a for a in spec.registry.arguments(spec.name) if a.name in spec]
     plain = [a for a in declared if a.registry is None and not _specs_in(spec[a.name])]
     chosen = {a.name: spec[a.name] for a in plain if (spec[a.name] is not None if a.registries else spec[a.name] != a.written_default())}
-    arguments = ", ".join(f"{k}={v}" for k, v in chosen.items())
+    unread = spec.unread
+    arguments = ", ".join(f"{k}={v}" + (f", which has no effect: {unread[k]}" if k in unread else "") for k, v in chosen.items())
     lines = [f"{'  ' * indent}{role}: {spec.name}" + (f" ({arguments})" if arguments else "")]
     for argument in declared:
         value = spec[argument.name]
@@ -53,6 +59,22 @@ def outline(spec: ResolvedSpec, *, role: str, indent: int = 0) -> list[str]:
         for i, nested in enumerate(_specs_in(value)):
             lines += outline(nested, role=f"{argument.name}.{i}", indent=indent + 1)
     return lines
+
+
+def without_effect(spec: ResolvedSpec, *, path: str) -> list[str]:
+    """Return a sentence for each argument of a spec, and of those in it, that is set but has no effect.
+
+    Example:
+        >>> from attnkit.registry import stacks
+        >>> spec = stacks.resolve({"name": "decoder", "d_model": 8, "num_layers": 1, "mixer": "rwkv", "num_heads": 2})
+        >>> without_effect(spec, path="model.stack")
+        ['model.stack.num_heads has no effect: no mixer of this stack reads it (mixers: rwkv)']
+    """
+    found = [f"{path}.{argument} has no effect: {reason}" for argument, reason in spec.unread.items()]
+    for argument, value in spec.items():
+        if isinstance(value, ResolvedSpec):
+            found += without_effect(value, path=f"{path}.{argument}")
+    return found
 
 
 def _specs_in(value: Any) -> list[ResolvedSpec]:

@@ -14,7 +14,7 @@ from lightning.pytorch import Trainer
 from attnkit.profile.flops import batch_flops, forward_flops
 from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, plain_specs, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, import_modules, module_names, nearest, tasks
-from attnkit.train.composition import complete_recipe
+from attnkit.train.composition import complete_recipe, without_effect
 from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, linked_values, read_init_from
 from attnkit.worker.folder import read_json
 from attnkit.worker.foreign import UncountedError, built, is_own_module, keeps_best, limits_of, parameters_of
@@ -69,6 +69,7 @@ class Inspector:
             flops = self.measure(recipe) if self.on == "flops" else None
             parameters, uncounted = self.counted(recipe)
             spec, _ = self.linked(recipe)
+            notes += without_effect(spec, path="model")
             best = not is_own_module(spec.name) or keeps_best(spec, recipe.get("trainer") or {})
         except ValueError as error:  # a ConfigurationError is one too
             return {"error": str(error), "kind": "illegal"}

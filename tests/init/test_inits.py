@@ -195,6 +195,28 @@ def test_mup_leaves_the_learning_rate_of_patches() -> None:
     assert not [name for name in model.learning_rates if name.startswith("embedding")]
 
 
+@pytest.mark.parametrize(
+    ("options", "fixed"),
+    [
+        ({"mixer": {"name": "convolution", "kernel_size": None}}, ["kernel.hidden", "kernel.output"]),
+        ({"mixer": "gated_linear_attention"}, ["decay.1"]),
+        ({"mixer": "latent_attention"}, ["mixer.key", "mixer.value"]),
+        ({"mixer": {"name": "latent_attention", "query_latent_dim": 6}}, ["mixer.query", "mixer.key", "mixer.value"]),
+        ({"position": "fire"}, ["position.input", "position.output"]),
+        ({}, []),
+    ],
+)
+def test_mup_leaves_maps_whose_inputs_do_not_grow(options: dict[str, Any], fixed: list[str]) -> None:
+    """The declared ones are those whose inputs are as wide in a model of twice the width and twice the heads."""
+    common = {"stack": "decoder", "num_layers": 1, "vocab_size": 9, "position": "none", "init": {"name": "mup", "base_width": 4}, **options}
+    narrow, wide = (attnkit.compose(d_model=width, num_heads=width // 8, **common) for width in (32, 64))
+    widths = {path: module.in_features for path, module in narrow.named_modules() if isinstance(module, torch.nn.Linear)}
+    same = {path for path, module in wide.named_modules() if isinstance(module, torch.nn.Linear) and module.in_features == widths[path]}
+    assert {path for path in widths if f"{path}.weight" not in wide.learning_rates} == same
+    assert [path for path in widths if path in same and path.endswith(tuple(fixed))] == [path for path in widths if path in same]
+    assert len(same) == len(fixed)
+
+
 def test_mup_is_refused_where_it_has_no_rule() -> None:
     mup = {"name": "mup", "base_width": 4}
     with pytest.raises(attnkit.ConfigurationError, match="set tie to 'none'"):

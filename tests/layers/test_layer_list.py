@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import attnkit
-from attnkit.layers import Transformer, TransformerConfig
+from attnkit import masks
+from attnkit.layers import Transformer, TransformerConfig, transformer
 from attnkit.recipe import merge
 from attnkit.registry import ConfigurationError
 
@@ -194,3 +195,26 @@ def test_one_layer_is_changed_by_its_index() -> None:
     assert dropped == ["layers.1.attention: cosine replaces additive, so hidden_dim=3 no longer applies"]
     with pytest.raises(ConfigurationError, match=r"layers has 2 entries, numbered from 0, so there is no layers\.2"):
         merge(base, {"layers": {"2": {"mixer": "none"}}}, dropped=[])
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ([{"mixer": "rwkv"}], 0),
+        ([{"mixer": "rwkv"}, {}], 1),
+        ([{"mixer": "rwkv"}, {}, {"window": 2}], 2),
+        ([{"mixer": {"name": "parallel", "mixers": ["rwkv", "convolution"]}}], 0),
+        ([{"mixer": {"name": "parallel", "mixers": ["rwkv", "multi_head"]}}], 1),
+    ],
+)
+def test_masks_are_made_only_for_mixers_that_read_them(layers: list[Any], expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    between = transformer.mask_between
+    monkeypatch.setattr(transformer, "mask_between", lambda *a, **k: made.append(a) or between(*a, **k))
+    documents = torch.tensor([[0, 0, 0, 1, 1]])
+    restrictions: list[object] = []
+    document = masks.document
+    monkeypatch.setattr(transformer.masks, "document", lambda *a: restrictions.append(a) or document(*a))
+    stack(layers=layers)(torch.zeros(1, 5, 8).double(), documents=documents)
+    assert len(made) == expected
+    assert len(restrictions) == (expected > 0)

@@ -189,3 +189,25 @@ def test_recorded_maps_have_a_column_for_each_token_alone(seed: int) -> None:
 def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, ConfigurationError), match=message):
         MultiHeadAttention(**{**SIZES, **options})
+
+
+def test_memory_keys_have_no_position(seed: int) -> None:
+    """Neither rotation nor norm concerns them: Sukhbaatar et al. 2019 give them no position, and x-transformers rotates tokens alone."""
+    mixer = draw(MultiHeadAttention(**SIZES, memory_keys=3, query_key_norm="rms_norm"))
+    rotary = attnkit.positions.build("rotary", d_model=D, head_dim=DH, num_heads=H, bidirectional=True)
+    rotation = rotary.double().rotation(torch.arange(T)[None])
+    x = torch.randn(B, T, D).double()
+    y, _ = mixer(x, Tokens(rotation=rotation))
+
+    def heads(linear: nn.Module, norm: nn.Module) -> Tensor:
+        return norm(linear(x).unflatten(-1, (-1, DH))).transpose(1, 2)
+
+    query, key = rotation.query(heads(mixer.query, mixer.query_norm)), rotation.key(heads(mixer.key, mixer.key_norm))
+    memory = mixer.memory_keys
+    keys, values = (
+        torch.cat([memory.key.expand(B, -1, -1, -1), key], 2),
+        torch.cat([memory.value.expand(B, -1, -1, -1), heads(mixer.value, nn.Identity())], 2),
+    )
+    keys, values = (part.repeat_interleave(H // part.shape[1], 1) for part in (keys, values))
+    weights = (query @ keys.mT / DH**0.5).softmax(-1)
+    torch.testing.assert_close(y, mixer.output((weights @ values).transpose(1, 2).flatten(2)), rtol=1e-10, atol=1e-10)

@@ -24,7 +24,6 @@ def test_the_outputs_are_added_and_each_mixer_has_its_state(seed: int) -> None:
     ("spec", "options", "message"),
     [
         ({"mixers": []}, {}, "at least one"),
-        ({"mixers": ["rwkv"]}, {"direction": "bidirectional"}, "'rwkv' in 'parallel' does not read in direction 'bidirectional'"),
         ({}, {"window": 3}, "has no window"),
     ],
 )
@@ -40,3 +39,20 @@ def test_a_stack_hands_its_options_to_all(seed: int) -> None:
     attention, _ = model.stack.decoder.layers[0].mixer.mixers
     assert attention.key.weight.shape == (4, 8)
     assert attention.key.bias is None
+
+
+@pytest.mark.parametrize(
+    ("stack", "mixers", "options", "message"),
+    [
+        ("encoder", ["multi_head", "rwkv"], {}, "mixer 'rwkv' does not work in an encoder"),
+        ("decoder", ["multi_head", "fourier"], {}, "mixer 'fourier' does not work in a decoder"),
+        ("decoder", ["rwkv", "convolution"], {"attention": "additive"}, "attention has no effect: no layer has a mixer that reads it"),
+        ("decoder", ["retention", "rwkv"], {"bias": False}, "bias has no effect"),
+        ("decoder", ["rwkv"], {"layers": [{"num_heads": 4}]}, "num_heads has no effect in a layer with the mixer 'parallel'"),
+        ("decoder", ["retention"], {"position": "alibi"}, "position 'alibi' has no effect"),
+    ],
+)
+def test_what_no_branch_reads_is_refused(stack: str, mixers: list[str], options: dict[str, object], message: str) -> None:
+    spec = {"name": "parallel", "mixers": mixers}
+    with pytest.raises(ConfigurationError, match=message):
+        attnkit.stacks.build({"name": stack, "d_model": 8, "num_layers": 1, "num_heads": 2, "position": "none", "mixer": spec, **options})

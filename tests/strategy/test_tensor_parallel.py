@@ -40,6 +40,18 @@ def test_recurrent_stacks_are_refused(stack: str) -> None:
         check_splittable(layers(model), 2)
 
 
+def test_layers_without_anything_to_split_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"nothing to split: .* computes the mixers rwkv whole. Use strategy fsdp2 or ddp"):
+        check_splittable([layer_of(d_model=8, mixer="rwkv", feed_forward="none")], 2)
+    check_splittable([layer_of(d_model=8, mixer="rwkv")], 2)  # its feed-forward network is split
+
+
+def test_a_factor_of_the_values_of_all_heads_is_refused() -> None:
+    layer = layer_of(d_model=8, num_heads=2, mixer={"name": "multi_head", "value_residual": 0.5})
+    with pytest.raises(ConfigurationError, match=r"share the parameter 'value_residual.factor'; use strategy fsdp2 or ddp"):
+        check_splittable([layer], 2)
+
+
 def test_a_parameter_of_all_heads_is_refused() -> None:
     layer = layer_of(d_model=8, num_heads=2)
     layer.mixer.attention.temperature = nn.Parameter(torch.ones(1))

@@ -38,7 +38,8 @@ class ImplicitKernel(nn.Module):
         super().__init__()
         self.log_rate = nn.Parameter(torch.empty(channels))
         self.reset_parameters()
-        self.hidden, self.output = Linear(2 * FREQUENCIES, HIDDEN), Linear(HIDDEN, channels, bias=False)
+        self.hidden = Linear(2 * FREQUENCIES, HIDDEN, fixed_inputs=True)
+        self.output = Linear(HIDDEN, channels, bias=False, fixed_inputs=True)
 
     def reset_parameters(self) -> None:
         """Draw the rates of the windows, uniform in their logarithm."""

@@ -3,36 +3,17 @@
 from typing import Any
 
 from published.family import Drop, Family, Rename, Reshape, rename
+from published.sizes import SEQ2SEQ, SEQ2SEQ_SIZES
 
-SIZES = {
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "vocab_size": 40,
-    "max_position_embeddings": 20,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "decoder_start_token_id": 1,
-    "forced_eos_token_id": None,
-}
+SIZES = {**SEQ2SEQ_SIZES, "max_position_embeddings": 20, "pad_token_id": 0, "forced_eos_token_id": None}
 LEARNED = {"name": "learned", "max_length": 20}
 SINES_FIRST = {"name": "sinusoidal", "interleaved": False}
 FAIRSEQ = {**SINES_FIRST, "base": 10_000.0 ** (8 / 7), "first": 2}  # wavelengths that reach 2 pi 10,000 themselves
 SPEC = {
-    "stack": "encoder_decoder",
-    "d_model": 16,
-    "num_layers": 2,
-    "num_heads": 4,
-    "src_vocab_size": 40,
-    "tgt_vocab_size": 40,
+    **SEQ2SEQ,
     "position": LEARNED,
     "residual": "post_norm",
     "embedding_norm": True,
-    "feed_forward": {"name": "mlp", "ffn_dim": 24, "activation": "gelu"},
     "embedding": {"name": "token", "scale": False},
     "tie": "all",
     "head": {"name": "linear", "bias": True},

@@ -24,6 +24,7 @@ from published.families.mixtral import (
     rows,
 )
 from published.family import Family, Permute, Rename, Reshape, Split, SplitGroups, rename
+from published.sizes import without
 
 DENSE, LATENT, QUERY, CONTENT, ROTATED, VALUE = 20, 10, 14, 6, 4, 7
 WIDTH = CONTENT + ROTATED
@@ -60,7 +61,7 @@ def latent_attention(*, direct: bool = False) -> tuple[Rename, ...]:
 BODY = (*outside(), *latent_attention(), *norms(), *glu("model.layers.{i}.mlp"))
 MIXTURE = (*experts(), *SHARED)
 LATENT_SPEC: dict[str, Any] = {
-    **{key: value for key, value in SPEC.items() if key != "num_kv_heads"},
+    **without(SPEC, "num_kv_heads"),
     "head_dim": ROTATED,
     "mixer": MLA,
     "position": {"name": "rotary", "interleaved": True},
@@ -210,7 +211,7 @@ FAMILIES = (
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
         },
         spec={
-            **SPEC,
+            **without(SPEC, "bias"),
             "head_dim": 8,
             "norm": EPS,
             "query_key_norm": EPS,

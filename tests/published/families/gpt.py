@@ -1,22 +1,8 @@
 """GPT and the families with its names."""
 
 from published.family import Drop, Family, Map, Rename, Split, SplitGroups, Transpose, rename
+from published.sizes import DECODER, SIZES, without
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "vocab_size": 40,
-    "max_position_embeddings": 64,
-}
-SPEC = {
-    "stack": "decoder",
-    "d_model": 16,
-    "num_layers": 2,
-    "num_heads": 4,
-    "vocab_size": 40,
-    "embedding": {"name": "token", "scale": False},
-}
 LEARNED = {"name": "learned", "max_length": 64}
 GELU_TANH = {"name": "mlp", "activation": "gelu_tanh"}
 LAYER = "stack.decoder.layers.{i}"
@@ -74,7 +60,7 @@ FAMILIES = (
         paper="https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf",
         theirs=("OpenAIGPTConfig", "OpenAIGPTLMHeadModel"),
         config={**SIZES, **NO_DROPOUT},
-        spec={**SPEC, "position": LEARNED, "residual": "post_norm", "feed_forward": GELU_TANH, "tie": "output"},
+        spec={**DECODER, "position": LEARNED, "residual": "post_norm", "feed_forward": GELU_TANH, "tie": "output"},
         renames=(*ends("transformer.tokens_embed.weight", "transformer.positions_embed.weight", ""), *GPT_LAYER),
         decoding=False,
     ),
@@ -83,7 +69,7 @@ FAMILIES = (
         paper="https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
         theirs=("GPT2Config", "GPT2LMHeadModel"),
         config={**SIZES, **NO_DROPOUT},
-        spec={**SPEC, "position": LEARNED, "feed_forward": GELU_TANH, "tie": "output"},
+        spec={**DECODER, "position": LEARNED, "feed_forward": GELU_TANH, "tie": "output"},
         renames=(*ends("transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f.*"), *GPT_LAYER),
     ),
     Family(
@@ -91,7 +77,7 @@ FAMILIES = (
         paper="https://doi.org/10.5281/zenodo.5297715",
         theirs=("GPTNeoConfig", "GPTNeoForCausalLM"),
         config={
-            **{key: value for key, value in SIZES.items() if "num" not in key},
+            **without(SIZES, "num_hidden_layers", "num_attention_heads"),
             "num_layers": 2,
             "num_heads": 4,
             "attention_types": [[["global", "local"], 1]],
@@ -101,7 +87,7 @@ FAMILIES = (
             "attention_dropout": 0.0,
         },
         spec={
-            **SPEC,
+            **DECODER,
             "position": LEARNED,
             "feed_forward": GELU_TANH,
             "tie": "output",
@@ -123,7 +109,7 @@ FAMILIES = (
         theirs=("GPTJConfig", "GPTJForCausalLM"),
         config={**SIZES, "hidden_size": 32, "rotary_dim": 4},
         spec={
-            **SPEC,
+            **DECODER,
             "d_model": 32,
             "bias": False,
             "position": {"name": "rotary", "interleaved": True, "fraction": 0.5},
@@ -145,7 +131,7 @@ FAMILIES = (
         theirs=("CodeGenConfig", "CodeGenForCausalLM"),
         config={**SIZES, "hidden_size": 32, "rotary_dim": 4},
         spec={
-            **SPEC,
+            **DECODER,
             "d_model": 32,
             "bias": False,
             "position": {"name": "rotary", "interleaved": True, "fraction": 0.5},
@@ -172,7 +158,7 @@ FAMILIES = (
         theirs=("GPTNeoXConfig", "GPTNeoXForCausalLM"),
         config={**SIZES, "hidden_size": 32, "intermediate_size": 128},
         spec={
-            **SPEC,
+            **DECODER,
             "d_model": 32,
             "position": {"name": "rotary", "fraction": 0.25},
             "residual": {"name": "parallel", "shared_norm": False},
@@ -192,7 +178,7 @@ FAMILIES = (
         paper="https://arxiv.org/abs/2305.06161",
         theirs=("GPTBigCodeConfig", "GPTBigCodeForCausalLM"),
         config={**SIZES, **NO_DROPOUT},
-        spec={**SPEC, "num_kv_heads": 1, "position": LEARNED, "feed_forward": GELU_TANH, "tie": "output"},
+        spec={**DECODER, "num_kv_heads": 1, "position": LEARNED, "feed_forward": GELU_TANH, "tie": "output"},
         renames=(
             *ends("transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f.*"),
             *rename(FUSED, "transformer.h.{i}.attn.c_attn.*", Split((16, 4, 4))),
@@ -206,7 +192,7 @@ FAMILIES = (
         paper="https://arxiv.org/abs/2205.01068",
         theirs=("OPTConfig", "OPTForCausalLM"),
         config={**SIZES, "ffn_dim": 64, "word_embed_proj_dim": 16, "dropout": 0.0},
-        spec={**SPEC, "position": LEARNED, "tie": "output"},
+        spec={**DECODER, "position": LEARNED, "tie": "output"},
         renames=(
             *ends("model.decoder.embed_tokens.weight", "", "model.decoder.final_layer_norm.*"),
             *rename("stack.decoder.position.weight", "model.decoder.embed_positions.weight", Drop(2)),
@@ -221,7 +207,7 @@ FAMILIES = (
         theirs=("BioGptConfig", "BioGptForCausalLM"),
         config={**SIZES, "intermediate_size": 64, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         spec={
-            **SPEC,
+            **DECODER,
             "position": LEARNED,
             "embedding": "token",
             "norm": "layer_norm",
@@ -245,7 +231,7 @@ FAMILIES = (
             **{"resid_pdrop": 0.0, "embd_pdrop": 0.0},
         },
         spec={
-            **SPEC,
+            **DECODER,
             "position": {"name": "sinusoidal", "interleaved": False},
             "embedding": "token",
             "norm": {"name": "layer_norm", "eps": 1e-6},
@@ -265,7 +251,7 @@ FAMILIES = (
         paper="https://arxiv.org/abs/2211.05100",
         theirs=("BloomConfig", "BloomForCausalLM"),
         config={"hidden_size": 16, "n_layer": 2, "n_head": 4, "vocab_size": 40},
-        spec={**SPEC, "position": "alibi", "embedding_norm": True, "feed_forward": GELU_TANH, "tie": "output"},
+        spec={**DECODER, "position": "alibi", "embedding_norm": True, "feed_forward": GELU_TANH, "tie": "output"},
         renames=(
             *ends("transformer.word_embeddings.weight", "", "transformer.ln_f.*"),
             *rename("stack.decoder.embedding_norm.*", "transformer.word_embeddings_layernorm.*"),
@@ -283,7 +269,7 @@ FAMILIES = (
         theirs=("FalconConfig", "FalconForCausalLM"),
         config=SIZES,
         spec={
-            **SPEC,
+            **DECODER,
             "num_kv_heads": 1,
             "bias": False,
             "position": "rotary",
@@ -305,7 +291,7 @@ FAMILIES = (
         theirs=("FalconConfig", "FalconForCausalLM"),
         config={**SIZES, "new_decoder_architecture": True, "num_kv_heads": 2},
         spec={
-            **SPEC,
+            **DECODER,
             "num_kv_heads": 2,
             "bias": False,
             "position": "rotary",
@@ -332,7 +318,7 @@ FAMILIES = (
         theirs=("MptConfig", "MptForCausalLM"),
         config={"d_model": 16, "n_layers": 2, "n_heads": 4, "vocab_size": 40, "max_seq_len": 64},
         spec={
-            **SPEC,
+            **DECODER,
             "bias": False,
             "position": "alibi",
             "norm": {"name": "layer_norm", "bias": False},

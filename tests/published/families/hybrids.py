@@ -26,6 +26,7 @@ from published.families.mixtral import (
     rows,
 )
 from published.family import Add, Family, Join, Rename, Reshape, SplitGroups, columns, rename
+from published.sizes import without
 from torch import Tensor
 
 MIXER = f"{LAYER}.mixer"
@@ -159,7 +160,7 @@ FAMILIES = (
         length=70,
         theirs=("RecurrentGemmaConfig", "RecurrentGemmaForCausalLM"),
         config={
-            **{key: value for key, value in SIZES.items() if key != "max_position_embeddings"},
+            **without(SIZES, "max_position_embeddings"),
             "num_key_value_heads": 1,
             "lru_width": 12,
             "intermediate_size": 2 * F,
@@ -168,7 +169,7 @@ FAMILIES = (
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
         },
         spec={
-            **SPEC,
+            **without(SPEC, "bias"),
             "num_kv_heads": 1,
             "position": {"name": "rotary", "fraction": 0.5},
             "layers": [

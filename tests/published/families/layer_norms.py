@@ -1,26 +1,9 @@
 """Families with the names of Llama's modules, layer normalisation and biases."""
 
 from published.family import Add, Family, Rename, SplitGroups, rename
+from published.sizes import DECODER, LLAMA_SIZES
 
-SIZES = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 40,
-    "max_position_embeddings": 64,
-}
-SPEC = {
-    "stack": "decoder",
-    "d_model": 16,
-    "num_layers": 2,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "vocab_size": 40,
-    "position": "rotary",
-    "embedding": {"name": "token", "scale": False},
-}
+SPEC = {**DECODER, "num_kv_heads": 2, "position": "rotary"}
 LAYER, THEIRS = "stack.decoder.layers.{i}", "model.layers.{i}"
 EMBEDDING = rename("embedding.weight", "model.embed_tokens.weight")
 HEAD = rename("head.projection.weight", "lm_head.weight")
@@ -52,7 +35,7 @@ FAMILIES = (
         name="Phi-2",
         paper="https://arxiv.org/abs/2309.05463",
         theirs=("PhiConfig", "PhiForCausalLM"),
-        config=SIZES,
+        config=LLAMA_SIZES,
         spec={
             **SPEC,
             "position": {"name": "rotary", "fraction": 0.5},
@@ -73,7 +56,7 @@ FAMILIES = (
         name="StableLM",
         paper="https://arxiv.org/abs/2402.17834",
         theirs=("StableLmConfig", "StableLmForCausalLM"),
-        config={**SIZES, "hidden_size": 32, "use_qkv_bias": True},
+        config={**LLAMA_SIZES, "hidden_size": 32, "use_qkv_bias": True},
         spec={
             **SPEC,
             "d_model": 32,
@@ -96,7 +79,7 @@ FAMILIES = (
         name="StarCoder2",
         paper="https://arxiv.org/abs/2402.19173",
         theirs=("Starcoder2Config", "Starcoder2ForCausalLM"),
-        config={**SIZES, "sliding_window": 4, "residual_dropout": 0.0, "embedding_dropout": 0.0},
+        config={**LLAMA_SIZES, "sliding_window": 4, "residual_dropout": 0.0, "embedding_dropout": 0.0},
         spec={**SPEC, "window": 4, "feed_forward": {"name": "mlp", "ffn_dim": 24, "activation": "gelu_tanh"}, "tie": "output"},
         renames=(*EMBEDDING, *attention(), *feed_forward(input="c_fc", output="c_proj"), *NORMS, *FINAL),
     ),
@@ -104,7 +87,7 @@ FAMILIES = (
         name="Nemotron-4",
         paper="https://arxiv.org/abs/2402.16819",
         theirs=("NemotronConfig", "NemotronForCausalLM"),
-        config={**SIZES, "head_dim": 4},
+        config={**LLAMA_SIZES, "head_dim": 4},
         spec={
             **SPEC,
             "bias": False,
@@ -119,7 +102,7 @@ FAMILIES = (
         name="Jais 2",
         paper="https://huggingface.co/inceptionai/Jais-2-8B-Chat",
         theirs=("Jais2Config", "Jais2ForCausalLM"),
-        config={**SIZES, "head_dim": 4, "layer_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
+        config={**LLAMA_SIZES, "head_dim": 4, "layer_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
         spec={
             **SPEC,
             "position": {"name": "rotary", "base": 500000.0},
@@ -131,7 +114,7 @@ FAMILIES = (
         name="Persimmon",
         paper="https://www.adept.ai/blog/persimmon-8b",
         theirs=("PersimmonConfig", "PersimmonForCausalLM"),
-        config=SIZES,
+        config=LLAMA_SIZES,
         spec={
             **SPEC,
             "num_kv_heads": 4,

@@ -3,29 +3,9 @@
 from math import exp
 
 from published.family import Add, Constant, Family, Permute, Rename, Scale, Split, Stack, rename
+from published.sizes import LLAMA, LLAMA_SIZES
 
-SIZES = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 40,
-    "max_position_embeddings": 64,
-}
-SPEC = {
-    "stack": "decoder",
-    "d_model": 16,
-    "num_layers": 2,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "vocab_size": 40,
-    "bias": False,
-    "position": "rotary",
-    "norm": "rms_norm",
-    "feed_forward": {"name": "glu", "ffn_dim": 24},
-    "embedding": {"name": "token", "scale": False},
-}
+SPEC = {**LLAMA, "feed_forward": {"name": "glu", "ffn_dim": 24}}
 LAYER = "stack.decoder.layers.{i}"
 OUTSIDE = (
     *rename("embedding.weight", "model.embed_tokens.weight"),
@@ -122,7 +102,7 @@ def family(name: str, paper: str, classes: str, config: dict, spec: dict, rename
         name=name,
         paper=paper,
         theirs=(f"{classes}Config", f"{prefix}ForCausalLM"),
-        config={**SIZES, **config},
+        config={**LLAMA_SIZES, **config},
         spec=own,
         renames=renames,
         **rest,
@@ -165,7 +145,7 @@ FAMILIES = (
         "https://arxiv.org/abs/2407.10671",
         "Qwen2",
         {"tie_word_embeddings": True},
-        {"mixer": {"name": "multi_head", "biases": ["query", "key", "value"]}, **TIED},
+        {"bias": None, "mixer": {"name": "multi_head", "biases": ["query", "key", "value"]}, **TIED},
         (*BODY, *BIASES),
     ),
     family(
@@ -181,7 +161,7 @@ FAMILIES = (
         "https://github.com/ByteDance-Seed/seed-oss",
         "SeedOss",
         {"head_dim": 8, "attention_dropout": 0.0, "residual_dropout": 0.0},
-        {"head_dim": 8, "mixer": {"name": "multi_head", "biases": ["query", "key", "value"]}},
+        {"head_dim": 8, "bias": None, "mixer": {"name": "multi_head", "biases": ["query", "key", "value"]}},
         (*BODY, *BIASES, *HEAD),
     ),
     family(
@@ -335,6 +315,7 @@ FAMILIES = (
             "head_dim": 8,
             "norm": rms(1e-5),
             "position": {**INTERLEAVED, "fraction": 0.5},
+            "bias": None,
             "mixer": {"name": "multi_head", "biases": ["query", "key", "value"]},
         },
         (*OUTSIDE, *ATTENTION, *BIASES, *GATE_UP, *NORMS, *HEAD),
@@ -349,6 +330,7 @@ FAMILIES = (
             "norm": rms(1e-5),
             "position": {**INTERLEAVED, "fraction": 0.5},
             "residual": "sandwich_norm",
+            "bias": None,
             "mixer": {"name": "multi_head", "biases": ["query", "key", "value"]},
         },
         (

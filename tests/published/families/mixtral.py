@@ -5,32 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from published.family import Family, Map, Rename, Reshape, Split, Transpose, rename
+from published.sizes import LLAMA, LLAMA_SIZES, without
 
 D, F, EXPERTS, TOP, HEADS, GROUPS = 16, 12, 4, 2, 4, 2
 LAYER = "stack.decoder.layers.{i}"
-SIZES = {
-    "hidden_size": D,
-    "intermediate_size": F,
-    "num_hidden_layers": 2,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": GROUPS,
-    "vocab_size": 40,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "experts_implementation": "eager",  # the others compute in fp32 or less
-}
-SPEC: dict[str, Any] = {
-    "stack": "decoder",
-    "d_model": D,
-    "num_layers": 2,
-    "num_heads": HEADS,
-    "num_kv_heads": GROUPS,
-    "vocab_size": 40,
-    "bias": False,
-    "position": "rotary",
-    "norm": "rms_norm",
-    "embedding": {"name": "token", "scale": False},
-}
+SIZES = {**LLAMA_SIZES, "intermediate_size": F, "pad_token_id": 0, "experts_implementation": "eager"}  # the others compute in fp32 or less
+SPEC = LLAMA
 
 
 def at(rows: Sequence[Rename], *layers: int | tuple[int, int]) -> tuple[Rename, ...]:
@@ -173,7 +153,7 @@ FAMILIES = (
             "mlp_only_layers": [0],
         },
         spec={
-            **SPEC,
+            **without(SPEC, "bias"),
             "mixer": {"name": "multi_head", "biases": ["query", "key", "value"]},
             "layers": [{"feed_forward": {"name": "glu", "ffn_dim": 20}}, {}],
             "feed_forward": mixture(normalize=False, shared={"name": "glu", "ffn_dim": 24}, shared_gate=True),

@@ -3,38 +3,18 @@
 from typing import Any
 
 from published.family import Family, Rename, rename
+from published.sizes import SEQ2SEQ, SEQ2SEQ_SIZES, WIDTHS
 from torch import Tensor
 from torch.nn.functional import gelu
 
-SIZES = {
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "vocab_size": 40,
-    "max_target_positions": 20,
-    "bos_token_id": 1,
-    "decoder_start_token_id": 1,
-}
+SIZES = {**SEQ2SEQ_SIZES, "max_target_positions": 20}
 FAIRSEQ = {"name": "sinusoidal", "interleaved": False, "base": 10_000.0 ** (8 / 7)}
-SPEC: dict[str, Any] = {
-    "stack": "encoder_decoder",
-    "d_model": 16,
-    "num_layers": 2,
-    "num_heads": 4,
-    "src_vocab_size": 40,
-    "tgt_vocab_size": 40,
-    "feed_forward": {"name": "mlp", "ffn_dim": 24, "activation": "gelu"},
-    "tie": "output",
-}
+SPEC: dict[str, Any] = {**SEQ2SEQ, "tie": "output"}
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj"}
 NO_KEY_BIAS = {"name": "multi_head", "biases": ["query", "value", "output"]}
 
 
-ENCODER = {"name": "encoder", **{option: SPEC[option] for option in ("d_model", "num_layers", "num_heads", "feed_forward")}}
+ENCODER = {"name": "encoder", **WIDTHS, "feed_forward": SPEC["feed_forward"]}
 
 
 def table(*, key_bias: bool = True, encoder: str = "stack.encoder") -> tuple[Rename, ...]:

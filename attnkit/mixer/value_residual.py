@@ -1,0 +1,43 @@
+# https://arxiv.org/abs/2410.17897
+"""Value residual: the values of the first layer are mixed into those of later ones."""
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.registry import ConfigurationError
+
+
+class ValueResidual(nn.Module):
+    r"""Mixes the values of a layer with those of the first one, by a learned number. The first layer mixes its values with themselves.
+
+    Equation:
+        $$V'_l = (1 - \lambda_l) V_l + \lambda_l V_1$$
+
+    Paper: Zhou et al. 2024, https://arxiv.org/abs/2410.17897
+
+    Args:
+        initial: $\lambda$ at the start (the paper's ResFormer: 0.5).
+
+    Raises:
+        ConfigurationError: `initial` is outside (0, 1].
+
+    Example:
+        >>> ValueResidual(0.25)(torch.zeros(2), torch.ones(2)).detach()
+        tensor([0.2500, 0.2500])
+    """
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        if not 0 < initial <= 1:
+            raise ConfigurationError(f"value_residual is the initial factor of the first layer's values, in (0, 1], but is {initial}")
+        self.initial = initial
+        self.factor = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the factor to its initial value."""
+        nn.init.constant_(self.factor, self.initial)
+
+    def forward(self, value: Tensor, first: Tensor | None) -> Tensor:
+        """Return the mixture of the values of this layer and of the first one, [B, Hkv, T, Dh]; without these, of this layer alone."""
+        return torch.lerp(value, value if first is None else first, self.factor.to(value.dtype))

@@ -1,0 +1,189 @@
+"""Rule: no argument is silent. Whatever is set changes what is built, computed or reported, or is refused, or is named as unread."""
+
+import re
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
+from itertools import chain
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import torch
+from torch import Tensor
+
+from attnkit.models import compose
+from attnkit.registry import Argument, ConfigurationError, Registry, ResolvedSpec, Spec, embeddings, mixers, stacks
+from attnkit.reports import take_reports
+from attnkit.testing.component import IMAGE_SHAPE, VOCAB_SIZE, WORDS, complete
+
+Options = Mapping[str, Any]
+LENGTH = 36  # longer than the exact distances of `relative`
+SIZES: dict[str, Any] = {"d_model": 32, "num_layers": 2, "num_heads": 2}
+
+
+def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
+    """Each argument has an effect alone, or beside another one; and where another one takes its effect away, it is refused."""
+    name, given = registry.split(complete(registry, spec))
+    spec = {"name": name, **given}
+    arguments = registry.arguments(name)
+    contexts: list[tuple[Options, Options]] = [({}, {})]
+    for other in arguments:
+        contexts += [({other.name: value}, {}) for value in _some(_alternatives(registry, spec, other), other)]
+    if registry is mixers:
+        contexts.append(({}, {"query_key_norm": "rms_norm"}))
+    effective: set[str] = set()
+    judged: set[str] = set()
+    for context, layer in contexts:
+        base = Outcome({**options_with(registry, {**spec, **context}), **layer})
+        if not base.is_legal:
+            continue
+        for argument in arguments:
+            if argument.name in context:
+                continue
+            tried = []
+            for value in _alternatives(registry, {**spec, **context}, argument):
+                other_outcome = Outcome({**options_with(registry, {**spec, **context, argument.name: value}), **layer})
+                if other_outcome.is_legal:
+                    judged.add(argument.name)
+                    if base.differs(other_outcome):
+                        effective.add(argument.name)
+                        break
+                    tried.append(value)
+            else:
+                unread = registry.resolve({**spec, **context}).unread
+                where = f" beside {context}" if context else ""
+                silent = tried and argument.name not in unread and (context or argument.name not in effective)
+                assert not silent, f"{argument.name} has no effect{where}: {tried} change nothing; refuse it there, or let it act"
+    assert judged == effective, f"{', '.join(sorted(judged - effective))} never has an effect"
+
+
+class Outcome:
+    """What a model with these options is and computes, found out step by step."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._steps = self._run()
+        self._found: list[Any] = []
+
+    @cached_property
+    def is_legal(self) -> bool:
+        """Whether the model is not refused."""
+        try:
+            self.build()
+        except ValueError:  # a ConfigurationError is one too
+            return False
+        return True
+
+    def build(self) -> None:
+        """Build the model, or raise as it does."""
+        self._at(0)
+
+    def differs(self, other: "Outcome") -> bool:
+        """Return whether the parameters at the start, or the outputs of equal parameters, or reports differ."""
+        return any(not _equal(self._at(step), other._at(step)) for step in range(3))
+
+    def _at(self, step: int) -> Any:
+        while len(self._found) <= step:
+            self._found.append(next(self._steps))
+        return self._found[step]
+
+    def _run(self) -> Iterator[Any]:
+        torch.manual_seed(0)
+        model: Any = compose(**self.options)
+        if callable(load := getattr(getattr(model, "embedding", None), "load_vectors", None)):
+            load([word.title() for word in WORDS])
+        yield {**model.state_dict(), "rates": model.learning_rates}
+        model.double()
+        draw = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+            inputs: tuple[Tensor, ...] = (torch.randn(2, *IMAGE_SHAPE, generator=draw, dtype=torch.float64),)
+            if "image_shape" not in self.options:
+                tokens = torch.randint(3, VOCAB_SIZE, (2, 3, LENGTH), generator=draw)
+                real = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3], [2]])
+                inputs = tuple(tokens) if "tgt_vocab_size" in self.options else (tokens[0], real)
+            yield model.eval()(*inputs)
+            model.train()
+            torch.manual_seed(2)
+            yield model(*inputs), [(report.loss, report.sums) for report in take_reports(model).values()]
+
+
+def options_with(registry: Registry, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a model with a component."""
+    kind, name = registry.attribute, spec["name"]
+    if registry is stacks:
+        two = {"src_vocab_size": VOCAB_SIZE, "tgt_vocab_size": VOCAB_SIZE} if "encoder_decoder" in name else {"vocab_size": VOCAB_SIZE}
+        return {**{key: value for key, value in spec.items() if key != "name"}, "stack": name, **two}
+    options: dict[str, Any] = {"stack": "decoder", **SIZES, "vocab_size": VOCAB_SIZE, "position": "none"}
+    if kind == "embeddings" and embeddings.get(name).reads == "image":
+        options = {"stack": "encoder", **SIZES, "image_shape": IMAGE_SHAPE, "num_classes": 3}
+    elif kind in ("embeddings", "heads") or (kind == "mixers" and "causal" not in mixers.get(name).directions):
+        options["stack"] = "encoder"
+    slots: dict[str, dict[str, Any]] = {
+        "normalizers": {"mixer": {"name": "multi_head", "normalizer": spec}},
+        "rotary_scalings": {"position": {"name": "rotary", "scaling": spec}},
+    }
+    return {**options, **slots.get(kind, {kind.removesuffix("s"): spec})}
+
+
+def _alternatives(registry: Registry, spec: Mapping[str, Any], argument: Argument) -> Iterator[Any]:
+    """Yield other values of an argument, legal or not."""
+    try:
+        default = registry.resolve(spec).get(argument.name)
+    except ConfigurationError:
+        return
+    default = default.plain() if isinstance(default, ResolvedSpec) else default
+    for value in _values(argument.annotation, default):
+        if value != default or type(value) is not type(default):
+            yield value
+    if argument.annotation is str:
+        try:
+            Outcome(options_with(registry, {**spec, argument.name: "?"})).build()
+        except ConfigurationError as error:
+            listed = re.search(r"[Nn]ames: ([\w, ]+)", str(error))
+            yield from () if listed is None else (name for name in listed[1].split(", ") if name != default)
+
+
+def _some(values: Iterator[Any], argument: Argument) -> list[Any]:
+    """Return the values beside which other arguments are tried: all choices, but two numbers or texts."""
+    found = list(values)
+    is_open = argument.annotation is str or all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
+    return found[:2] if is_open else found
+
+
+def _values(annotation: Any, default: Any) -> Iterator[Any]:
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin in (Union, types.UnionType):
+        yield from chain.from_iterable(_values(part, default) for part in inside)
+    elif annotation is types.NoneType:
+        yield None
+    elif annotation is bool:
+        yield from (True, False)
+    elif annotation is int:
+        whole = default if isinstance(default, int) else 2
+        yield from (2 * whole, whole + 1, max(1, whole // 2), 1, 2, 3, 4, 8, 0)
+    elif annotation is float:
+        base = default if isinstance(default, float) else 0.5
+        yield from (2 * base, base / 2, base + 0.2, 0.3, 2.5)
+    elif origin is Literal:
+        yield from inside
+    elif origin is Annotated:
+        for family in (mark for mark in annotation.__metadata__ if isinstance(mark, Registry)):
+            for name in family:
+                with suppress(ConfigurationError):
+                    yield family.resolve(complete(family, name)).plain()
+    elif origin is list:
+        items = list(_values(inside[0], None))
+        yield from ([item] for item in items)
+        yield from ([item] * 2 for item in items[:2])
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and torch.equal(a, b)
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_equal(value, b[key]) for key, value in a.items())
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)

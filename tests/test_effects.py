@@ -1,0 +1,107 @@
+"""No option is silent: the kit's rule notices one that is, and stacks refuse or name what their parts do not read."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+import attnkit
+from attnkit.norm import Norm
+from attnkit.registry import ConfigurationError, Registry, ResolvedSpec, norms, stacks
+from attnkit.testing.component import complete
+from attnkit.testing.effects import Outcome, no_argument_is_silent, options_with
+
+
+class Plain(Norm):
+    """A norm that reads `shift` only with `shifted`, without a word."""
+
+    def __init__(self, *, d_model: int, scale: float = 1.0, shifted: bool = True, shift: float = 1.0) -> None:
+        super().__init__()
+        self.scale, self.shift = scale, shift if shifted else 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x.tanh() + self.shift
+
+
+class Deaf(Plain):
+    def __init__(self, *, d_model: int, scale: float = 1.0, deaf: float = 1.0) -> None:
+        super().__init__(d_model=d_model, scale=scale)
+
+
+class Candid(Plain):
+    def __init__(self, *, d_model: int, shifted: bool = True, shift: float = 1.0) -> None:
+        if not shifted and shift != 1.0:
+            raise ConfigurationError("shift has no effect unless shifted")
+        super().__init__(d_model=d_model, shifted=shifted, shift=shift)
+
+
+def test_the_rule_notices_an_argument_that_nothing_reads() -> None:
+    with pytest.raises(AssertionError, match=r"^deaf has no effect: "):
+        no_argument_is_silent(norms, f"{__name__}.Deaf")
+
+
+def test_the_rule_notices_an_argument_that_another_one_silences() -> None:
+    with pytest.raises(AssertionError, match=r"^shift has no effect beside {'shifted': False}: "):
+        no_argument_is_silent(norms, f"{__name__}.Plain")
+    no_argument_is_silent(norms, f"{__name__}.Candid")
+
+
+SLOTS = ("mixer", "attention", "position", "norm", "feed_forward", "residual")
+LISTS: tuple[dict[str, Any], ...] = (
+    {"layers": [{"mixer": "rwkv"}, {"feed_forward": "none"}]},
+    {"layers": [{"residual": "rezero", "norm": "none"}, {"residual": "rezero", "norm": "none"}]},
+    {"layers": [{"mixer": "none", "feed_forward": "none"}, {}]},
+    {"mixer": {"name": "parallel", "mixers": ["rwkv", "convolution"]}},
+    {"mixer": {"name": "multi_head", "biases": ["output"]}},
+    {"norm": "none", "residual": "pre_norm"},
+    {"residual": "rezero", "feed_forward": "none"},
+)
+CHANGES: dict[str, tuple[Any, ...]] = {
+    "num_heads": (1,), "num_kv_heads": (1,), "head_dim": (3,), "attention": ("additive",), "query_key_norm": ("rms_norm",),
+    "attention_dropout": (0.5,), "bias": (False,), "window": (2,),
+    "backend": ("chunked", "sdpa", "additive_eager"), "mixer": ("convolution",),
+    "position": ("rotary", "alibi", "relative"), "norm": ("rms_norm", "dynamic_tanh"), "feed_forward": ("glu",),
+    "residual": ("sandwich_norm", "layer_scale"), "dropout": (0.5,), "num_layers": (3, 4),
+    "layers": ([{}, {"feed_forward": "none"}], [{}, {"mixer": "none"}]),
+    "shared_positions": (False,), "skips": (True,), "embedding_norm": (True,), "final_norm": (True, False),
+}  # fmt: skip
+
+
+def contexts() -> Iterator[dict[str, Any]]:
+    for slot in SLOTS:
+        registry: Registry = next(a.registry for a in stacks.arguments("decoder") if a.name == slot and a.registry is not None)
+        yield from ({slot: complete(registry, name)} for name in registry)
+    yield from LISTS
+
+
+def test_every_option_of_a_stack_is_tried() -> None:
+    assert set(CHANGES) == {a.name for a in stacks.arguments("decoder")} - {"d_model"}
+
+
+@pytest.mark.parametrize("context", list(contexts()), ids=str)
+def test_an_option_of_a_decoder_acts_or_is_refused_or_named_whatever_stands_beside_it(context: dict[str, Any]) -> None:
+    """With each component in its slot. Numbers that results do not depend on count as acting, since they are rounded otherwise."""
+    base = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "position": "none", **context}
+    plain = Outcome(options_with(stacks, base))
+    if not plain.is_legal:
+        pytest.skip("it does not stand in a decoder, or needs a position")
+    for option, values in CHANGES.items():
+        legal = [o for value in values if (o := Outcome(options_with(stacks, {**base, option: value}))).is_legal]
+        acts = [o for o in legal if plain.differs(o)]
+        specs = [stacks.resolve({**base, option: value}) for value in values]
+        named = any(option in spec.unread for spec in specs if isinstance(spec, ResolvedSpec)) if legal and not acts else False
+        same = option in context and stacks.resolve(base)[option] in [spec[option] for spec in specs]
+        assert acts or not legal or named or same, f"{option} does nothing beside {context}"
+
+
+def test_options_that_stay_without_effect_are_named() -> None:
+    spec = {"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "backend": "sdpa", "mixer": "rwkv"}
+    why = "no mixer of this stack reads it (mixers: rwkv)"
+    assert attnkit.stacks.resolve(spec).unread == {"num_heads": why, "backend": why}
+    assert attnkit.stacks.resolve({**spec, "mixer": "multi_head"}).unread == {}
+    both = {**spec, "name": "encoder_decoder", "mixer": "multi_head", "decoder_layers": [{"mixer": "rwkv"}]}
+    assert attnkit.stacks.resolve(both).unread == {}
+    assert attnkit.stacks.resolve({**both, "layers": [{"mixer": "fourier"}], "cross_mixer": "linear_attention"}).unread.keys() == {
+        "backend"
+    }
