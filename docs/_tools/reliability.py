@@ -23,6 +23,7 @@ TRIES = {
     "kill_driver": 34,
     "kill_workers": 33,
     "kill_both": 33,
+    "two_drivers": 20,
     "together": 20,
     "resume_twice": 5,
     "disk_full": 20,
