@@ -8,7 +8,7 @@
 | `open()` | a table of what is inconclusive, with the cost of deciding it |
 | `time()` | the machine time of the runs |
 
-Values and verdicts are those of `docs/results/ablations/STUDY/runs.jsonl.gz`. A study that has not been made again has its old study file and
+Values and verdicts are those of `docs/results/ablations/STUDY/runs.jsonl.gz`. A study that has not been made again has its old file and
 `runs.csv` there instead.
 """
 
