@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from statistics import mean
 
 from attnkit.ablation.answers import RUNS, unpacked
 from attnkit.ablation.contrasts import contrasts
@@ -65,8 +66,7 @@ def answer(study: str, kind: str, name: str) -> str:
     """Return the text of a query, in percentage points of the metric."""
     match kind:
         case "mean":
-            runs = values(study)[name]
-            return f"{100 * sum(v for v in runs.values() if v is not None) / len(runs):.1f} %"
+            return f"{100 * mean(v for v in values(study)[name].values() if v is not None):.1f} %"
         case "counts":
             verdicts = [c.verdict for c in family(study).values() if c.kind == "difference"]
             return ", ".join(f"{verdicts.count(v)} {v}" for v in ("better", "worse", "equivalent", "inconclusive"))
