@@ -25,6 +25,7 @@ from attnkit.ablation.design import default_effects
 from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, judge
+from attnkit.worker.folder import FINAL
 
 OUT = Path(__file__).parents[1] / "results" / "ablations"
 QUERY = re.compile(r'\{\{ (verdict|mean|counts|open|time)\((?:"([^"]*)")?\) \}\}')
@@ -87,13 +88,13 @@ def answer(study: str, kind: str, name: str) -> str:
 def _open(study: str) -> str:
     """Return what is inconclusive, with the seeds that would decide it and the processor time of their trainings."""
     found = results(study)
-    lines = ["| inconclusive | difference | seeds to decide it | from, to | hours of training |", "|---|---|---|---|---|"]
+    lines = ["| inconclusive | difference | seeds to decide it | from, to | minutes of training |", "|---|---|---|---|---|"]
     for name, c in family(study).items():
         if c.verdict == "inconclusive" and c.mean is not None:
             low, high = c.seeds_range or (None, None)
             seconds = sum(found.mean_cost(v, "seconds") or 0.0 for v in found.contrasts[name].weights) if found else 0.0
-            hours = f"{c.seeds_needed * seconds / 3600:,.1f}" if c.seeds_needed and seconds else "-"
-            lines.append(f"| {name} | {100 * c.mean:+.1f} | {_seeds(c.seeds_needed)} | {_seeds(low)}, {_seeds(high)} | {hours} |")
+            minutes = f"{c.seeds_needed * seconds / 60:,.0f}" if c.seeds_needed and seconds else "-"
+            lines.append(f"| {name} | {100 * c.mean:+.1f} | {_seeds(c.seeds_needed)} | {_seeds(low)}, {_seeds(high)} | {minutes} |")
     return "\n".join(lines) if len(lines) > 2 else "Nothing is inconclusive."
 
 
@@ -104,9 +105,10 @@ def _seeds(number: int | None) -> str:
 def _time(study: str) -> str:
     found = results(study)
     assert found is not None, f"{study}: the times of its runs were not kept"
-    wall = sum(status.get("wall_seconds", 0.0) for status in found.status.values()) / 3600
-    training = sum(found.cost(run.key, "seconds") or 0.0 for run in found.plan.runs) / 3600
-    return f"{len(found.runs)} runs, {training:.1f} hours of processor time for training, {wall:.1f} hours of wall-clock time on one core"
+    ended = [run.key for run in found.runs if found.status[run.key]["status"] in FINAL]
+    wall = sum(found.status[key].get("wall_seconds", 0.0) for key in ended) / 60
+    training = sum(found.cost(key, "seconds") or 0.0 for key in ended) / 60
+    return f"{len(ended)} runs, {training:,.0f} minutes of processor time for training, {wall:,.0f} minutes of wall-clock time"
 
 
 def answered(text: str, study: str) -> str:
