@@ -163,7 +163,7 @@ def read_factor(name: str, given: Any) -> Factor:
     """Return a factor of a study file.
 
     `name` is a dotted key, and a level the value of it or a mapping of several dotted keys; or it is a word, and every level is such a
-    mapping. Levels are a list, or a mapping from labels.
+    mapping. Levels are a list, or a mapping from labels; the baseline is a value, or such a mapping with one label.
 
     Raises:
         ConfigurationError: It has another form.
@@ -171,6 +171,9 @@ def read_factor(name: str, given: Any) -> Factor:
     Example:
         >>> read_factor("model.stack.attention", ["additive", {"name": "additive", "hidden_dim": 8}]).levels[1].label
         'additive(hidden_dim=8)'
+        >>> size = {"baseline": {"small": {"model.stack.d_model": 64}}, "levels": {"large": {"model.stack.d_model": 512}}}
+        >>> read_factor("size", size).baseline
+        Level(label='small', overrides={'model.stack.d_model': 64})
     """
     if not isinstance(given, Mapping) or "levels" not in given:
         given = {"levels": given}
@@ -186,7 +189,12 @@ def read_factor(name: str, given: Any) -> Factor:
     short = name.rpartition(".")[2]
     if not re.fullmatch(r"[\w-]{1,100}", short):
         raise ConfigurationError(f"factor {name!r} needs a name of at most 100 letters, digits, '-' and '_': figures have its name")
-    baseline = _level(name, given["baseline"]) if "baseline" in given else Level(label="baseline")
+    baseline = Level(label="baseline")
+    if "baseline" in given:
+        named = given["baseline"]
+        labelled = isinstance(named, Mapping) and len(named) == 1 and all(isinstance(v, Mapping) and "." not in k for k, v in named.items())
+        title, value = next(iter(named.items())) if labelled else (None, named)
+        baseline = _level(name, value, title)
     return Factor(name=short, baseline=baseline, levels=read)
 
 

@@ -36,9 +36,10 @@ class Scan(PairCorpus):
         split: The split into training and test commands.
         validation_commands: Number of training commands to set aside for validation, drawn at random; 0 for none.
         seed: Seed of the validation commands; the splits do not depend on it.
+        longest: Number of actions of the longest training command of the split `length`, as published: 22.
 
     Raises:
-        ConfigurationError: `validation_commands` is out of range.
+        ConfigurationError: `validation_commands` or `longest` is out of range, or `longest` is set for another split.
 
     Example:
         >>> scan = Scan(split="length")
@@ -48,11 +49,15 @@ class Scan(PairCorpus):
         3920
     """
 
-    def __init__(self, *, split: Split = "simple", validation_commands: int = 500, seed: int = 0) -> None:
+    def __init__(self, *, split: Split = "simple", validation_commands: int = 500, seed: int = 0, longest: int = 22) -> None:
         super().__init__()
         if not 0 <= validation_commands <= 10_000:
             raise ConfigurationError(f"validation_commands must be from 0 to 10000, but is {validation_commands}")
-        self.split, self.validation_commands, self.seed = split, validation_commands, seed
+        if not 12 <= longest < 48:
+            raise ConfigurationError(f"longest must be from 12 to 47, since commands have up to 48 actions, but is {longest}")
+        if longest != 22 and split != "length":
+            raise ConfigurationError(f"longest is for the split 'length', but the split is {split!r}")
+        self.split, self.validation_commands, self.seed, self.longest = split, validation_commands, seed, longest
 
     @override
     def has(self, part: Part) -> bool:
@@ -73,7 +78,8 @@ class Scan(PairCorpus):
             composed = [pair for pair in pairs if f" {primitive} " in f" {pair[0]} " and pair[0] != primitive]
             return rest + [pair for pair in pairs if pair[0] == primitive] * round(len(rest) / 9), composed
         if self.split == "length":
-            return [pair for pair in pairs if len(pair[1].split()) <= 22], [pair for pair in pairs if len(pair[1].split()) > 22]
+            short = {command for command, actions in pairs if len(actions.split()) <= self.longest}
+            return [pair for pair in pairs if pair[0] in short], [pair for pair in pairs if pair[0] not in short]
         shuffled = [pairs[i] for i in np.random.default_rng(0).permutation(len(pairs))]
         return shuffled[:16_728], shuffled[16_728:]
 

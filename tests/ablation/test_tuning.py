@@ -54,6 +54,13 @@ def test_the_results_are_those_of_the_best_value(worker: Use) -> None:
     assert len(Path("ran.txt").read_text().split()) == 27
 
 
+def test_a_study_with_effects_or_looks_of_its_own_is_tuned(worker: Use) -> None:
+    factors = {"model.stack.position": ["none"], "model.stack.norm": ["rms_norm"]}
+    plan = make(design="full_factorial", factors=factors, effects=["position"], seeds=None, decide={"max_seeds": 4})
+    assert plan.trials is not None
+    assert rates(plan.trials) == {0.001: 8, 0.1: 8, 0.01: 8}
+
+
 def test_a_best_value_at_the_edge_is_told(worker: Use) -> None:
     said: list[str] = []
     run_plan(make(tune=TUNE | {"grid": {LR: [0.001, 0.01]}}), jobs=2, say=said.append)

@@ -1,4 +1,5 @@
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +84,25 @@ def test_the_length_split_tests_24_actions_and_more() -> None:
     known = [*(actions for _, actions in data.pairs("train")), *(a for [a] in data.references("validation").values())]
     assert max(len(actions.split()) for actions in known) == 22
     assert min(len(actions.split()) for [actions] in data.references("test").values()) == 24
+
+
+def test_the_longest_training_command_may_be_chosen() -> None:
+    data = Scan(split="length", longest=16)
+    known = [*(actions for _, actions in data.pairs("train")), *(a for [a] in data.references("validation").values())]
+    assert max(len(actions.split()) for actions in known) == 16
+    assert min(len(actions.split()) for [actions] in data.references("test").values()) == 17
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"split": "length", "longest": 48}, "longest must be from 12 to 47"),
+        ({"longest": 16}, "longest is for the split 'length', but the split is 'simple'"),
+    ],
+)
+def test_a_bad_longest_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Scan(**given)
 
 
 @pytest.mark.parametrize(("split", "primitive", "copies"), [("addprim_jump", "jump", 1_467), ("addprim_turn_left", "turn left", 2_189)])

@@ -16,6 +16,7 @@ TITLES = {
     "kill_driver": "SIGKILL of a study's driver",
     "kill_workers": "SIGKILL of a study's workers",
     "kill_both": "SIGKILL of a study's driver and workers",
+    "two_drivers": "SIGKILL of one of two drivers of a study in one folder",
     "together": "`fit` of one recipe started 20 times at once",
     "resume_twice": "`fit --resume` of one run started twice at once",
     "disk_full": "the disk fills up during a training run",

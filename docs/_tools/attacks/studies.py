@@ -1,4 +1,4 @@
-"""Attacks on `attnkit ablate run` that kill its driver, its workers or both."""
+"""Attacks on `attnkit ablate run` that kill its driver, its workers, both, or one of two drivers."""
 
 import csv
 import json
@@ -22,10 +22,10 @@ from attacks.training import FIT, MOST_KILLS, Kill, limit, wait
 RUN = (FIT[0], "ablate", "run", "study.yaml", "--jobs", "2")
 ALONE = 5
 """Seconds within which the workers of a killed driver must end by themselves."""
-EPOCHS = {"driver": 40, "workers": 10, "both": 10}
+EPOCHS = {"driver": 40, "workers": 10, "both": 10, "two": 10}
 """Of each run. A worker without its driver must not end in time merely because its run is complete."""
 TIMED = ("second", "memory", "clock")
-Target = Literal["driver", "workers", "both"]
+Target = Literal["driver", "workers", "both", "two"]
 
 
 def kill_study(ledger: Ledger, folder: Path, *, seed: int, tries: int, target: Target) -> None:
@@ -37,11 +37,12 @@ def kill_study(ledger: Ledger, folder: Path, *, seed: int, tries: int, target: T
     if status != 0:
         raise SystemExit(f"the study fails without an attack (status {status}): {tail(calm / 'calm.err')}")
     print(f"an undisturbed study takes {seconds:.1f} s", flush=True)
+    several = {"workers": _workers_killed, "two": _one_of_two_killed}
+    attacked = several.get(target, partial(_driver_killed, alone=target == "driver"))
     number = 1 + max((one.moment["run"] for one in ledger.tries), default=-1)
     while len(ledger.tries) < tries:
         write_study(place := fresh(folder / f"run_{number}"), epochs=EPOCHS[target])
         random, most = randomness(seed, ledger.attack, number), min(MOST_KILLS, tries - len(ledger.tries))
-        attacked = _workers_killed if target == "workers" else partial(_driver_killed, alone=target == "driver")
         kills, problems = attacked(place, random, seconds, most)
         problems += left_running(place)
         problems += [] if problems else compare_studies(calm, place)
@@ -98,6 +99,30 @@ def _workers_killed(place: Path, random: Random, seconds: float, most: int) -> t
         if again := _begun_again(place, finished):
             return kills, again
     return kills, _end(process, tag, out, seconds) + _begun_again(place, finished)
+
+
+def _one_of_two_killed(place: Path, random: Random, seconds: float, most: int) -> tuple[list[Kill], list[str]]:
+    """Kill one of two drivers of a folder up to `most` times, and start it again; return the kills and what went wrong."""
+    kills: list[Kill] = []
+    finished: dict[str, int] = {}
+
+    def begin(which: int) -> tuple[forks.Popen, str, Path]:
+        tag, out = f"{place}.{which}.{len(kills)}", place / f"leg_{which}_{len(kills)}"
+        return forks.begin(RUN, directory=place, tag=tag, out=out), tag, out
+
+    drivers = [begin(0), begin(1)]
+    while len(kills) < most:
+        moment, which = random.uniform(0, seconds / 2), random.randrange(2)
+        if wait(drivers[which][0], moment) is not None:
+            break
+        drivers[which][0].kill()
+        drivers[which][0].wait()
+        kills.append({"after": round(moment, 3), "driver": which})
+        drivers[which] = begin(which)
+        _begun_again(place, finished)
+    for process, _, _ in drivers:  # both end before what is left of one is looked for: its workers are in the same folder
+        wait(process, limit(seconds))
+    return kills, [problem for driver in drivers for problem in _end(*driver, seconds)] + _begun_again(place, finished)
 
 
 def _end(process: forks.Popen, tag: str, out: Path, seconds: float) -> list[str]:
@@ -203,4 +228,5 @@ STUDIES: dict[str, Callable[..., None]] = {
     "kill_driver": partial(kill_study, target="driver"),
     "kill_workers": partial(kill_study, target="workers"),
     "kill_both": partial(kill_study, target="both"),
+    "two_drivers": partial(kill_study, target="two"),
 }
