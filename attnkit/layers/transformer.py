@@ -263,7 +263,7 @@ class Transformer(nn.Module):
             )
             after.append(layer_state)
             if depth == self.first_value_at:
-                first_value = cast(KeyValues, layer_state).value[..., -length:, :]
+                first_value = cast(KeyValues, layer_state).value[..., -query_positions.shape[1] :, :]
             if self.skips is not None and depth < len(self.skips):
                 skipped.append(x)
         x = x if self.streams == 1 else x.sum(-2)
