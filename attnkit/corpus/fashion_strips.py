@@ -30,6 +30,7 @@ class FashionStrips(SignalCorpus):
         train_rows: Number of training strips.
         validation_rows: Number of validation strips.
         test_rows: Number of test strips.
+        validation_images: Images of the validation strips, which are not trained on; see the corpus `fashion_mnist`.
         source: See the corpus `fashion_mnist`.
         folder: The folder with the files of `python scripts/fashion_mnist.py`.
         seed: Seed of the strips.
@@ -45,6 +46,7 @@ class FashionStrips(SignalCorpus):
         train_rows: int = 20_000,
         validation_rows: int = 1000,
         test_rows: int = 2000,
+        validation_images: int = 5000,
         source: Source = "auto",
         folder: str = "data",
         seed: int = 0,
@@ -53,7 +55,7 @@ class FashionStrips(SignalCorpus):
         require_at_least(1, items=items, train_rows=train_rows, validation_rows=validation_rows, test_rows=test_rows)
         self.items, self.seed = items, seed
         self.counts: dict[Part, int] = {"train": train_rows, "validation": validation_rows, "test": test_rows}
-        self._images = FashionMNIST(source=source, folder=folder)
+        self._images = FashionMNIST(source=source, folder=folder, validation_images=validation_images)
 
     @override
     def check(self, part: Part) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit.corpus.image_reading import SUFFIXES, read_images
+from attnkit.corpus.image_reading import ARRAYS, SUFFIXES, read_images
 from attnkit.corpus.reading import read_columns
 from attnkit.files import read_bytes
 from attnkit.registry import ConfigurationError, nearest
@@ -40,12 +40,15 @@ class Signals:
 
 
 def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
-    """Read images or sounds without texts: a file, a folder of files, or a table with the column `file`.
+    """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with the column `file`.
 
     Raises:
         ConfigurationError: There are none, or a file cannot be read.
     """
     path = Path(location)
+    if path.suffix in ARRAYS:
+        images = read_images(location, labelled=False)
+        return Signals(list(images.pixels), None, images.names)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in (WAV, *SUFFIXES))
     elif path.suffix.lower() in (WAV, *SUFFIXES):

@@ -30,7 +30,8 @@ class SignalText(Framing):
 
     Args:
         corpus: The images or sounds: a corpus such as `fashion_strips`, or the path of your own table of files and texts.
-        predict: The images or sounds for prediction: a file, a folder of files, or a table with the column `file` (default: those of the
+        predict: The images or sounds for prediction: a file, a folder of files, an array of images, or a table with the column `file`
+            (default: those of the
             test split).
         image_shape: Channels, height and width to which image files are converted (default: those of the first training image).
         tgt_tokenizer: Spec of the tokenizer of the texts; an untrained one is trained on the training texts.

@@ -79,6 +79,11 @@ class TextGenerator(EvaluatedTask):
         return {"loss": nll, "perplexity": nll.exp()}
 
     @property
+    def reads_texts(self) -> bool:
+        """Whether its inputs are texts."""
+        return True
+
+    @property
     @abstractmethod
     def output_tokenizer(self) -> Tokenizer:
         """The tokenizer of the output."""

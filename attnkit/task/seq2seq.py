@@ -172,6 +172,11 @@ class Seq2Seq(TextGenerator):
 
     @property
     @override
+    def reads_texts(self) -> bool:
+        return self.src_tokenizer is not None
+
+    @property
+    @override
     def output_tokenizer(self) -> Tokenizer:
         return self.tgt_tokenizer
 
