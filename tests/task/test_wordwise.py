@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,39 +12,35 @@ from attnkit.corpus.base import Question
 from attnkit.task.base import Task
 
 STACK = {"name": "encoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
-QUIET: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+Fit = Callable[..., Trainer]
 
 
-def fit(data: Any, task: Any, tmp_path: Path, epochs: int) -> dict[str, float]:
-    trainer = Trainer(max_epochs=epochs, default_root_dir=tmp_path, enable_checkpointing=False, **QUIET)
-    trainer.fit(task, data)
-    metrics = trainer.validate(task, data, verbose=False)[0]
-    trainer.save_checkpoint(tmp_path / "task.ckpt")
-    return dict(metrics)
-
-
-def test_tags_that_depend_on_the_word_before_are_learned_and_restored(tmp_path: Path) -> None:
+def test_tags_that_depend_on_the_word_before_are_learned_and_restored(tmp_path: Path, fit: Fit) -> None:
     path = tmp_path / "tags.tsv"
     words = [("a", "b"), ("b", "a"), ("a", "a"), ("b", "b")] * 8
     path.write_text("words\ttags\n" + "".join(f"{x} {y}\tfirst after_{x}\n" for x, y in words), encoding="utf-8")
     data = framed("tagged_text", train=str(path), validation=str(path), tokenizer="word", batch_tokens=64)
     torch.manual_seed(0)
     task = tasks.build({"name": "tagging", "stack": STACK, "optimizer": {"name": "adamw", "lr": 0.02}, "schedule": "constant"})
-    metrics = fit(data, task, tmp_path, 12)
+    trainer = fit(task, data, max_epochs=12)
+    metrics = trainer.validate(task, data, verbose=False)[0]
+    trainer.save_checkpoint(tmp_path / "task.ckpt")
     assert metrics["val/accuracy"] == metrics["val/f1"] == 1
     (batch, *_) = data.val_dataloader()
     answers = Task.load(tmp_path / "task.ckpt").eval().predict_step(batch, 0)
     assert [str(answer) for answer in answers] == [f"{text}\tfirst after_{text[0]}" for text in batch["text"]]
 
 
-def test_spans_are_found_and_restored(tmp_path: Path) -> None:
+def test_spans_are_found_and_restored(tmp_path: Path, fit: Fit) -> None:
     path = tmp_path / "questions.tsv"
     rows = [f"{q}\tx {a} {b} y\t{a if q == 'one' else f'{a} {b}'}\t2\n" for q in ("one", "two") for a in "abc" for b in "def"] * 2
     path.write_text("question\tpassage\tanswer\tstart\n" + "".join(rows), encoding="utf-8")
     data = framed("questions", train=str(path), validation=str(path), tokenizer="word", batch_tokens=128)
     torch.manual_seed(0)
     task = tasks.build({"name": "question_answering", "stack": STACK, "optimizer": {"name": "adamw", "lr": 0.02}, "schedule": "constant"})
-    metrics = fit(data, task, tmp_path, 12)
+    trainer = fit(task, data, max_epochs=12)
+    metrics = trainer.validate(task, data, verbose=False)[0]
+    trainer.save_checkpoint(tmp_path / "task.ckpt")
     assert metrics["val/exact_match"] == metrics["val/f1"] == 1
     (batch, *_) = data.val_dataloader()
     assert [found.answer for found in Task.load(tmp_path / "task.ckpt").eval().predict_step(batch, 0)] == [r.answer for r in batch["text"]]
