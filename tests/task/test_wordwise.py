@@ -11,7 +11,8 @@ from attnkit import ConfigurationError, tasks
 from attnkit.corpus.base import Question
 from attnkit.task.base import Task
 
-STACK = {"name": "encoder", "d_model": 16, "num_layers": 1, "num_heads": 2}
+STACK = {"name": "encoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "position": "sinusoidal"}
+FAST: dict[str, Any] = {"optimizer": {"name": "adamw", "lr": 0.02}, "schedule": "constant"}
 Fit = Callable[..., Trainer]
 
 
@@ -21,12 +22,21 @@ def test_tags_that_depend_on_the_word_before_are_learned_and_restored(tmp_path: 
     path.write_text("words\ttags\n" + "".join(f"{x} {y}\tfirst after_{x}\n" for x, y in words), encoding="utf-8")
     data = framed("tagged_text", train=str(path), validation=str(path), tokenizer="word", batch_tokens=64)
     torch.manual_seed(0)
-    task = tasks.build({"name": "tagging", "stack": STACK, "optimizer": {"name": "adamw", "lr": 0.02}, "schedule": "constant"})
-    trainer = fit(task, data, max_epochs=12)
-    metrics = trainer.validate(task, data, verbose=False)[0]
+    task = tasks.build(
+        {
+            "name": "tagging",
+            "stack": STACK,
+            "tokenizer": data.tokenizer_spec,
+            "classes": data.classes,
+            "optimizer": {"name": "adamw", "lr": 0.02},
+            "schedule": "constant",
+        }
+    )
+    trainer = fit(task, data.train_dataloader(), max_epochs=20)
+    metrics = trainer.validate(task, data.val_dataloader(), verbose=False)[0]
     trainer.save_checkpoint(tmp_path / "task.ckpt")
     assert metrics["val/accuracy"] == metrics["val/f1"] == 1
-    (batch, *_) = data.val_dataloader()
+    batch = next(iter(data.val_dataloader()))
     answers = Task.load(tmp_path / "task.ckpt").eval().predict_step(batch, 0)
     assert [str(answer) for answer in answers] == [f"{text}\tfirst after_{text[0]}" for text in batch["text"]]
 
@@ -37,12 +47,20 @@ def test_spans_are_found_and_restored(tmp_path: Path, fit: Fit) -> None:
     path.write_text("question\tpassage\tanswer\tstart\n" + "".join(rows), encoding="utf-8")
     data = framed("questions", train=str(path), validation=str(path), tokenizer="word", batch_tokens=128)
     torch.manual_seed(0)
-    task = tasks.build({"name": "question_answering", "stack": STACK, "optimizer": {"name": "adamw", "lr": 0.02}, "schedule": "constant"})
-    trainer = fit(task, data, max_epochs=12)
-    metrics = trainer.validate(task, data, verbose=False)[0]
+    task = tasks.build(
+        {
+            "name": "question_answering",
+            "stack": STACK,
+            "tokenizer": data.tokenizer_spec,
+            "optimizer": {"name": "adamw", "lr": 0.02},
+            "schedule": "constant",
+        }
+    )
+    trainer = fit(task, data.train_dataloader(), max_epochs=20)
+    metrics = trainer.validate(task, data.val_dataloader(), verbose=False)[0]
     trainer.save_checkpoint(tmp_path / "task.ckpt")
     assert metrics["val/exact_match"] == metrics["val/f1"] == 1
-    (batch, *_) = data.val_dataloader()
+    batch = next(iter(data.val_dataloader()))
     assert [found.answer for found in Task.load(tmp_path / "task.ckpt").eval().predict_step(batch, 0)] == [r.answer for r in batch["text"]]
 
 
