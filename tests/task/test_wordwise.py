@@ -14,6 +14,7 @@ from attnkit.task.base import Task
 STACK = {"name": "encoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "position": "sinusoidal"}
 FAST: dict[str, Any] = {"optimizer": {"name": "adamw", "lr": 0.02}, "schedule": "constant"}
 Fit = Callable[..., Trainer]
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # Lightning on torch 2.13
 
 
 def test_tags_that_depend_on_the_word_before_are_learned_and_restored(tmp_path: Path, fit: Fit) -> None:
