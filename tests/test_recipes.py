@@ -48,7 +48,11 @@ def sources(spec: Any) -> list[tuple[str, ...]]:
 def data_flags(name: str, folder: Path) -> list[str]:
     """Return the flags that make a recipe read small data, where its own are those of a package."""
     flags = []
-    for *path, source in sources(read_recipe(name)["data"]):
+    data = read_recipe(name)["data"]
+    paths = data["corpus"].values() if isinstance(data["corpus"], dict) else ()
+    for location in {path.split("/")[1] for path in paths if str(path).startswith("data/")}:
+        importlib.import_module(f"samples.{location}").write(folder / "data")
+    for *path, source in sources(data):
         importlib.import_module(f"samples.{source}").write(folder / "data")
         flags.append(f"--data.{'.'.join([*path, 'folder'])}={folder / 'data'}")
     return flags
@@ -85,7 +89,10 @@ def test_a_recipe_trains_goes_on_is_tested_and_predicts(name: str, folder: Path,
     capfd.readouterr()
     assert main(["test", "--ckpt_path", best, "--trainer.limit_test_batches=1"]) == 0
     assert "test/loss" in capfd.readouterr().out
-    inputs = write_images(folder) if name.startswith("image/") else folder / "inputs.txt"
+    inputs = write_images(folder, width=112 if name == "image/captions" else 28) if name.startswith("image/") else folder / "inputs.txt"
+    if name.startswith("questions/"):
+        inputs = folder / "inputs.tsv"
+        inputs.write_text("question\tpassage\nH0001\tthe king said\nH0001\ta king\n", encoding="utf-8")
     if name.startswith("word_vectors/"):  # only words of the training text have neighbours
         inputs.write_text("".join(f"{word}\n" for word in Task.load(best).tokenizer.spec["tokens"][-2:]), encoding="utf-8")
     assert main(["predict", "--ckpt_path", best, f"--data.predict={inputs}"]) == 0
@@ -105,12 +112,12 @@ def test_a_recipe_without_its_data_says_how_to_get_them_and_leaves_no_run(
     assert not (folder / "runs").exists()
 
 
-def write_images(folder: Path) -> Path:
+def write_images(folder: Path, *, width: int) -> Path:
     """Write an array of two grey images."""
     import numpy as np
 
     path = folder / "images.npy"
-    np.save(path, np.random.default_rng(0).integers(256, size=(2, 28, 28), dtype=np.uint8))
+    np.save(path, np.random.default_rng(0).integers(256, size=(2, 28, width), dtype=np.uint8))
     return path
 
 

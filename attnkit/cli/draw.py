@@ -149,6 +149,7 @@ def draw_step(
     with generating(task):
         arguments = (reading.inputs,) if reading.target is None else (reading.inputs, read)
         probabilities, chosen = task(*arguments)[0, step].softmax(-1).topk(candidates)
+    assert reading.tokenizer is not None  # it was read from a text
     labels = [label for label, is_seen in zip(token_labels(reading.tokenizer, keys.tolist()), seen.tolist(), strict=True) if is_seen]
     panels = [
         Panel("scores", logits[path][0, head, step][seen], "key", "logit", rows=labels),

@@ -2,16 +2,27 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from attnkit.corpus.bad_rows import BadRows, OnBadRows
 from attnkit.corpus.images import Images
+from attnkit.corpus.signals import Signals
 from attnkit.corpus.tables import Column
 
 Part = Literal["train", "validation", "test"]
 Pair = tuple[str, str]  # source, target
 Labelled = tuple[str, str]  # a text, and its label as a string: a class, or a number
 Labels = Literal["class", "number"]
+Tagged = tuple[Sequence[str], Sequence[str]]  # words, and the tag of each
+
+
+class Question(NamedTuple):
+    """A question whose answer is a part of a passage, from the character `start`, counted from 0."""
+
+    question: str
+    passage: str
+    answer: str
+    start: int
 
 
 def references(pairs: Iterable[Pair]) -> dict[str, list[str]]:
@@ -126,3 +137,38 @@ class ImageCorpus(Corpus):
             part: The split.
             shape: Channels, height and width to which image files are converted (default: those of the first one).
         """
+
+
+class SignalCorpus(Corpus):
+    """Images or sounds, each with a text."""
+
+    rows = "images or sounds with texts"
+
+    @abstractmethod
+    def signals(self, part: Part, *, shape: Sequence[int] | None) -> Signals:
+        """Return the images or sounds of a split, with their texts.
+
+        Args:
+            part: The split.
+            shape: Channels, height and width to which image files are converted (default: their own).
+        """
+
+
+class TagCorpus(Corpus):
+    """Sentences with a tag for each word."""
+
+    rows = "tagged words"
+
+    @abstractmethod
+    def tagged(self, part: Part) -> Sequence[Tagged]:
+        """Return the sentences of a split."""
+
+
+class QuestionCorpus(Corpus):
+    """Questions about passages; an answer is a part of its passage."""
+
+    rows = "questions about passages"
+
+    @abstractmethod
+    def questions(self, part: Part) -> Sequence[Question]:
+        """Return the questions of a split."""

@@ -10,10 +10,24 @@ from typing import Any, TypeVar, get_args
 from typing_extensions import override
 
 from attnkit.corpus.bad_rows import OnBadRows
-from attnkit.corpus.base import ImageCorpus, LabelCorpus, Labelled, Pair, PairCorpus, Part
+from attnkit.corpus.base import (
+    ImageCorpus,
+    LabelCorpus,
+    Labelled,
+    Pair,
+    PairCorpus,
+    Part,
+    Question,
+    QuestionCorpus,
+    SignalCorpus,
+    TagCorpus,
+    Tagged,
+    references,
+)
 from attnkit.corpus.image_reading import ARRAYS, read_images
 from attnkit.corpus.images import Images
 from attnkit.corpus.reading import HUB, ask_hub, check, iterate_columns
+from attnkit.corpus.signals import Signals, read_signal
 from attnkit.corpus.splitting import set_aside
 from attnkit.corpus.tables import Column
 from attnkit.registry import ConfigurationError, corpora
@@ -25,8 +39,8 @@ _CHUNK = 1 << 16  # characters to read at once
 
 
 @corpora.register("files")
-class Files(PairCorpus, LabelCorpus, ImageCorpus):
-    r"""Your own files: pairs of texts, running text, labelled texts or labelled images, whichever the framing needs.
+class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, QuestionCorpus):
+    r"""Your own files: pairs of texts, running text, labelled texts or images, images or sounds with texts, tagged words or questions.
 
     `corpus: mine/train.tsv` is short for `corpus: {name: files, train: mine/train.tsv}`, and `corpus: hub:wmt16:de-en` for `corpus: {name:
     files, hub: wmt16:de-en}`.
@@ -41,6 +55,13 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
       image files for each class. Arrays are uint8, [N, H, W] or with 1 or 3 channels before or after height and width; labels are
       integers from 0.
 
+    - Images or sounds with texts: a table with a file and a text in each row (several rows with one file: all are right). Files are
+      `.wav` (16 bits, 16 kHz or more), or images; their paths start at the folder of the table.
+
+    - Tagged words: a table with words and as many tags, each separated by white space, in each row.
+    - Questions: a table with a question, a passage, an answer that is a part of the passage, and where it starts (the number of characters
+      before it) in each row.
+
     Args:
         train: Location of the training rows.
         validation: Location of the validation rows.
@@ -48,7 +69,8 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         hub: A data set from the Hugging Face hub (`NAME` or `NAME:CONFIG`; NAME may be a folder), read by the `datasets` library. Those of
             its splits `train`, `validation` and `test` that exist are used where no location is given.
         columns: The names of the columns (`translation.de` reaches into objects), or their positions from 0 in a file without a header
-            line (default: `[source, target]`, `[text]`, `[text, label]` or `[image, label]`, whichever the framing needs).
+            line (default: `[source, target]`, `[text]`, `[text, label]`, `[image, label]`, `[file, text]`, `[words, tags]` or
+            `[question, passage, answer, start]`, whichever the framing needs).
         separator: The text between the documents of a `.txt` file, such as `"\n\n"` for blank lines (default: the file is one
             document).
         validation_fraction: Instead of `validation`, a fraction of the training rows, between 0 and 1. Rows with the same source, or the
@@ -72,7 +94,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         [('ab', 'A B'), ('abc', 'A B C')]
     """
 
-    rows = "pairs of texts, running text, labelled texts or labelled images"
+    rows = "pairs of texts, running text, labelled texts or images, images or sounds with texts, tagged words or questions"
 
     def __init__(
         self,
@@ -154,6 +176,30 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         return images.select(self._set_aside(range(len(images.names)), "images")[part])
 
     @override
+    def signals(self, part: Part, *, shape: Sequence[int] | None) -> Signals:
+        found = references((file, text) for file, text in self._rows(part, "file", "text"))
+        return Signals([read_signal(Path(file), shape=shape) for file in found], list(found.values()), list(found))
+
+    @override
+    def tagged(self, part: Part) -> list[Tagged]:
+        rows: list[Tagged] = [(words.split(), tags.split()) for words, tags in self._rows(part, "words", "tags")]
+        for number, (words, tags) in enumerate(rows, start=1):
+            if len(words) != len(tags) or not words:
+                found = f"{len(words)} words and {len(tags)} tags: {' '.join(words)[:40]!r}"
+                raise ConfigurationError(f"row {number} of the {part} data has {found}; each word needs one tag")
+        return rows
+
+    @override
+    def questions(self, part: Part) -> list[Question]:
+        found = []
+        for number, (question, passage, answer, start) in enumerate(self._rows(part, "question", "passage", "answer", "start"), start=1):
+            place = int(start) if start.isdecimal() else -1
+            if place < 0 or not answer.strip() or not passage.startswith(answer, place):
+                raise ConfigurationError(f"row {number} of the {part} data: the passage does not have {answer[:40]!r} at character {start}")
+            found.append(Question(question, passage, answer, place))
+        return found
+
+    @override
     def documents(self, part: Part) -> Iterator[Iterable[str]]:
         if not self._is_shared(part):
             return self._documents(part)
@@ -205,8 +251,11 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus):
         """Return the rows of a split's location; a label may be a number."""
         bad = self.bad_rows[part]
         columns = self.columns_for(*names)
-        numbers = columns[1:] if "label" in names else ()
-        rows = [row for location in expand(self._located(part)) for row in self._iterate(location, columns, part, numbers)]
+        numbers = columns[1:] if "label" in names else columns[3:]
+        rows: list[tuple[str, ...]] = []
+        for location in expand(self._located(part)):
+            found = self._iterate(location, columns, part, numbers)
+            rows += ((str(Path(location).parent / row[0]), *row[1:]) for row in found) if "file" in names else found
         if not rows:
             skipped = f". The first skipped row: {bad.first}" if bad else ""
             raise ConfigurationError(f"the {part} data are empty: there is no row in {self._located(part)}{skipped}")

@@ -14,7 +14,7 @@ from attnkit.corpus.bad_rows import BadRows
 from attnkit.registry import ConfigurationError, nearest
 
 LONGEST_CELL = 16 * 2**20  # maximum characters of a CSV cell
-DEFAULT_COLUMNS = (("source", "target"), ("text", "label"))  # columns of a TSV file without a header line
+DEFAULT_COLUMNS = (("source", "target"), ("text", "label"), ("file", "text"))  # columns of a TSV file without a header line
 
 Column = str | int
 Row = tuple[str, Mapping[Any, Any]]  # its location, for messages, and its cells by column

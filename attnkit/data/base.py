@@ -33,6 +33,8 @@ class Framing(LightningDataModule, ABC):
     Attributes:
         takes: The kind of corpus.
         corpus: The corpus.
+        image_shape: Channels, height and width, if the inputs are images.
+        src_shape: Channels, height and width, if the sources are images; the number of features, if they are frames of sound.
         summaries: The reported summary of each split, with its bad rows.
 
     Raises:
@@ -41,6 +43,8 @@ class Framing(LightningDataModule, ABC):
 
     takes: ClassVar[type[Corpus]]
     corpus: Any
+    image_shape: Any = None
+    src_shape: Any = None
     batch_tokens: int
 
     def __init__(self, *, corpus: Spec, predict: str | None, seed: int, num_workers: int, labels: Labels | None = None) -> None:

@@ -25,7 +25,8 @@ class Seq2SeqBatch(TypedDict, total=False):
     """A batch for training (`src`, `tgt`) or evaluation (all fields; without `tgt` in prediction)."""
 
     example: Tensor  # [B] int64: the index of each example; -1 for a filler, see `attnkit.data.loading.Share`
-    src: Tensor  # [B, S] int64: tokens, eos, padding
+    src: Tensor  # [B, S] int64: tokens, eos, padding; or images [B, C, H, W], or frames [B, S, F], float32
+    src_mask: Tensor  # [B, S] bool, True = real frame; only of frames
     tgt: Tensor  # [B, T] int64: bos, tokens, eos, padding
     source: list[str]
     references: list[list[str]]  # every acceptable target of each source, the canonical one first; none in prediction

@@ -11,19 +11,19 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import LabelCorpus, Labelled, Labels, Part, TextCorpus
-from attnkit.data.base import Framing, build_corpus, require_distinct
+from attnkit.data.base import build_corpus, require_distinct
 from attnkit.data.batching import Order, Sequences
-from attnkit.data.cache import trained
 from attnkit.data.labelled_batches import LabelledBatch, LabelledExamples
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, nearest, require_at_least, tokenizers
+from attnkit.data.tokenized import TokenizedFraming
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
 
 _ENDS = re.compile(r"(?<=[.!?])\s+")
 
 
 @datasets.register("labelled_text")
-class LabelledText(Framing):
+class LabelledText(TokenizedFraming):
     """Texts, each with a class or a number, for the tasks `classification` and `regression`; `masked_lm` ignores the labels.
 
     Args:
@@ -42,9 +42,6 @@ class LabelledText(Framing):
         seed: Seed of the order of the data and of the corpus; global random states have no effect.
         num_workers: Processes that load batches (0: the main process).
 
-    Attributes:
-        image_shape: None: the data are not images.
-
     Raises:
         ConfigurationError: A corpus has no labelled texts or cannot be read, a number is out of range, or a label is not a class or not a
             number.
@@ -62,7 +59,6 @@ class LabelledText(Framing):
 
     takes: ClassVar = LabelCorpus
     corpus: LabelCorpus
-    image_shape: ClassVar[None] = None
 
     def __init__(
         self,
@@ -79,8 +75,15 @@ class LabelledText(Framing):
         seed: int = 0,
         num_workers: int = 0,
     ) -> None:
-        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers, labels=labels)
-        require_at_least(1, batch_tokens=batch_tokens)
+        super().__init__(
+            corpus=corpus,
+            predict=predict,
+            tokenizer=tokenizer,
+            batch_tokens=batch_tokens,
+            seed=seed,
+            num_workers=num_workers,
+            labels=labels,
+        )
         require_at_least(3, max_length=max_length)
         require_distinct(classes)
         if passage_words is not None:
@@ -88,8 +91,7 @@ class LabelledText(Framing):
         self.unlabelled: list[TextCorpus] = [build_corpus(spec, TextCorpus, seed=seed) for spec in unlabelled]
         self.summaries.corpora += self.unlabelled
         self.passage_words, self.labels, self._classes = passage_words, labels, classes
-        self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
-        self.batch_tokens, self.max_length = batch_tokens, max_length
+        self.max_length = max_length
 
     @override
     def setup(self, stage: str) -> None:
@@ -97,15 +99,9 @@ class LabelledText(Framing):
         for corpus in self.unlabelled if stage == "fit" else ():
             corpus.check("train")
 
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The trained tokenizer."""
-        return trained(self._tokenizer, lambda: (text for text, _ in self._training))
-
-    @property
-    def tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained tokenizer is rebuilt."""
-        return self.tokenizer.spec
+    @override
+    def training_texts(self) -> Iterable[str]:
+        return (text for text, _ in self._training)
 
     @cached_property
     def classes(self) -> list[str]:
@@ -126,11 +122,11 @@ class LabelledText(Framing):
     @override
     def state_dict(self) -> dict[str, Any]:
         classes = {"classes": self.classes} if self.labels == "class" else {}
-        return {"tokenizer": self.tokenizer_spec, **classes}
+        return {**super().state_dict(), **classes}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.tokenizer = tokenizers.build(state_dict["tokenizer"])
+        super().load_state_dict(state_dict)
         if "classes" in state_dict:
             self.classes = state_dict["classes"]
 

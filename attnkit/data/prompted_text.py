@@ -1,8 +1,7 @@
 """Prompts and answers, of which a language model learns the answers."""
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,19 +9,18 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import AnswerCorpus, Part
-from attnkit.data.base import Framing
 from attnkit.data.batching import BatchedExamples, Order, Sequences
-from attnkit.data.cache import trained
 from attnkit.data.labelled_batches import LabelledExamples
 from attnkit.data.loading import Share
 from attnkit.data.packing import LanguageModelBatch
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, require_at_least, tokenizers
+from attnkit.data.tokenized import TokenizedFraming
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets
 from attnkit.tokenizer import Tokenizer
 
 
 @datasets.register("prompted_text")
-class PromptedText(Framing):
+class PromptedText(TokenizedFraming):
     """Prompts and answers for the task `causal_lm`: the loss and the metrics count the answers only.
 
     A row is bos, then its prompts and answers in turn, then eos. `tokens` [B, T] are the inputs, `targets` [B, T] the next tokens where
@@ -63,28 +61,12 @@ class PromptedText(Framing):
         seed: int = 0,
         num_workers: int = 0,
     ) -> None:
-        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
-        require_at_least(1, batch_tokens=batch_tokens)
-        self.batch_tokens, self.max_length = batch_tokens, max_length
-        self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The trained tokenizer."""
-        return trained(self._tokenizer, lambda: (text for row in self.corpus.turns("train") for text in row))
-
-    @property
-    def tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained tokenizer is rebuilt."""
-        return self.tokenizer.spec
+        super().__init__(corpus=corpus, predict=predict, tokenizer=tokenizer, batch_tokens=batch_tokens, seed=seed, num_workers=num_workers)
+        self.max_length = max_length
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer_spec}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.tokenizer = tokenizers.build(state_dict["tokenizer"])
+    def training_texts(self) -> Iterable[str]:
+        return (text for row in self.corpus.turns("train") for text in row)
 
     @override
     def train_dataloader(self) -> DataLoader[LanguageModelBatch]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -11,21 +10,19 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Part, TextCorpus
 from attnkit.corpus.fingerprint import fingerprint
-from attnkit.data.base import PARTS, Framing
-from attnkit.data.cache import cached, trained
+from attnkit.data.base import PARTS
+from attnkit.data.cache import cached
 from attnkit.data.packing import PackedText, Piece, pieces
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, require_at_least, tokenizers
+from attnkit.data.tokenized import TokenizedFraming
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, require_at_least
 from attnkit.tokenizer import Tokenizer
 
 SAMPLE = 50_000_000  # maximum characters to train a tokenizer on
 
 
-class RunningText(Framing):
-    """The base of framings of running text: one tokenizer, and the text as one long sequence of ids.
-
-    Attributes:
-        image_shape: None: the data are not images.
+class RunningText(TokenizedFraming):
+    """The base of framings of running text: the text is one long sequence of ids.
 
     Raises:
         ConfigurationError: The corpus has no text, or a number is out of range.
@@ -33,7 +30,6 @@ class RunningText(Framing):
 
     takes: ClassVar = TextCorpus
     corpus: TextCorpus
-    image_shape: ClassVar[None] = None
     unknown_note: ClassVar[str] = ", which cost no bits, so bits per character are underestimated"
 
     def __init__(
@@ -47,21 +43,10 @@ class RunningText(Framing):
         seed: int,
         num_workers: int,
     ) -> None:
-        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
+        super().__init__(corpus=corpus, predict=predict, tokenizer=tokenizer, batch_tokens=batch_tokens, seed=seed, num_workers=num_workers)
         require_at_least(1, context=context)
-        self.context, self.batch_tokens = context, batch_tokens
-        self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
+        self.context = context
         self._packed: dict[Part, PackedText] = {}
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The trained tokenizer."""
-        return trained(self._tokenizer, self._sample)
-
-    @property
-    def tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained tokenizer is rebuilt."""
-        return self.tokenizer.spec
 
     @property
     def token_counts(self) -> list[int]:
@@ -111,12 +96,8 @@ class RunningText(Framing):
         return summary
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer_spec}
-
-    @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.tokenizer = tokenizers.build(state_dict["tokenizer"])
+        super().load_state_dict(state_dict)
         self._packed = {}
 
     @override
@@ -126,6 +107,7 @@ class RunningText(Framing):
             if self.corpus.has(part):
                 self.packed(part)
 
-    def _sample(self) -> Iterator[str]:
+    @override
+    def training_texts(self) -> Iterator[str]:
         step = max(1, math.ceil(sum(len(piece.text) for piece in self.pieces("train")) / SAMPLE))
         return (piece.text for piece in islice(self.pieces("train"), 0, None, step))

@@ -1,4 +1,4 @@
-"""The interface of embeddings, which map token ids or images to vectors."""
+"""The interface of embeddings, which map token ids, images or frames of sound to vectors."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -7,6 +7,9 @@ from typing import ClassVar, Literal, NamedTuple
 from torch import Tensor, nn
 
 from attnkit.registry import ConfigurationError
+
+Inputs = Literal["tokens", "image", "frames"]
+"""What an embedding reads."""
 
 
 class VectorCounts(NamedTuple):
@@ -35,13 +38,15 @@ class Embedding(nn.Module, ABC):
     """A map from the inputs of a model to vectors [B, T, D].
 
     Attributes:
-        reads: Its inputs: `tokens` [B, T] (int64) or an `image` [B, C, H, W] (float).
+        reads: Its inputs: `tokens` [B, T] (int64), an `image` [B, C, H, W] (float), or `frames` [B, S, F] (float; padding is zero).
         weight: The table [V, D] that a tied output projection shares, or None if there is nothing to tie.
+        stacking: Inputs that make one vector together.
         has_class_token: Whether the first vector belongs to a class token, which represents the whole sequence.
     """
 
-    reads: ClassVar[Literal["tokens", "image"]] = "tokens"
+    reads: ClassVar[Inputs] = "tokens"
     weight: nn.Parameter | None
+    stacking: int = 1
     has_class_token: bool = False
 
     def __init__(self) -> None:
@@ -53,7 +58,7 @@ class Embedding(nn.Module, ABC):
         """Embed.
 
         Args:
-            inputs: Token ids or images, as `reads` says.
+            inputs: Token ids, images or frames, as `reads` says.
             segments: Segment of each token, [B, T] int64 (BERT: 0 for sentence A, 1 for sentence B). Default: all 0.
 
         Returns:
@@ -62,6 +67,10 @@ class Embedding(nn.Module, ABC):
         Raises:
             ConfigurationError: `segments` are given, but the embedding has none.
         """
+
+    def mask(self, inputs: Tensor) -> Tensor:
+        """Return which vectors are real, [B, T] bool, given which inputs are: those whose first input is."""
+        return inputs[:, :: self.stacking]
 
     def load_vectors(self, words: Sequence[str]) -> VectorCounts | None:
         """Load the vectors of the vocabulary's words from a file, before training starts. Without a file, do nothing.

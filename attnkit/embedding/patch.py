@@ -2,13 +2,13 @@
 """Patch embeddings of images."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from attnkit.embedding.base import Embedding, refuse_segments
+from attnkit.embedding.base import Embedding, Inputs, refuse_segments
 from attnkit.linear import Linear
 from attnkit.registry import ConfigurationError, embeddings
 
@@ -46,7 +46,7 @@ class Patch(Embedding):
         torch.Size([2, 50, 8])
     """
 
-    reads: ClassVar[Literal["tokens", "image"]] = "image"
+    reads: ClassVar[Inputs] = "image"
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
-"""The classifier and regressor: one output for a whole sequence or image."""
+"""The classifier and regressor: outputs for a whole sequence or image, or for each token."""
 
 from typing import Unpack
 
 from torch import Tensor
 
-from attnkit.embedding import Embedding
 from attnkit.head import Head
 from attnkit.models.base import Model, SpecialTokens
+from attnkit.models.inputs import input_embedding
 from attnkit.models.pooling import Pooler, Pooling, pool
 from attnkit.registry import ConfigurationError, EmbeddingSpec, StackSpec, embeddings, heads, stacks
 from attnkit.stack import DecoderStack, EncoderStack
@@ -22,6 +22,7 @@ class ClassifierModel(Model):
         image_shape: Channels, height and width, for an embedding that reads images.
         pooling: The vector that represents a sequence: `class_token`, the first one (bos of a text, as BERT's [CLS], or an embedding's own
             class token; not for a decoder, whose first token sees no other), `mean` over all real tokens, or `last`, the last real one.
+            `none`: outputs for each token.
         pooler: Whether BERT's dense layer with tanh comes between pooling and head.
         embedding: The embedding.
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
@@ -50,24 +51,20 @@ class ClassifierModel(Model):
         **special_tokens: Unpack[SpecialTokens],
     ) -> None:
         super().__init__(**special_tokens)
-        name = embeddings.resolve(embedding).name
-        reads_tokens = embeddings.get(name).reads == "tokens"
-        if (vocab_size is not None, image_shape is not None) != (reads_tokens, not reads_tokens):
-            needed, other = ("vocab_size", "image_shape") if reads_tokens else ("image_shape", "vocab_size")
-            raise ConfigurationError(
-                f"embedding {name!r} reads {'tokens' if reads_tokens else 'images'}: the model needs {needed}, and takes no {other}"
-            )
         self.stack: EncoderStack | DecoderStack = stacks.build(stack)
         d_model = self.stack.d_model
-        sizes = {"vocab_size": vocab_size} if reads_tokens else {"image_shape": image_shape}
-        self.embedding: Embedding = embeddings.build(embedding, **sizes, d_model=d_model)
+        self.embedding = input_embedding(
+            embedding, d_model=d_model, vocab_size=vocab_size, shape=image_shape, arguments=("vocab_size", "image_shape")
+        )
         if pooling == "class_token" and isinstance(self.stack, DecoderStack):
             raise ConfigurationError(
                 f"pooling 'class_token' takes the first token, which sees no other in the stack {stacks.resolve(stack).name!r}: "
                 f"use pooling last or mean, or an encoder"
             )
-        if pooling == "class_token" and not (reads_tokens or self.embedding.has_class_token):
-            raise ConfigurationError(f"embedding {name!r} has no class token here: use pooling mean, or give the embedding one")
+        if pooling == "class_token" and not (self.embedding.reads == "tokens" or self.embedding.has_class_token):
+            raise ConfigurationError(
+                f"embedding {embeddings.resolve(embedding).name!r} has no class token here: use pooling mean, or give the embedding one"
+            )
         self.pooling: Pooling = pooling
         self.pooler = Pooler(d_model=d_model) if pooler else None
         self.head: Head = heads.build({"name": "linear", "bias": True}, d_model=d_model, outputs=num_classes)
@@ -81,7 +78,7 @@ class ClassifierModel(Model):
             segments: [B, T], the segment that each token belongs to, for an embedding that has some (default: the first).
 
         Returns:
-            [B, C].
+            [B, C]; with pooling `none`, [B, T, C].
         """
         x = self.stack(self.embedding(inputs, segments), key_mask=key_mask)  # [B, T, D], and a decoder's state
         pooled = pool(x[0] if isinstance(x, tuple) else x, key_mask, self.pooling)

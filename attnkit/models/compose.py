@@ -79,9 +79,11 @@ def compose(
     tgt_vocab_size: int | None = None,
     num_classes: int | None = None,
     image_shape: Sequence[int] | None = None,
+    src_shape: Sequence[int] | None = None,
     pooling: Pooling | None = None,
     pooler: bool = False,
     embedding: EmbeddingSpec = "token",
+    src_embedding: EmbeddingSpec | None = None,
     tie: Tie = "none",
     head: HeadSpec | None = None,
     init: InitSpec = "default",
@@ -98,11 +100,15 @@ def compose(
         vocab_size: Tokens of an encoder or decoder.
         src_vocab_size: Source tokens of an encoder-decoder.
         tgt_vocab_size: Target tokens of an encoder-decoder.
-        num_classes: Outputs for a whole sequence, of an encoder or a decoder (default: logits for each token).
+        num_classes: Outputs for a whole sequence, or with `pooling="none"` for each token, of an encoder or a decoder (default: logits of
+            the vocabulary for each token).
         image_shape: Channels, height and width, in place of `vocab_size`, for an embedding that reads images.
-        pooling: With classes: `class_token`, `mean` or `last` (default: `mean`).
+        src_shape: The shape of a source that is no text, in place of `src_vocab_size`: [channels, height, width] of an image, or [features]
+            of each frame of sound.
+        pooling: With classes: `class_token`, `mean`, `last` or `none` (default: `mean`).
         pooler: With classes: whether BERT's dense layer with tanh precedes the output map.
         embedding: The embedding.
+        src_embedding: The embedding of the source of an encoder-decoder, such as `patch` or `frames` (default: `embedding`).
         tie: Which tables are shared: `none`, `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these
             and the output).
         head: Without classes: the map to the logits (default: `linear`).
@@ -146,6 +152,8 @@ def compose(
         "tgt_vocab_size": tgt_vocab_size,
         "num_classes": num_classes,
         "image_shape": None if image_shape is None else list(image_shape),
+        "src_shape": None if src_shape is None else list(src_shape),
+        "src_embedding": None if src_embedding is None else embeddings.resolve(src_embedding),
         "pooling": pooling,
         "pooler": pooler or None,
         "head": None if head is None else heads.resolve(head),
@@ -161,8 +169,10 @@ def compose(
     if "head" in declared:
         given.setdefault("head", heads.resolve("linear"))
     reads = embeddings.resolve(embedding)
-    if not classifies and embeddings.get(reads.name).reads == "image":
-        raise ConfigurationError(f"embedding {reads.name!r} reads images, so the model needs num_classes: it has no tokens to predict")
+    if not classifies and embeddings.get(reads.name).reads != "tokens":
+        cure = "set it as src_embedding" if "src_embedding" in declared else "the model needs num_classes"
+        inputs = {"image": "images"}.get(kind := embeddings.get(reads.name).reads, kind)
+        raise ConfigurationError(f"embedding {reads.name!r} reads {inputs}, so {cure}: it has no tokens to predict")
     if pooling not in (None, *get_args(Pooling)):
         raise ConfigurationError(f"pooling must be one of {', '.join(get_args(Pooling))}, but is {pooling!r}")
     drawn_seed = torch.randint(2**62, (), device="cpu")

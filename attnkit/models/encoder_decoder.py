@@ -2,12 +2,14 @@
 
 from typing import Unpack
 
+import torch
 from torch import Tensor, nn
 
 from attnkit.decoding import Start
 from attnkit.embedding import Embedding
 from attnkit.head import Head
 from attnkit.models.base import GeneratingModel, SpecialTokens, norm_of
+from attnkit.models.inputs import input_embedding
 from attnkit.models.tie import Tie, check_tie
 from attnkit.registry import ConfigurationError, EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
 from attnkit.reports import reporters
@@ -20,16 +22,19 @@ class EncoderDecoderModel(GeneratingModel):
 
     Args:
         stack: An encoder-decoder stack.
-        src_vocab_size: Source tokens.
         tgt_vocab_size: Target tokens V.
+        src_vocab_size: Source tokens, if the source is a text.
+        src_shape: Otherwise the shape of a source: [channels, height, width] of an image, or [features] of each frame of sound.
         embedding: The kind of both embeddings.
+        src_embedding: The source's, such as `patch` or `frames` (default: `embedding`).
         tie: `output` shares the target embedding's table with the head, `inputs` with the source embedding (T5 1.1), `all` with both
             (Vaswani et al., T5, Marian), `none` with nothing. `inputs` and `all` need one vocabulary.
         head: The map to the logits.
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Raises:
-        ConfigurationError: `tie` is `inputs` or `all`, and the vocabularies have different sizes.
+        ConfigurationError: `tie` is `inputs` or `all`, and the vocabularies have different sizes or the source has an embedding of its
+            own; or the size that the source embedding needs is missing.
 
     Example:
         >>> import torch
@@ -38,15 +43,21 @@ class EncoderDecoderModel(GeneratingModel):
         >>> src, tgt = torch.randint(3, 20, (2, 7)), torch.randint(3, 30, (2, 5))
         >>> model(src, tgt, src_mask=src != 0).shape
         torch.Size([2, 5, 30])
+        >>> captioner = attnkit.compose(stack="encoder_decoder", d_model=16, num_layers=1, num_heads=2, src_shape=[1, 28, 28],
+        ...     src_embedding={"name": "patch", "patch_size": 7}, tgt_vocab_size=30)
+        >>> captioner.generate(torch.rand(2, 1, 28, 28), max_length=5).shape[0]
+        2
     """
 
     def __init__(
         self,
         *,
         stack: StackSpec,
-        src_vocab_size: int,
         tgt_vocab_size: int,
+        src_vocab_size: int | None = None,
+        src_shape: list[int] | None = None,
         embedding: EmbeddingSpec,
+        src_embedding: EmbeddingSpec | None = None,
         tie: Tie = "none",
         head: HeadSpec = "linear",
         **special_tokens: Unpack[SpecialTokens],
@@ -54,6 +65,8 @@ class EncoderDecoderModel(GeneratingModel):
         super().__init__(**special_tokens)
         check_tie(tie, ("none", "output", "inputs", "all"))
         is_shared = tie in ("inputs", "all")
+        if is_shared and src_embedding is not None:
+            raise ConfigurationError(f"tie {tie!r} shares one embedding between source and target: use tie 'output', or no src_embedding")
         if is_shared and src_vocab_size != tgt_vocab_size:
             raise ConfigurationError(
                 f"tie {tie!r} shares one table between source and target, but the vocabularies have {src_vocab_size} and "
@@ -64,7 +77,13 @@ class EncoderDecoderModel(GeneratingModel):
         tgt: Embedding = embeddings.build(embedding, vocab_size=tgt_vocab_size, d_model=d_model)
         self.embeddings = nn.ModuleDict({"shared": tgt} if is_shared else {"tgt": tgt})
         if not is_shared:
-            self.embeddings["src"] = embeddings.build(embedding, vocab_size=src_vocab_size, d_model=d_model)
+            self.embeddings["src"] = input_embedding(
+                embedding if src_embedding is None else src_embedding,
+                d_model=d_model,
+                vocab_size=src_vocab_size,
+                shape=src_shape,
+                arguments=("src_vocab_size", "src_shape"),
+            )
         self.reports = bool(reporters(self.stack))
         tied = tgt if tie in ("output", "all") else None
         self.head: Head = heads.build(head, d_model=d_model, outputs=tgt_vocab_size, tied=tied, norm=norm_of(stack))
@@ -73,32 +92,40 @@ class EncoderDecoderModel(GeneratingModel):
         """Score a target, each token from those before it.
 
         Args:
-            src: [B, S].
+            src: Tokens [B, S], images [B, C, H, W] or frames [B, S, F], as the source embedding reads them.
             tgt: [B, T], starting with `bos_id`. Padding on the right needs no mask: no real token attends it.
-            src_mask: [B, S] bool, True = real token (default: all).
+            src_mask: [B, S] bool, True = real token or frame (default: all).
 
         Returns:
             The logits [B, T, V] of the token after each one.
         """
         # nothing is predicted after an end, which a batch reads only where another row is longer: it counts no more than padding
         real = (tgt != self.pad_id) & (tgt != self.eos_id) if self.reports else None
-        x, _ = self.stack.decode(self._embed(tgt, "tgt"), self.encode(src, src_mask), key_mask=real)
+        x, _ = self.stack.decode(self._embedding("tgt")(tgt), self.encode(src, src_mask), key_mask=real)
         logits: Tensor = self.head(x)
         return logits
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> State:
-        """Read the source [B, S] and return the state before the first target token."""
-        return self.stack.encode(self._embed(src, "src"), src_mask=src_mask)
+        """Read the source and return the state before the first target token."""
+        embedding = self.source_embedding
+        return self.stack.encode(embedding(src), src_mask=None if src_mask is None else embedding.mask(src_mask))
+
+    @property
+    def source_embedding(self) -> Embedding:
+        """The embedding of the source."""
+        return self._embedding("src")
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Return the logits [B, V] of the token after `tokens` [B, T], which follow `state`, and the state after them."""
-        x, state = self.stack.decode(self._embed(tokens, "tgt"), state)
+        x, state = self.stack.decode(self._embedding("tgt")(tokens), state)
         return self.head(x[:, -1]), state
 
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
         """Return where the generation from a source starts; see `generate`."""
-        return Start(inputs.new_full((inputs.shape[0], 1), self.bos_id), self.encode(inputs, mask))
+        start = torch.full((len(inputs), 1), self.bos_id, device=inputs.device)
+        return Start(start, self.encode(inputs, mask))
 
-    def _embed(self, tokens: Tensor, side: str) -> Tensor:
-        x: Tensor = self.embeddings[side if side in self.embeddings else "shared"](tokens)
-        return x
+    def _embedding(self, side: str) -> Embedding:
+        embedding = self.embeddings[side if side in self.embeddings else "shared"]
+        assert isinstance(embedding, Embedding)
+        return embedding

@@ -46,7 +46,9 @@ class ClassifierModelOptions(ModelOptions, total=False):
 class EncoderDecoderModelOptions(ModelOptions, total=False):
     """The arguments for `EncoderDecoderModel`."""
 
-    src_vocab_size: Required[int]
+    src_vocab_size: int | None
+    src_shape: Sequence[int] | None
+    src_embedding: EmbeddingSpec | None
     tgt_vocab_size: Required[int]
     tie: Tie
     head: HeadSpec

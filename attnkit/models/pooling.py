@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from attnkit.linear import Linear
 
-Pooling = Literal["class_token", "mean", "last"]
+Pooling = Literal["class_token", "mean", "last", "none"]
 
 
 def pool(x: Tensor, key_mask: Tensor | None, pooling: Pooling) -> Tensor:
@@ -16,10 +16,10 @@ def pool(x: Tensor, key_mask: Tensor | None, pooling: Pooling) -> Tensor:
     Args:
         x: [B, T, D].
         key_mask: [B, T] bool, True = real token (default: all).
-        pooling: `class_token` is the first real position, `last` the last one, `mean` their mean.
+        pooling: `class_token` is the first real position, `last` the last one, `mean` their mean; `none` keeps all of them.
 
     Returns:
-        [B, D]. The mean of a sequence without real tokens is zero.
+        [B, D]; with `none`, [B, T, D]. The mean of a sequence without real tokens is zero.
 
     Example:
         >>> x = torch.tensor([[[1.0], [2.0], [6.0]]])
@@ -27,6 +27,8 @@ def pool(x: Tensor, key_mask: Tensor | None, pooling: Pooling) -> Tensor:
         >>> [pool(x, mask, kind).item() for kind in ("class_token", "mean", "last")]
         [1.0, 1.5, 2.0]
     """
+    if pooling == "none":
+        return x
     if key_mask is None:
         return x.mean(1) if pooling == "mean" else x[:, 0 if pooling == "class_token" else -1]
     if pooling == "mean":

@@ -67,7 +67,7 @@ def answered(task: Task, batch: Batch) -> Answered:
     """
     with generating(task):
         if "tgt" in batch:
-            return Answered(task(batch["src"], batch["tgt"][:, :-1]), batch["tgt"][:, 1:])
+            return Answered(task(batch["src"], batch["tgt"][:, :-1], batch.get("src_mask")), batch["tgt"][:, 1:])
         if "targets" in batch:
             return Answered(task(batch["tokens"], batch.get("documents")), batch["targets"])
     raise ConfigurationError(f"this probe needs a task that predicts one token after another, which {task.registered_name!r} does not")

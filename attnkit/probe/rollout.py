@@ -47,6 +47,8 @@ class Rollout(Probe):
         batch = batches_of(data, 1, task.device)[0]
         reading = read_batch(task, batch, self.row + 1)
         part = "decoder" if reading.target is None else "encoder"
+        if reading.tokenizer is None:
+            raise ConfigurationError("this probe follows tokens, but the inputs are images or frames of sound")
         maps = {path: weights for path, weights in reading.maps().items() if place(path)[1] == "self"}
         maps = {path: weights for path, weights in maps.items() if reading.target is None or place(path)[0] == part}
         if not maps or self.row >= len(reading.inputs):

@@ -53,7 +53,7 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
         task: The task.
 
     Returns:
-        Coefficients by exponents of S and T, zeros omitted. For images there is only a constant, since they have no length.
+        Coefficients by exponents of S and T, zeros omitted. Images add no terms in S, since they have no length.
 
     Example:
         >>> import attnkit
@@ -81,8 +81,16 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
         return {(1, 0): 2 * task.config.d_model * task.predictions}
     unit = _unit(model)
     if isinstance(model, EncoderDecoderModel):
-        points = [(unit * s, unit * t) for s, t in ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2))]
-        return _causal(_solved(points, TERMS, [_count(model, _tokens(s), _tokens(t)) for s, t in points]), (0, 1))
+        shape: Any = model.spec.get("src_shape")
+        embedding = model.source_embedding
+        if embedding.reads == "image":
+            points = [(0, unit * t) for t in (1, 2, 3)]
+            terms = tuple(t for t in TERMS if t[0] == 0)
+            return _causal(_solved(points, terms, [_count(model, torch.empty(1, *shape), _tokens(t)) for _, t in points]), (0, 1))
+        points = [(unit * embedding.stacking * s, unit * t) for s, t in ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2))]
+        sources = [_tokens(s) if shape is None else torch.empty(1, s, *shape) for s, _ in points]
+        counts = [_count(model, source, _tokens(t)) for source, (_, t) in zip(sources, points, strict=True)]
+        return _causal(_solved(points, TERMS, counts), (0, 1))
     lengths = [(unit * s, 0) for s in (1, 2, 3)]
     terms = tuple(t for t in TERMS if t[1] == 0)
     flops = _solved(lengths, terms, [_count(model, _tokens(s)) for s, _ in lengths])
@@ -132,13 +140,16 @@ def evaluate(formula: Mapping[Exponents, int], s: Tensor, t: Tensor) -> int:
 def row_lengths(task: Task, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Return the number of non-padding tokens that a task's model reads from the input and target of each row: S and T, [B] int64.
 
-    An image counts as one token.
+    A frame of sound counts as a token, and so does an image.
 
     Raises:
         ConfigurationError: The batch has neither `src` and `tgt`, nor `tokens`, nor `image`.
     """
     if "src" in batch and "tgt" in batch:
-        return _real(batch["src"]), _real(batch["tgt"]) - 1
+        written = _real(batch["tgt"]) - 1
+        if batch["src"].is_floating_point():
+            return (batch["src_mask"].sum(1) if "src_mask" in batch else torch.ones_like(written)), written
+        return _real(batch["src"]), written
     if "tokens" in batch:
         counts = _real(batch["tokens"])
         shifts = isinstance(task, CausalLM) and "targets" not in batch  # the last token is only a target

@@ -126,8 +126,8 @@ embeddings = Registry(
     family="embedding",
     package="attnkit.embedding",
     bases=("attnkit.embedding.Embedding",),
-    given=("vocab_size", "d_model", "image_shape"),
-    built_in=("patch", "pretrained", "token"),
+    given=("vocab_size", "d_model", "image_shape", "num_features"),
+    built_in=("frames", "patch", "pretrained", "token"),
 )
 tokenizers = Registry(
     "tokenizers",
@@ -181,7 +181,7 @@ tasks = Registry(
     package="attnkit.task",
     bases=("lightning.pytorch.LightningModule",),
     linked=True,
-    built_in=("causal_lm", "classification", "masked_lm", "regression", "seq2seq", "word_vectors"),
+    built_in=("causal_lm", "classification", "masked_lm", "question_answering", "regression", "seq2seq", "tagging", "word_vectors"),
 )
 datasets = Registry(
     "datasets",
@@ -189,7 +189,17 @@ datasets = Registry(
     package="attnkit.data",
     bases=("lightning.pytorch.LightningDataModule",),
     linked=True,
-    built_in=("labelled_images", "labelled_text", "prompted_text", "span_corruption", "text", "text_pairs"),
+    built_in=(
+        "labelled_images",
+        "labelled_text",
+        "prompted_text",
+        "questions",
+        "signal_text",
+        "span_corruption",
+        "tagged_text",
+        "text",
+        "text_pairs",
+    ),
 )
 corpora = Corpora(
     "corpora",
@@ -203,6 +213,7 @@ corpora = Corpora(
         "cmudict",
         "copy",
         "fashion_mnist",
+        "fashion_strips",
         "files",
         "imdb",
         "induction",

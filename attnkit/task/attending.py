@@ -13,7 +13,7 @@ from attnkit.models.base import generating
 from attnkit.recording import attention_maps, record_attention
 from attnkit.registry import ConfigurationError
 from attnkit.task.base import Task
-from attnkit.task.generating import UNFINISHED, TextGenerator
+from attnkit.task.generating import UNFINISHED, TextGenerator, input_mask
 from attnkit.task.unknown import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
@@ -27,23 +27,25 @@ class Reading:
 
     Attributes:
         task: The task.
-        inputs: The source, or the only sequence [B, S].
-        tokenizer: Its tokenizer.
+        inputs: The source, or the only sequence [B, S]; or images or frames as the source.
+        tokenizer: Its tokenizer; None of images and frames, whose vectors are labelled with their numbers from 1.
         target: bos, tokens, eos, padding [B, T] of an encoder-decoder, or None.
         target_tokenizer: Its tokenizer.
         documents: The document [B, S] of each token of a language model, if attention stays inside it.
         unknown: The texts behind the unknown tokens of the inputs, in order, if known.
         target_unknown: The same for the target.
+        mask: Which frames are real [B, S].
     """
 
     task: Task
     inputs: Tensor
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     target: Tensor | None = None
     target_tokenizer: Tokenizer | None = None
     documents: Tensor | None = None
     unknown: Sequence[str] = ()
     target_unknown: Sequence[str] = ()
+    mask: Tensor | None = None
 
     @property
     def output(self) -> str | None:
@@ -59,7 +61,7 @@ class Reading:
         model = cast(Model, self.task.model)
         if self.documents is None:
             output = None if self.target is None else self.target[:, 1:]
-            maps = attention_maps(model, self.inputs, output, mask=self.inputs != Tokenizer.pad_id)
+            maps = attention_maps(model, self.inputs, output, mask=input_mask(self.inputs) if self.mask is None else self.mask)
         else:
             with generating(self.task), record_attention(model) as maps:
                 self.task(self.inputs, self.documents)
@@ -70,12 +72,26 @@ class Reading:
         return maps
 
     def queries(self, path: str) -> Tensor:
-        """Return the token of each row of the weights of `path` [B, Q]; for cross-attention, the target token that is generated there."""
+        """Return the token of each row of the weights of `path` [B, Q]; for cross-attention, the target token that is generated there.
+
+        The vectors of images and frames have their numbers, from 1, and padding is 0.
+        """
         part, kind, _ = place(path)
         if self.target is None or part == "encoder":
-            return self.inputs
+            return self.sources
         read, written = self.target[:, :-1], self.target[:, 1:]
         return written if kind == "cross" else read.masked_fill(written == Tokenizer.pad_id, Tokenizer.pad_id)
+
+    @property
+    def sources(self) -> Tensor:
+        """The token of each vector of the source [B, S]; of images and frames its number, from 1, or 0 for padding."""
+        if self.tokenizer is not None:
+            return self.inputs
+        embedding = cast(EncoderDecoderModel, self.task.model).source_embedding
+        with torch.no_grad():
+            count = embedding(self.inputs).shape[1]
+        numbers = torch.arange(1, count + 1, device=self.inputs.device).expand(len(self.inputs), -1)
+        return numbers if self.mask is None else numbers * embedding.mask(self.mask)
 
     def labelled(self, maps: Mapping[str, Tensor], row: int = 0) -> list[AttentionMap]:
         """Return the maps of one row of the batch, without padding: encoder, decoder, cross-attention, and by layer."""
@@ -84,13 +100,14 @@ class Reading:
             part, kind, layer = place(path)
             decodes = self.target is not None and part == "decoder"
             queries = self.queries(path)[row]
-            keys = queries if kind == "self" else self.inputs[row]
+            keys = queries if kind == "self" else self.sources[row]
             real_queries, real_keys = queries != Tokenizer.pad_id, keys != Tokenizer.pad_id
             source = (self.tokenizer, self.unknown)
             asking = (self.target_tokenizer, self.target_unknown) if decodes and self.target_tokenizer is not None else source
             query_labels, query_unknown = _labels(*asking, queries[real_queries].tolist())
             key_labels, key_unknown = _labels(*(asking if kind == "self" else source), keys[real_keys].tolist())
-            read = "tokens read" if self.target is None else "target tokens read" if decodes else "source tokens"
+            source_name = "source tokens" if self.tokenizer is not None else "patches" if self.inputs.ndim == 4 else "stacks of frames"
+            read = "tokens read" if self.target is None else "target tokens read" if decodes else source_name
             found.append(
                 AttentionMap(
                     part=part,
@@ -100,7 +117,7 @@ class Reading:
                     queries=query_labels,
                     keys=key_labels,
                     rows="target token that is written" if kind == "cross" else read,
-                    columns="source tokens" if kind == "cross" else read,
+                    columns=source_name if kind == "cross" else read,
                     note=f"{UNKNOWN} unknown to the tokenizer" if query_unknown or key_unknown else "",
                 )
             )
@@ -145,8 +162,10 @@ def token_labels(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     return labels
 
 
-def _labels(tokenizer: Tokenizer, unknown: Sequence[str], ids: Sequence[int]) -> tuple[list[str], bool]:
+def _labels(tokenizer: Tokenizer | None, unknown: Sequence[str], ids: Sequence[int]) -> tuple[list[str], bool]:
     """Return a label for each token, and whether any is marked: an unknown token whose text is known is labelled with it."""
+    if tokenizer is None:
+        return [str(i) for i in ids], False
     labels = token_labels(tokenizer, ids)
     hiding = [place for place, i in enumerate(ids) if i == Tokenizer.unk_id]
     marked = dict(zip(hiding, unknown, strict=False))  # the text behind generated tokens is not known
@@ -216,8 +235,10 @@ def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
         ConfigurationError: The batch has neither, or the task no tokenizer.
     """
     if "src" in batch and "tgt" in batch:
-        source, written = _tokenizer(task, "src_tokenizer"), _tokenizer(task, "tgt_tokenizer")
-        return Reading(task, batch["src"][:rows], source, batch["tgt"][:rows], written)
+        src, mask = batch["src"][:rows], batch.get("src_mask")
+        source = None if src.is_floating_point() else _tokenizer(task, "src_tokenizer")
+        mask = None if mask is None else mask[:rows]
+        return Reading(task, src, source, batch["tgt"][:rows], _tokenizer(task, "tgt_tokenizer"), mask=mask)
     if "tokens" in batch:
         documents = batch.get("documents")
         return Reading(

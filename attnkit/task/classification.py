@@ -14,7 +14,7 @@ from attnkit.task.config import require_smoothing
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.pooled import PooledConfig, PooledTask, one_line, shortened
 
-_METRICS: dict[str, tuple[type[Metric], Literal["micro", "macro", "weighted"]]] = {
+METRICS: dict[str, tuple[type[Metric], Literal["micro", "macro", "weighted"]]] = {
     "accuracy": (MulticlassAccuracy, "micro"),
     "f1": (MulticlassF1Score, "macro"),
     "weighted_f1": (MulticlassF1Score, "weighted"),
@@ -81,7 +81,7 @@ class Classification(PooledTask):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "image_shape": "image_shape", "classes": "classes"}
-    metric_directions: ClassVar = dict.fromkeys(_METRICS, "max")
+    metric_directions: ClassVar = dict.fromkeys(METRICS, "max")
 
     config: ClassificationConfig
 
@@ -109,7 +109,7 @@ class Classification(PooledTask):
 
     @override
     def metric(self, name: str) -> Metric:
-        kind, average = _METRICS[name]
+        kind, average = METRICS[name]
         return kind(num_classes=self.outputs, average=average)
 
     @override

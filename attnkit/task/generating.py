@@ -79,6 +79,11 @@ class TextGenerator(EvaluatedTask):
         return {"loss": nll, "perplexity": nll.exp()}
 
     @property
+    def reads_texts(self) -> bool:
+        """Whether its inputs are texts."""
+        return True
+
+    @property
     @abstractmethod
     def output_tokenizer(self) -> Tokenizer:
         """The tokenizer of the output."""
@@ -162,10 +167,16 @@ class TextGenerator(EvaluatedTask):
         tokens = cast(Any, self.model).stream(inputs, **completed)
         return text_pieces((int(token) for token in tokens), self.output_tokenizer)
 
-    def decode(self, inputs: Tensor, **options: Unpack[Options]) -> list[str]:
-        """Return the output for each row of `inputs` [B, T] (token ids, padding on either side); options as in `generate`."""
+    def decode(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> list[str]:
+        """Return the output for each row of `inputs`; options as in `generate`.
+
+        Args:
+            inputs: Token ids [B, T], with padding on either side; or what else the model reads.
+            mask: [B, T] bool, True = real (default: all but the padding of tokens).
+            **options: As in `generate`.
+        """
         completed = self._completed(options)
-        generated = cast(Any, self.model).generate(inputs, inputs != Tokenizer.pad_id, **completed)
+        generated = cast(Any, self.model).generate(inputs, input_mask(inputs) if mask is None else mask, **completed)
         return [self.output_tokenizer.decode(row) for row in generated.tolist()]
 
     def _completed(self, options: Options) -> Options:
@@ -196,6 +207,11 @@ class TextGenerator(EvaluatedTask):
             here: Options = options if generation.seed is None else {**options, "seed": generation.seed + start}
             outputs.update(zip(rows, answer(inputs, **here), strict=True))
         return [outputs[i] for i in range(len(texts))]
+
+
+def input_mask(inputs: Tensor) -> Tensor | None:
+    """Return which of the tokens [B, T] are not padding; None for images and frames, all of which are real."""
+    return None if inputs.is_floating_point() else inputs != Tokenizer.pad_id
 
 
 def text_pieces(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:

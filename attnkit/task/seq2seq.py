@@ -1,4 +1,4 @@
-"""Sequence to sequence: mapping one text to another."""
+"""Sequence to sequence: mapping one text to another, or an image or sound to a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from attnkit.registry import (
 )
 from attnkit.task.config import default, trained_tokenizer
 from attnkit.task.evaluation import Direction, spread
-from attnkit.task.generating import GeneratorConfig, TextGenerator
+from attnkit.task.generating import GeneratorConfig, TextGenerator, input_mask
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
 from attnkit.tokenizer import Tokenizer
@@ -45,9 +45,13 @@ class Seq2SeqConfig(GeneratorConfig):
 
     Args:
         stack: An encoder-decoder stack.
-        src_tokenizer: Spec of the trained source tokenizer (default: the data module's `src_tokenizer_spec`).
+        src_tokenizer: Spec of the trained source tokenizer, or None if the source is no text (default: the data module's
+            `src_tokenizer_spec`).
         tgt_tokenizer: Spec of the trained target tokenizer (default: the data module's `tgt_tokenizer_spec`).
+        src_shape: The shape of a source that is no text: [channels, height, width] of an image, or [features] of each frame of sound
+            (default: the data module's).
         embedding: Embedding of both sides.
+        src_embedding: Embedding of the source, such as `patch` for images and `frames` for sound (default: `embedding`).
         tie: Which tables are shared: `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these and the
             output), `none`. `inputs` and `all` need one tokenizer.
         metrics: Metrics of generated texts: `sequence_error_rate` (WER of pronunciations), `token_error_rate` (PER), `bleu`, `chrf`,
@@ -59,7 +63,9 @@ class Seq2SeqConfig(GeneratorConfig):
     stack: StackSpec
     src_tokenizer: TokenizerSpec | None = None
     tgt_tokenizer: TokenizerSpec | None = None
+    src_shape: list[int] | None = None
     embedding: EmbeddingSpec = "token"
+    src_embedding: EmbeddingSpec | None = None
     tie: Literal["none", "output", "inputs", "all"] = "output"
     label_smoothing: float = 0.1
     optimizer: OptimizerSpec = default("adamw", lr=1e-3, betas=[0.9, 0.98], weight_decay=0.01)
@@ -76,10 +82,11 @@ class Seq2SeqConfig(GeneratorConfig):
 
 @tasks.register("seq2seq")
 class Seq2Seq(TextGenerator):
-    """Maps a source text to a target text: translation, pronunciation, transliteration.
+    """Maps a source to a target text: translation, pronunciation, transliteration; captions of images; recognition of speech.
 
-    A batch is a mapping of `src` [B, S] (tokens, eos, padding) and `tgt` [B, T] (bos, tokens, eos, padding); for evaluation also
-    `source`, the texts, and `references`, all acceptable targets of each.
+    A batch is a mapping of `src` and `tgt` [B, T] (bos, tokens, eos, padding); for evaluation also `source`, the texts or names of the
+    sources, and `references`, all acceptable targets of each. `src` has the tokens, eos and padding of texts [B, S], images [B, C, H, W],
+    or frames [B, S, F], with `src_mask` [B, S], True = real frame.
 
     Logged: `train/loss` and `train/perplexity`; in validation (`val/...`) and test (`test/...`) `loss`, `perplexity`, `token_accuracy`
     (given the true prefix), and the chosen `metrics` of generated texts. Loss is the negative log-likelihood per token in nats, without
@@ -99,7 +106,7 @@ class Seq2Seq(TextGenerator):
         2
     """
 
-    from_data: ClassVar = {"src_tokenizer": "src_tokenizer_spec", "tgt_tokenizer": "tgt_tokenizer_spec"}
+    from_data: ClassVar = {"src_tokenizer": "src_tokenizer_spec", "tgt_tokenizer": "tgt_tokenizer_spec", "src_shape": "src_shape"}
 
     config: Seq2SeqConfig
 
@@ -109,9 +116,11 @@ class Seq2Seq(TextGenerator):
 
     @override
     def derive(self) -> None:
-        self.src_tokenizer = trained_tokenizer(self.config.src_tokenizer, "src_tokenizer")
+        self.src_tokenizer = None if self.config.src_shape else trained_tokenizer(self.config.src_tokenizer, "src_tokenizer")
         self.tgt_tokenizer = trained_tokenizer(self.config.tgt_tokenizer, "tgt_tokenizer")
-        if (tie := self.config.tie) in ("inputs", "all") and self.src_tokenizer.spec != self.tgt_tokenizer.spec:
+        if (tie := self.config.tie) in ("inputs", "all") and (
+            self.src_tokenizer is None or self.src_tokenizer.spec != self.tgt_tokenizer.spec
+        ):
             raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
         self.prefixes: dict[str, str] = {}  # of a mixture
         super().derive()
@@ -149,9 +158,11 @@ class Seq2Seq(TextGenerator):
     def build_model(self) -> nn.Module:
         model = attnkit.compose(
             stack=attnkit.stacks.resolve(self.config.stack),
-            src_vocab_size=len(self.src_tokenizer),
+            src_vocab_size=None if self.src_tokenizer is None else len(self.src_tokenizer),
+            src_shape=self.config.src_shape,
             tgt_vocab_size=len(self.tgt_tokenizer),
             embedding=self.config.embedding,
+            src_embedding=self.config.src_embedding,
             tie=self.config.tie,
             head=self.config.head,
             init=self.config.init,
@@ -161,27 +172,34 @@ class Seq2Seq(TextGenerator):
 
     @property
     @override
+    def reads_texts(self) -> bool:
+        return self.src_tokenizer is not None
+
+    @property
+    @override
     def output_tokenizer(self) -> Tokenizer:
         return self.tgt_tokenizer
 
     @property
     @override
     def input_tokenizer(self) -> Tokenizer:
+        if self.src_tokenizer is None:
+            raise ConfigurationError("this model reads images or sound, not texts: use attnkit predict, or `decode` with a batch of them")
         return self.src_tokenizer
 
     @override
     def input_ids(self, text: str) -> list[int]:
-        return [*self.src_tokenizer.encode(text), Tokenizer.eos_id]
+        return [*self.input_tokenizer.encode(text), Tokenizer.eos_id]
 
     @override
-    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
-        """Return the logits [B, T, V] of the token after each of `tgt` [B, T], given `src` [B, S]."""
-        logits: Tensor = self.model(src, tgt, src_mask=src != Tokenizer.pad_id)
+    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None) -> Tensor:
+        """Return the logits [B, T, V] of the token after each of `tgt` [B, T], given `src` (`src_mask`: default, all but padding)."""
+        logits: Tensor = self.model(src, tgt, src_mask=input_mask(src) if src_mask is None else src_mask)
         return logits
 
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
-        logits = self(batch["src"], batch["tgt"][:, :-1])
+        logits = self(batch["src"], batch["tgt"][:, :-1], batch.get("src_mask"))
         return self.summed(logits, batch["tgt"][:, 1:])
 
     @override
@@ -203,7 +221,7 @@ class Seq2Seq(TextGenerator):
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> dict[str, list[str]]:
         """Update and log the metrics of a stage; return the generated texts as `hypotheses`, if any metric needs them."""
         targets = batch["tgt"][:, 1:]
-        logits = self(batch["src"], batch["tgt"][:, :-1])
+        logits = self(batch["src"], batch["tgt"][:, :-1], batch.get("src_mask"))
         sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
         right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
         hypotheses = self._answers(batch, "references") if self.metric_names else []
@@ -223,7 +241,8 @@ class Seq2Seq(TextGenerator):
     def _answers(self, batch: dict[str, Any], texts: str) -> list[str]:
         """Return the generated texts for the sources of a batch that have one of its `texts`."""
         count = len(batch[texts])
-        return self.decode(batch["src"][:count]) if count > 0 else []
+        mask = batch.get("src_mask")
+        return self.decode(batch["src"][:count], None if mask is None else mask[:count]) if count > 0 else []
 
     @override
     def new_metrics(self) -> dict[str, Metric]:

@@ -71,8 +71,9 @@ def _difference(module: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
     if module == "stack":
         return _changes("stack", _weighty(old.get("stack")), _weighty(new["stack"]))
     if module in ("embedding", "embeddings"):
-        changed = _changes("embedding", old.get("embedding"), new["embedding"])
-        vocabularies = [a for a in new if a.endswith("tokenizer")] + ["image_shape"]
+        kinds = [a for a in ("embedding", "src_embedding") if a in new]
+        changed = next((found for a in kinds if (found := _changes(a, old.get(a), new[a]))), None)
+        vocabularies = [a for a in new if a.endswith("tokenizer")] + ["image_shape", "src_shape"]
         return changed or next((f"the checkpoint has another {a}" for a in vocabularies if old.get(a) != new.get(a)), None)
     return "it belongs to the task"
 
@@ -81,7 +82,8 @@ def _changes(what: str, old: Any, new: Any) -> str | None:
     if old == new:
         return None
     if not isinstance(old, Mapping) or not isinstance(new, Mapping) or old["name"] != new["name"]:
-        return f"the checkpoint has {what} {old['name'] if isinstance(old, Mapping) else old!r}, not {new['name']!r}"
+        names = [spec["name"] if isinstance(spec, Mapping) else spec for spec in (old, new)]
+        return f"the checkpoint has {what} {names[0]}, not {names[1]!r}"
     changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
     return f"its {what} differs in {', '.join(changed)}"
 

@@ -19,6 +19,7 @@ from attnkit.registry.arguments import parameters
 D_MODEL, NUM_HEADS, NUM_KV_HEADS, VOCAB_SIZE = 16, 4, 2, 11
 HEAD_DIM = D_MODEL // NUM_HEADS
 IMAGE_SHAPE = [2, 6, 9]
+NUM_FEATURES = 5
 WORDS = [f"word{i}" for i in range(VOCAB_SIZE)]
 
 GIVEN: dict[str, Any] = {
@@ -31,6 +32,7 @@ GIVEN: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "outputs": VOCAB_SIZE,
     "image_shape": IMAGE_SHAPE,
+    "num_features": NUM_FEATURES,
     "make_norm": lambda: norms.build("layer_norm", d_model=D_MODEL),
 }
 """The arguments that the kit passes as the parent."""

@@ -21,11 +21,28 @@ def is_restored_by_its_state_dict_alone(registry: Registry, spec: Spec) -> None:
     """A new embedding with the state dict of another gives the same vectors, without loading any other file."""
     first, second = make(registry, spec), build(registry, spec)
     second.load_state_dict(first.state_dict())
-    x = draw_input(first).to(torch.get_default_dtype() if first.reads == "image" else torch.long)
+    x = draw_input(first).to(torch.get_default_dtype() if first.reads != "tokens" else torch.long)
     assert_close(second(x), first(x), 0.0, "after load_state_dict")
 
 
+def masks_its_vectors(registry: Registry, spec: Spec) -> None:
+    """`mask` says for each vector whether it is real, and padding, which is zero, leaves real vectors as they are."""
+    embedding = make(registry, spec).double()
+    if embedding.reads == "image":
+        return
+    x = draw_input(embedding).detach()
+    length = x.shape[1] - 1
+    real = (torch.arange(x.shape[1]) < length).expand(len(x), -1)
+    padded = x * real.reshape(*real.shape, *(1,) * (x.ndim - 2))
+    mask, y = embedding.mask(real), embedding(padded)
+    assert mask.shape == y.shape[:2], f"the mask has shape {tuple(mask.shape)}, and the vectors {tuple(y.shape)}"
+    alone = embedding(x[:, :length])
+    assert mask.sum(1).eq(alone.shape[1]).all(), "the mask has another number of real vectors than the inputs without padding"
+    assert_close(y[:, : alone.shape[1]], alone, 1e-10, "with padding")
+
+
 RULES = (
+    masks_its_vectors,
     offers_a_table_to_tie_or_none,
     is_restored_by_its_state_dict_alone,
 )

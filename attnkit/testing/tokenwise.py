@@ -11,7 +11,7 @@ from attnkit.feed_forward import FeedForward
 from attnkit.registry import Registry, Spec
 from attnkit.residual import Residual
 from attnkit.testing.attention import assert_close, assert_finite
-from attnkit.testing.component import D_MODEL, IMAGE_SHAPE, VOCAB_SIZE, WORDS, build
+from attnkit.testing.component import D_MODEL, IMAGE_SHAPE, NUM_FEATURES, VOCAB_SIZE, WORDS, build
 
 BATCH, LENGTH = 2, 5
 LARGE = 80.0  # the sum of squares of 16 such channels overflows fp16
@@ -40,31 +40,32 @@ def make(registry: Registry, spec: Spec) -> Any:
 
 
 def draw_input(module: nn.Module) -> Tensor:
-    """Draw an input: tokens [B, T], an image [B, C, H, W], or vectors [B, T, D]."""
+    """Draw an input: tokens [B, T], an image [B, C, H, W], frames [B, S, F], or vectors [B, T, D]."""
     if isinstance(module, Embedding) and module.reads == "tokens":
         return torch.randint(VOCAB_SIZE, (BATCH, LENGTH))
-    shape = IMAGE_SHAPE if isinstance(module, Embedding) else (LENGTH, D_MODEL)
+    read = module.reads if isinstance(module, Embedding) else None
+    shape = {"image": IMAGE_SHAPE, "frames": [LENGTH, NUM_FEATURES]}.get(str(read), [LENGTH, D_MODEL])
     return torch.randn(BATCH, *shape, dtype=torch.float64, requires_grad=True)
 
 
 def treats_each_token_on_its_own(registry: Registry, spec: Spec) -> None:
-    """A token has the same output, of width D, alone and in a batch; so does an image, in which each pixel affects exactly one token."""
+    """A token has the same output, of width D, alone and in a batch; of an image or of frames, each number affects exactly one vector."""
     module = make(registry, spec).double().eval()
     x = draw_input(module)
     y = module(x)
-    is_image = x.ndim == 4
+    is_signal = isinstance(module, Embedding) and module.reads != "tokens"
     assert y.ndim == 3, f"the output has shape {tuple(y.shape)}"
     assert (len(y), y.shape[2]) == (BATCH, D_MODEL), f"the output has shape {tuple(y.shape)}"
-    assert is_image or y.shape[1] == LENGTH, f"the output has shape {tuple(y.shape)}"
+    assert is_signal or y.shape[1] == LENGTH, f"the output has shape {tuple(y.shape)}"
     for b in range(BATCH):
-        for t in range(LENGTH) if not is_image else ():
+        for t in range(LENGTH) if not is_signal else ():
             assert_close(module(x[b : b + 1, t : t + 1]), y[b : b + 1, t : t + 1], 1e-10, "a token alone")
         assert_close(module(x[b : b + 1]), y[b : b + 1], 1e-10, "a row alone")
-    for place in torch.cartesian_prod(*map(torch.arange, x.shape)).tolist() if is_image else ():
+    for place in torch.cartesian_prod(*map(torch.arange, x.shape)).tolist() if is_signal else ():
         other = x.detach().clone()
         other[tuple(place)] += 1
         changed = (module(other) - y).abs().amax(-1) > 1e-10  # [B, T]
-        assert changed.sum() == changed[place[0]].sum() == 1, f"the pixel at {place} changes {int(changed.sum())} tokens"
+        assert changed.sum() == changed[place[0]].sum() == 1, f"the number at {place} changes {int(changed.sum())} tokens"
 
 
 def has_exact_gradients(registry: Registry, spec: Spec) -> None:

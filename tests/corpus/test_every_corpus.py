@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import wave
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
@@ -10,13 +11,13 @@ import numpy as np
 import pytest
 
 from attnkit import ConfigurationError, corpora, datasets
-from attnkit.corpus import AnswerCorpus, ImageCorpus, LabelCorpus, PairCorpus, TextCorpus
+from attnkit.corpus import AnswerCorpus, ImageCorpus, LabelCorpus, PairCorpus, QuestionCorpus, SignalCorpus, TagCorpus, TextCorpus
 from attnkit.corpus.base import Part
 from attnkit.corpus.reading import _READERS
 from attnkit.corpus.synthetic import Synthetic
 from attnkit.registry.specialized import SUFFIXES
 
-KINDS = (AnswerCorpus, PairCorpus, TextCorpus, LabelCorpus, ImageCorpus)
+KINDS = (AnswerCorpus, PairCorpus, TextCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, QuestionCorpus)
 SAMPLED = {"fashion_mnist": "fashion_mnist", "kjv": "kjv", "libreoffice_help": "libreoffice_help"}
 SAMPLED |= {"movie_snippets": "movie_snippets", "imdb": "movie_snippets"}
 PAIRS = list(itertools.product(datasets.built_in(), corpora.built_in()))
@@ -37,6 +38,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for part in get_args(Part):
             lines = [f"{part} {row}\tends in {row[-1]}" for row in rows]
             (root / name / f"{part}.tsv").write_text("\n".join([header, *lines]) + "\n")
+    for part in get_args(Part):
+        (root / f"tags_{part}.tsv").write_text("words\ttags\n" + "".join(f"{part} word{i}\tA B\n" for i in range(20)))
+        asked = "".join(f"which {i}\t{part} word{i} it\tword{i}\t{len(part) + 1}\n" for i in range(20))
+        (root / f"questions_{part}.tsv").write_text(f"question\tpassage\tanswer\tstart\n{asked}")
+        for i in range(6):
+            with wave.open(str(root / f"{part}_{i}.wav"), "wb") as file:
+                file.setparams((1, 2, 16000, 0, "NONE", ""))
+                file.writeframes(bytes(range(64)) * (40 + i))
+        (root / f"sounds_{part}.tsv").write_text("".join(f"{part}_{i}.wav\tsound {i}\n" for i in range(6)))
     np.savez(root / "images.npz", images=np.arange(60 * 16, dtype=np.uint8).reshape(60, 4, 4), labels=np.arange(60) % 3)
     return root
 
@@ -48,11 +58,15 @@ def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spec_of(corpus: str, kind: type, folder: Path) -> dict[str, Any]:
     """Return the spec of a small corpus."""
+    if corpus == "fashion_strips":
+        return {"name": corpus, "folder": str(folder), "validation_images": 5, "train_rows": 9, "validation_rows": 5, "test_rows": 5}
     if corpus in SAMPLED:
         return {"name": corpus, "folder": str(folder), **({"validation_images": 5} if corpus == "fashion_mnist" else {})}
     table = folder / ("pairs" if kind in (AnswerCorpus, PairCorpus) else "labels")
     if corpus == "files" and kind is ImageCorpus:
         return {"name": "files", "train": str(folder / "images.npz"), "validation_fraction": 0.2, "test_fraction": 0.2}
+    if corpus == "files" and kind in (named := {SignalCorpus: "sounds", TagCorpus: "tags", QuestionCorpus: "questions"}):
+        return {"name": "files", **{part: str(folder / f"{named[kind]}_{part}.tsv") for part in get_args(Part)}}
     if corpus == "files":
         return {"name": "files", **{part: str(table / f"{part}.tsv") for part in get_args(Part)}}
     if issubclass(corpora.get(corpus), Synthetic):
@@ -68,6 +82,16 @@ def rows_of(corpus: Any, kind: type, part: Part) -> list[Any]:
     if kind is ImageCorpus:
         images = corpus.images(part, shape=None)
         return [(part, *row) for row in zip(images.names, images.labels, strict=True)]  # each part has its own numbers
+    if kind is SignalCorpus:
+        signals = corpus.signals(part, shape=None)
+        return [
+            (name, *texts, array.double().sum().item())
+            for name, texts, array in zip(signals.names, signals.texts, signals.arrays, strict=True)
+        ]
+    if kind is TagCorpus:
+        return [tuple(words) for words, _ in corpus.tagged(part)]
+    if kind is QuestionCorpus:
+        return corpus.questions(part)
     if kind is TextCorpus:
         return ["".join(document) for document in corpus.documents(part)]
     if kind is AnswerCorpus:

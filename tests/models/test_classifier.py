@@ -73,7 +73,7 @@ def test_a_decoder_stack_reads_in_one_direction_and_an_image_needs_no_mask(seed:
     ("arguments", "message"),
     [
         ({"stack": "decoder", "pooling": "class_token"}, "which sees no other in the stack 'decoder': use pooling last or mean"),
-        ({"pooling": "first"}, "pooling must be one of class_token, mean, last, but is 'first'"),
+        ({"pooling": "first"}, "pooling must be one of class_token, mean, last, none, but is 'first'"),
         ({"vocab_size": None}, "embedding 'token' reads tokens: the model needs vocab_size, and takes no image_shape"),
         ({"image_shape": [1, 4, 4]}, "embedding 'token' reads tokens: the model needs vocab_size, and takes no image_shape"),
         ({"embedding": {"name": "patch", "patch_size": 4}}, "reads images: the model needs image_shape, and takes no vocab_size"),
@@ -87,5 +87,7 @@ def test_what_does_not_suit_is_refused(arguments: dict[str, Any], message: str) 
 
 
 def test_an_encoder_decoder_has_no_classes() -> None:
-    with pytest.raises(ConfigurationError, match="takes src_vocab_size, tgt_vocab_size, tie, head, not num_classes"):
+    with pytest.raises(
+        ConfigurationError, match="takes tgt_vocab_size, src_vocab_size, src_shape, src_embedding, tie, head, not num_classes"
+    ):
         attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, src_vocab_size=9, tgt_vocab_size=9, num_classes=2)

@@ -34,7 +34,7 @@ def test_misspelt_missing_and_mistyped_options_are_errors_before_the_program_run
     with pytest.raises(ConfigurationError, match="needs num_heads"):
         attnkit.compose(stack="decoder", d_model=8, num_layers=1, vocab_size=9)
     with pytest.raises(ConfigurationError, match="needs src_vocab_size"):
-        attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, tgt_vocab_size=9)  # type: ignore[call-overload]
+        attnkit.compose(stack="encoder_decoder", d_model=8, num_layers=1, num_heads=2, tgt_vocab_size=9)
     with pytest.raises(ConfigurationError, match="d_model must be int"):
         attnkit.compose(stack="decoder", d_model="8", num_layers=1, num_heads=2, vocab_size=9)  # type: ignore[call-overload]
     with pytest.raises(ConfigurationError, match="unknown stack 'decodr'"):

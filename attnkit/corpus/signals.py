@@ -1,0 +1,127 @@
+"""Images and frames of sound, with their texts, and how they are read."""
+
+import io
+import math
+import wave
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnkit.corpus.image_reading import ARRAYS, SUFFIXES, read_images
+from attnkit.corpus.reading import read_columns
+from attnkit.files import read_bytes
+from attnkit.registry import ConfigurationError, nearest
+
+WAV = ".wav"
+LARGEST_WAV = 64 << 20
+"""Maximum bytes of a WAV file."""
+
+FEATURES = 40  # channels of the mel spectrogram
+HIGHEST = 8000.0  # Hz
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Images or sounds.
+
+    Attributes:
+        arrays: Images [C, H, W] uint8 of one shape, or frames [S, F] float32 of one width.
+        texts: The texts of each, the canonical one first; None without texts.
+        names: The name of each: a path, or an index.
+    """
+
+    arrays: Sequence[Tensor]
+    texts: Sequence[Sequence[str]] | None
+    names: Sequence[str]
+
+
+def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
+    """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with the column `file`.
+
+    Raises:
+        ConfigurationError: There are none, or a file cannot be read.
+    """
+    path = Path(location)
+    if path.suffix in ARRAYS:
+        images = read_images(location, labelled=False)
+        return Signals(list(images.pixels), None, images.names)
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in (WAV, *SUFFIXES))
+    elif path.suffix.lower() in (WAV, *SUFFIXES):
+        files = [path]
+    else:
+        files = [path.parent / file for (file,) in read_columns(location, ["file"])]
+    if not files:
+        raise ConfigurationError(f"{location} has no sounds ({WAV}) and no images ({', '.join(SUFFIXES)})")
+    return Signals([read_signal(file, shape=shape) for file in files], None, [str(file) for file in files])
+
+
+def read_signal(path: Path, *, shape: Sequence[int] | None) -> Tensor:
+    """Read an image [C, H, W] uint8, or the log-mel frames [S, 40] of a WAV file.
+
+    Args:
+        path: The file.
+        shape: Channels, height and width to which an image is converted (default: its own).
+
+    Raises:
+        ConfigurationError: The file is missing, damaged, of another format, or of a sound too short or with too few frequencies.
+    """
+    if path.suffix.lower() in SUFFIXES:
+        return read_images(str(path), labelled=False, shape=shape).pixels[0]
+    if path.suffix.lower() != WAV:
+        raise ConfigurationError(f"{path} is neither a sound ({WAV}) nor an image ({', '.join(SUFFIXES)})")
+    if not path.is_file():
+        beside = [f.name for f in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise ConfigurationError(f"there is no sound {str(path)!r} (looked in {path.parent.resolve()}).{nearest(path.name, beside)}")
+    try:
+        with wave.open(io.BytesIO(read_bytes(path, limit=LARGEST_WAV))) as file:
+            rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
+            data = file.readframes(file.getnframes())
+    except (wave.Error, EOFError) as error:
+        raise ConfigurationError(f"{path} is truncated, damaged or not a WAV file ({error})") from error
+    if width != 2 or rate < 2 * HIGHEST:
+        raise ConfigurationError(f"{path} has {8 * width} bits at {rate} Hz: convert it to 16 bits at 16000 Hz or more, as ffmpeg does")
+    samples = np.frombuffer(data[: len(data) // (2 * channels) * 2 * channels], "<i2").reshape(-1, channels).mean(1) / 2**15
+    if len(samples) < rate // 40:
+        raise ConfigurationError(f"{path} has {len(samples)} samples, less than one frame of 25 ms")
+    return log_mel(torch.from_numpy(samples), rate=rate)
+
+
+def log_mel(samples: Tensor, *, rate: int) -> Tensor:
+    r"""Return the logarithms of the energies of 40 bands of the mel scale to 8 kHz, for frames of 25 ms every 10 ms.
+
+    Equation:
+        $$f_{tc} = \log \sum_k M_{ck} \lvert X_{tk} \rvert^2, \quad \mathrm{mel}(f) = 2595 \log_{10}(1 + f / 700)$$
+
+    with the short-time Fourier transform X (Hann window) and triangles M between 42 equally spaced points of the mel scale (Davis and
+    Mermelstein 1980, https://doi.org/10.1109/TASSP.1980.1163420).
+
+    Args:
+        samples: [N], from -1 to 1.
+        rate: Samples per second.
+
+    Returns:
+        [S, 40] float32.
+
+    Example:
+        >>> tone = torch.sin(2 * torch.pi * 440 * torch.arange(16000, dtype=torch.float64) / 16000)
+        >>> frames = log_mel(tone, rate=16000)
+        >>> frames.shape, int(frames.mean(0).argmax())
+        (torch.Size([98, 40]), 7)
+    """
+    length, step = rate // 40, rate // 100
+    size = 2 ** math.ceil(math.log2(length))
+    window = torch.hann_window(length, dtype=torch.float64)
+    spectrum = torch.fft.rfft(samples.double().unfold(0, length, step) * window, size).abs().square()  # [S, size / 2 + 1]
+    highest = 2595 * math.log10(1 + HIGHEST / 700)
+    edges = 700 * (10 ** (torch.linspace(0, highest, FEATURES + 2, dtype=torch.float64) / 2595) - 1)  # Hz
+    bins = torch.arange(size // 2 + 1) * rate / size
+    rising = (bins - edges[:-2, None]) / (edges[1:-1] - edges[:-2])[:, None]
+    falling = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
+    triangles = torch.minimum(rising, falling).clamp(min=0)  # [F, size / 2 + 1]
+    energies: Tensor = spectrum @ triangles.T
+    return energies.clamp(min=1e-10).log().float()

@@ -1,0 +1,126 @@
+"""Questions whose answers are parts of passages."""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import ClassVar
+
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from attnkit.corpus.base import Part, Question, QuestionCorpus
+from attnkit.corpus.reading import read_columns
+from attnkit.data.batching import Order
+from attnkit.data.summary import Summary, counted
+from attnkit.data.tokenized import TokenizedFraming
+from attnkit.data.words import WordBatch, WordExamples, read_words
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets
+
+_WORD = re.compile(r"\S+")
+
+
+@datasets.register("questions")
+class Questions(TokenizedFraming):
+    r"""Questions about passages, for the task `question_answering`: an answer is a span of words of its passage, as in SQuAD.
+
+    A row of tokens is bos, the question, eos, the passage, eos. A span is made of whole words, those between white space.
+
+    Paper: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (section 4.2)
+
+    Args:
+        corpus: The questions: the path of your own table.
+        predict: A table with questions and passages.
+        tokenizer: Spec of the tokenizer; an untrained one is trained on the questions and passages of training.
+        batch_tokens: Maximum number of positions in a batch over all processes, padding included.
+        max_length: Training rows with more tokens than this, special tokens included, are omitted (default: no limit). Evaluation and
+            prediction omit nothing.
+        seed: Seed of the order of the data and of the corpus; global random states have no effect.
+        num_workers: Processes that load batches (0: the main process).
+
+    Raises:
+        ConfigurationError: The corpus has no questions or cannot be read, or a number is out of range.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "mine.tsv")
+        >>> _ = path.write_text("question\tpassage\tanswer\tstart\nwho\tthe cat sat\tthe cat\t0\n")
+        >>> batch = next(iter(Questions(corpus=str(path), tokenizer="word").train_dataloader()))
+        >>> batch["words"], batch["label"]
+        (tensor([[0, 0, 0, 1, 2, 3, 0]]), tensor([[3, 4]]))
+    """
+
+    takes: ClassVar = QuestionCorpus
+    corpus: QuestionCorpus
+
+    def __init__(
+        self,
+        *,
+        corpus: CorpusSpec,
+        predict: str | None = None,
+        tokenizer: TokenizerSpec = "bpe",
+        batch_tokens: int = 4096,
+        max_length: int | None = None,
+        seed: int = 0,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(corpus=corpus, predict=predict, tokenizer=tokenizer, batch_tokens=batch_tokens, seed=seed, num_workers=num_workers)
+        self.max_length = max_length
+
+    @override
+    def training_texts(self) -> Iterable[str]:
+        return (text for row in self._training for text in (row.question, row.passage))
+
+    @override
+    def train_dataloader(self) -> DataLoader[WordBatch]:
+        return self._loader("train", self._training, order="shuffled")
+
+    @override
+    def evaluation_loader(self, part: Part) -> DataLoader[WordBatch]:
+        return self._loader(part, self.corpus.questions(part), order="fixed")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[WordBatch]:
+        columns = self.corpus.columns_for("question", "passage")
+        rows = read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])
+        return self._loader("predict", [Question(question, passage, "", 0) for question, passage in rows], order="given")
+
+    @cached_property
+    def _training(self) -> Sequence[Question]:
+        return self.corpus.questions("train")
+
+    def _loader(self, part: str, rows: Sequence[Question], *, order: Order) -> DataLoader[WordBatch]:
+        places = [[match.span() for match in _WORD.finditer(row.passage)] for row in rows]
+        if empty := [row for row, found in zip(rows, places, strict=True) if not found]:
+            raise ConfigurationError(f"the {part} question {empty[0].question!r} has an empty passage")
+        read = [
+            read_words(self.tokenizer, [row.passage[a:b] for a, b in found], before=self.tokenizer.encode(row.question))
+            for row, found in zip(rows, places, strict=True)
+        ]
+        limit = self.max_length if part == "train" else None
+        kept = [i for i, found in enumerate(read) if limit is None or len(found.ids) <= limit]
+        if not kept:
+            raise ConfigurationError(f"all {len(rows)} {part} questions are longer than max_length={limit}; raise it")
+        summary = Summary(part, counted(len(kept), "question"))
+        summary.note(len(rows) - len(kept), f"omitted (longer than max_length={limit})")
+        for i in kept:
+            summary.add(self.tokenizer, f"{rows[i].question} {' '.join(rows[i].passage.split())}", read[i].ids)
+        self.summaries.say(summary)
+        examples = WordExamples(
+            read=[read[i] for i in kept],
+            labels=None if part == "predict" else [[read[i].words.index(n) for n in span_of(rows[i], places[i])] for i in kept],
+            of_words=False,
+            texts=None if part == "train" else [rows[i] for i in kept],
+        )
+        return self.token_batches(examples, order=order)
+
+
+def span_of(row: Question, places: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the numbers, from 1, of the first and last word that an answer touches.
+
+    Example:
+        >>> span_of(Question("who", "the cat sat", "cat", 4), [(0, 3), (4, 7), (8, 11)])
+        (2, 2)
+    """
+    end = row.start + len(row.answer)
+    touched = [number for number, (a, b) in enumerate(places, start=1) if a < end and b > row.start]
+    return touched[0], touched[-1]

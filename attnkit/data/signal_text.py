@@ -1,0 +1,240 @@
+"""Images or sounds with texts, as normalised batches."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from attnkit.corpus.base import Part, SignalCorpus
+from attnkit.corpus.signals import Signals, read_signals
+from attnkit.data.base import Framing
+from attnkit.data.batching import BatchedExamples, Order, Seq2SeqBatch, Sequences, without_targets
+from attnkit.data.cache import trained
+from attnkit.data.loading import Share
+from attnkit.data.summary import Summary, counted
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, require_at_least, tokenizers
+from attnkit.tokenizer import Tokenizer
+
+
+@datasets.register("signal_text")
+class SignalText(Framing):
+    """Images with captions, or sounds with transcripts, for the task `seq2seq`.
+
+    Sounds are frames of log-mel energies. Each channel of images, and each feature of frames, is normalised by its mean and standard
+    deviation in training; both are saved in every checkpoint.
+
+    Args:
+        corpus: The images or sounds: a corpus such as `fashion_strips`, or the path of your own table of files and texts.
+        predict: The images or sounds for prediction: a file, a folder of files, an array of images, or a table with the column `file`
+            (default: those of the
+            test split).
+        image_shape: Channels, height and width to which image files are converted (default: those of the first training image).
+        tgt_tokenizer: Spec of the tokenizer of the texts; an untrained one is trained on the training texts.
+        batch_tokens: Maximum number of source and target positions in a batch over all processes, padding included: frames, or columns of
+            images, and tokens.
+        max_length: Training rows with more frames, columns or tokens than this are omitted (default: no limit). Evaluation and prediction
+            omit nothing.
+        seed: Seed of the order and of the corpus; global random states have no effect.
+        num_workers: Processes that load batches (0: the main process).
+
+    Attributes:
+        src_tokenizer_spec: None: the sources are not texts.
+
+    Raises:
+        ConfigurationError: The corpus has no images or sounds or cannot be read, or a number is out of range.
+
+    Example:
+        >>> import pathlib, tempfile, wave
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name, milliseconds in (("a.wav", 60), ("b.wav", 100)):
+        ...     with wave.open(str(folder / name), "wb") as file:
+        ...         file.setparams((1, 2, 16000, 0, "NONE", ""))
+        ...         file.writeframes(bytes(2 * 16 * milliseconds))
+        >>> _ = (folder / "mine.tsv").write_text("a.wav\\tno\\nb.wav\\tyes yes\\n")
+        >>> data = SignalText(corpus=str(folder / "mine.tsv"))
+        >>> batch = next(iter(data.train_dataloader()))
+        >>> data.src_shape, batch["src"].shape, batch["src_mask"].sum(1).sort().values, batch["tgt"].shape
+        ([40], torch.Size([2, 8, 40]), tensor([4, 8]), torch.Size([2, 4]))
+    """
+
+    takes: ClassVar = SignalCorpus
+    corpus: SignalCorpus
+    src_tokenizer_spec: ClassVar[None] = None
+
+    def __init__(
+        self,
+        *,
+        corpus: CorpusSpec,
+        predict: str | None = None,
+        image_shape: list[int] | None = None,
+        tgt_tokenizer: TokenizerSpec = "word",
+        batch_tokens: int = 4096,
+        max_length: int | None = None,
+        seed: int = 0,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
+        require_at_least(1, batch_tokens=batch_tokens)
+        if image_shape is not None and (len(image_shape) != 3 or image_shape[0] not in (1, 3) or min(image_shape) < 1):
+            raise ConfigurationError(f"image_shape must be [channels, height, width] with 1 or 3 channels, but is {image_shape}")
+        self.given_shape, self.batch_tokens, self.max_length = image_shape, batch_tokens, max_length
+        self._tokenizer: Tokenizer = tokenizers.build(tgt_tokenizer)
+
+    @override
+    def check_prediction(self) -> None:
+        """Do nothing: without `predict`, the test split is used."""
+
+    @cached_property
+    def tgt_tokenizer(self) -> Tokenizer:
+        """The trained tokenizer of the texts."""
+        return trained(self._tokenizer, lambda: (text for texts in self._training.texts or () for text in texts))
+
+    @property
+    def tgt_tokenizer_spec(self) -> dict[str, Any]:
+        """Plain data from which the trained tokenizer is rebuilt."""
+        return self.tgt_tokenizer.spec
+
+    @cached_property
+    def src_shape(self) -> list[int]:
+        """Channels, height and width of images, or the number of features of a frame."""
+        return self.given_shape or shape_of(self._training.arrays[0])
+
+    @cached_property
+    def normalisation(self) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation of each channel (from 0 to 255) or feature of the training data."""
+        total = squares = torch.zeros(self.src_shape[0], dtype=torch.float64)
+        count = 0
+        for array in self._training.arrays:
+            values = (array.flatten(1) if array.ndim == 3 else array.T).double()  # [C, N]
+            total, squares, count = total + values.sum(1), squares + values.square().sum(1), count + values.shape[1]
+        mean = total / count
+        std = (squares / count - mean.square()).clamp(min=0).sqrt()
+        return mean.tolist(), torch.where(std > 0, std, 1.0).tolist()
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        mean, std = self.normalisation
+        return {"tgt_tokenizer": self.tgt_tokenizer_spec, "src_shape": self.src_shape, "mean": mean, "std": std}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.tgt_tokenizer = tokenizers.build(state_dict["tgt_tokenizer"])
+        self.src_shape, self.normalisation = state_dict["src_shape"], (state_dict["mean"], state_dict["std"])
+
+    @override
+    def train_dataloader(self) -> DataLoader[Seq2SeqBatch]:
+        return self._loader("train", self._training, order="shuffled")
+
+    @override
+    def evaluation_loader(self, part: Part) -> DataLoader[Seq2SeqBatch]:
+        return self._loader(part, self.corpus.signals(part, shape=self._image_shape), order="fixed")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[Seq2SeqBatch]:
+        if self.predict is not None:
+            return self._loader("predict", read_signals(self.predict, shape=self._image_shape), order="given")
+        found = self.corpus.signals("test", shape=self._image_shape)
+        return self._loader("predict", Signals(found.arrays, None, found.names), order="given")
+
+    @property
+    def _image_shape(self) -> list[int] | None:
+        return self.src_shape if len(self.src_shape) == 3 else None
+
+    @cached_property
+    def _training(self) -> Signals:
+        return self.corpus.signals("train", shape=self.given_shape)
+
+    def _loader(self, part: str, signals: Signals, *, order: Order) -> DataLoader[Seq2SeqBatch]:
+        unit = "image" if len(self.src_shape) == 3 else "sound"
+        for array, name in zip(signals.arrays, signals.names, strict=True):
+            if shape_of(array) != self.src_shape:
+                cure = "; to resize image files, set data.image_shape" if unit == "image" else ""
+                raise ConfigurationError(f"the {unit} {name} has the shape {shape_of(array)}, not {self.src_shape} as in training{cure}")
+        every: Sequence[Sequence[str]] = signals.texts or [[] for _ in signals.names]
+        rows = [(i, text) for i, texts in enumerate(every) for text in (texts if part == "train" else texts[:1] or [""])]
+        ids = [[Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id] for _, text in rows]
+        limit = self.max_length if part == "train" else None
+        kept = [r for r, (i, _) in enumerate(rows) if limit is None or max(length_of(signals.arrays[i]), len(ids[r])) <= limit]
+        if not kept:
+            raise ConfigurationError(f"all {len(rows)} {part} rows are longer than max_length={limit}; raise it")
+        summary = Summary(part, counted(len(kept), unit))
+        summary.note(len(rows) - len(kept), f"omitted (longer than max_length={limit})")
+        for r in kept:
+            summary.add(self.tgt_tokenizer, rows[r][1], ids[r])
+        self.summaries.say(summary)
+        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
+        examples = SignalExamples(
+            arrays=[signals.arrays[rows[r][0]] for r in kept],
+            tgt=None if signals.texts is None else Sequences([ids[r] for r in kept]),
+            texts=None if part == "train" else [(name, [*map(written, texts)]) for name, texts in zip(signals.names, every, strict=True)],
+            normalisation=self.normalisation,
+        )
+        return self.token_batches(examples, order=order)
+
+
+def shape_of(array: Tensor) -> list[int]:
+    """Return the channels, height and width of an image, or the number of features of frames."""
+    return list(array.shape) if array.ndim == 3 else [array.shape[1]]
+
+
+def length_of(array: Tensor) -> int:
+    """Return the number of columns of an image, or of frames."""
+    return array.shape[2] if array.ndim == 3 else array.shape[0]
+
+
+class SignalExamples(BatchedExamples):
+    """Images or frames, and the ids of their texts.
+
+    Args:
+        arrays: Images [C, H, W] uint8 of one shape, or frames [S, F] float32.
+        tgt: Target sequences; `None` in prediction.
+        texts: The name and the references of each example; `None` in training, where batches are tensors only.
+        normalisation: Mean and standard deviation of each channel or feature.
+    """
+
+    unit = "{} frames or columns and {} target tokens"
+
+    def __init__(
+        self,
+        *,
+        arrays: Sequence[Tensor],
+        tgt: Sequences | None,
+        texts: Sequence[tuple[str, list[str]]] | None,
+        normalisation: tuple[Sequence[float], Sequence[float]],
+    ) -> None:
+        self.arrays, self.tgt, self.texts = arrays, tgt, texts
+        axes = (-1, 1, 1) if arrays[0].ndim == 3 else (-1,)
+        self._mean, self._std = (torch.tensor(values).view(axes) for values in normalisation)
+        lengths = np.array([length_of(array) for array in arrays])
+        self.lengths = (lengths, lengths if tgt is None else tgt.lengths)
+
+    @override
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    @override
+    def text(self, index: int) -> str | None:
+        return self.texts[index][0] if self.texts else None
+
+    def __getitem__(self, share: Share) -> Seq2SeqBatch:
+        rows, (src, tgt) = share.rows, self.longest(share)
+        arrays = [(self.arrays[i].float() - self._mean) / self._std for i in rows]
+        batch: Seq2SeqBatch = {"example": share.example(rows)}
+        if arrays[0].ndim == 3:
+            batch["src"] = torch.stack(arrays)
+        else:
+            batch["src"] = torch.stack([torch.nn.functional.pad(frames, (0, 0, 0, src - len(frames))) for frames in arrays])
+            batch["src_mask"] = torch.arange(src) < torch.tensor([[len(frames)] for frames in arrays])
+        if self.tgt is not None:
+            targets = self.tgt.padded(rows, tgt)
+            batch["tgt"] = without_targets(targets) if share.is_filler else targets
+        if self.texts is not None:
+            texts = [] if share.is_filler else [self.texts[i] for i in rows]
+            batch["source"] = [source for source, _ in texts]
+            batch["references"] = [references for _, references in texts]
+        return batch

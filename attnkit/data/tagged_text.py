@@ -1,0 +1,123 @@
+"""Sentences with a tag for each word."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from torch.utils.data import DataLoader
+from typing_extensions import override
+
+from attnkit.corpus.base import Part, TagCorpus, Tagged
+from attnkit.data.base import require_distinct
+from attnkit.data.batching import Order
+from attnkit.data.summary import Summary, counted
+from attnkit.data.tokenized import TokenizedFraming
+from attnkit.data.words import WordBatch, WordExamples, read_words
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, nearest
+
+
+@datasets.register("tagged_text")
+class TaggedText(TokenizedFraming):
+    r"""Sentences with a tag for each word, for the task `tagging`. The first token of a word has its tag.
+
+    Args:
+        corpus: The sentences: the path of your own table of words and tags.
+        predict: A file with sentences to tag: `.txt` with one per line, or a table with the column of the words. Words are separated by
+            white space.
+        classes: The names of the tags, in the order of their ids (default: those of the training words, sorted).
+        tokenizer: Spec of the tokenizer; an untrained one is trained on the training sentences.
+        batch_tokens: Maximum number of positions in a batch over all processes, padding included.
+        max_length: Training sentences with more tokens than this, bos and eos included, are omitted (default: no limit). Evaluation and
+            prediction omit nothing.
+        seed: Seed of the order of the data and of the corpus; global random states have no effect.
+        num_workers: Processes that load batches (0: the main process).
+
+    Raises:
+        ConfigurationError: The corpus has no tagged words or cannot be read, a number is out of range, or a tag was not in training.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "mine.tsv")
+        >>> _ = path.write_text("words\ttags\nthe cat sat\tD N V\na cat\tD N\n")
+        >>> data = TaggedText(corpus=str(path), tokenizer="word")
+        >>> data.classes, next(iter(data.train_dataloader()))["label"].shape
+        (['D', 'N', 'V'], torch.Size([2, 5]))
+    """
+
+    takes: ClassVar = TagCorpus
+    corpus: TagCorpus
+
+    def __init__(
+        self,
+        *,
+        corpus: CorpusSpec,
+        predict: str | None = None,
+        classes: list[str] | None = None,
+        tokenizer: TokenizerSpec = "bpe",
+        batch_tokens: int = 4096,
+        max_length: int | None = None,
+        seed: int = 0,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(corpus=corpus, predict=predict, tokenizer=tokenizer, batch_tokens=batch_tokens, seed=seed, num_workers=num_workers)
+        require_distinct(classes)
+        self._classes, self.max_length = classes, max_length
+
+    @override
+    def training_texts(self) -> Iterable[str]:
+        return (" ".join(words) for words, _ in self._training)
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """The name of each tag, by its id."""
+        return self._classes if self._classes is not None else sorted({tag for _, tags in self._training for tag in tags})
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "classes": self.classes}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.classes = state_dict["classes"]
+
+    @override
+    def train_dataloader(self) -> DataLoader[WordBatch]:
+        return self._loader("train", self._training, order="shuffled")
+
+    @override
+    def evaluation_loader(self, part: Part) -> DataLoader[WordBatch]:
+        return self._loader(part, self.corpus.tagged(part), order="fixed")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[WordBatch]:
+        return self._loader("predict", [(text.split(), ()) for text in self.prediction_inputs("words")], order="given")
+
+    @cached_property
+    def _training(self) -> Sequence[Tagged]:
+        return self.corpus.tagged("train")
+
+    def _loader(self, part: str, rows: Sequence[Tagged], *, order: Order) -> DataLoader[WordBatch]:
+        ids = {name: i for i, name in enumerate(self.classes)}
+        if unknown := [tag for _, tags in rows for tag in tags if tag not in ids]:
+            raise ConfigurationError(
+                f"the {part} words have the tag {unknown[0]!r}, which is not among those of training.{nearest(unknown[0], ids)} "
+                f"Tags: {', '.join(self.classes)}."
+            )
+        read = [read_words(self.tokenizer, words) for words, _ in rows]
+        limit = self.max_length if part == "train" else None
+        kept = [i for i, found in enumerate(read) if limit is None or len(found.ids) <= limit]
+        if not kept:
+            raise ConfigurationError(f"all {len(rows)} {part} sentences are longer than max_length={limit}; raise it")
+        summary = Summary(part, counted(len(kept), "sentence"))
+        summary.note(len(rows) - len(kept), f"omitted (longer than max_length={limit})")
+        for i in kept:
+            summary.add(self.tokenizer, " ".join(rows[i][0]), read[i].ids)
+        self.summaries.say(summary)
+        examples = WordExamples(
+            read=[read[i] for i in kept],
+            labels=None if part == "predict" else [[ids[tag] for tag in rows[i][1]] for i in kept],
+            of_words=True,
+            texts=None if part == "train" else [" ".join(rows[i][0]) for i in kept],
+        )
+        return self.token_batches(examples, order=order)

@@ -1,0 +1,97 @@
+"""Texts whose words have answers of their own: where each word begins among the tokens, and batches of them."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from attnkit.data.batching import BatchedExamples, Sequences
+from attnkit.data.loading import Share
+from attnkit.registry import ConfigurationError
+from attnkit.tokenizer import Tokenizer
+
+
+class WordBatch(TypedDict, total=False):
+    """A batch of texts, with labels except in prediction, and with the texts themselves except in training."""
+
+    example: Tensor  # [B] int64: the index of each text; -1 for a filler
+    tokens: Tensor  # [B, T] int64
+    words: Tensor  # [B, T] int64: the number of the word that begins at a token, from 1; 0 elsewhere
+    label: Tensor  # int64: the class of each token [B, T], -1 where there is none; or the first and last token of the answer [B, 2], or -1
+    text: list[Any]
+
+
+class Read(NamedTuple):
+    """The ids of a text, and the number of the word that begins at each, from 1; 0 elsewhere."""
+
+    ids: list[int]
+    words: list[int]
+
+
+def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[int] = ()) -> Read:
+    """Return the tokens of words between bos and eos, with the ids `before` and another eos after bos, if there are any.
+
+    A word that follows another is encoded with the space before it, as in running text.
+
+    Raises:
+        ConfigurationError: A word has no token.
+
+    Example:
+        >>> import attnkit
+        >>> read_words(attnkit.tokenizers.build("character").train(["ab c"]), ["ab", "c"])
+        Read(ids=[1, 5, 6, 4, 7, 2], words=[0, 1, 0, 2, 0, 0])
+    """
+    ids = [Tokenizer.bos_id, *before, *([Tokenizer.eos_id] if before else [])]
+    numbers = [0] * len(ids)
+    for number, word in enumerate(words, start=1):
+        found = tokenizer.encode(word if number == 1 else f" {word}")
+        if not found:
+            raise ConfigurationError(f"the word {word!r} has no token")
+        ids += found
+        numbers += [number, *[0] * (len(found) - 1)]
+    return Read([*ids, Tokenizer.eos_id], [*numbers, 0])
+
+
+class WordExamples(BatchedExamples):
+    """Encoded texts, and the labels of their words.
+
+    Args:
+        read: The texts.
+        labels: The class of each word of a text, or the first and last token of its answer; `None` in prediction.
+        of_words: Whether labels are classes of words.
+        texts: The text of each example, as predictions show it; `None` in training.
+    """
+
+    unit = "{} tokens"
+
+    def __init__(
+        self, *, read: Sequence[Read], labels: Sequence[Sequence[int]] | None, of_words: bool, texts: Sequence[Any] | None
+    ) -> None:
+        self.tokens, self.words = Sequences([ids for ids, _ in read]), Sequences([numbers for _, numbers in read])
+        self.labels = None if labels is None else Sequences([[label + 1 for label in row] for row in labels])
+        self.of_words, self.texts = of_words, texts
+        self.lengths = (self.tokens.lengths, np.zeros_like(self.tokens.lengths))
+
+    @override
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @override
+    def text(self, index: int) -> str | None:
+        return str(self.texts[index]) if self.texts else None
+
+    def __getitem__(self, share: Share) -> WordBatch:
+        rows, (length, _) = share.rows, self.longest(share)
+        words = self.words.padded(rows, length)
+        batch: WordBatch = {"example": share.example(rows), "tokens": self.tokens.padded(rows, length), "words": words}
+        if self.labels is not None:
+            label = self.labels.padded(rows) - 1
+            if self.of_words:
+                label = torch.nn.functional.pad(label, (1, 0), value=-1).gather(1, words)
+            batch["label"] = torch.full_like(label, -1) if share.is_filler else label
+        if self.texts is not None:
+            batch["text"] = [] if share.is_filler else [self.texts[i] for i in rows]
+        return batch

@@ -1,0 +1,160 @@
+# https://arxiv.org/abs/1606.05250
+"""Question answering: finding the span of a passage that answers a question."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from typing_extensions import override
+
+from attnkit.registry import keywords_of, require_at_least, tasks
+from attnkit.task.loss import Sums, cross_entropy
+from attnkit.task.metrics import Mean
+from attnkit.task.pooled import one_line, shortened
+from attnkit.task.wordwise import WordConfig, WordTask
+
+
+class Span(NamedTuple):
+    """A question, and the answer that was found. As a string: both, separated by a tab."""
+
+    question: str
+    answer: str
+
+    def __str__(self) -> str:
+        return f"{one_line(self.question)}\t{one_line(self.answer)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringConfig(WordConfig):
+    """The options of `question_answering`.
+
+    Args:
+        max_words: The most words of an answer.
+        metrics: `exact_match`, the fraction of answers with the true words, and `f1`, the mean F1 of the words of an answer and of the true
+            one, both without regard to case. The first one selects the best checkpoint.
+    """
+
+    max_words: int = 30
+    metrics: Sequence[str] = ("exact_match", "f1")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, max_words=self.max_words)
+
+
+@tasks.register("question_answering")
+class QuestionAnswering(WordTask):
+    r"""Finds the span of a passage that answers a question.
+
+    Equation:
+        $$p(i) = \mathrm{softmax}_i(s_i), \quad q(j) = \mathrm{softmax}_j(e_j), \quad (i, j) = \arg\max_{i \le j < i + n} s_i + e_j$$
+
+    over the first tokens of the words of the passage, with a score $s$ as the first and a score $e$ as the last word of the answer, and at
+    most $n$ words.
+
+    Paper: Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250; Devlin et al. 2019, https://arxiv.org/abs/1810.04805 (section 4.2)
+
+    A batch is a mapping of `tokens` [B, T] (bos, question, eos, passage, eos, padding), `words` [B, T], the number of the word of the
+    passage that begins at a token (from 1; 0 elsewhere), `label` [B, 2], the first tokens of the first and the last word of the answer
+    (-1: not scored), and for evaluation and prediction `text`, the questions with their passages and answers.
+
+    Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the negative
+    log-likelihood in nats of an end of a span, the mean of both. Metrics are from 0 to 1.
+
+    Raises:
+        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
+
+    Example:
+        >>> import torch
+        >>> import attnkit
+        >>> from attnkit.corpus.base import Question
+        >>> task = QuestionAnswering(
+        ...     stack={"name": "encoder", "d_model": 16, "num_layers": 1, "num_heads": 2},
+        ...     tokenizer=attnkit.tokenizers.build("word").train(["who the cat"]).spec)
+        >>> task.configure_model()
+        >>> batch = {"tokens": torch.tensor([[1, 6, 2, 5, 4, 2]]), "words": torch.tensor([[0, 0, 0, 1, 2, 0]]),
+        ...     "text": [Question("who", "the cat", "cat", 4)]}
+        >>> task.predict_step(batch, 0)[0].answer in ("the", "cat", "the cat")
+        True
+    """
+
+    from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
+    metric_names: ClassVar = ("exact_match", "f1")
+
+    config: QuestionAnsweringConfig
+
+    @keywords_of(QuestionAnsweringConfig)
+    def __init__(self, config: QuestionAnsweringConfig) -> None:
+        super().__init__(config)
+
+    @property
+    @override
+    def outputs(self) -> int:
+        return 2
+
+    @override
+    def sums(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sums:
+        scores = outputs.float().masked_fill((batch["words"] == 0)[..., None], -torch.inf).transpose(1, 2)  # [B, 2, T]
+        given = batch["label"] >= 0
+        return cross_entropy(scores[given], batch["label"][given], pad_id=None)
+
+    @override
+    def metric(self, name: str) -> Metric:
+        return Mean()
+
+    @override
+    def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
+        pairs = list(zip((found.answer for found in self.answers(outputs, batch)), self.truths(batch), strict=True))
+        totals = {
+            "exact_match": sum(answer.lower().split() == truth.lower().split() for answer, truth in pairs),
+            "f1": sum(word_f1(answer, truth) for answer, truth in pairs),
+        }
+        count = torch.tensor(len(pairs), device=outputs.device)
+        return {name: (torch.tensor(float(totals[name]), device=outputs.device), count) for name in self.config.metrics}
+
+    @override
+    def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> list[Span]:
+        found = []
+        for row, scores, words in zip(batch["text"], outputs, batch["words"], strict=False):
+            start, end = scores[words > 0].unbind(-1)  # [N]
+            pairs = start[:, None] + end  # [N, N]
+            allowed = torch.ones_like(pairs).triu().tril(self.config.max_words - 1).bool()
+            first, last = divmod(int(pairs.masked_fill(~allowed, -torch.inf).argmax()), len(start))
+            found.append(Span(row.question, words_between(row.passage, first, last)))
+        return found
+
+    @override
+    def truths(self, batch: Mapping[str, Any]) -> list[str]:
+        return [row.answer for row in batch["text"]]
+
+    @override
+    def sample_line(self, prediction: Any, truth: Any) -> str:
+        right = prediction.answer.lower().split() == truth.lower().split()
+        mark, true = ("ok", "") if right else ("wrong", f"  ({truth})")
+        return f"{mark:<5}  {shortened(prediction.question)} -> {prediction.answer}{true}"
+
+
+def words_between(passage: str, first: int, last: int) -> str:
+    """Return the words of a passage from number `first` to `last`, counted from 0.
+
+    Example:
+        >>> words_between("the  cat sat", 0, 1)
+        'the cat'
+    """
+    return " ".join(passage.split()[first : last + 1])
+
+
+def word_f1(answer: str, truth: str) -> float:
+    """Return the F1 of the words of an answer, without regard to case.
+
+    Example:
+        >>> word_f1("The cat", "the black cat")
+        0.8
+    """
+    found, true = answer.lower().split(), truth.lower().split()
+    shared = sum((Counter(found) & Counter(true)).values())
+    return 2 * shared / (len(found) + len(true))

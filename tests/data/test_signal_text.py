@@ -1,0 +1,157 @@
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from samples.framed import framed
+
+from attnkit import ConfigurationError, tasks
+from attnkit.task.attending import read_batch
+
+STACK = {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2}
+
+
+def write_sound(path: Path, milliseconds: int, *, rate: int = 16000) -> None:
+    rng = np.random.default_rng(milliseconds)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, rate, 0, "NONE", ""))
+        file.writeframes(rng.integers(-9999, 9999, size=rate * milliseconds // 1000, dtype=np.int16).tobytes())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    for name, milliseconds in (("a", 125), ("b", 65), ("c", 205)):
+        write_sound(tmp_path / f"{name}.wav", milliseconds)
+    path = tmp_path / "mine.tsv"
+    path.write_text("a.wav\tyes\nb.wav\tno no\nc.wav\tyes no\nb.wav\tno\n", encoding="utf-8")
+    return path
+
+
+def data_of(table: Path, **arguments: Any) -> Any:
+    return framed("signal_text", train=str(table), validation=str(table), test=str(table), **arguments)
+
+
+def model_of(data: Any, **arguments: Any) -> Any:
+    task = tasks.build(
+        {
+            "name": "seq2seq", "stack": STACK, "src_embedding": {"name": "frames", "stacking": 2}, "max_length": 5,
+            "tgt_tokenizer": data.tgt_tokenizer_spec, "src_shape": data.src_shape, **arguments,
+        }
+    )  # fmt: skip
+    task.configure_model()
+    return task.eval()
+
+
+def test_each_text_of_a_sound_is_a_training_row_and_all_are_references(table: Path) -> None:
+    data = data_of(table)
+    assert sum(len(batch["src"]) for batch in data.train_dataloader()) == 4
+    found = {
+        Path(source).name: texts
+        for batch in data.test_dataloader()
+        for source, texts in zip(batch["source"], batch["references"], strict=True)
+    }
+    assert found == {"a.wav": ["yes"], "b.wav": ["no no", "no"], "c.wav": ["yes no"]}
+
+
+def test_features_are_normalised_by_the_training_sounds(table: Path) -> None:
+    batches = list(data_of(table).test_dataloader())
+    frames = torch.cat([batch["src"][batch["src_mask"]] for batch in batches])
+    assert len(frames) == 11 + 5 + 19
+    assert frames.mean(0).abs().max() < 0.3  # one sound counts twice in training
+    assert all(not batch["src"][~batch["src_mask"]].any() for batch in batches)
+
+
+def test_a_sound_alone_has_the_same_logits_text_and_maps_as_in_a_batch(table: Path) -> None:
+    data = data_of(table, batch_tokens=1000)
+    task = model_of(data)
+    (batch,) = data.test_dataloader()
+    logits = task(batch["src"], batch["tgt"][:, :-1], batch["src_mask"])
+    texts = task.decode(batch["src"], batch["src_mask"])
+    maps = read_batch(task, batch, 3)
+    for i, mask in enumerate(batch["src_mask"]):
+        alone = batch["src"][i : i + 1, mask]
+        torch.testing.assert_close(task(alone, batch["tgt"][i : i + 1, :-1]), logits[i : i + 1], rtol=0, atol=1e-5)
+        assert task.decode(alone) == [texts[i]]
+        cross = next(m for m in maps.labelled(maps.maps(), i) if m.kind == "cross")
+        assert cross.keys == [str(n) for n in range(1, -(-int(mask.sum()) // 2) + 1)]
+        torch.testing.assert_close(cross.weights.sum(-1), torch.ones(cross.weights.shape[:2]))
+
+
+def test_the_state_keeps_words_shape_and_normalisation(table: Path, tmp_path: Path) -> None:
+    data, other = data_of(table), framed("signal_text", predict=str(tmp_path / "b.wav"))
+    other.load_state_dict(data.state_dict())
+    (batch,) = other.predict_dataloader()
+    (expected,) = [b["src"][i][b["src_mask"][i]] for b in data.test_dataloader() for i, s in enumerate(b["source"]) if s.endswith("b.wav")]
+    torch.testing.assert_close(batch["src"][0], expected)
+    assert "tgt" not in batch
+
+
+def test_a_model_of_sounds_reads_no_texts(table: Path) -> None:
+    with pytest.raises(ConfigurationError, match="reads images or sound, not texts"):
+        model_of(data_of(table)).generate(["yes"])
+
+
+def test_one_embedding_cannot_be_shared_with_a_source_that_is_no_text(table: Path) -> None:
+    with pytest.raises(ConfigurationError, match="both sides need the same tokenizer"):
+        model_of(data_of(table), tie="all")
+
+
+def test_bad_sounds_get_one_error(table: Path, tmp_path: Path) -> None:
+    for name, content, message in (
+        ("gone.wav", None, "there is no sound"),
+        ("text.wav", b"no sound", "truncated, damaged or not a WAV file"),
+        ("empty.wav", b"", "truncated, damaged or not a WAV file"),
+        ("a.mp3", b"", "neither a sound"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        (tmp_path / "bad.tsv").write_text(f"{name}\tyes\n", encoding="utf-8")
+        with pytest.raises(ConfigurationError, match=message):
+            data_of(tmp_path / "bad.tsv").train_dataloader()
+    write_sound(tmp_path / "slow.wav", 100, rate=8000)
+    write_sound(tmp_path / "short.wav", 20)
+    for name, message in (("slow.wav", "at 8000 Hz: convert it"), ("short.wav", "less than one frame")):
+        (tmp_path / "bad.tsv").write_text(f"{name}\tyes\n", encoding="utf-8")
+        with pytest.raises(ConfigurationError, match=message):
+            data_of(tmp_path / "bad.tsv").train_dataloader()
+
+
+def test_long_sounds_are_omitted_from_training_only_and_the_budget_is_named(table: Path) -> None:
+    data = data_of(table, max_length=11)
+    assert sum(len(batch["src"]) for batch in data.train_dataloader()) == 3
+    assert sum(len(batch["src"]) for batch in data.test_dataloader()) == 3
+    with pytest.raises(ConfigurationError, match="all 4 train rows are longer than max_length=3"):
+        data_of(table, max_length=3).train_dataloader()
+    with pytest.raises(ConfigurationError, match="19 frames or columns and 4 target tokens, more than batch_tokens=20"):
+        data_of(table, batch_tokens=20).train_dataloader()
+
+
+def test_more_frames_than_learned_positions_get_one_error(table: Path) -> None:
+    data = data_of(table)
+    task = model_of(data, stack={**STACK, "position": {"name": "learned", "max_length": 6}})
+    (batch,) = data.test_dataloader()
+    with pytest.raises(ConfigurationError, match="max_length"):
+        task(batch["src"], batch["tgt"][:, :-1], batch["src_mask"])
+
+
+def test_captions_of_images_are_learned_from_patches(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    for i in range(3):
+        pillow.fromarray(np.full((4, 8), 80 * i, np.uint8)).save(tmp_path / f"{i}.png")
+    (tmp_path / "mine.tsv").write_text("".join(f"{i}.png\tgrey {i}\n" for i in range(3)), encoding="utf-8")
+    data = data_of(tmp_path / "mine.tsv")
+    task = model_of(data, src_embedding={"name": "patch", "patch_size": 2, "class_token": False})
+    (batch,) = data.train_dataloader()
+    assert batch["src"].shape == (3, 1, 4, 8)
+    assert "src_mask" not in batch
+    loss = task.objective(batch).loss
+    loss.backward()
+    assert task.model.source_embedding.projection.weight.grad.abs().sum() > 0
+    maps = read_batch(task, batch, 1)
+    assert [m.keys for m in maps.labelled(maps.maps()) if m.kind == "cross"] == [[str(n) for n in range(1, 9)]]
+    (tmp_path / "wide").mkdir()
+    pillow.fromarray(np.zeros((4, 6), np.uint8)).save(tmp_path / "wide" / "a.png")
+    data.predict = str(tmp_path / "wide")
+    assert next(iter(data.predict_dataloader()))["src"].shape == (1, 1, 4, 8)  # image files are converted

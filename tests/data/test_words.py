@@ -1,0 +1,86 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples.framed import framed
+
+from attnkit import ConfigurationError
+
+TAGGED = "words\ttags\nthe cat sat\tD N V\nunbelievable cats\tA N\n"
+
+
+def tagged(tmp_path: Path, text: str = TAGGED, **arguments: Any) -> Any:
+    path = tmp_path / "tags.tsv"
+    path.write_text(text, encoding="utf-8")
+    return framed("tagged_text", **{"train": str(path), "test": str(path), **arguments})
+
+
+def asked(tmp_path: Path, rows: str, **arguments: Any) -> Any:
+    path = tmp_path / "questions.tsv"
+    path.write_text(f"question\tpassage\tanswer\tstart\n{rows}", encoding="utf-8")
+    return framed("questions", **{"train": str(path), "test": str(path), "tokenizer": "character", **arguments})
+
+
+@pytest.mark.parametrize("tokenizer", ["word", "character", {"name": "bpe", "vocab_size": 270}])
+def test_the_first_token_of_each_word_has_its_tag_and_no_other(tmp_path: Path, tokenizer: Any) -> None:
+    data = tagged(tmp_path, tokenizer=tokenizer)
+    (batch,) = data.test_dataloader()
+    for tokens, words, label, text in zip(batch["tokens"], batch["words"], batch["label"], batch["text"], strict=True):
+        begins = (words > 0).nonzero().flatten().tolist()
+        expected = {"the cat sat": [1, 2, 3], "unbelievable cats": [0, 2]}[text]
+        assert label[label >= 0].tolist() == expected
+        assert (label >= 0).nonzero().flatten().tolist() == begins
+        ends = [*begins[1:], int((tokens != 0).sum()) - 1]
+        assert [data.tokenizer.decode(tokens[a:b].tolist()).strip() for a, b in zip(begins, ends, strict=True)] == text.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("words\ttags\nthe cat\tD\n", "row 1 of the train data has 2 words and 1 tags: 'the cat'; each word needs one tag"),
+        ("words\ttags\n", "the train data are empty"),
+        ("", "empty"),
+        ("text\tlabel\na\tb\n", "no column 'words'"),
+    ],
+)
+def test_bad_tables_of_tags_get_one_error(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        tagged(tmp_path, text).train_dataloader()
+
+
+def test_a_tag_that_was_not_in_training_is_named_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "other.tsv").write_text("words\ttags\ncat\tn\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"the tag 'n', which is not among those of training.*Tags: A, D, N, V"):
+        tagged(tmp_path, test=str(tmp_path / "other.tsv"), tokenizer="word").test_dataloader()
+
+
+def test_long_sentences_are_omitted_from_training_only(tmp_path: Path) -> None:
+    data = tagged(tmp_path, tokenizer="word", max_length=4)
+    assert sum(len(batch["tokens"]) for batch in data.train_dataloader()) == 1
+    assert sum(len(batch["tokens"]) for batch in data.test_dataloader()) == 2
+    with pytest.raises(ConfigurationError, match="all 2 train sentences are longer than max_length=2"):
+        tagged(tmp_path, tokenizer="word", max_length=2).train_dataloader()
+
+
+def test_an_answer_is_the_span_of_words_that_it_touches(tmp_path: Path) -> None:
+    (batch,) = asked(tmp_path, "who\tthe  old cat sat\told cat\t5\nwhat\ta cat\tca\t2\n").test_dataloader()
+    for tokens, words, (first, last), row in zip(batch["tokens"], batch["words"], batch["label"], batch["text"], strict=True):
+        assert (int(words[first]), int(words[last])) == {"who": (2, 3), "what": (2, 2)}[row.question]
+        assert int(tokens[0]) == 1
+        assert not words[: 2 + len(row.question)].any()  # the question is no answer
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("who\tthe cat\tdog\t0\n", "the passage does not have 'dog' at character 0"),
+        ("who\tthe cat\tcat\t3\n", "the passage does not have 'cat' at character 3"),
+        ("who\tthe cat\tcat\t-3\n", "at character -3"),
+        ("who\tthe cat\tcat\tx\n", "at character x"),
+        ("who\tthe cat\t \t3\n", "at character 3"),
+        ("", "the train data are empty"),
+    ],
+)
+def test_bad_tables_of_questions_get_one_error(tmp_path: Path, rows: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        asked(tmp_path, rows).train_dataloader()
