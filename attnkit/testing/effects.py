@@ -95,7 +95,7 @@ class Outcome:
         yield {**model.state_dict(), "rates": model.learning_rates}
         model.double()
         draw = torch.Generator().manual_seed(1)
-        with torch.no_grad():
+        with torch.no_grad():  # left before each `yield`: other code runs until the next step
             for parameter in model.parameters():
                 parameter.copy_(0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
             inputs: tuple[Tensor, ...] = (torch.randn(2, *IMAGE_SHAPE, generator=draw, dtype=torch.float64),)
@@ -103,10 +103,13 @@ class Outcome:
                 tokens = torch.randint(3, VOCAB_SIZE, (2, 3, LENGTH), generator=draw)
                 real = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3], [2]])
                 inputs = tuple(tokens) if "tgt_vocab_size" in self.options else (tokens[0], real)
-            yield model.eval()(*inputs)
+            outputs = model.eval()(*inputs)
+        yield outputs
+        with torch.no_grad():
             model.train()
             torch.manual_seed(2)
-            yield model(*inputs), [(report.loss, report.sums) for report in take_reports(model).values()]
+            trained = model(*inputs), [(report.loss, report.sums) for report in take_reports(model).values()]
+        yield trained
 
 
 def options_with(registry: Registry, spec: Mapping[str, Any]) -> dict[str, Any]:
