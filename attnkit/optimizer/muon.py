@@ -111,10 +111,11 @@ class Muon(torch.optim.Optimizer):
 
     def _update(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
         """Update matrices of one shape or its transpose."""
+        gradients = [_local(p.grad) for p in params if p.grad is not None]  # all have one
         for p in params:
             if not self.state[p]:
-                self.state[p]["momentum_buffer"] = torch.zeros_like(p.grad)
-        weights, gradients = [_local(p) for p in params], [_local(p.grad) for p in params]
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        weights = [_local(p) for p in params]
         momenta = [_local(self.state[p]["momentum_buffer"]) for p in params]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         moves = torch._foreach_lerp(gradients, momenta, group["momentum"])
