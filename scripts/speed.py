@@ -1,27 +1,41 @@
-"""Time attention alone, forward and backward on one thread, contestants in alternation: the numbers of docs/results/speed.md.
+"""Time parts of a training on one thread, contestants in alternation: the numbers of docs/results/speed.md.
 
-Usage: python scripts/speed.py {additive,bias,window} [--lengths T ...] [--rounds N]
+`additive`, `bias`, `window`: attention alone, forward and backward; lengths are tokens. `cross_entropy`: of as many classes, forward and
+backward, against the formula in torch's own functions. `muon`: training steps of the recipe g2p/transformer with the optimizers AdamW and
+Muon; lengths are `batch_tokens`.
+
+Usage: python scripts/speed.py {additive,bias,window,cross_entropy,muon} [--lengths T ...] [--rounds N]
 """
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import attnkit
+from attnkit import draws
 from attnkit.attention import LazyBias
 from attnkit.masks import Mask
+from attnkit.recipe import read_recipe
+from attnkit.task import cross_entropy
+from attnkit.task.parameters import parameter_groups
 
 B, H, A = 2, 4, 64
 WINDOW = 256
-LENGTHS = {"additive": [512, 2048], "bias": [6000], "window": [8192]}
+LENGTHS = {"additive": [512, 2048], "bias": [6000], "window": [8192], "cross_entropy": [44, 8192, 32768], "muon": [2048]}
 
 
 def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
     """Return what is timed; the first one is what the others are compared with."""
+    if kind == "cross_entropy":
+        return losses(length)
+    if kind == "muon":
+        return steps(length)
     batch = B if kind == "additive" else 1
     given = [torch.randn(batch, H, length, A, requires_grad=True) for _ in range(3)]
     dot = attnkit.attentions.build("scaled_dot_product", head_dim=A, num_heads=H)
@@ -38,6 +52,47 @@ def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
     places = {name: attnkit.positions.build(name, head_dim=A, num_heads=H, bidirectional=False) for name in names}
     biases = {name: LazyBias(place.bias, t, t, place.by_offset) for name, place in places.items()}
     return {**full, **{name: lambda bias=bias: dot(*given, mask=causal, attn_bias=bias) for name, bias in biases.items()}}
+
+
+def losses(classes: int) -> dict[str, Callable[[], Tensor]]:
+    """Return the loss with label smoothing as it was written before, and as it is, of 1,024 tokens."""
+    logits, targets = torch.randn(1024, classes, requires_grad=True), torch.randint(1, classes, (1024,))
+
+    def plainly() -> Tensor:
+        logs = logits.log_softmax(-1)
+        nll = -logs.gather(-1, targets[:, None]).sum()
+        return 0.9 * nll - 0.1 * torch.cat([logs[:, :0], logs[:, 1:]], -1).mean(-1).sum()
+
+    return {"plain": plainly, "attnkit": lambda: cross_entropy(logits, targets, label_smoothing=0.1).loss}
+
+
+def steps(batch_tokens: int) -> dict[str, Callable[[], Tensor]]:
+    """Return training steps of one model; each step ends with a tensor whose backward pass costs nothing."""
+    recipe = read_recipe("g2p/transformer")
+    data = attnkit.datasets.build({**recipe["data"], "batch_tokens": batch_tokens})
+    spec = attnkit.tasks.resolve(recipe["model"])
+    given = {argument: getattr(data, source) for argument, source in attnkit.tasks.from_data(spec.name).items()}
+    task = attnkit.tasks.build(spec.replace(**given))
+    task.configure_model()
+    batches = itertools.cycle(list(itertools.islice(data.train_dataloader(), 4)))
+    groups = parameter_groups(task)
+    adamw = torch.optim.AdamW([{**group} for group in groups], lr=1e-6, fused=True)
+    optimizers = {"adamw": adamw, "muon": attnkit.optimizers.build({"name": "muon", "lr": 1e-6}, params=groups)}
+
+    def step(optimizer: torch.optim.Optimizer, turn: list[Any]) -> Tensor:
+        if not turn:  # both optimizers take the same batch
+            turn += [batch := next(batches)] * 2
+        batch = turn.pop()
+        with torch.autocast("cpu", torch.bfloat16):
+            draws.begin(task.row_keys(batch, 0, 0, 0))
+            loss = task.objective(batch).loss
+        (loss / 1000).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return torch.zeros((), requires_grad=True)
+
+    turn: list[Any] = []
+    return {name: lambda optimizer=optimizer: step(optimizer, turn) for name, optimizer in optimizers.items()}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import attnkit
 from attnkit.registry import FAMILIES, AttentionSpec, ConfigurationError, FeedForwardSpec, NormSpec, Registry, Spec
+from attnkit.registry.names import _points
 
 
 def run(code: str) -> str:
@@ -28,8 +29,10 @@ def norms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     monkeypatch.setattr(registry, "_overridden", set())
     monkeypatch.setattr(registry, "_broken", {})
     vars(registry).pop("_plugins", None)
+    _points.cache_clear()
     yield registry
     vars(registry).pop("_plugins", None)
+    _points.cache_clear()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from typing_extensions import override
 
-from attnkit.profile.flops import BACKWARD, Exponents, forward_flops, row_lengths
+from attnkit.profile.flops import BACKWARD, TERMS, Exponents, forward_flops, row_lengths
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import data_share
 from attnkit.task import Task
@@ -58,7 +58,8 @@ class Throughput(Callback):
         if peak_tflops is not None and peak_tflops <= 0:
             raise ConfigurationError(f"peak_tflops must be positive, but is {peak_tflops}")
         self.peak_tflops = peak_tflops
-        self._flops: dict[Exponents, int] | None = None
+        self._flops: dict[Exponents, int] | None = None  # counted at the first log, which takes a second
+        self._logs = False
         self._sums: dict[str | Exponents, Any] = {}
         self._seconds = 0.0
         self._clock: float | None = None
@@ -66,16 +67,16 @@ class Throughput(Callback):
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.loggers:
-            if not isinstance(pl_module, Task):
-                raise ConfigurationError(f"Throughput needs a task of attnkit, but this is {type(pl_module).__name__}")
-            self._flops = forward_flops(pl_module)
+        self._logs = bool(trainer.loggers)
+        if self._logs and not isinstance(pl_module, Task):
+            raise ConfigurationError(f"Throughput needs a task of attnkit, but this is {type(pl_module).__name__}")
+        self._flops = None
         self._last = trainer.global_step
         self._forget()
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if self._flops is None or not isinstance(pl_module, Task):
+        if not self._logs or not isinstance(pl_module, Task):
             return
         self._clock = self._clock or time.perf_counter()
         s, t = row_lengths(pl_module, batch)
@@ -83,7 +84,7 @@ class Throughput(Callback):
         self._add("rows", counts)
         if "image" not in batch:
             self._add("tokens", counts * (s + t))
-        for a, b in self._flops:
+        for a, b in TERMS:
             self._add((a, b), counts * s**a * t**b)
 
     def _add(self, name: str | Exponents, values: Tensor) -> None:
@@ -96,7 +97,7 @@ class Throughput(Callback):
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = trainer.global_step
-        if self._flops is None or step == self._last or step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+        if not self._logs or step == self._last or step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
             return
         names = list(self._sums)
         sums = torch.stack(list(self._sums.values()))
@@ -106,6 +107,8 @@ class Throughput(Callback):
             sums = whole * data_share(trainer).num_replicas / trainer.world_size  # processes that share a batch count it only once
         totals = dict(zip(names, sums.tolist(), strict=True))  # waits for the device
         self._pause()
+        assert isinstance(pl_module, Task)
+        self._flops = forward_flops(pl_module) if self._flops is None else self._flops
         tflops = (1 + BACKWARD) * sum(c * totals[term] for term, c in self._flops.items()) / self._seconds / 1e12
         logged = {
             "examples_per_second": totals["rows"] / self._seconds,

@@ -2,9 +2,10 @@
 
 import importlib
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeVar
 
@@ -219,7 +220,7 @@ class Names(Family):
     @cached_property
     def _plugins(self) -> dict[str, list[EntryPoint]]:
         found: dict[str, list[EntryPoint]] = {}
-        for point in entry_points(group=ENTRY_POINT_GROUP):
+        for point in _points(*sys.path):
             attribute, _, name = point.name.partition(".")
             if attribute == self.attribute and name:
                 found.setdefault(name, []).append(point)
@@ -230,6 +231,12 @@ class Names(Family):
                     stacklevel=2,
                 )
         return found
+
+
+@cache
+def _points(*path: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of the distributions on the import path, which the registries share: finding them reads many files."""
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
 
 
 def _registry(attribute: str) -> Names:

@@ -1,9 +1,13 @@
 """Sums over tokens: a loss is divided only once, by the number of target tokens of the whole optimizer step."""
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+PART = 2**22
+"""Logits that the cross-entropy raises to fp32 at a time."""
 
 
 class Sums(NamedTuple):
@@ -48,16 +52,67 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
         >>> torch.allclose(sums.nll, 3 * torch.tensor(5.0).log())
         True
     """
-    log_probabilities = logits.log_softmax(-1, torch.promote_types(logits.dtype, torch.float32))
     real = torch.ones_like(targets, dtype=torch.bool) if pad_id is None else targets != pad_id
-    nll = -log_probabilities.gather(-1, targets[..., None])[..., 0].where(real, 0).sum()
-    loss = nll
-    if label_smoothing > 0:
-        kept = log_probabilities  # of all classes but pad
-        if pad_id is not None:
-            kept = torch.cat([kept[..., :pad_id], kept[..., pad_id + 1 :]], -1)
-        loss = (1 - label_smoothing) * nll - label_smoothing * kept.mean(-1).where(real, 0).sum()
-    if z_loss > 0:
-        z = logits.to(log_probabilities.dtype).logsumexp(-1)
-        loss = loss + z_loss * z.square().where(real, 0).sum()
-    return Sums(loss=loss, nll=nll.detach(), targets=real.sum())
+    rows = logits.reshape(-1, logits.shape[-1])
+    loss, nll = _CrossEntropy.apply(rows, targets.reshape(-1), real.reshape(-1), label_smoothing, z_loss, pad_id)  # type: ignore[no-untyped-call]
+    return Sums(loss=loss, nll=nll, targets=real.sum())
+
+
+class _CrossEntropy(torch.autograd.Function):
+    r"""The sums of the loss and of the negative log-likelihood, a few rows at a time, so that only the logits and their gradient are whole.
+
+    With $s = \log \sum_c e^{z_c}$, a row's loss is $s - (1 - \epsilon) z_y - \epsilon \, \mathrm{mean}_{c \neq pad} z_c + \lambda s^2$.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, real: Tensor, smoothing: float, z_loss: float, pad_id: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return both sums for `logits` [N, V], `targets` [N] and `real` [N]."""
+        others = logits.shape[-1] - (pad_id is not None)
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for rows, wanted in zip(*_parts(logits, targets), strict=True):
+            z = rows.to(_wide(logits))
+            norm = z.logsumexp(-1)
+            nll = norm - z.gather(-1, wanted[:, None])[:, 0]
+            loss = nll
+            if smoothing > 0:
+                total = z.sum(-1) if pad_id is None else z[:, :pad_id].sum(-1) + z[:, pad_id + 1 :].sum(-1)
+                loss = (1 - smoothing) * nll + smoothing * (norm - total / others)
+            if z_loss > 0:
+                loss = loss + z_loss * norm.square()
+            found.append((norm, loss, nll))
+        norms, losses, nlls = (torch.cat(parts) for parts in zip(*found, strict=True))  # [N]
+        ctx.save_for_backward(logits, targets, real, norms)
+        ctx.settings = smoothing, z_loss, pad_id, others
+        loss, nll = losses.where(real, 0).sum(), nlls.where(real, 0).sum()
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of the logits."""
+        logits, targets, real, norms = ctx.saved_tensors
+        smoothing, z_loss, pad_id, others = ctx.settings
+        gradient = torch.empty_like(logits)
+        for rows, out, wanted, counts, norm in zip(*_parts(logits, gradient, targets, real, norms), strict=True):
+            g = (rows.to(norm.dtype) - norm[:, None]).exp_()
+            if z_loss > 0:
+                g *= (1 + 2 * z_loss * norm)[:, None]
+            if smoothing > 0:
+                g -= smoothing / others
+                if pad_id is not None:
+                    g[:, pad_id] += smoothing / others
+            g.scatter_add_(-1, wanted[:, None], g.new_full((len(g), 1), smoothing - 1))
+            out.copy_(g.mul_(upstream[0]).masked_fill_(~counts[:, None], 0))
+        return gradient, None, None, None, None, None
+
+
+def _wide(logits: Tensor) -> torch.dtype:
+    return torch.promote_types(logits.dtype, torch.float32)
+
+
+def _parts(logits: Tensor, *others: Tensor) -> Iterator[Sequence[Tensor]]:
+    """Yield the parts of each of these tensors [N, ...]: some rows at a time."""
+    count = max(1, PART // logits.shape[-1])
+    return (torch.split(x, count) for x in (logits, *others))

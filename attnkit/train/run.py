@@ -95,6 +95,9 @@ class RunCLI(LightningCLI):
         arguments += [f"--config={json.dumps(self.resolution.others)}"] if self.resolution.others else []
         if self.ckpt_path is not None and command:
             arguments += [f"--ckpt_path={self.ckpt_path}", "--weights_only=true"]
+        if command is not None:  # a parser for each of the others would take as long again
+            known = type(self).subcommands()
+            self.subcommands = lambda: {command: known[command]}  # type: ignore[method-assign]
         super().__init__(
             model_class,
             datamodule_class,

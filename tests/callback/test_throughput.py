@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 
-from attnkit.callback import Throughput
+from attnkit.callback import Throughput, throughput
 from attnkit.callback.throughput import known_peak, peak_memory
 from attnkit.lightning_internals import read_rows
 from attnkit.profile.flops import forward_flops
@@ -58,6 +58,17 @@ def test_validation_is_no_part_of_the_time(words: Any, make_batch: Any, make_tas
     (logged,) = speeds(tmp_path)
     assert 4 / logged["speed/steps_per_second"] < 5
     assert "speed/mfu" not in logged  # nobody knows the peak of this CPU
+
+
+def test_a_fit_that_logs_nothing_counts_no_operations(
+    words: Any, make_batch: Any, make_task: Any, fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[Any] = []
+    monkeypatch.setattr(throughput, "forward_flops", lambda task: counted.append(task) or {})
+    for steps in (3, 2):  # of which one run logs none, and the other two
+        logger = CSVLogger(tmp_path / str(steps), version=0)
+        fit(make_task(), [make_batch(words(3))] * 2 * (4 - steps), callbacks=[Throughput()], logger=logger, log_every_n_steps=steps)
+        assert len(counted) == 3 - steps
 
 
 def test_a_peak_must_be_positive() -> None:

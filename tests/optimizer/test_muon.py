@@ -1,4 +1,4 @@
-"""Muon: torch's Muon for matrices and torch's AdamW for all other parameters, in one optimizer."""
+"""Muon for matrices, and torch's AdamW for all other parameters, in one optimizer."""
 
 import copy
 
@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import attnkit
+from attnkit.optimizer import muon
 from attnkit.optimizer.muon import Muon
 
 
@@ -23,16 +24,70 @@ def train(model: nn.Sequential, optimizers: list[torch.optim.Optimizer], steps: 
             optimizer.zero_grad()
 
 
-def test_its_steps_equal_those_of_torchs_two_optimizers() -> None:
-    ours = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
-    theirs = copy.deepcopy(ours)
-    train(ours, [Muon(groups(ours), lr=0.01, adamw_lr=0.002, weight_decay=0.1)], 5)
-    matrices, rest = groups(theirs)
-    muon = torch.optim.Muon(matrices["params"], lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
-    adamw = torch.optim.AdamW(rest["params"], lr=0.002, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    train(theirs, [muon, adamw], 5)
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(a, b)
+def orthogonal(gradient: torch.Tensor) -> torch.Tensor:
+    """Return one matrix after the five steps of Newton and Schulz."""
+    x = gradient.T if gradient.shape[0] > gradient.shape[1] else gradient
+    x = x / x.norm()
+    for _ in range(5):
+        x = 3.4445 * x - 4.7750 * x @ x.T @ x + 2.0315 * x @ x.T @ x @ x.T @ x
+    return x.T if gradient.shape[0] > gradient.shape[1] else x
+
+
+def test_its_steps_follow_the_equation_matrix_by_matrix() -> None:
+    """In float64, for square, wide and tall matrices, some of them of one shape."""
+    shapes = [(4, 4), (3, 9), (9, 3), (4, 4), (3, 9), (1, 7), (5, 6)]
+    draw = torch.Generator().manual_seed(0)
+    weights = [nn.Parameter(torch.randn(shape, dtype=torch.float64, generator=draw)) for shape in shapes]
+    expected, momenta = [w.detach().clone() for w in weights], [torch.zeros_like(w) for w in weights]
+    optimizer = Muon([{"params": weights, "matrices": True}], lr=0.01, weight_decay=0.1, momentum=0.9)
+    for _ in range(4):
+        for i, weight in enumerate(weights):
+            weight.grad = torch.randn(weight.shape, dtype=torch.float64, generator=draw)
+            momenta[i] = 0.9 * momenta[i] + 0.1 * weight.grad
+            update = orthogonal(0.1 * weight.grad + 0.9 * momenta[i])
+            expected[i] = (1 - 0.01 * 0.1) * expected[i] - 0.01 * 0.2 * max(weight.shape) ** 0.5 * update
+        optimizer.step()
+    for found, right in zip(weights, expected, strict=True):
+        torch.testing.assert_close(found.detach(), right, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("shape", [(48, 48), (32, 128)])
+def test_in_bfloat16_it_is_as_exact_as_torch(shape: tuple[int, int]) -> None:
+    """Another order of the products rounds differently; the error against float64 must not grow beyond twice that of torch."""
+    gradient = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    moved = {}
+    for name, kind in (("ours", Muon), ("torch", torch.optim.Muon)):
+        weight = nn.Parameter(torch.zeros(shape))
+        weight.grad = gradient
+        group = [{"params": [weight], "matrices": True}]
+        arguments = {} if name == "ours" else {"weight_decay": 0.0, "adjust_lr_fn": "match_rms_adamw"}
+        kind(group, lr=1.0, **arguments).step()  # type: ignore[arg-type]
+        moved[name] = -weight.detach().double() / (0.2 * max(shape) ** 0.5)
+    right = orthogonal(gradient.double())
+    assert (moved["torch"] - right).norm() > 1e-3 * right.norm()  # so that the comparison says something
+    assert (moved["ours"] - right).norm() < 2 * (moved["torch"] - right).norm()
+
+
+def test_many_matrices_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients = torch.randn(5, 4, 6, generator=torch.Generator().manual_seed(0))
+    ends = []
+    for most in (2**20, 2 * 4 * 6):
+        monkeypatch.setitem(muon.ELEMENTS, "cpu", most)
+        weights = [nn.Parameter(torch.zeros(4, 6)) for _ in gradients]
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        Muon([{"params": weights, "matrices": True}], lr=0.1).step()
+        ends.append(torch.stack([*weights]).detach())
+    assert ends[0].abs().min() > 0
+    torch.testing.assert_close(*ends, rtol=2**-6, atol=2**-9 * 0.1)
+
+
+def test_a_matrix_without_a_gradient_stays() -> None:
+    used, unused = (nn.Parameter(torch.ones(2, 3)) for _ in range(2))
+    used.grad = torch.ones(2, 3)
+    Muon([{"params": [used, unused], "matrices": True}], lr=0.1, weight_decay=0.1).step()
+    assert torch.equal(unused, torch.ones(2, 3))
+    assert not torch.equal(used, torch.ones(2, 3))
 
 
 def test_a_loaded_state_continues_where_it_was_saved() -> None:
@@ -63,6 +118,14 @@ def test_schedulers_reach_both_parts() -> None:
 def test_groups_that_do_not_say_whether_they_hold_matrices_are_refused() -> None:
     with pytest.raises(ValueError, match="say what they hold"):
         Muon([{"params": [nn.Parameter(torch.zeros(3))]}])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [({"lr": -1.0}, "lr of at least 0"), ({"momentum": 1.0}, "momentum in"), ({}, "not a matrix")]
+)
+def test_what_it_cannot_do_is_refused(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Muon([{"params": [nn.Parameter(torch.zeros(3))], "matrices": True}], **arguments)  # type: ignore[arg-type]
 
 
 def test_without_matrices_it_is_adamw() -> None:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import breaking
-import newton_schulz
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, Trainer
@@ -57,14 +56,11 @@ def fit(
     save: str | None = None,
     load: str | None = None,
     predict: bool = False,
-    exact_muon: bool = False,
     trainer: dict[str, Any] | None = None,
     callbacks: dict[str, dict[str, Any]] | None = None,
     logs: str | None = None,
 ) -> dict[str, Any]:
     """Train on this process's part of the batches (`train[i]` is that of data-parallel rank i); `logs` is a folder for `metrics.csv`."""
-    if exact_muon:
-        newton_schulz.use_float64()
     module = attnkit.tasks.build(task)
     module.configure_model()
     module.double()  # before Lightning restores a checkpoint

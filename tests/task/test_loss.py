@@ -2,8 +2,10 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from attnkit.task import cross_entropy
+from attnkit.task import cross_entropy, loss
 
 
 def by_loop(logits, targets, epsilon, pad_id):
@@ -61,3 +63,49 @@ def test_the_z_loss_is_the_square_of_the_logsumexp_of_each_real_target(seed: int
     z = [logits[b, t].exp().sum().log() for b, t in ((0, 0), (0, 1), (1, 0))]
     torch.testing.assert_close(sums.loss, plain.loss + 0.25 * sum(x**2 for x in z), rtol=1e-12, atol=1e-12)
     assert torch.equal(sums.nll, plain.nll)
+
+
+@pytest.mark.parametrize("part", [1, 14, 2**22])
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+@pytest.mark.parametrize("z_loss", [0.0, 0.3])
+@pytest.mark.parametrize("pad_id", [0, 3, None])
+def test_the_gradient_is_that_of_the_definition_however_many_rows_are_taken_at_once(seed, monkeypatch, part, epsilon, z_loss, pad_id):
+    monkeypatch.setattr(loss, "PART", part)
+    logits = torch.randn(3, 5, 7, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(7, (3, 5))
+    targets[1, 2:] = 0
+    sums = cross_entropy(logits, targets, label_smoothing=epsilon, z_loss=z_loss, pad_id=pad_id)
+    (gradient,) = torch.autograd.grad(2 * sums.loss, logits)
+    log_probabilities = logits.log_softmax(-1)
+    kept = [c for c in range(7) if c != pad_id]
+    wanted = (1 - epsilon) * torch.eye(7, dtype=torch.float64)[targets]
+    wanted[..., kept] += epsilon / len(kept)
+    expected = -(wanted * log_probabilities).sum(-1) + z_loss * logits.logsumexp(-1).square()
+    expected = expected[targets != pad_id].sum() if pad_id is not None else expected.sum()
+    torch.testing.assert_close(sums.loss, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(gradient, torch.autograd.grad(2 * expected, logits)[0], rtol=1e-10, atol=1e-13)
+
+
+def test_no_copy_of_all_logits_is_made_but_their_gradient(monkeypatch):
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+            new = [x for x in tree_leaves(out) if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in given]
+            sizes.extend(x.numel() for x in new)
+            return out
+
+    sizes: list[int] = []
+    monkeypatch.setattr(loss, "PART", 200)
+    logits = torch.randn(40, 50, dtype=torch.bfloat16, requires_grad=True)
+    with Sizes():
+        cross_entropy(logits, torch.randint(1, 50, (40,)), label_smoothing=0.1, z_loss=0.1).loss.backward()
+    assert sorted(sizes)[-2:] == [200, 2000]  # a part, and the gradient
+
+
+def test_of_no_targets_the_loss_is_zero():
+    logits = torch.randn(0, 5, requires_grad=True)
+    sums = cross_entropy(logits, torch.zeros(0, dtype=torch.long), label_smoothing=0.1, z_loss=0.1)
+    sums.loss.backward()
+    assert sums.loss == sums.targets == 0
+    assert logits.grad.shape == (0, 5)

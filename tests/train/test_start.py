@@ -1,0 +1,30 @@
+"""What the start of a fit costs: counted, not timed."""
+
+import subprocess
+import sys
+
+import pytest
+
+from attnkit.registry import FAMILIES, names
+
+HEAVY = ("pandas", "torchvision", "onnx", "onnxruntime", "datasets", "pyarrow", "sklearn", "IPython", "optuna", "litgpt", "x_transformers")
+"""Packages that may be installed, and that training needs only if a recipe asks for them."""
+
+
+def test_a_fit_imports_no_heavy_package_that_its_recipe_does_not_need() -> None:
+    code = "import sys, attnkit.train.run, attnkit.task.seq2seq, attnkit.data.text_pairs; print(*sys.modules)"
+    imported = set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+    assert "torch" in imported
+    assert not {name for name in HEAVY if name in imported}
+    assert not {name for name in imported if name.startswith(("attnkit.ablation", "attnkit.testing", "attnkit.catalogue"))}
+
+
+def test_the_registries_look_for_plugins_once_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(names, "entry_points", lambda group: calls.append(group) or ())
+    names._points.cache_clear()
+    for registry in FAMILIES:
+        vars(registry).pop("_plugins", None)
+        registry.names()
+    names._points.cache_clear()
+    assert len(calls) == 1
