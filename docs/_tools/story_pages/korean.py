@@ -51,5 +51,5 @@ CONDITIONS = {
     "dependent steps are counted, not milliseconds of one processor core": "코어 하나의 시간이 아니라 서로 기다려야 하는 단계를 셀 때",
     "the kernel is short": "커널이 짧을 때",
     "each token reads both sides": "토큰이 양쪽을 모두 읽을 때",
-    "the weights of the last step are those of the output": "",
+    "the model is the Transformer, not the GRU": "GRU가 아니라 트랜스포머일 때",
 }
