@@ -52,7 +52,7 @@ def test_a_page_says_the_same_in_both_languages(name: str) -> None:
     assert found[1]["verdict"] == verdicts.get(found[0]["verdict"], found[1]["verdict"])
     assert all("한국어" not in text for text in found[0].values())
     templates = [(claims.FOLDER / "templates" / code / f"{name}.md").read_text(encoding="utf-8") for code in ("en", "ko")]
-    used = [set(re.findall(r"\$\w+", text)) for text in templates]
+    used = [set(re.findall(r"\$[a-z_]+", text)) for text in templates]
     assert used[0] == used[1], "the two templates use different numbers"
     assert re.findall(r"https://\S+?(?=>)", templates[0]) == re.findall(r"https://\S+?(?=>)", templates[1])
 

@@ -19,7 +19,7 @@ from attnkit.drawing import draw_lines
 
 DOCS = FOLDER.parent
 LANGUAGES = {Language("en"): FOLDER, Language("ko"): DOCS / "ko/story"}
-CLAIMS = ("gradient", "step", "sequential", "scale", "words", "layers", "cost", "exposure")  # in the order of the story
+CLAIMS = ("gradient", "step", "sequential", "scale", "words", "positions", "layers", "cost", "exposure")  # in the order of the story
 
 
 def claim(name: str) -> Any:

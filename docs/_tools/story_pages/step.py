@@ -102,7 +102,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
     order = sorted(range(len(scores["values"])), key=lambda i: -weights["values"][i])[:4]
     worked = [
         {
-            "letter": f"`{scores['rows'][i]}`",
+            "letter": f"`{scores['rows'][i].replace(' ', '␣')}`",
             "score": f"{scores['values'][i]:.2f}",
             "exp(score)": exp(scores["values"][i]),
             "coefficient": exp(scores["values"][i]) / total,
@@ -119,7 +119,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         "on": percent(on["Transformer"]),
         "worked": language.table(worked),
         "sum": shown(total),
-        "candidate": f"`{next_tokens['rows'][0]}`",
+        "candidate": f"`{next_tokens['rows'][0].replace(' ', '␣')}`",
         "probability": shown(next_tokens["values"][0]),
         "table": language.table([{"model": m, "on the mirror": percent(on[m]), "right": percent(right[m])} for m in MODELS]),
         "written": str(DRAWN),
