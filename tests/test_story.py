@@ -1,26 +1,32 @@
 """The pages of docs/story are what follows from the stored results."""
 
-import importlib.util
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 ROOT = Path(__file__).parents[1]
-SPEC = importlib.util.spec_from_file_location("claims", ROOT / "docs/_tools/claims.py")
-claims = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(claims)
+sys.path.append(str(ROOT / "docs/_tools"))
+import claims  # noqa: E402
+from story_pages.base import SEEDS, means  # noqa: E402
+from story_pages.sequential import longest_chain  # noqa: E402
+
+ENGLISH, KOREAN = claims.LANGUAGES
 
 
 def stored(name: str) -> list[dict]:
     rows = json.loads((claims.FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-    return claims.means(rows, claims.FIGURES[name]["x"])
+    return means(rows, claims.claim(name).FIGURE["x"])
 
 
 def test_the_pages_are_made_from_the_stored_results() -> None:
     made = dict(claims.files())
-    assert {path.name for path in made} == {path.name for path in claims.FOLDER.iterdir() if path.suffix in (".md", ".svg")}
+    folders = set(claims.LANGUAGES.values())
+    assert set(made) == {path for folder in folders for path in folder.iterdir() if path.suffix in (".md", ".svg")}
     for path, text in made.items():
         if path.suffix == ".md":
             assert path.read_text(encoding="utf-8") == text, f"{path.name}: python docs/_tools/claims.py write"
@@ -31,10 +37,24 @@ def test_the_pages_are_made_from_the_stored_results() -> None:
 
 def test_every_claim_is_in_the_navigation_and_was_measured_with_three_seeds_unless_it_counts() -> None:
     pages = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    for name in claims.VALUES:
-        assert f"story/{name}.md" in pages
+    for name in claims.CLAIMS:
+        assert f" story/{name}.md" in pages
+        assert f" ko/story/{name}.md" in pages
         rows = json.loads((claims.FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-        assert name == "cost" or {row["seed"] for row in rows} == set(claims.SEEDS)
+        assert name == "cost" or {row["seed"] for row in rows} == set(SEEDS)
+
+
+@pytest.mark.parametrize("name", claims.CLAIMS)
+def test_a_page_says_the_same_in_both_languages(name: str) -> None:
+    found = [claims.claim(name).values(stored(name), language) for language in (ENGLISH, KOREAN)]
+    verdicts = {"**holds**": "**성립합니다**", "**does not hold here**": "**여기서는 성립하지 않습니다**"}
+    assert found[0].keys() == found[1].keys()
+    assert found[1]["verdict"] == verdicts.get(found[0]["verdict"], found[1]["verdict"])
+    assert all("한국어" not in text for text in found[0].values())
+    templates = [(claims.FOLDER / "templates" / code / f"{name}.md").read_text(encoding="utf-8") for code in ("en", "ko")]
+    used = [set(re.findall(r"\$[a-z_]+", text)) for text in templates]
+    assert used[0] == used[1], "the two templates use different numbers"
+    assert re.findall(r"https://\S+?(?=>)", templates[0]) == re.findall(r"https://\S+?(?=>)", templates[1])
 
 
 @pytest.mark.parametrize(
@@ -48,17 +68,26 @@ def test_every_claim_is_in_the_navigation_and_was_measured_with_three_seeds_unle
 )
 def test_a_verdict_follows_the_numbers(name: str, model: str, column: str, value: float) -> None:
     rows = stored(name)
-    assert claims.VALUES[name](rows)["verdict"].startswith("**holds")
-    largest = max(row[claims.FIGURES[name]["x"]] for row in rows)
+    assert claims.claim(name).values(rows, ENGLISH)["verdict"].startswith("**holds")
+    largest = max(row[claims.claim(name).FIGURE["x"]] for row in rows)
     for row in rows:
-        if row["model"] == model and row[claims.FIGURES[name]["x"]] == largest:
+        if row["model"] == model and row[claims.claim(name).FIGURE["x"]] == largest:
             row[column] = value
-    assert claims.VALUES[name](rows)["verdict"] == "**does not hold here**"
+    assert claims.claim(name).values(rows, ENGLISH)["verdict"] == "**does not hold here**"
 
 
 def test_means_are_over_seeds() -> None:
     rows = [{"model": "a", "x": 1, "y": y} for y in (1.0, 2.0)] + [{"model": "a", "x": 2, "y": 5.0}]
-    assert claims.means(rows, "x") == [{"model": "a", "x": 1, "y": 1.5}, {"model": "a", "x": 2, "y": 5.0}]
+    assert means(rows, "x") == [{"model": "a", "x": 1, "y": 1.5}, {"model": "a", "x": 2, "y": 5.0}]
+
+
+def test_the_longest_chain_is_that_of_operations_that_wait_for_each_other() -> None:
+    x = torch.ones(2, requires_grad=True)
+    y = x
+    for _ in range(5):
+        y = y.tanh()
+    assert longest_chain(y.sum()) == 1 + 5 + 1  # the sum, five steps, and where the gradient is stored
+    assert longest_chain(torch.stack([x.tanh() for _ in range(5)]).sum()) == 1 + 1 + 1 + 1
 
 
 def test_the_templates_are_no_pages() -> None:

@@ -103,25 +103,33 @@ def draw_score(name: str, *, out: str, seed: int = 0, query: tuple[float, float]
     write_panels([panel], out, title=f"{name}, query {query}")
 
 
-def draw_step(
-    checkpoint: str, text: str, *, out: str, target: str | None = None, step: int = -1, layer: int = -1, head: int = 0, candidates: int = 8
-) -> None:
-    """Draw one step of decoding: the scores of the keys, their coefficients, the context that is their sum, and the next tokens.
+def draw_step(checkpoint: str, text: str, *, out: str, **options: Any) -> None:
+    """Draw one step of decoding of a checkpoint, a file of `attnkit fit` or of `attnkit export`: see `panels_of_step`."""
+    task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
+    panels, title = panels_of_step(task, text, **options)
+    write_panels(panels, out, title=title)
+
+
+def panels_of_step(
+    task: Task, text: str, *, target: str | None = None, step: int = -1, layer: int = -1, head: int = 0, candidates: int = 8
+) -> tuple[list[Panel], str]:
+    """Return one step of decoding as panels: the scores of the keys, their coefficients, the context that is their sum, the next tokens.
 
     Args:
-        checkpoint: A file of `attnkit fit` or of `attnkit export`.
+        task: A task that generates.
         text: The input of the model.
-        out: The file.
         target: The target (default: the generated one), or the continuation of the text of a language model.
         step: Number of the step, from 0; negative: from the end.
         layer: Number of the layer, likewise.
         head: Number of the head, from 0.
         candidates: Number of the most probable next tokens.
 
+    Returns:
+        The panels, and a title that names the text and the place.
+
     Raises:
         ConfigurationError: The model does not generate or has no attention, or a number is out of range.
     """
-    task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"
     contexts: dict[str, Tensor] = {}
@@ -160,4 +168,4 @@ def draw_step(
         panels.append(Panel("context", contexts[inner][0, head, step], "channel", "weighted sum of the values"))
     written = token_labels(tokenizer, read[0, : step + 1].tolist())
     panels.append(Panel("candidates", probabilities, "next token", "probability", rows=token_labels(tokenizer, chosen.tolist())))
-    write_panels(panels, out, title=f"{text} | after {' '.join(written[-6:])} | {path}, head {head}")
+    return panels, f"{text} | after {' '.join(written[-6:])} | {path}, head {head}"

@@ -54,6 +54,8 @@ def draw_lines(
                 axes.xaxis.set_major_formatter("{x:g}")
             if "y" in log:
                 axes.set_yscale("log")
+                axes.yaxis.set_major_formatter("{x:g}")  # the default is mathematics, which is not parsed
+                axes.yaxis.set_minor_formatter("")
             axes.set_ylabel(column.replace("_", " "))
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)

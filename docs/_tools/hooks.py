@@ -1,12 +1,14 @@
-"""MkDocs hooks: catalogue pages, and equations as MathML (no script, no font, no network)."""
+"""MkDocs hooks: catalogue pages, equations as MathML (no script, no font, no network), and the two languages."""
 
 import html
 import re
 from pathlib import Path
+from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 from verdicts import answered  # beside this file; MkDocs puts its folder on the path
 
@@ -33,6 +35,17 @@ def on_page_content(content: str, **_: object) -> str:
     r"""Replace arithmatex's `\(...\)` and `\[...\]` with MathML, which browsers render natively."""
     content = re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: convert(html.unescape(m[1])), content, flags=re.S)
     return re.sub(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', _display, content, flags=re.S)
+
+
+def on_page_context(context: Any, *, page: Page, config: MkDocsConfig, nav: Navigation) -> Any:
+    """Set the language of a page and of the theme's own words, and point the other languages at the same page, or at their first."""
+    uri = page.file.src_uri
+    config.theme["language"] = "ko" if uri.startswith("ko/") else "en"
+    same = {"en": uri.removeprefix("ko/"), "ko": f"ko/{uri.removeprefix('ko/')}"}
+    pages = {other.file.src_uri: other.file.url for other in nav.pages}
+    for language, first in zip(config.extra["alternate"], ("index.md", "ko/index.md"), strict=True):
+        language["link"] = pages.get(same[language["lang"]], pages[first])
+    return context
 
 
 def _display(equation: re.Match[str]) -> str:

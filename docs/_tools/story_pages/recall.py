@@ -1,0 +1,78 @@
+"""How far back a model remembers."""
+
+import random
+from typing import Any
+
+from attnkit.probe.reading import answered
+from story_pages.base import SEEDS, SENTENCES, Language, Rows, at, pairs_of, percent, seven, shown, train, trainable, wide
+
+FIGURE: dict[str, Any] = {"x": "distance", "y": ["accuracy"], "log": "x"}
+TRAINED = 32  # the longest distance of training
+DISTANCES = (1, 2, 4, 8, 16, 32, 64, 128)
+SYMBOLS, STEPS, WIDTH = 8, 300, 32
+
+
+def marked(count: int, distances: tuple[int, ...], seed: int) -> list[tuple[str, str]]:
+    """Return random symbols of which one is marked, `distance` symbols before the end, each text with the marked symbol."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        symbols = [str(rng.randrange(SYMBOLS)) for _ in range(max(TRAINED, max(distances)) + 1)]
+        place = len(symbols) - 1 - rng.choice(distances)
+        rows.append((" ".join([*symbols[:place], f"+{symbols[place]}", *symbols[place + 1 :]]), symbols[place]))
+    return rows
+
+
+def accuracy(task: Any, data: Any, count: int) -> float:
+    """Return the fraction of the test rows whose first target token is right."""
+    return sum(int(answered(task, batch).right[:, 0].sum()) for batch in data.test_dataloader()) / count
+
+
+def measure() -> Rows:
+    """Return how often the models name the marked symbol, by its distance, after a short training on all distances."""
+    training = marked(64 * STEPS, tuple(range(TRAINED + 1)), 0)
+    tests = {d: pairs_of(training, dict(marked(200, (d,), 10_000 + d)).items(), batch_tokens=64 * 36) for d in DISTANCES}
+    for data in tests.values():
+        data.load_state_dict(tests[1].state_dict())  # one training of the tokenizers
+    rows = []
+    for label, stack in seven(d_model=WIDTH, num_layers=1).items():
+        for seed in SEEDS:
+            task = trainable(stack, tests[1], seed)
+            train(task, tests[1], steps=STEPS)
+            found = [{"model": label, "seed": seed, "distance": d, "accuracy": accuracy(task, tests[d], 200)} for d in DISTANCES]
+            rows += found
+    return rows
+
+
+def values(rows: Rows, language: Language) -> dict[str, str]:
+    """Return the text of the page's variables."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    lost = {m: at(rows, m, "distance", 1, "accuracy") - at(rows, m, "distance", TRAINED, "accuracy") for m in models}
+    far = {m: at(rows, m, "distance", TRAINED, "accuracy") for m in models}
+    attending = [far[m] for m in models if "attention" in m or m == "Transformer"]
+    gated = min(far["GRU"], far["LSTM"])
+    forgets = far["RNN"] < min(attending) - 0.1
+    tables = {
+        name: [
+            {"word": word, "distance": len(words) - 1 - i, "0.9^d": 0.9 ** (len(words) - 1 - i), "steps of attention": 1}
+            for i, word in enumerate(words)
+        ]
+        for name, words in SENTENCES.items()
+    }
+    everywhere = forgets and gated < min(attending) - 0.1
+    return {
+        "verdict": language.verdict(holds=forgets, when="" if everywhere else "the recurrence has no gates"),
+        "worked": language.worked(tables),
+        "table": language.table(wide(rows, "distance", "accuracy")),
+        "steps": str(STEPS),
+        "width": str(WIDTH),
+        "chance": percent(1 / SYMBOLS),
+        "trained": str(TRAINED),
+        "last": shown(0.9**TRAINED),
+        "rnn_near": percent(at(rows, "RNN", "distance", 1, "accuracy")),
+        "rnn_far": percent(far["RNN"]),
+        "gated": percent(gated),
+        "attending": percent(min(attending)),
+        "beyond": ", ".join(f"{m} {percent(at(rows, m, 'distance', DISTANCES[-1], 'accuracy'))}" for m in models),
+        "most_lost": percent(max(lost.values())),
+    }
