@@ -87,7 +87,10 @@ def test_after_a_fit_the_next_command_suits_the_task(attnkit: Command, recipes: 
             ["--data=text_pairs", "--data.corpus=mine.tsv"],
             "the task 'classification' needs data with tokenizer_spec and classes, which 'text_pairs'",
         ),
-        (["--data=text_pairs", "--data.corpus=mine.tsv"], "does not have. Data modules that provide it: labelled_images, labelled_text, tagged_text."),
+        (
+            ["--data=text_pairs", "--data.corpus=mine.tsv"],
+            "does not have. Data modules that provide it: labelled_images, labelled_text, tagged_text.",
+        ),
         (
             ["--model=seq2seq", "--model.stack={name: encoder_decoder, d_model: 8, num_layers: 1, num_heads: 2}"],
             "'labelled_text' does not have. Data modules that provide it: signal_text, span_corruption, text_pairs.",
