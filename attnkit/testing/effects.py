@@ -98,15 +98,15 @@ class Outcome:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.copy_(0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
-            inputs: tuple[Tensor, ...] = (torch.randn(2, *IMAGE_SHAPE, generator=draw, dtype=torch.float64),)
-            if "image_shape" not in self.options:
-                tokens = torch.randint(3, VOCAB_SIZE, (2, 3, LENGTH), generator=draw)
-                real = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3], [2]])
-                inputs = tuple(tokens) if "tgt_vocab_size" in self.options else (tokens[0], real)
-            yield model.eval()(*inputs)
-            model.train()
-            torch.manual_seed(2)
-            yield model(*inputs), [(report.loss, report.sums) for report in take_reports(model).values()]
+        inputs: tuple[Tensor, ...] = (torch.randn(2, *IMAGE_SHAPE, generator=draw, dtype=torch.float64),)
+        if "image_shape" not in self.options:
+            tokens = torch.randint(3, VOCAB_SIZE, (2, 3, LENGTH), generator=draw)
+            real = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3], [2]])
+            inputs = tuple(tokens) if "tgt_vocab_size" in self.options else (tokens[0], real)
+        yield model.eval()(*inputs)
+        model.train()
+        torch.manual_seed(2)
+        yield model(*inputs), [(report.loss, report.sums) for report in take_reports(model).values()]
 
 
 def options_with(registry: Registry, spec: Mapping[str, Any]) -> dict[str, Any]:
