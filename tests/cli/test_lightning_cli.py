@@ -69,7 +69,8 @@ class Silent(LightningDataModule):
 def test_a_task_without_its_arguments_says_who_can_give_them(tmp_path: Path) -> None:
     task = Seq2Seq(stack=STACK)
     needed = (
-        r"task 'seq2seq' needs src_tokenizer and tgt_tokenizer and src_shape: pass them, or give .* that has src_tokenizer_spec and tgt_tok"
+        r"task 'seq2seq' needs src_tokenizer and tgt_tokenizer and src_shape: pass them, or give .* "
+        r"that has src_tokenizer_spec and tgt_tokenizer_spec and src_shape"
     )
     with pytest.raises(ConfigurationError, match=needed):
         task.generate(["a"])
