@@ -114,10 +114,8 @@ class GeneratingModel(Model, ABC):
     def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
         weights: Packed = {}
         while True:
-            with (
-                generating(self),
-                packing(weights),
-            ):  # only while a token is computed: between tokens, the caller's own work keeps its gradients
+            # only while a token is computed: between tokens, the caller's own work keeps its gradients
+            with generating(self), packing(weights):
                 token = next(tokens, None)
             if token is None:
                 return

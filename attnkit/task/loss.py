@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 PART = 2**22
 """Logits that the cross-entropy raises to fp32 at a time."""
@@ -90,6 +91,7 @@ class _CrossEntropy(torch.autograd.Function):
         return loss, nll
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of the logits."""
         logits, targets, real, norms = ctx.saved_tensors

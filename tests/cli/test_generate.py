@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from attnkit.cli import main
+from attnkit.cli.commands import GENERATION
 from attnkit.decoding import Generation
 from attnkit.task import Task
 from attnkit.task.generating import TextGenerator
@@ -27,7 +27,7 @@ def loaded(trained: Path) -> TextGenerator:
 
 
 def test_every_option_is_an_option_of_generation_and_there_are_all_but_ids() -> None:
-    options = {name for name, *_ in main.GENERATION}
+    options = {name for name, *_ in GENERATION}
     assert options == set(Generation.__dataclass_fields__) - {"end_tokens"}
 
 

@@ -77,7 +77,7 @@ def test_a_task_without_its_arguments_says_who_can_give_them(tmp_path: Path) -> 
     with pytest.raises(ConfigurationError, match=needed):
         _ = task.parameter_count
     options: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "max_steps": 1}
-    with pytest.raises(ConfigurationError, match="tgt_tokenizer_spec, which Silent does not"):
+    with pytest.raises(ConfigurationError, match="src_shape, which Silent does not"):
         Trainer(**options).fit(task, datamodule=Silent())
     with pytest.raises(ConfigurationError, match=r"there is no tgt_tokenizer: pass the \.spec of a trained one"):
         Seq2Seq(stack=STACK, src_tokenizer={"name": "character", "tokens": ["a"]})
