@@ -37,7 +37,7 @@ class State:
         return self.select(rows.flatten())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Growing(State):
     """Vectors of tokens, to which others are appended without copying those that are there.
 
@@ -61,7 +61,10 @@ class Growing(State):
     storage: Tensor
     start: int = 0
     stop: int | None = None
-    room: list[int] = field(default_factory=list, repr=False, compare=False)
+    room: list[int] = field(default_factory=list, compare=False)
+
+    def __repr__(self) -> str:
+        return f"Growing({self.tensor})"  # what is behind the tokens belongs to other states, or to none
 
     @property
     def tensor(self) -> Tensor:

@@ -69,7 +69,8 @@ def test_every_pattern_of_layers_in_the_how_to_is_a_stack() -> None:
     assert len(patterns) >= 7
     for pattern in patterns:
         layers = read_yaml(pattern, where="docs/how-to/layers.md")
-        attnkit.compose(stack="decoder", d_model=16, num_heads=2, position="rotary", layers=layers, vocab_size=9)
+        depth = {"num_layers": 8} if "share" in pattern else {}
+        attnkit.compose(stack="decoder", d_model=16, num_heads=2, position="rotary", layers=layers, vocab_size=9, **depth)
 
 
 def test_the_tutorial_runs(tmp_path: Path) -> None:

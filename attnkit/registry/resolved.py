@@ -76,7 +76,10 @@ class ResolvedSpec(Mapping[str, Any]):
             {'num_heads': 'no mixer of this stack reads it (mixers: rwkv)'}
         """
         find = getattr(self.registry.get(self.name), "unread", None)
-        return {} if find is None else dict(find(self._arguments))
+        try:
+            return {} if find is None else dict(find(self._arguments))
+        except ValueError:  # building the component refuses the arguments, and says why
+            return {}
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain data, which `resolve` turns back into this spec.

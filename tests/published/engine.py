@@ -14,6 +14,7 @@ from published.family import Family
 from torch import Tensor, nn
 
 import attnkit
+from attnkit.embedding import Embedding
 
 LENGTH, PROMPT, NEW, STD = 11, 3, 6, 0.3
 
@@ -56,6 +57,13 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters()) | {name: x for name, x in model.named_buffers() if name in saved}
 
 
+class Embedded(Embedding):
+    """Takes vectors that are embedded already."""
+
+    def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
+        return inputs
+
+
 class Pair:
     """Their model and ours, with equal weights drawn at random."""
 
@@ -81,9 +89,9 @@ class Pair:
         if family.output != "logits":
             self.ours.head = nn.Identity()
         if family.front is not None and (self.is_decoder or self.is_encoder):
-            self.ours.embedding = nn.Identity()
+            self.ours.embedding = Embedded()
         elif family.front is not None:
-            self.ours.embeddings["src"] = nn.Identity()
+            self.ours.embeddings["src"] = Embedded()
         self.table = family.expanded(tensors(self.ours))
         patterns = [name.replace("{i}", "*") for name in family.unread]
         self.unread = {name for name in tensors(self.theirs) if any(fnmatch(name, pattern) for pattern in patterns)}

@@ -37,7 +37,10 @@ SPECS: list[Any] = [
 
 
 @parametrize(
-    "stacks", *SPECS, {**NAME, "num_decoder_layers": 1, "attention": None, "bidirectional": False}, {**NAME, "num_decoder_layers": 3}
+    "stacks",
+    *SPECS,
+    {**NAME, "num_heads": 1, "num_decoder_layers": 1, "attention": None, "bidirectional": False},
+    {**NAME, "num_decoder_layers": 3},
 )
 def test_every_wiring_keeps_the_rules(check: Callable[[], None]) -> None:
     check()

@@ -46,7 +46,8 @@ def test_a_further_mask_restricts_self_attention(seed: int) -> None:
 
 def test_pieces_that_are_not_chosen_own_nothing() -> None:
     def outside(kind: type, **spec: Any) -> set[str]:
-        stack = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, "final_norm": False, **spec})
+        norms = {} if spec.get("norm") == "none" else {"final_norm": False}
+        stack = attnkit.stacks.build({"name": "encoder_decoder", **SIZES, **norms, **spec})
         inside = {f"{path}.{n}" for path, m in stack.named_modules() if isinstance(m, kind) for n, _ in m.named_parameters()}
         return {n for n, _ in stack.named_parameters()} - inside
 

@@ -19,7 +19,7 @@ SHARDED: dict[str, dict[str, Any]] = {
 SPLIT: dict[str, dict[str, Any]] = {
     "encoder": {"attention": "cosine", "position": "learned", "residual": "post_norm", "window": 3, "norm": "rms_norm"},
     "decoder": {
-        "position": "rotary", "num_kv_heads": 2, "tie": "output", "feed_forward": "glu", "bias": False,
+        "position": "rotary", "num_kv_heads": 2, "tie": "output", "feed_forward": "glu",
         "mixer": {"name": "multi_head", "gate": "channel", "normalizer": "softmax_with_sink", "memory_keys": 2, "biases": ["gate"]},
     },
     "encoder_decoder": {

@@ -70,7 +70,7 @@ def test_stack_and_embedding_are_taken_and_the_rest_is_new(
         (
             {"stack": {"name": "recurrent_encoder", "d_model": 8, "num_layers": 1}},
             {"embedding"},
-            ["the checkpoint has stack .encoder., not .recurrent_encoder."],
+            ["the checkpoint has stack encoder, not 'recurrent_encoder'"],
         ),
         ({"embedding": {"name": "token", "scale": False}}, {"stack"}, ["embedding starts anew: its embedding differs in scale"]),
         ({"tokenizer": attnkit.tokenizers.build("word").train(["f a x y z q"]).spec}, {"stack"}, ["the checkpoint has another tokenizer"]),

@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from importlib.util import module_from_spec, spec_from_file_location
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from attnkit.ablation import Study
 from attnkit.ablation.results import Results
@@ -142,10 +145,10 @@ def test_a_run_records_what_made_it() -> None:
     assert changes(made, here=processor(torch.get_num_threads())) == []
 
 
-def test_kernels_that_torch_compiled_are_no_sources_of_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "kernels"))
-    file = tmp_path / "kernels" / "ab" / "cabc.py"
-    file.parent.mkdir(parents=True)
+def test_kernels_that_torch_compiled_are_no_sources_of_a_run(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    folder = Path(tempfile.mkdtemp(dir=cache_dir()))
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    file = folder / "cabc.py"
     file.write_text("answer = 42\n")
     for name in ("cabc.kernel", "torch._inductor.runtime.compile_tasks.cabc"):  # the two ways in which torch imports them
         spec = spec_from_file_location(name, file)
