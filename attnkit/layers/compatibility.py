@@ -88,10 +88,10 @@ def check_direction(config: LayerConfig, direction: Direction) -> None:
             able = [n for n in mixers.names() if direction in mixers.get(n).directions]
             wanted = {"causal": "in a decoder", "bidirectional": "in an encoder", "cross": "as what reads a memory"}[direction]
             name, outer = mixers.name_of(kind), mixers.resolve(config.mixer).name
-            inside = "" if outer == name else f" in {outer!r}"
+            inside = "" if outer == name else f" It is a part of the mixer {outer!r}."
             raise ConfigurationError(
-                f"mixer {name!r}{inside} does not work {wanted}: it is {' or '.join(sorted(kind.directions))}. "
-                f"Choose one of: {', '.join(able)}."
+                f"mixer {name!r} does not work {wanted}: it is {' or '.join(sorted(kind.directions))}. "
+                f"Choose one of: {', '.join(able)}.{inside}"
             )
 
 

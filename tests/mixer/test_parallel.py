@@ -44,8 +44,8 @@ def test_a_stack_hands_its_options_to_all(seed: int) -> None:
 @pytest.mark.parametrize(
     ("stack", "mixers", "options", "message"),
     [
-        ("encoder", ["multi_head", "rwkv"], {}, "mixer 'rwkv' in 'parallel' does not work in an encoder"),
-        ("decoder", ["multi_head", "fourier"], {}, "mixer 'fourier' in 'parallel' does not work in a decoder"),
+        ("encoder", ["multi_head", "rwkv"], {}, "mixer 'rwkv' does not work in an encoder"),
+        ("decoder", ["multi_head", "fourier"], {}, "mixer 'fourier' does not work in a decoder"),
         ("decoder", ["rwkv", "convolution"], {"attention": "additive"}, "attention has no effect: no layer has a mixer that reads it"),
         ("decoder", ["retention", "rwkv"], {"bias": False}, "bias has no effect"),
         ("decoder", ["rwkv"], {"layers": [{"num_heads": 4}]}, "num_heads has no effect in a layer with the mixer 'parallel'"),
