@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: Any, cache: Path) -> list[Inspection]:
-    """Return the inspection of each composition.
+    """Return the inspection of each composition. A refused one is inspected again: what it lacked, as a file, may be there now.
 
     Args:
         recipe: The file of the recipe.
@@ -30,7 +30,7 @@ def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: An
     shared = [attnkit.__version__, code_version(), str(Path(recipe).resolve()), Path(recipe).read_text(encoding="utf-8"), match]
     files = [cache / f"{key_of([shared, compositions[0] if match else None, overrides])}.json" for overrides in compositions]
     known = [stored(Inspection, file) for file in files]
-    if asked := [i for i, answer in enumerate(known) if answer is None or not unchanged(answer.sources)]:
+    if asked := [i for i, answer in enumerate(known) if answer is None or answer.error or not unchanged(answer.sources)]:
         question = {"recipe": recipe, "match": match, "baseline": compositions[0], "compositions": [compositions[i] for i in asked]}
         answers, why = ask(INSPECTION, question)
         if why:

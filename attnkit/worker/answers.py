@@ -21,7 +21,7 @@ class Inspection:
         limits: What a study can neither control nor measure in the user's own classes, in sentences.
         error: Why it cannot be built.
         kind: `mistake`: a wrong name, argument or value; `illegal`: incompatible components.
-        sources: The files of the user's own modules, with hashes of their content: the answer is valid while they are unchanged.
+        sources: The user's own modules and the data that were read, with hashes: the answer is valid while they are unchanged.
     """
 
     recipe: Mapping[str, Any] | None = None

@@ -11,11 +11,13 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
+from attnkit.files import cache_folder
 from attnkit.profile.flops import batch_flops, forward_flops
 from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, plain_specs, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, import_modules, module_names, nearest, tasks
 from attnkit.train.composition import complete_recipe, without_effect
 from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, linked_values, read_init_from
+from attnkit.worker import opened
 from attnkit.worker.folder import read_json
 from attnkit.worker.foreign import UncountedError, built, is_own_module, keeps_best, limits_of, parameters_of
 from attnkit.worker.lifeline import hold_on
@@ -189,12 +191,14 @@ def main(folder: Path) -> int:
     """Answer the question in a folder."""
     question = read_json(folder / "job.json")
     try:
+        opened.watch()
         with contextlib.redirect_stdout(io.StringIO()):  # components may print
             inspector = Inspector(question["recipe"], match=question["match"], baseline=layered(question["baseline"]))
         for overrides in question["compositions"]:
             with contextlib.redirect_stdout(io.StringIO()):
-                answer = inspector.answer(layered(overrides)) | {"sources": own_sources()}
-            print(json.dumps(answer), flush=True)
+                answer = inspector.answer(layered(overrides))
+            sources = own_sources() | opened.digests(without=(folder, cache_folder()))
+            print(json.dumps(answer | {"sources": sources}), flush=True)
     except ConfigurationError as error:
         print(f"attnkit: error: {error}", file=sys.stderr)
         return 2

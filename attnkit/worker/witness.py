@@ -1,11 +1,9 @@
 """Records what a run is made by: the code that it imports, the files that it reads, its packages and its processor."""
 
-import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from functools import lru_cache
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
@@ -15,32 +13,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch._inductor.runtime.cache_dir_utils import cache_dir  # of compiled kernels
 from typing_extensions import override
 
-from attnkit.files import cache_folder, short_path
+from attnkit.files import cache_folder
 from attnkit.registry import ENTRY_POINT_GROUP, IMPORTS
+from attnkit.worker import opened
 from attnkit.worker.folder import PROVENANCE, read_record, write_json
 from attnkit.worker.provenance import Provenance, processor
-from attnkit.worker.sources import INSTALLED, PACKAGE, digest, distributions, imported
+from attnkit.worker.sources import INSTALLED, distributions, imported
 
 LIBRARIES = ("torch", "lightning")
 """Class paths name classes of these, too, but their versions are recorded."""
-
-NO_DATA = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/zoneinfo/", "/usr/share/locale/", f"{PACKAGE}{os.sep}", *INSTALLED)
-NO_DATA_ENDS = (".py", ".pyc", ".so", ".pth")
-
-_read: set[str] = set()
-_written: set[str] = set()
-
-
-@lru_cache(maxsize=1)
-def watch_files() -> None:
-    """Note each file that this process opens from now on."""
-    sys.addaudithook(_note)
-
-
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
-        path = os.path.abspath(os.fsdecode(arguments[0]))
-        (_written if arguments[2] & (os.O_WRONLY | os.O_RDWR) else _read).add(path)
 
 
 class Witness(Callback):
@@ -58,9 +39,7 @@ class Witness(Callback):
         self.plugins |= {point.module.partition(".")[0] for point in entry_points(group=ENTRY_POINT_GROUP)}
         found = read_record(Provenance, folder / PROVENANCE) if continued else None
         self.before = () if found is None else (*found.before, replace(found, before=()))
-        watch_files()
-        _read.clear()
-        _written.clear()
+        opened.watch()
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -73,20 +52,13 @@ class Witness(Callback):
         """Write what is known now."""
         made = Provenance(
             code=imported(self.plugins, generated=cache_dir()),
-            data=self._data(),
+            data=opened.digests(without=(self.folder.absolute(), cache_folder().absolute(), cache_dir())),
             packages=_packages(),
             processor=replace(processor(torch.get_num_threads()), capability=torch.backends.cpu.get_cpu_capability(), device=self.device),
             system=platform.platform(),
         )
         before = tuple(earlier for earlier in self.before if not _is_within(earlier, made))
         write_json(self.folder / PROVENANCE, asdict(replace(made, before=before)))
-
-    def _data(self) -> dict[str, str]:
-        skipped = (*NO_DATA, f"{self.folder.absolute()}{os.sep}", f"{cache_folder().absolute()}{os.sep}", f"{cache_dir()}{os.sep}")
-        code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
-        files = (f for f in sorted(_read - _written - code) if not f.startswith(skipped) and not f.endswith(NO_DATA_ENDS))
-        inside = (f for f in files if os.path.isfile(f) and not any(p.endswith(("-info", ".egg")) for p in Path(f).parts))
-        return {short_path(file): digest(file) for file in inside}
 
 
 def _is_within(earlier: Provenance, made: Provenance) -> bool:

@@ -1,0 +1,30 @@
+"""Inspections are kept by content, and made again when what they depend on is other now."""
+
+from pathlib import Path
+
+import pytest
+
+from attnkit.ablation.inspection import inspect
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import study
+
+
+def test_a_refusal_is_not_kept_as_what_was_missing_may_come(folder: Path) -> None:
+    rows = (folder / "words.tsv").rename(folder / "elsewhere.tsv")
+    with pytest.raises(ConfigurationError, match=r"words\.tsv"):
+        study().plan("runs")
+    rows.rename(folder / "words.tsv")
+    assert all(study().plan("runs").inspections[name].error is None for name in ("baseline", "position=learned"))
+
+
+def test_an_answer_that_depends_on_edited_data_is_asked_again(folder: Path) -> None:
+    def flops() -> int | None:
+        match = {"on": "flops", "adjust": "model.stack.d_model", "tolerance": 0.5}
+        [answer] = inspect("tiny.yaml", [{}], match=match, cache=folder / "kept")
+        return answer.flops
+
+    first = flops()
+    assert first == flops()
+    rows = (folder / "words.tsv").read_text(encoding="utf-8").splitlines()
+    (folder / "words.tsv").write_text("\n".join(rows[:5]) + "\n", encoding="utf-8")
+    assert flops() != first, "the FLOPs are those of data that are gone"
