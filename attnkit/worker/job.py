@@ -15,7 +15,7 @@ from typing import Any
 
 from attnkit.worker.folder import note, status_of, write_json
 from attnkit.worker.lifeline import DRIVEN, GRACE, TIMEOUT, took_too_long
-from attnkit.worker.warm import Fork, Server
+from attnkit.worker.warm import Fork, Server, shared
 
 RUN, INSPECTION, PROBE = "attnkit.worker.run", "attnkit.worker.inspection", "attnkit.worker.probe"
 """The modules that are worker processes."""
@@ -50,7 +50,7 @@ class Job:
 
         Args:
             stop: Ends the process when it is set.
-            server: Forks a run, instead of a fresh interpreter.
+            server: Forks the process; otherwise it is a fresh interpreter.
         """
         environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
         if self.gpu is not None:
@@ -59,7 +59,7 @@ class Job:
         words = [self.worker, str(self.folder), DRIVEN, *limit]
         process: Process | None = None
         with (self.folder / "stdout.txt").open("ab") as out, (self.folder / "stderr.txt").open("ab") as err:
-            if server is not None and self.worker == RUN:
+            if server is not None:
                 process = server.start(words, directory=self.directory, environment=environment, out=out, err=err)
             if process is None:
                 command = [sys.executable, "-m", *words]
@@ -109,7 +109,7 @@ def ask(worker: str, question: Any, *, timeout: float | None = None, threads: in
     with tempfile.TemporaryDirectory(prefix="attnkit-") as name:
         folder = Path(name)
         write_json(folder / "job.json", question)
-        code = Job(folder=folder, directory=Path.cwd(), worker=worker, timeout=timeout, threads=threads).carry_out()
+        code = Job(folder=folder, directory=Path.cwd(), worker=worker, timeout=timeout, threads=threads).carry_out(server=shared())
         lines = (folder / "stdout.txt").read_text(encoding="utf-8").splitlines()
         errors = (folder / "stderr.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
         ended = status_of(folder).get("message", "")

@@ -17,7 +17,7 @@ from typing import Any
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.job import POLL, Job
 from attnkit.worker.lifeline import GRACE
-from attnkit.worker.warm import Server, can_fork
+from attnkit.worker.warm import shared
 
 Submit = Callable[[Job], Any]
 """Starts a job, now or when resources are free; returns a future, or an object with its `done()` and `result()`."""
@@ -29,15 +29,13 @@ def local() -> Iterator[Submit]:
 
     On Linux without a GPU they are forks of one process that has imported torch and Lightning.
     """
-    stop, server = Event(), Server() if can_fork() else None
+    stop = Event()
     with ThreadPoolExecutor(max_workers=1024) as pool:  # a thread waits for a process; the engine limits how many run at a time
         try:
-            yield lambda job: pool.submit(job.carry_out, stop, server)
+            yield lambda job: pool.submit(job.carry_out, stop, shared())
         finally:
             stop.set()
             pool.shutdown()
-            if server is not None:
-                server.close()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A server of forks: a process that has imported what runs import, and becomes a run whenever it is asked to.
 
-`attnkit.worker.warm` starts it. Requests come through the socket that is its stdin; at its end, when the driver has ended, the server ends.
+`attnkit.worker.warm` starts it. Requests come through the socket that is its stdin; at its end, when the driver has ended or needs another
+server, this one waits for its forks and ends.
 A fork starts with what a fresh interpreter has after the same imports: no module of a plugin, no thread, no GPU, its own environment,
 folder, random numbers and session.
 """
@@ -43,17 +44,19 @@ class Request(NamedTuple):
 
 
 def serve() -> tuple[Request, list[int]] | None:
-    """Fork for each request. Returns in each fork, with its request and files; in the server, None when the driver has ended."""
+    """Fork for each request. Returns in each fork, with its request and files; in the server, None when no more will come."""
     control = socket.socket(fileno=os.dup(STDIN))
     children: dict[int, tuple[int, socket.socket]] = {}  # by the file descriptor that becomes readable when a child ends
-    while True:
-        for ready in select.select([control.fileno(), *children], [], [])[0]:
+    listening = [control.fileno()]
+    while listening or children:
+        for ready in select.select([*listening, *children], [], [])[0]:
             if ready in children:
                 _tell(*children.pop(ready), ready)
                 continue
             message, files, _, _ = socket.recv_fds(control, LARGEST, 4)
             if not message:
-                return None
+                listening.clear()
+                continue
             report = socket.socket(fileno=files.pop())
             if (pid := os.fork()) == 0:
                 for other in (control, *(connection for _, connection in children.values())):
@@ -67,6 +70,7 @@ def serve() -> tuple[Request, list[int]] | None:
             children[os.pidfd_open(pid)] = (pid, report)
             for file in files:
                 os.close(file)
+    return None
 
 
 def _tell(pid: int, report: socket.socket, file: int) -> None:

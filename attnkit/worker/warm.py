@@ -1,5 +1,6 @@
 """Processes that start in milliseconds: forks of a server that has imported torch, Lightning and attnkit. No torch."""
 
+import atexit
 import json
 import os
 import select
@@ -10,12 +11,19 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
+
+from attnkit.files import code_version
 
 SERVER = "attnkit.worker.server"
 LOST = -signal.SIGKILL
 """The exit status of a fork whose server was killed, so that nobody knows how the fork ended."""
+
+
+OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST")
+"""Variables of the environment that differ between jobs, and that nothing reads when it is imported."""
 
 
 class Fork:
@@ -54,11 +62,13 @@ class Fork:
 
 
 class Server:
-    """Starts a server of forks when it is first needed, and another one if that has died."""
+    """Starts a server of forks when it is first needed, and another one if that has died or a fresh interpreter would start otherwise now:
+    in another environment, or with other code of attnkit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
+        self._start: object = None  # what the server was started with
         self._forks = True
 
     def start(
@@ -86,7 +96,11 @@ class Server:
         return None
 
     def _running(self, directory: Path, environment: Mapping[str, str]) -> socket.socket | None:
+        start = _start(directory, environment)
+        if start != self._start:
+            self._close()
         if self._control is None and self._forks:
+            self._start = start
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 command = [sys.executable, "-m", SERVER]
@@ -104,12 +118,28 @@ class Server:
         if self._control is not None:
             self._control.close()
             self._control = None
-            self._process.wait()
+            threading.Thread(target=self._process.wait, daemon=True).start()  # it waits for its forks
 
     def close(self) -> None:
         """End the server; its forks go on."""
         with self._lock:
             self._close()
+
+
+def _start(directory: Path, environment: Mapping[str, str]) -> object:
+    """Return what a process depends on from its start, so that a server started with something else is none for it."""
+    relative = not all(map(os.path.isabs, environment.get("PYTHONPATH", os.sep).split(os.pathsep)))
+    return code_version(), directory if relative else None, {k: v for k, v in environment.items() if k not in OF_ONE_JOB}
+
+
+@cache
+def shared() -> Server | None:
+    """Return the server of this process, which ends with it; None if this system has none."""
+    if not can_fork():
+        return None
+    server = Server()
+    atexit.register(server.close)
+    return server
 
 
 def can_fork() -> bool:

@@ -119,6 +119,41 @@ def test_without_its_server_a_fork_counts_as_lost_and_the_next_has_another_serve
     assert told(server, "telling")["argv"] == []
 
 
+def test_a_fork_has_the_server_of_its_environment_and_of_the_code_as_it_is(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def number(**environment: str) -> int:
+        told(server, "telling", **environment)
+        return server._process.pid
+
+    first = number()
+    assert number(CUDA_VISIBLE_DEVICES="1") == first
+    assert (other := number(A_VARIABLE="1")) != first
+    assert number(A_VARIABLE="1") == other
+    monkeypatch.setattr(warm, "code_version", lambda: "edited")
+    assert number(A_VARIABLE="1") != other
+
+
+def test_a_relative_path_to_modules_counts_from_the_folder(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "other"):
+        Path(name, "modules").mkdir(parents=True)
+        Path(name, "modules", "placed.py").write_text(f"name = {name!r}")
+        Path(name, "asking.py").write_text("import placed; print(placed.name)")
+    for name in ("one", "other"):
+        monkeypatch.chdir(tmp_path / name)
+        fork = start(server, "asking", PYTHONPATH=os.pathsep.join([str(tmp_path), "modules"]))
+        assert fork is not None
+        assert fork.wait(60) == 0, Path("err").read_text()
+        assert Path("out").read_text() == f"{name}\n"
+
+
+def test_a_server_that_is_closed_still_says_how_its_forks_end(server: Server) -> None:
+    fork = start(server, "sleeping")
+    assert fork is not None
+    server.close()
+    os.killpg(fork.pid, signal.SIGTERM)
+    assert fork.wait(60) == -signal.SIGTERM
+    server._process.wait(60)
+
+
 def test_a_server_that_cannot_fork_or_fails_is_not_asked_again(server: Server) -> None:
     for program in (COLD.replace("FORKS", "False"), "raise SystemExit"):
         Path("cold_server.py").write_text(program)
