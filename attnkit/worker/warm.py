@@ -63,7 +63,8 @@ class Fork:
 
 class Server:
     """Starts a server of forks when it is first needed, and another one if that has died or a fresh interpreter would start otherwise now:
-    in another environment, or with other code of attnkit."""
+    in another environment, or with other code of attnkit.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
