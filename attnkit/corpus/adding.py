@@ -5,10 +5,11 @@ import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.synthetic import ASK, SyntheticPairs, words
-from attnkit.registry import ConfigurationError, corpora, require_at_least
+from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
 
 
 @corpora.register("adding")
+@fields_as_keywords
 class Adding(SyntheticPairs):
     """Adding: the sum of the two marked numbers of a sequence, which are `distance` tokens apart.
 
@@ -20,10 +21,6 @@ class Adding(SyntheticPairs):
         length: Number of numbers.
         distance: Distance of the marked numbers, from 1 to `length` - 1 (default: any, differing from row to row).
         vocabulary: Number of different numbers.
-        train_rows: Number of training rows.
-        validation_rows: Number of validation rows; 0 for none.
-        test_rows: Number of test rows.
-        seed: Seed of all rows.
 
     Raises:
         ConfigurationError: A number is out of range, or the arguments allow too few different rows.
@@ -33,22 +30,15 @@ class Adding(SyntheticPairs):
         ('+8 1 4 +1 0 =', '9')
     """
 
-    def __init__(
-        self,
-        *,
-        length: int = 16,
-        distance: int | None = None,
-        vocabulary: int = 10,
-        train_rows: int = 10_000,
-        validation_rows: int = 500,
-        test_rows: int = 1000,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(train_rows=train_rows, validation_rows=validation_rows, test_rows=test_rows, seed=seed)
-        require_at_least(2, length=length, vocabulary=vocabulary)
-        if distance is not None and not 1 <= distance < length:
-            raise ConfigurationError(f"distance must be from 1 to length - 1 = {length - 1}, but is {distance}")
-        self.length, self.distance, self.vocabulary = length, distance, vocabulary
+    length: int = 16
+    distance: int | None = None
+    vocabulary: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(2, length=self.length, vocabulary=self.vocabulary)
+        if self.distance is not None and not 1 <= self.distance < self.length:
+            raise ConfigurationError(f"distance must be from 1 to length - 1 = {self.length - 1}, but is {self.distance}")
 
     @override
     def row(self, rng: np.random.Generator) -> tuple[str, str]:

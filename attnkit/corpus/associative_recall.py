@@ -5,10 +5,11 @@ import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.synthetic import BLANK, Synthetic, words
-from attnkit.registry import ConfigurationError, corpora, require_at_least
+from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
 
 
 @corpora.register("associative_recall")
+@fields_as_keywords
 class AssociativeRecall(Synthetic):
     """Multi-query associative recall: pairs of a key and a value, then keys, each answered with its value.
 
@@ -25,10 +26,6 @@ class AssociativeRecall(Synthetic):
         queries: Number of keys that are asked for, at most `pairs` (default: all).
         distance: Number of blanks between the pairs and the first query.
         vocabulary: Number of different keys, and of different values.
-        train_rows: Number of training rows.
-        validation_rows: Number of validation rows; 0 for none.
-        test_rows: Number of test rows.
-        seed: Seed of all rows.
 
     Raises:
         ConfigurationError: A number is out of range, or the arguments allow too few different rows.
@@ -38,27 +35,19 @@ class AssociativeRecall(Synthetic):
         ('k7 v2 k5 v7 k5', 'v7', 'k7', 'v2')
     """
 
-    def __init__(
-        self,
-        *,
-        pairs: int = 4,
-        queries: int | None = None,
-        distance: int = 0,
-        vocabulary: int = 32,
-        train_rows: int = 10_000,
-        validation_rows: int = 500,
-        test_rows: int = 1000,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(train_rows=train_rows, validation_rows=validation_rows, test_rows=test_rows, seed=seed)
-        require_at_least(1, pairs=pairs)
-        require_at_least(0, distance=distance)
-        queries = pairs if queries is None else queries
-        if not 1 <= queries <= pairs <= vocabulary:
-            raise ConfigurationError(
-                f"queries={queries}, pairs={pairs} and vocabulary={vocabulary} must not decrease in this order: keys differ in a row"
-            )
-        self.pairs, self.queries, self.distance, self.vocabulary = pairs, queries, distance, vocabulary
+    pairs: int = 4
+    queries: int | None = None
+    distance: int = 0
+    vocabulary: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, pairs=self.pairs)
+        require_at_least(0, distance=self.distance)
+        self.queries = self.pairs if self.queries is None else self.queries
+        if not 1 <= self.queries <= self.pairs <= self.vocabulary:
+            sizes = f"queries={self.queries}, pairs={self.pairs} and vocabulary={self.vocabulary}"
+            raise ConfigurationError(f"{sizes} must not decrease in this order: keys differ in a row")
 
     @override
     def row(self, rng: np.random.Generator) -> tuple[str, ...]:

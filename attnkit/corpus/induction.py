@@ -5,10 +5,11 @@ import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.synthetic import SyntheticPairs, words
-from attnkit.registry import ConfigurationError, corpora, require_at_least
+from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
 
 
 @corpora.register("induction")
+@fields_as_keywords
 class Induction(SyntheticPairs):
     """Induction: the token that followed the previous occurrence of the last token, `distance` tokens back.
 
@@ -21,10 +22,6 @@ class Induction(SyntheticPairs):
         length: Number of tokens of the prompt.
         distance: Distance of the two occurrences, from 2 to `length` - 1 (default: any, differing from row to row).
         vocabulary: Number of different symbols.
-        train_rows: Number of training rows.
-        validation_rows: Number of validation rows; 0 for none.
-        test_rows: Number of test rows.
-        seed: Seed of all rows.
 
     Raises:
         ConfigurationError: A number is out of range, or the arguments allow too few different rows.
@@ -34,23 +31,16 @@ class Induction(SyntheticPairs):
         ('3 1 4 5 5 1', '4')
     """
 
-    def __init__(
-        self,
-        *,
-        length: int = 16,
-        distance: int | None = None,
-        vocabulary: int = 16,
-        train_rows: int = 10_000,
-        validation_rows: int = 500,
-        test_rows: int = 1000,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(train_rows=train_rows, validation_rows=validation_rows, test_rows=test_rows, seed=seed)
-        require_at_least(3, length=length)
-        require_at_least(2, vocabulary=vocabulary)
-        if distance is not None and not 2 <= distance < length:
-            raise ConfigurationError(f"distance must be from 2 to length - 1 = {length - 1}, but is {distance}")
-        self.length, self.distance, self.vocabulary = length, distance, vocabulary
+    length: int = 16
+    distance: int | None = None
+    vocabulary: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(3, length=self.length)
+        require_at_least(2, vocabulary=self.vocabulary)
+        if self.distance is not None and not 2 <= self.distance < self.length:
+            raise ConfigurationError(f"distance must be from 2 to length - 1 = {self.length - 1}, but is {self.distance}")
 
     @override
     def row(self, rng: np.random.Generator) -> tuple[str, str]:

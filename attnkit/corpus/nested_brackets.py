@@ -5,10 +5,11 @@ import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.synthetic import SyntheticPairs, words
-from attnkit.registry import ConfigurationError, corpora, require_at_least
+from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
 
 
 @corpora.register("nested_brackets")
+@fields_as_keywords
 class NestedBrackets(SyntheticPairs):
     """Nested brackets: close the open brackets, innermost first (a Dyck language).
 
@@ -22,10 +23,6 @@ class NestedBrackets(SyntheticPairs):
         depth: Number of open brackets, the length of the answer.
         distance: Number of tokens of the balanced words, even.
         vocabulary: Number of kinds of brackets.
-        train_rows: Number of training rows.
-        validation_rows: Number of validation rows; 0 for none.
-        test_rows: Number of test rows.
-        seed: Seed of all rows.
 
     Raises:
         ConfigurationError: A number is out of range, or the arguments allow too few different rows.
@@ -35,22 +32,15 @@ class NestedBrackets(SyntheticPairs):
         ('(1 (1 (0 )0 (0 )0', ')1 )1')
     """
 
-    def __init__(
-        self,
-        *,
-        depth: int = 4,
-        distance: int = 8,
-        vocabulary: int = 4,
-        train_rows: int = 10_000,
-        validation_rows: int = 500,
-        test_rows: int = 1000,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(train_rows=train_rows, validation_rows=validation_rows, test_rows=test_rows, seed=seed)
-        require_at_least(1, depth=depth, vocabulary=vocabulary)
-        if distance < 0 or distance % 2:
-            raise ConfigurationError(f"distance must be an even number, at least 0, but is {distance}")
-        self.depth, self.distance, self.vocabulary = depth, distance, vocabulary
+    depth: int = 4
+    distance: int = 8
+    vocabulary: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, depth=self.depth, vocabulary=self.vocabulary)
+        if self.distance < 0 or self.distance % 2:
+            raise ConfigurationError(f"distance must be an even number, at least 0, but is {self.distance}")
 
     @override
     def row(self, rng: np.random.Generator) -> tuple[str, str]:

@@ -5,10 +5,11 @@ import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.synthetic import ASK, BLANK, SyntheticPairs, words
-from attnkit.registry import corpora, require_at_least
+from attnkit.registry import corpora, fields_as_keywords, require_at_least
 
 
 @corpora.register("selective_copy")
+@fields_as_keywords
 class SelectiveCopy(SyntheticPairs):
     """Selective copy: repeat the symbols that are scattered among `distance` blanks.
 
@@ -20,10 +21,6 @@ class SelectiveCopy(SyntheticPairs):
         length: Number of symbols.
         distance: Number of blanks among them.
         vocabulary: Number of different symbols.
-        train_rows: Number of training rows.
-        validation_rows: Number of validation rows; 0 for none.
-        test_rows: Number of test rows.
-        seed: Seed of all rows.
 
     Raises:
         ConfigurationError: A number is out of range, or the arguments allow too few different rows.
@@ -33,21 +30,14 @@ class SelectiveCopy(SyntheticPairs):
         ('. 7 8 5 . . . =', '7 8 5')
     """
 
-    def __init__(
-        self,
-        *,
-        length: int = 8,
-        distance: int = 16,
-        vocabulary: int = 8,
-        train_rows: int = 10_000,
-        validation_rows: int = 500,
-        test_rows: int = 1000,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(train_rows=train_rows, validation_rows=validation_rows, test_rows=test_rows, seed=seed)
-        require_at_least(1, length=length, vocabulary=vocabulary)
-        require_at_least(0, distance=distance)
-        self.length, self.distance, self.vocabulary = length, distance, vocabulary
+    length: int = 8
+    distance: int = 16
+    vocabulary: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, length=self.length, vocabulary=self.vocabulary)
+        require_at_least(0, distance=self.distance)
 
     @override
     def row(self, rng: np.random.Generator) -> tuple[str, str]:

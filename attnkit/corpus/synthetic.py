@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.base import AnswerCorpus, Pair, PairCorpus, Part
-from attnkit.registry import ConfigurationError, require_at_least
+from attnkit.registry import ConfigurationError, fields_as_keywords, require_at_least
 
 BLANK = "."
 """A token without meaning, which puts a distance between others."""
@@ -21,6 +21,7 @@ _PARTS: tuple[Part, ...] = ("train", "train", "validation", "test")
 _ATTEMPTS = 500  # draws for a row; for a split that has any, this many fail with a probability below 1e-60
 
 
+@fields_as_keywords
 class Synthetic(AnswerCorpus):
     """Rows that are generated from a seed. Their tokens are separated by spaces, so the tokenizer is `word`.
 
@@ -40,12 +41,16 @@ class Synthetic(AnswerCorpus):
 
     rows = "prompts and answers"
 
-    def __init__(self, *, train_rows: int, validation_rows: int, test_rows: int, seed: int) -> None:
+    train_rows: int = 10_000
+    validation_rows: int = 500
+    test_rows: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
         super().__init__()
-        require_at_least(1, train_rows=train_rows, test_rows=test_rows)
-        require_at_least(0, validation_rows=validation_rows)
-        self.seed, self.train_rows, self.validation_rows, self.test_rows = seed, train_rows, validation_rows, test_rows
-        self._counts: dict[Part, int] = {"train": train_rows, "validation": validation_rows, "test": test_rows}
+        require_at_least(1, train_rows=self.train_rows, test_rows=self.test_rows)
+        require_at_least(0, validation_rows=self.validation_rows)
+        self._counts: dict[Part, int] = {"train": self.train_rows, "validation": self.validation_rows, "test": self.test_rows}
         self._rows: dict[Part, list[tuple[str, ...]]] = {}
 
     @abstractmethod

@@ -9,12 +9,13 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import Corpus, Labels, Part
+from attnkit.corpus.base import Corpus, Part
 from attnkit.corpus.reading import check, read_columns
 from attnkit.data.batching import BatchedExamples, Order, TokenBatchSampler
+from attnkit.data.config import FramingConfig
 from attnkit.data.loading import BatchSampler, sampler_loader
-from attnkit.data.summary import Summaries
-from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets, require_at_least
+from attnkit.data.summary import Summaries, Summary, counted
+from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets
 from attnkit.strategy.sharing import DataShare, data_share
 
 PARTS: dict[str, tuple[Part, ...]] = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",)}
@@ -23,15 +24,15 @@ PARTS: dict[str, tuple[Part, ...]] = {"fit": ("train", "validation"), "validate"
 class Framing(LightningDataModule, ABC):
     """Turns the rows of a corpus into training examples.
 
+    A subclass declares its options with `@keywords_of(...)`, and passes them on.
+
     Args:
-        corpus: Spec of a corpus of the kind that this framing takes.
-        predict: The location of the inputs for prediction.
-        seed: Seed, at least 0; also passed to the corpus.
-        num_workers: Processes that load batches (0: the main process).
-        labels: The kind of labels, if the corpus has several.
+        config: The options.
+        **given: Further arguments of the corpus.
 
     Attributes:
         takes: The kind of corpus.
+        config: The options.
         corpus: The corpus.
         image_shape: Channels, height and width, if the inputs are images.
         src_shape: Channels, height and width, if the sources are images; the number of features, if they are frames of sound.
@@ -43,16 +44,15 @@ class Framing(LightningDataModule, ABC):
 
     takes: ClassVar[type[Corpus]]
     corpus: Any
+    config: Any
     image_shape: Any = None
     src_shape: Any = None
-    batch_tokens: int
 
-    def __init__(self, *, corpus: Spec, predict: str | None, seed: int, num_workers: int, labels: Labels | None = None) -> None:
+    def __init__(self, config: FramingConfig, **given: Any) -> None:
         super().__init__()
-        require_at_least(0, seed=seed, num_workers=num_workers)
-        self.corpus = build_corpus(corpus, self.takes, seed=seed, **({} if labels is None else {"labels": labels}))
+        self.config, self.predict, self.seed = config, config.predict, config.seed
+        self.corpus = build_corpus(config.corpus, self.takes, seed=self.seed, **given)
         self.summaries = Summaries(self.corpus)
-        self.predict, self.seed, self.num_workers = predict, seed, num_workers
 
     @override
     def setup(self, stage: str) -> None:
@@ -86,8 +86,28 @@ class Framing(LightningDataModule, ABC):
 
     def token_batches(self, examples: BatchedExamples, *, order: Order) -> DataLoader[Any]:
         """Return a loader of batches of at most `batch_tokens` positions."""
-        sampler = TokenBatchSampler(examples, batch_tokens=self.batch_tokens, order=order, seed=self.seed, share=self.share)
+        sampler = TokenBatchSampler(examples, batch_tokens=self.config.batch_tokens, order=order, seed=self.seed, share=self.share)
         return self.loader(examples, sampler)
+
+    def within_limit(self, part: str, lengths: Sequence[int], *, unit: str, rows: str = "") -> tuple[list[int], Summary]:
+        """Return which rows of a split are used, and their summary: in training those of at most `max_length`.
+
+        Args:
+            part: The split, or `predict`.
+            lengths: The length of each row.
+            unit: What a row is called.
+            rows: What the rows of the split are called in a message (default: by part and unit).
+
+        Raises:
+            ConfigurationError: All are longer.
+        """
+        limit = self.config.max_length if part == "train" else None
+        kept = [i for i, length in enumerate(lengths) if limit is None or length <= limit]
+        if not kept:
+            raise ConfigurationError(f"all {len(lengths)} {rows or f'{part} {unit}s'} are longer than max_length={limit}; raise it")
+        summary = Summary(part, counted(len(kept), unit))
+        summary.note(len(lengths) - len(kept), f"omitted (longer than max_length={limit})")
+        return kept, summary
 
     @property
     def share(self) -> DataShare | None:
@@ -96,7 +116,7 @@ class Framing(LightningDataModule, ABC):
 
     def loader(self, examples: Any, sampler: BatchSampler) -> DataLoader[Any]:
         """Return a loader of the batches of `examples` that `sampler` yields."""
-        return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.num_workers)
+        return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.config.num_workers)
 
     def _prediction_file(self) -> str:
         if self.predict is None:
@@ -112,6 +132,16 @@ def require_distinct(classes: Sequence[str] | None) -> None:
     """
     if twice := [c for i, c in enumerate(classes or ()) if c in (classes or ())[:i]]:
         raise ConfigurationError(f"classes must be distinct, but {twice[0]!r} is listed twice")
+
+
+def require_image_shape(shape: Sequence[int] | None) -> None:
+    """Raise if a shape is not that of images.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if shape is not None and (len(shape) != 3 or shape[0] not in (1, 3) or min(shape) < 1):
+        raise ConfigurationError(f"image_shape must be [channels, height, width] with 1 or 3 channels, but is {shape}")
 
 
 def build_corpus(spec: Spec, kind: type[Corpus], **given: Any) -> Any:

@@ -75,9 +75,9 @@ class BatchedExamples(Dataset[Any], ABC):
     lengths: tuple[Integers, Integers]
     unit: ClassVar[str] = "{} source and {} target positions"
 
-    @abstractmethod
     def __len__(self) -> int:
         """Return the number of examples."""
+        return len(self.lengths[0])
 
     @abstractmethod
     def text(self, index: int) -> str | None:
@@ -89,7 +89,60 @@ class BatchedExamples(Dataset[Any], ABC):
         return src, tgt
 
 
-class Examples(BatchedExamples):
+class TokenExamples(BatchedExamples):
+    """Encoded texts without targets.
+
+    Args:
+        tokens: The texts.
+        texts: The text of each example; `None` in training, where batches are tensors only.
+    """
+
+    unit = "{} tokens"
+
+    def __init__(self, tokens: Sequences, texts: Sequence[Any] | None) -> None:
+        self.tokens, self.texts = tokens, texts
+        self.lengths = (tokens.lengths, np.zeros_like(tokens.lengths))
+
+    @override
+    def text(self, index: int) -> str | None:
+        return str(self.texts[index]) if self.texts else None
+
+
+class PairExamples(BatchedExamples):
+    """Sources, and encoded targets.
+
+    Args:
+        lengths: The number of positions of each source.
+        tgt: Target sequences; `None` in prediction.
+        texts: The source, as a text or by its name, and the references of each example; `None` in training, where batches are tensors only.
+    """
+
+    def __init__(self, *, lengths: Integers, tgt: Sequences | None, texts: Sequence[tuple[str, list[str]]] | None) -> None:
+        self.tgt, self.texts = tgt, texts
+        self.lengths = (lengths, lengths if tgt is None else tgt.lengths)
+
+    @override
+    def text(self, index: int) -> str | None:
+        return self.texts[index][0] if self.texts else None
+
+    @abstractmethod
+    def sources(self, rows: Sequence[int], length: int) -> Seq2SeqBatch:
+        """Return the sources of a batch, padded to `length`."""
+
+    def __getitem__(self, share: Share) -> Seq2SeqBatch:
+        rows, (src, tgt) = share.rows, self.longest(share)
+        batch: Seq2SeqBatch = {"example": share.example(rows), **self.sources(rows, src)}
+        if self.tgt is not None:
+            targets = self.tgt.padded(rows, tgt)
+            batch["tgt"] = without_targets(targets) if share.is_filler else targets
+        if self.texts is not None:
+            texts = [] if share.is_filler else [self.texts[i] for i in rows]
+            batch["source"] = [source for source, _ in texts]
+            batch["references"] = [references for _, references in texts]
+        return batch
+
+
+class Examples(PairExamples):
     """Encoded pairs.
 
     Args:
@@ -99,30 +152,12 @@ class Examples(BatchedExamples):
     """
 
     def __init__(self, *, src: Sequences, tgt: Sequences | None, texts: Sequence[tuple[str, list[str]]] | None) -> None:
+        super().__init__(lengths=src.lengths, tgt=tgt, texts=texts)
         self.src = src
-        self.tgt = tgt
-        self.texts = texts
-        self.lengths = (src.lengths, src.lengths if tgt is None else tgt.lengths)
 
     @override
-    def __len__(self) -> int:
-        return len(self.src)
-
-    @override
-    def text(self, index: int) -> str | None:
-        return self.texts[index][0] if self.texts else None
-
-    def __getitem__(self, share: Share) -> Seq2SeqBatch:
-        indices, (src, tgt) = share.rows, self.longest(share)
-        batch: Seq2SeqBatch = {"example": share.example(indices), "src": self.src.padded(indices, src)}
-        if self.tgt is not None:
-            targets = self.tgt.padded(indices, tgt)
-            batch["tgt"] = without_targets(targets) if share.is_filler else targets
-        if self.texts is not None:
-            texts = [] if share.is_filler else [self.texts[i] for i in indices]
-            batch["source"] = [source for source, _ in texts]
-            batch["references"] = [references for _, references in texts]
-        return batch
+    def sources(self, rows: Sequence[int], length: int) -> Seq2SeqBatch:
+        return {"src": self.src.padded(rows, length)}
 
 
 def without_targets(tgt: Tensor) -> Tensor:

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import override
 
-from attnkit.data.batching import BatchedExamples, Sequences
+from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.loading import Share
 
 
@@ -24,7 +22,7 @@ class LabelledBatch(TypedDict, total=False):
     text: list[str]
 
 
-class LabelledExamples(BatchedExamples):
+class LabelledExamples(TokenExamples):
     """Encoded texts and their labels.
 
     Args:
@@ -38,21 +36,9 @@ class LabelledExamples(BatchedExamples):
         tensor([0, 1])
     """
 
-    unit = "{} tokens"
-
     def __init__(self, *, tokens: Sequences, labels: Tensor | None, texts: Sequence[str] | None) -> None:
-        self.tokens = tokens
+        super().__init__(tokens, texts)
         self.labels = labels
-        self.texts = texts
-        self.lengths = (tokens.lengths, np.zeros_like(tokens.lengths))
-
-    @override
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @override
-    def text(self, index: int) -> str | None:
-        return self.texts[index] if self.texts else None
 
     def __getitem__(self, share: Share) -> LabelledBatch:
         indices, (length, _) = share.rows, self.longest(share)

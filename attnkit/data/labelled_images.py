@@ -1,6 +1,7 @@
 """Labelled images, as normalised batches."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,11 +14,35 @@ from attnkit.corpus import ImageCorpus, Images
 from attnkit.corpus.base import Part
 from attnkit.corpus.image_reading import read_images
 from attnkit.data.augmentation import Augmentation
-from attnkit.data.base import Framing, require_distinct
+from attnkit.data.base import Framing, require_distinct, require_image_shape
 from attnkit.data.batching import Order
+from attnkit.data.config import FramingConfig
 from attnkit.data.image_batches import ImageBatch, ImageBatchSampler, ImageExamples
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, datasets, nearest, require_at_least
+from attnkit.registry import ConfigurationError, datasets, keywords_of, nearest, require_at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledImagesConfig(FramingConfig):
+    """The options of `labelled_images`."""
+
+    image_shape: list[int] | None = None
+    classes: list[str] | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    shift: int = 0
+    flip: bool = False
+    augmentation: Sequence[str | Mapping[str, Any]] = ()
+    batch_size: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, batch_size=self.batch_size)
+        require_distinct(self.classes)
+        if (self.mean is None) != (self.std is None):
+            raise ConfigurationError("mean and std belong together: give both, or neither to compute them from the training images")
+        if self.std is not None and min(self.std) <= 0:
+            raise ConfigurationError(f"std must be positive, but is {self.std}")
 
 
 @datasets.register("labelled_images")
@@ -42,8 +67,6 @@ class LabelledImages(Framing):
         augmentation: Further random changes of training images: names of transforms of `torchvision.transforms.v2`, or mappings with a
             name and arguments.
         batch_size: Maximum number of images in a batch over all processes.
-        seed: Seed of the order, the augmentation and the corpus; global random states have no effect.
-        num_workers: Processes that load batches (0: the main process).
 
     Attributes:
         tokenizer_spec: None: the data are not texts.
@@ -65,35 +88,15 @@ class LabelledImages(Framing):
     corpus: ImageCorpus
     tokenizer_spec: ClassVar[None] = None
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        predict: str | None = None,
-        image_shape: list[int] | None = None,
-        classes: list[str] | None = None,
-        mean: list[float] | None = None,
-        std: list[float] | None = None,
-        shift: int = 0,
-        flip: bool = False,
-        augmentation: Sequence[str | Mapping[str, Any]] = (),
-        batch_size: int = 128,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
-        require_at_least(1, batch_size=batch_size)
-        require_distinct(classes)
-        if image_shape is not None and (len(image_shape) != 3 or image_shape[0] not in (1, 3) or min(image_shape) < 1):
-            raise ConfigurationError(f"image_shape must be [channels, height, width] with 1 or 3 channels, but is {image_shape}")
-        if (mean is None) != (std is None):
-            raise ConfigurationError("mean and std belong together: give both, or neither to compute them from the training images")
-        if std is not None and min(std) <= 0:
-            raise ConfigurationError(f"std must be positive, but is {std}")
-        self.given_shape, self._classes = image_shape, classes
-        self._given = None if mean is None or std is None else (mean, std)
-        self.augmentation = Augmentation(shift=shift, flip=flip, transforms=augmentation, seed=seed)
-        self.batch_size = batch_size
+    config: LabelledImagesConfig
+
+    @keywords_of(LabelledImagesConfig)
+    def __init__(self, config: LabelledImagesConfig) -> None:
+        super().__init__(config)
+        require_image_shape(config.image_shape)
+        self._given = None if config.mean is None or config.std is None else (config.mean, config.std)
+        transforms = config.augmentation
+        self.augmentation = Augmentation(shift=config.shift, flip=config.flip, transforms=transforms, seed=self.seed)
 
     @override
     def check_prediction(self) -> None:
@@ -102,12 +105,12 @@ class LabelledImages(Framing):
     @cached_property
     def image_shape(self) -> list[int]:
         """Channels, height and width."""
-        return self.given_shape or list(self._training.pixels.shape[1:])
+        return self.config.image_shape or list(self._training.pixels.shape[1:])
 
     @cached_property
     def classes(self) -> list[str]:
         """The name of each class, by its id."""
-        if (given := self._classes or self.corpus.classes) is not None:
+        if (given := self.config.classes or self.corpus.classes) is not None:
             return [*given]
         labels = self._training.labels or ()
         numbers = [label for label in labels if isinstance(label, int)]
@@ -155,7 +158,7 @@ class LabelledImages(Framing):
 
     @cached_property
     def _training(self) -> Images:
-        return self.corpus.images("train", shape=self.given_shape)
+        return self.corpus.images("train", shape=self.config.image_shape)
 
     def _loader(self, part: str, images: Images, *, order: Order) -> DataLoader[ImageBatch]:
         if list(images.pixels.shape[1:]) != self.image_shape:
@@ -172,7 +175,7 @@ class LabelledImages(Framing):
             augmentation=self.augmentation if part == "train" else None,
         )
         self.summaries.say(Summary(part, counted(len(examples), "image")))
-        sampler = ImageBatchSampler(examples, batch_size=self.batch_size, order=order, seed=self.seed, share=self.share)
+        sampler = ImageBatchSampler(examples, batch_size=self.config.batch_size, order=order, seed=self.seed, share=self.share)
         return self.loader(examples, sampler)
 
     def _label_tensor(self, part: str, images: Images) -> Tensor:

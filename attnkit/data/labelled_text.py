@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,13 +14,33 @@ from typing_extensions import override
 from attnkit.corpus.base import LabelCorpus, Labelled, Labels, Part, TextCorpus
 from attnkit.data.base import build_corpus, require_distinct
 from attnkit.data.batching import Order, Sequences
+from attnkit.data.config import TokensConfig
 from attnkit.data.labelled_batches import LabelledBatch, LabelledExamples
 from attnkit.data.summary import Summary, counted
 from attnkit.data.tokenized import TokenizedFraming
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, nearest, require_at_least
+from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, keywords_of, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
 
 _ENDS = re.compile(r"(?<=[.!?])\s+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledTextConfig(TokensConfig):
+    """The options of `labelled_text`."""
+
+    unlabelled: Sequence[CorpusSpec] = ()
+    passage_words: int | None = None
+    labels: Labels = "class"
+    classes: list[str] | None = None
+    tokenizer: TokenizerSpec = "bpe"
+    max_length: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(3, max_length=self.max_length)
+        require_distinct(self.classes)
+        if self.passage_words is not None:
+            require_at_least(1, passage_words=self.passage_words)
 
 
 @datasets.register("labelled_text")
@@ -37,10 +58,7 @@ class LabelledText(TokenizedFraming):
         labels: `class`: the label names a class; `number`: it is a number, for the task `regression`.
         classes: The names of the classes, in the order of their ids (default: those of the training texts, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
-        batch_tokens: Maximum number of positions in a batch over all processes, padding included.
         max_length: Texts with more tokens than this, bos and eos included, are truncated in every split; their number is logged.
-        seed: Seed of the order of the data and of the corpus; global random states have no effect.
-        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: A corpus has no labelled texts or cannot be read, a number is out of range, or a label is not a class or not a
@@ -60,38 +78,13 @@ class LabelledText(TokenizedFraming):
     takes: ClassVar = LabelCorpus
     corpus: LabelCorpus
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        unlabelled: Sequence[CorpusSpec] = (),
-        passage_words: int | None = None,
-        predict: str | None = None,
-        labels: Labels = "class",
-        classes: list[str] | None = None,
-        tokenizer: TokenizerSpec = "bpe",
-        batch_tokens: int = 4096,
-        max_length: int = 256,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(
-            corpus=corpus,
-            predict=predict,
-            tokenizer=tokenizer,
-            batch_tokens=batch_tokens,
-            seed=seed,
-            num_workers=num_workers,
-            labels=labels,
-        )
-        require_at_least(3, max_length=max_length)
-        require_distinct(classes)
-        if passage_words is not None:
-            require_at_least(1, passage_words=passage_words)
-        self.unlabelled: list[TextCorpus] = [build_corpus(spec, TextCorpus, seed=seed) for spec in unlabelled]
+    config: LabelledTextConfig
+
+    @keywords_of(LabelledTextConfig)
+    def __init__(self, config: LabelledTextConfig) -> None:
+        super().__init__(config, config.tokenizer, labels=config.labels)
+        self.unlabelled: list[TextCorpus] = [build_corpus(spec, TextCorpus, seed=self.seed) for spec in config.unlabelled]
         self.summaries.corpora += self.unlabelled
-        self.passage_words, self.labels, self._classes = passage_words, labels, classes
-        self.max_length = max_length
 
     @override
     def setup(self, stage: str) -> None:
@@ -106,9 +99,9 @@ class LabelledText(TokenizedFraming):
     @cached_property
     def classes(self) -> list[str]:
         """The name of each class, by its id."""
-        if self.labels == "number":
+        if self.config.labels == "number":
             raise ConfigurationError("the labels of these data are numbers; use task regression, or set data.labels to class")
-        return self._classes if self._classes is not None else sorted({label for _, label in self._training})
+        return self.config.classes if self.config.classes is not None else sorted({label for _, label in self._training})
 
     def unlabelled_texts(self) -> Iterator[str]:
         """Yield sentences or passages of the unlabelled corpora, except texts in the validation and test splits of the labelled corpus."""
@@ -117,11 +110,11 @@ class LabelledText(TokenizedFraming):
         for corpus in self.unlabelled:
             for document in corpus.documents("train"):
                 kept = (sentence for sentence in sentences("".join(document)) if sentence not in held_out)
-                yield from kept if self.passage_words is None else passages(kept, words=self.passage_words)
+                yield from kept if self.config.passage_words is None else passages(kept, words=self.config.passage_words)
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        classes = {"classes": self.classes} if self.labels == "class" else {}
+        classes = {"classes": self.classes} if self.config.labels == "class" else {}
         return {**super().state_dict(), **classes}
 
     @override
@@ -149,9 +142,9 @@ class LabelledText(TokenizedFraming):
     def _loader(self, part: str, examples: Sequence[tuple[str, str | None]], *, order: Order) -> DataLoader[LabelledBatch]:
         encoded = [self.tokenizer.encode(text) for text, _ in examples]
         labelled = all(label is not None for _, label in examples)
-        room = self.max_length - 2
+        room = self.config.max_length - 2
         summary = Summary(part, counted(len(encoded), "text"))
-        summary.note(sum(len(ids) > room for ids in encoded), f"truncated (longer than max_length={self.max_length})")
+        summary.note(sum(len(ids) > room for ids in encoded), f"truncated (longer than max_length={self.config.max_length})")
         for (text, _), ids in zip(examples, encoded, strict=True):
             summary.add(self.tokenizer, text, ids[:room])
         self.summaries.say(summary)
@@ -163,7 +156,7 @@ class LabelledText(TokenizedFraming):
         return self.token_batches(encoded_examples, order=order)
 
     def _label_tensor(self, part: str, labels: Sequence[str]) -> Tensor:
-        if self.labels == "number":
+        if self.config.labels == "number":
             try:
                 return torch.tensor([float(label) for label in labels])
             except ValueError as error:

@@ -3,19 +3,19 @@
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus.base import AnswerCorpus, Part
-from attnkit.data.batching import BatchedExamples, Order, Sequences
+from attnkit.data.batching import Order, Sequences, TokenExamples
+from attnkit.data.config import TokenizedRowsConfig
 from attnkit.data.labelled_batches import LabelledExamples
 from attnkit.data.loading import Share
 from attnkit.data.packing import LanguageModelBatch
-from attnkit.data.summary import Summary, counted
+from attnkit.data.summary import Summary
 from attnkit.data.tokenized import TokenizedFraming
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets
+from attnkit.registry import datasets, keywords_of
 from attnkit.tokenizer import Tokenizer
 
 
@@ -32,10 +32,6 @@ class PromptedText(TokenizedFraming):
         corpus: The rows: a synthetic task such as `copy`, any corpus of pairs, or the path of your own file of pairs.
         predict: A file with prompts to answer: `.txt` with one per line, or a table with the column. Their order is preserved.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training rows.
-        batch_tokens: Maximum number of positions in a batch over all processes, padding included.
-        max_length: Training rows with more tokens than this are omitted (default: no limit). Evaluation and prediction omit nothing.
-        seed: Seed of the order of the rows and of the corpus; global random states have no effect.
-        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: The corpus has no prompts and answers or cannot be read, or a number is out of range.
@@ -50,19 +46,11 @@ class PromptedText(TokenizedFraming):
     takes: ClassVar = AnswerCorpus
     corpus: AnswerCorpus
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        predict: str | None = None,
-        tokenizer: TokenizerSpec = "bpe",
-        batch_tokens: int = 4096,
-        max_length: int | None = None,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(corpus=corpus, predict=predict, tokenizer=tokenizer, batch_tokens=batch_tokens, seed=seed, num_workers=num_workers)
-        self.max_length = max_length
+    config: TokenizedRowsConfig
+
+    @keywords_of(TokenizedRowsConfig)
+    def __init__(self, config: TokenizedRowsConfig) -> None:
+        super().__init__(config, config.tokenizer)
 
     @override
     def training_texts(self) -> Iterable[str]:
@@ -86,12 +74,7 @@ class PromptedText(TokenizedFraming):
     def _loader(self, part: Part, *, order: Order) -> DataLoader[LanguageModelBatch]:
         rows = self.corpus.turns(part)
         encoded = [[self.tokenizer.encode(text) for text in row] for row in rows]
-        limit = self.max_length if part == "train" else None
-        kept = [i for i, turns in enumerate(encoded) if limit is None or sum(map(len, turns)) + 2 <= limit]
-        if not kept:
-            raise ConfigurationError(f"all {len(encoded)} {part} rows are longer than max_length={limit}; raise it")
-        summary = Summary(part, counted(len(kept), "row"))
-        summary.note(len(encoded) - len(kept), f"omitted (longer than max_length={limit})")
+        kept, summary = self.within_limit(part, [sum(map(len, turns)) + 2 for turns in encoded], unit="row")
         for i in kept:
             for text, ids in zip(rows[i], encoded[i], strict=True):
                 summary.add(self.tokenizer, text, ids)
@@ -99,15 +82,13 @@ class PromptedText(TokenizedFraming):
         return self.token_batches(Answers([encoded[i] for i in kept], counts=part != "train"), order=order)
 
 
-class Answers(BatchedExamples):
+class Answers(TokenExamples):
     """Rows of prompts and answers.
 
     Args:
         rows: The ids of the prompts and answers of each row, in turn.
         counts: Whether batches have the number of answers of each row.
     """
-
-    unit = "{} tokens"
 
     def __init__(self, rows: Sequence[Sequence[Sequence[int]]], *, counts: bool) -> None:
         inputs, targets = [], []
@@ -116,24 +97,16 @@ class Answers(BatchedExamples):
             scored = [i if place % 2 else Tokenizer.pad_id for place, turn in enumerate(turns) for i in turn]
             inputs.append([Tokenizer.bos_id, *ids])
             targets.append([*scored, Tokenizer.eos_id])
-        self.inputs, self.targets = Sequences(inputs), Sequences(targets)
+        super().__init__(Sequences(inputs), None)
+        self.targets = Sequences(targets)
         self.answers = torch.tensor([len(turns) // 2 for turns in rows]) if counts else None
-        self.lengths = (self.inputs.lengths, np.zeros_like(self.inputs.lengths))
-
-    @override
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    @override
-    def text(self, index: int) -> None:
-        return None
 
     def __getitem__(self, share: Share) -> LanguageModelBatch:
         length, _ = self.longest(share)
         targets = self.targets.padded(share.rows, length)
         batch: LanguageModelBatch = {
             "example": share.example(share.rows),
-            "tokens": self.inputs.padded(share.rows, length),
+            "tokens": self.tokens.padded(share.rows, length),
             "targets": torch.full_like(targets, Tokenizer.pad_id) if share.is_filler else targets,
         }
         if self.answers is not None:

@@ -11,10 +11,10 @@ from typing_extensions import override
 from attnkit.corpus.base import Part, Question, QuestionCorpus
 from attnkit.corpus.reading import read_columns
 from attnkit.data.batching import Order
-from attnkit.data.summary import Summary, counted
+from attnkit.data.config import TokenizedRowsConfig
 from attnkit.data.tokenized import TokenizedFraming
 from attnkit.data.words import WordBatch, WordExamples, read_words
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets
+from attnkit.registry import ConfigurationError, datasets, keywords_of
 
 _WORD = re.compile(r"\S+")
 
@@ -31,11 +31,6 @@ class Questions(TokenizedFraming):
         corpus: The questions: the path of your own table.
         predict: A table with questions and passages.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the questions and passages of training.
-        batch_tokens: Maximum number of positions in a batch over all processes, padding included.
-        max_length: Training rows with more tokens than this, special tokens included, are omitted (default: no limit). Evaluation and
-            prediction omit nothing.
-        seed: Seed of the order of the data and of the corpus; global random states have no effect.
-        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: The corpus has no questions or cannot be read, or a number is out of range.
@@ -52,19 +47,11 @@ class Questions(TokenizedFraming):
     takes: ClassVar = QuestionCorpus
     corpus: QuestionCorpus
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        predict: str | None = None,
-        tokenizer: TokenizerSpec = "bpe",
-        batch_tokens: int = 4096,
-        max_length: int | None = None,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(corpus=corpus, predict=predict, tokenizer=tokenizer, batch_tokens=batch_tokens, seed=seed, num_workers=num_workers)
-        self.max_length = max_length
+    config: TokenizedRowsConfig
+
+    @keywords_of(TokenizedRowsConfig)
+    def __init__(self, config: TokenizedRowsConfig) -> None:
+        super().__init__(config, config.tokenizer)
 
     @override
     def training_texts(self) -> Iterable[str]:
@@ -96,12 +83,7 @@ class Questions(TokenizedFraming):
             read_words(self.tokenizer, [row.passage[a:b] for a, b in found], before=self.tokenizer.encode(row.question))
             for row, found in zip(rows, places, strict=True)
         ]
-        limit = self.max_length if part == "train" else None
-        kept = [i for i, found in enumerate(read) if limit is None or len(found.ids) <= limit]
-        if not kept:
-            raise ConfigurationError(f"all {len(rows)} {part} questions are longer than max_length={limit}; raise it")
-        summary = Summary(part, counted(len(kept), "question"))
-        summary.note(len(rows) - len(kept), f"omitted (longer than max_length={limit})")
+        kept, summary = self.within_limit(part, [len(found.ids) for found in read], unit="question")
         for i in kept:
             summary.add(self.tokenizer, f"{rows[i].question} {' '.join(rows[i].passage.split())}", read[i].ids)
         self.summaries.say(summary)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -12,13 +13,29 @@ from attnkit.corpus.base import Part, TextCorpus
 from attnkit.corpus.fingerprint import fingerprint
 from attnkit.data.base import PARTS
 from attnkit.data.cache import cached
+from attnkit.data.config import TokensConfig
 from attnkit.data.packing import PackedText, Piece, pieces
 from attnkit.data.summary import Summary, counted
 from attnkit.data.tokenized import TokenizedFraming
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, require_at_least
+from attnkit.registry import ConfigurationError, TokenizerSpec, require_at_least
 from attnkit.tokenizer import Tokenizer
 
 SAMPLE = 50_000_000  # maximum characters to train a tokenizer on
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTextConfig(TokensConfig):
+    """The options of framings of running text.
+
+    Args:
+        context: Tokens in a window.
+    """
+
+    context: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, context=self.context)
 
 
 class RunningText(TokenizedFraming):
@@ -32,20 +49,8 @@ class RunningText(TokenizedFraming):
     corpus: TextCorpus
     unknown_note: ClassVar[str] = ", which cost no bits, so bits per character are underestimated"
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        predict: str | None,
-        tokenizer: TokenizerSpec,
-        context: int,
-        batch_tokens: int,
-        seed: int,
-        num_workers: int,
-    ) -> None:
-        super().__init__(corpus=corpus, predict=predict, tokenizer=tokenizer, batch_tokens=batch_tokens, seed=seed, num_workers=num_workers)
-        require_at_least(1, context=context)
-        self.context = context
+    def __init__(self, config: RunningTextConfig, tokenizer: TokenizerSpec) -> None:
+        super().__init__(config, tokenizer)
         self._packed: dict[Part, PackedText] = {}
 
     @property

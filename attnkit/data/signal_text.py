@@ -1,6 +1,7 @@
 """Images or sounds with texts, as normalised batches."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,13 +13,20 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Part, SignalCorpus
 from attnkit.corpus.signals import Signals, read_signals
-from attnkit.data.base import Framing
-from attnkit.data.batching import BatchedExamples, Order, Seq2SeqBatch, Sequences, without_targets
+from attnkit.data.base import Framing, require_image_shape
+from attnkit.data.batching import Order, PairExamples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
-from attnkit.data.loading import Share
-from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, require_at_least, tokenizers
+from attnkit.data.config import RowsConfig
+from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, keywords_of, tokenizers
 from attnkit.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalTextConfig(RowsConfig):
+    """The options of `signal_text`."""
+
+    image_shape: list[int] | None = None
+    tgt_tokenizer: TokenizerSpec = "word"
 
 
 @datasets.register("signal_text")
@@ -39,8 +47,6 @@ class SignalText(Framing):
             images, and tokens.
         max_length: Training rows with more frames, columns or tokens than this are omitted (default: no limit). Evaluation and prediction
             omit nothing.
-        seed: Seed of the order and of the corpus; global random states have no effect.
-        num_workers: Processes that load batches (0: the main process).
 
     Attributes:
         src_tokenizer_spec: None: the sources are not texts.
@@ -66,24 +72,13 @@ class SignalText(Framing):
     corpus: SignalCorpus
     src_tokenizer_spec: ClassVar[None] = None
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        predict: str | None = None,
-        image_shape: list[int] | None = None,
-        tgt_tokenizer: TokenizerSpec = "word",
-        batch_tokens: int = 4096,
-        max_length: int | None = None,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
-        require_at_least(1, batch_tokens=batch_tokens)
-        if image_shape is not None and (len(image_shape) != 3 or image_shape[0] not in (1, 3) or min(image_shape) < 1):
-            raise ConfigurationError(f"image_shape must be [channels, height, width] with 1 or 3 channels, but is {image_shape}")
-        self.given_shape, self.batch_tokens, self.max_length = image_shape, batch_tokens, max_length
-        self._tokenizer: Tokenizer = tokenizers.build(tgt_tokenizer)
+    config: SignalTextConfig
+
+    @keywords_of(SignalTextConfig)
+    def __init__(self, config: SignalTextConfig) -> None:
+        super().__init__(config)
+        require_image_shape(config.image_shape)
+        self._tokenizer: Tokenizer = tokenizers.build(config.tgt_tokenizer)
 
     @override
     def check_prediction(self) -> None:
@@ -102,7 +97,7 @@ class SignalText(Framing):
     @cached_property
     def src_shape(self) -> list[int]:
         """Channels, height and width of images, or the number of features of a frame."""
-        return self.given_shape or shape_of(self._training.arrays[0])
+        return self.config.image_shape or shape_of(self._training.arrays[0])
 
     @cached_property
     def normalisation(self) -> tuple[list[float], list[float]]:
@@ -147,7 +142,7 @@ class SignalText(Framing):
 
     @cached_property
     def _training(self) -> Signals:
-        return self.corpus.signals("train", shape=self.given_shape)
+        return self.corpus.signals("train", shape=self.config.image_shape)
 
     def _loader(self, part: str, signals: Signals, *, order: Order) -> DataLoader[Seq2SeqBatch]:
         unit = "image" if len(self.src_shape) == 3 else "sound"
@@ -158,12 +153,8 @@ class SignalText(Framing):
         every: Sequence[Sequence[str]] = signals.texts or [[] for _ in signals.names]
         rows = [(i, text) for i, texts in enumerate(every) for text in (texts if part == "train" else texts[:1] or [""])]
         ids = [[Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id] for _, text in rows]
-        limit = self.max_length if part == "train" else None
-        kept = [r for r, (i, _) in enumerate(rows) if limit is None or max(length_of(signals.arrays[i]), len(ids[r])) <= limit]
-        if not kept:
-            raise ConfigurationError(f"all {len(rows)} {part} rows are longer than max_length={limit}; raise it")
-        summary = Summary(part, counted(len(kept), unit))
-        summary.note(len(rows) - len(kept), f"omitted (longer than max_length={limit})")
+        lengths = [max(length_of(signals.arrays[i]), len(found)) for (i, _), found in zip(rows, ids, strict=True)]
+        kept, summary = self.within_limit(part, lengths, unit=unit, rows=f"{part} rows")
         for r in kept:
             summary.add(self.tgt_tokenizer, rows[r][1], ids[r])
         self.summaries.say(summary)
@@ -187,7 +178,7 @@ def length_of(array: Tensor) -> int:
     return array.shape[2] if array.ndim == 3 else array.shape[0]
 
 
-class SignalExamples(BatchedExamples):
+class SignalExamples(PairExamples):
     """Images or frames, and the ids of their texts.
 
     Args:
@@ -207,34 +198,16 @@ class SignalExamples(BatchedExamples):
         texts: Sequence[tuple[str, list[str]]] | None,
         normalisation: tuple[Sequence[float], Sequence[float]],
     ) -> None:
-        self.arrays, self.tgt, self.texts = arrays, tgt, texts
+        super().__init__(lengths=np.array([length_of(array) for array in arrays]), tgt=tgt, texts=texts)
+        self.arrays = arrays
         axes = (-1, 1, 1) if arrays[0].ndim == 3 else (-1,)
         self._mean, self._std = (torch.tensor(values).view(axes) for values in normalisation)
-        lengths = np.array([length_of(array) for array in arrays])
-        self.lengths = (lengths, lengths if tgt is None else tgt.lengths)
 
     @override
-    def __len__(self) -> int:
-        return len(self.arrays)
-
-    @override
-    def text(self, index: int) -> str | None:
-        return self.texts[index][0] if self.texts else None
-
-    def __getitem__(self, share: Share) -> Seq2SeqBatch:
-        rows, (src, tgt) = share.rows, self.longest(share)
+    def sources(self, rows: Sequence[int], length: int) -> Seq2SeqBatch:
         arrays = [(self.arrays[i].float() - self._mean) / self._std for i in rows]
-        batch: Seq2SeqBatch = {"example": share.example(rows)}
         if arrays[0].ndim == 3:
-            batch["src"] = torch.stack(arrays)
-        else:
-            batch["src"] = torch.stack([torch.nn.functional.pad(frames, (0, 0, 0, src - len(frames))) for frames in arrays])
-            batch["src_mask"] = torch.arange(src) < torch.tensor([[len(frames)] for frames in arrays])
-        if self.tgt is not None:
-            targets = self.tgt.padded(rows, tgt)
-            batch["tgt"] = without_targets(targets) if share.is_filler else targets
-        if self.texts is not None:
-            texts = [] if share.is_filler else [self.texts[i] for i in rows]
-            batch["source"] = [source for source, _ in texts]
-            batch["references"] = [references for _, references in texts]
-        return batch
+            return {"src": torch.stack(arrays)}
+        mask = torch.arange(length) < torch.tensor([[len(frames)] for frames in arrays])
+        src = torch.stack([torch.nn.functional.pad(frames, (0, 0, 0, length - len(frames))) for frames in arrays])
+        return {"src": src, "src_mask": mask}

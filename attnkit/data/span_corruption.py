@@ -1,6 +1,7 @@
 """Span corruption of running text, T5's pre-training objective."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,29 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Part
 from attnkit.data.batching import Examples, Sequences
-from attnkit.data.running_text import RunningText
+from attnkit.data.running_text import RunningText, RunningTextConfig
 from attnkit.data.spans import CorruptedWindows, Corruption
 from attnkit.data.summary import Summary
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, tokenizers
+from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, keywords_of, tokenizers
 from attnkit.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanCorruptionConfig(RunningTextConfig):
+    """The options of `span_corruption`."""
+
+    context: int = 128
+    density: float = 0.15
+    mean_length: float = 3.0
+    src_tokenizer: TokenizerSpec = field(default_factory=lambda: {"name": "bpe", "vocab_size": 4000})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.context < 2 or not 0 < self.density < 1 or self.mean_length < 1:
+            raise ConfigurationError(
+                f"context must be at least 2, density above 0 and below 1, and mean_length at least 1, but they are {self.context}, "
+                f"{self.density} and {self.mean_length}"
+            )
 
 
 @datasets.register("span_corruption")
@@ -35,9 +54,6 @@ class SpanCorruption(RunningText):
         mean_length: Mean length of a span, in tokens, at least 1.
         src_tokenizer: Spec of the tokenizer of both sides. An untrained one is given as many sentinels as a window needs among its extra
             tokens, and is trained on the training text.
-        batch_tokens: Maximum number of source and target positions in a batch over all processes, padding included.
-        seed: Seed of the spans, the order and the corpus; global random states have no effect.
-        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: The corpus has no text or cannot be read, a number is out of range, or a trained tokenizer lacks a sentinel.
@@ -52,36 +68,14 @@ class SpanCorruption(RunningText):
         (torch.Size([4, 19]), torch.Size([4, 7]))
     """
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        predict: str | None = None,
-        context: int = 128,
-        density: float = 0.15,
-        mean_length: float = 3.0,
-        src_tokenizer: TokenizerSpec = {"name": "bpe", "vocab_size": 4000},  # noqa: B006
-        batch_tokens: int = 4096,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        if context < 2 or not 0 < density < 1 or mean_length < 1:
-            raise ConfigurationError(
-                f"context must be at least 2, density above 0 and below 1, and mean_length at least 1, but they are {context}, {density} "
-                f"and {mean_length}"
-            )
-        self.corruption = Corruption(density, mean_length)
-        _, spans = self.corruption.counts(np.arange(2, context + 1))
+    config: SpanCorruptionConfig
+
+    @keywords_of(SpanCorruptionConfig)
+    def __init__(self, config: SpanCorruptionConfig) -> None:
+        self.corruption = Corruption(config.density, config.mean_length)
+        _, spans = self.corruption.counts(np.arange(2, config.context + 1))
         self._sentinels = [f"<extra_{i}>" for i in range(int(spans.max()) + 1)]
-        super().__init__(
-            corpus=corpus,
-            predict=predict,
-            tokenizer=_with(self._sentinels, src_tokenizer),
-            context=context,
-            batch_tokens=batch_tokens,
-            seed=seed,
-            num_workers=num_workers,
-        )
+        super().__init__(config, _with(self._sentinels, config.src_tokenizer))
 
     @property
     def src_tokenizer_spec(self) -> dict[str, Any]:
@@ -111,7 +105,7 @@ class SpanCorruption(RunningText):
     def _windows(self, part: Part, *, seeds: Sequence[int], tokenizer: Tokenizer | None) -> CorruptedWindows:
         windows = CorruptedWindows(
             self.packed(part),
-            context=self.context,
+            context=self.config.context,
             corruption=self.corruption,
             sentinels=[self.tokenizer.id_of(sentinel) for sentinel in self._sentinels],
             seeds=seeds,

@@ -118,10 +118,6 @@ class CorruptedWindows(BatchedExamples):
         self.lengths = (self._sizes - hidden + spans + 1, hidden + spans + 3)  # with the sentinels, bos and eos
 
     @override
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    @override
     def text(self, index: int) -> str | None:
         return None if self._tokenizer is None else self._tokenizer.decode(self.example(index, epoch=0).source)
 

@@ -1,6 +1,7 @@
 """Sentences with a tag for each word."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -10,10 +11,17 @@ from typing_extensions import override
 from attnkit.corpus.base import Part, TagCorpus, Tagged
 from attnkit.data.base import require_distinct
 from attnkit.data.batching import Order
-from attnkit.data.summary import Summary, counted
+from attnkit.data.config import TokenizedRowsConfig
 from attnkit.data.tokenized import TokenizedFraming
 from attnkit.data.words import WordBatch, WordExamples, read_words
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, nearest
+from attnkit.registry import ConfigurationError, datasets, keywords_of, nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedTextConfig(TokenizedRowsConfig):
+    """The options of `tagged_text`."""
+
+    classes: list[str] | None = None
 
 
 @datasets.register("tagged_text")
@@ -26,11 +34,6 @@ class TaggedText(TokenizedFraming):
             white space.
         classes: The names of the tags, in the order of their ids (default: those of the training words, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training sentences.
-        batch_tokens: Maximum number of positions in a batch over all processes, padding included.
-        max_length: Training sentences with more tokens than this, bos and eos included, are omitted (default: no limit). Evaluation and
-            prediction omit nothing.
-        seed: Seed of the order of the data and of the corpus; global random states have no effect.
-        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: The corpus has no tagged words or cannot be read, a number is out of range, or a tag was not in training.
@@ -47,21 +50,12 @@ class TaggedText(TokenizedFraming):
     takes: ClassVar = TagCorpus
     corpus: TagCorpus
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        predict: str | None = None,
-        classes: list[str] | None = None,
-        tokenizer: TokenizerSpec = "bpe",
-        batch_tokens: int = 4096,
-        max_length: int | None = None,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(corpus=corpus, predict=predict, tokenizer=tokenizer, batch_tokens=batch_tokens, seed=seed, num_workers=num_workers)
-        require_distinct(classes)
-        self._classes, self.max_length = classes, max_length
+    config: TaggedTextConfig
+
+    @keywords_of(TaggedTextConfig)
+    def __init__(self, config: TaggedTextConfig) -> None:
+        super().__init__(config, config.tokenizer)
+        require_distinct(config.classes)
 
     @override
     def training_texts(self) -> Iterable[str]:
@@ -70,7 +64,7 @@ class TaggedText(TokenizedFraming):
     @cached_property
     def classes(self) -> list[str]:
         """The name of each tag, by its id."""
-        return self._classes if self._classes is not None else sorted({tag for _, tags in self._training for tag in tags})
+        return self.config.classes if self.config.classes is not None else sorted({tag for _, tags in self._training for tag in tags})
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -105,12 +99,7 @@ class TaggedText(TokenizedFraming):
                 f"Tags: {', '.join(self.classes)}."
             )
         read = [read_words(self.tokenizer, words) for words, _ in rows]
-        limit = self.max_length if part == "train" else None
-        kept = [i for i, found in enumerate(read) if limit is None or len(found.ids) <= limit]
-        if not kept:
-            raise ConfigurationError(f"all {len(rows)} {part} sentences are longer than max_length={limit}; raise it")
-        summary = Summary(part, counted(len(kept), "sentence"))
-        summary.note(len(rows) - len(kept), f"omitted (longer than max_length={limit})")
+        kept, summary = self.within_limit(part, [len(found.ids) for found in read], unit="sentence")
         for i in kept:
             summary.add(self.tokenizer, " ".join(rows[i][0]), read[i].ids)
         self.summaries.say(summary)

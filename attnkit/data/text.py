@@ -1,5 +1,7 @@
 """Running text, as windows of packed documents."""
 
+from dataclasses import dataclass
+
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
@@ -7,10 +9,27 @@ from attnkit.corpus.base import Part
 from attnkit.data.batching import Sequences
 from attnkit.data.labelled_batches import LabelledExamples
 from attnkit.data.packing import LanguageModelBatch, Windows, WindowSampler
-from attnkit.data.running_text import RunningText
+from attnkit.data.running_text import RunningText, RunningTextConfig
 from attnkit.data.summary import Summary
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets
+from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, keywords_of
 from attnkit.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(RunningTextConfig):
+    """The options of `text`."""
+
+    tokenizer: TokenizerSpec = "bpe"
+    stride: int | None = None
+    document_mask: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stride is not None and not 1 <= self.stride <= self.context:
+            raise ConfigurationError(f"stride must be from 1 to context={self.context}, but is {self.stride}")
+        if self.batch_tokens < self.context:
+            sizes = f"batch_tokens={self.batch_tokens} must be at least context={self.context}"
+            raise ConfigurationError(f"{sizes}: a batch has one window or more")
 
 
 @datasets.register("text")
@@ -30,10 +49,7 @@ class Text(RunningText):
         context: Tokens in a window.
         stride: In evaluation, tokens between the starts of windows: values below `context` give each scored token more preceding
             context (default: `context`, no overlap).
-        batch_tokens: Maximum number of positions in a batch over all processes.
         document_mask: Whether batches have `documents` [B, T], so that attention stays within a document.
-        seed: Seed of the order of the windows and of the corpus; global random states have no effect.
-        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: The corpus has no text or cannot be read, or a number is out of range.
@@ -47,47 +63,24 @@ class Text(RunningText):
         torch.Size([2, 5])
     """
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        predict: str | None = None,
-        tokenizer: TokenizerSpec = "bpe",
-        context: int = 256,
-        stride: int | None = None,
-        batch_tokens: int = 4096,
-        document_mask: bool = False,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(
-            corpus=corpus,
-            predict=predict,
-            tokenizer=tokenizer,
-            context=context,
-            batch_tokens=batch_tokens,
-            seed=seed,
-            num_workers=num_workers,
-        )
-        if stride is not None and not 1 <= stride <= context:
-            raise ConfigurationError(f"stride must be from 1 to context={context}, but is {stride}")
-        if batch_tokens < context:
-            raise ConfigurationError(f"batch_tokens={batch_tokens} must be at least context={context}: a batch has one window or more")
-        self.stride = context if stride is None else stride
-        self.document_mask = document_mask
+    config: TextConfig
+
+    @keywords_of(TextConfig)
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__(config, config.tokenizer)
 
     @override
     def train_dataloader(self) -> DataLoader[LanguageModelBatch]:
         text = self.packed("train")
-        if len(text) < self.context:
+        if len(text) < self.config.context:
             raise ConfigurationError(
-                f"the train text has {len(text)} tokens, which do not fill a window of context={self.context}: lower context"
+                f"the train text has {len(text)} tokens, which do not fill a window of context={self.config.context}: lower context"
             )
         return self._window_loader("train", stride=None)
 
     @override
     def evaluation_loader(self, part: Part) -> DataLoader[LanguageModelBatch]:
-        return self._window_loader(part, stride=self.stride)
+        return self._window_loader(part, stride=self.config.stride or self.config.context)
 
     @override
     def predict_dataloader(self) -> DataLoader[LanguageModelBatch]:
@@ -97,7 +90,7 @@ class Text(RunningText):
         return self.token_batches(LabelledExamples(tokens=prompts, labels=None, texts=texts), order="given")
 
     def _window_loader(self, part: Part, *, stride: int | None) -> DataLoader[LanguageModelBatch]:
-        windows = Windows(self.packed(part), context=self.context, documents=self.document_mask, counts=stride is not None)
-        size = self.batch_tokens // windows.context
+        windows = Windows(self.packed(part), context=self.config.context, documents=self.config.document_mask, counts=stride is not None)
+        size = self.config.batch_tokens // windows.context
         sampler = WindowSampler(windows, batch_size=size, stride=stride, seed=self.seed, share=self.share)
         return self.loader(windows, sampler)

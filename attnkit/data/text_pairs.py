@@ -1,6 +1,7 @@
 """Pairs of texts, as batches of source and target ids."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,9 +14,24 @@ from attnkit.corpus.mixture import Mixture
 from attnkit.data.base import Framing
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
+from attnkit.data.config import RowsConfig
 from attnkit.data.summary import Summary, counted
-from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, require_at_least, tokenizers
+from attnkit.registry import TokenizerSpec, datasets, keywords_of, require_at_least, tokenizers
 from attnkit.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPairsConfig(RowsConfig):
+    """The options of `text_pairs`."""
+
+    max_validation_sources: int | None = None
+    src_tokenizer: TokenizerSpec = "character"
+    tgt_tokenizer: TokenizerSpec | None = "character"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_validation_sources is not None:
+            require_at_least(1, max_validation_sources=self.max_validation_sources)
 
 
 @datasets.register("text_pairs")
@@ -31,11 +47,8 @@ class TextPairs(Framing):
         max_validation_sources: Maximum number of validation sources, a fixed random sample (default: all).
         src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training pairs.
         tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both sides, trained on both.
-        batch_tokens: Maximum number of source and target positions in a batch over all processes, padding included.
         max_length: Training pairs with more tokens than this on either side, special tokens included, are omitted (default: no limit).
             Evaluation and prediction omit nothing.
-        seed: Seed of the order of the data, of `max_validation_sources` and of the corpus; global random states have no effect.
-        num_workers: Processes that load batches (0: the main process).
 
     Raises:
         ConfigurationError: The corpus has no pairs or cannot be read, or a number is out of range.
@@ -52,26 +65,13 @@ class TextPairs(Framing):
     takes: ClassVar = PairCorpus
     corpus: PairCorpus
 
-    def __init__(
-        self,
-        *,
-        corpus: CorpusSpec,
-        predict: str | None = None,
-        max_validation_sources: int | None = None,
-        src_tokenizer: TokenizerSpec = "character",
-        tgt_tokenizer: TokenizerSpec | None = "character",
-        batch_tokens: int = 4096,
-        max_length: int | None = None,
-        seed: int = 0,
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers)
-        require_at_least(1, batch_tokens=batch_tokens)
-        if max_validation_sources is not None:
-            require_at_least(1, max_validation_sources=max_validation_sources)
-        self.batch_tokens, self.max_length, self.max_validation_sources = batch_tokens, max_length, max_validation_sources
-        self._src_tokenizer: Tokenizer = tokenizers.build(src_tokenizer)
-        self._tgt_tokenizer: Tokenizer | None = None if tgt_tokenizer is None else tokenizers.build(tgt_tokenizer)
+    config: TextPairsConfig
+
+    @keywords_of(TextPairsConfig)
+    def __init__(self, config: TextPairsConfig) -> None:
+        super().__init__(config)
+        self._src_tokenizer: Tokenizer = tokenizers.build(config.src_tokenizer)
+        self._tgt_tokenizer: Tokenizer | None = None if config.tgt_tokenizer is None else tokenizers.build(config.tgt_tokenizer)
 
     @cached_property
     def src_tokenizer(self) -> Tokenizer:
@@ -104,7 +104,7 @@ class TextPairs(Framing):
     def evaluation_set(self, part: Part) -> Mapping[str, list[str]]:
         """Return the references of each source of a split, the canonical one first."""
         examples = self.corpus.references(part)
-        count = self.max_validation_sources
+        count = self.config.max_validation_sources
         if part == "test" or count is None or count >= len(examples):
             return examples
         sources = list(examples)
@@ -123,12 +123,8 @@ class TextPairs(Framing):
     @override
     def train_dataloader(self) -> DataLoader[Seq2SeqBatch]:
         encoded = [(self._source_ids(source), self._target_ids(target)) for source, target in self._pairs]
-        kept = [i for i, pair in enumerate(encoded) if self.max_length is None or max(map(len, pair)) <= self.max_length]
-        if not kept:
-            raise ConfigurationError(f"all {len(encoded)} training pairs are longer than max_length={self.max_length}; raise it")
+        kept, summary = self.within_limit("train", [max(map(len, pair)) for pair in encoded], unit="pair", rows="training pairs")
         src, tgt = zip(*(encoded[i] for i in kept), strict=True)
-        summary = Summary("train", counted(len(kept), "pair"))
-        summary.note(len(encoded) - len(kept), f"omitted (longer than max_length={self.max_length})")
         self._say(summary, [self._pairs[i] for i in kept], src, tgt)
         return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from attnkit.corpus.base import Labels
 from attnkit.data.base import Framing
 from attnkit.data.cache import trained
-from attnkit.registry import Spec, TokenizerSpec, require_at_least, tokenizers
+from attnkit.data.config import TokensConfig
+from attnkit.registry import TokenizerSpec, tokenizers
 from attnkit.tokenizer import Tokenizer
 
 
@@ -18,32 +18,16 @@ class TokenizedFraming(Framing):
     """A framing with one tokenizer, which checkpoints keep.
 
     Args:
-        corpus: Spec of a corpus of the kind that this framing takes.
-        predict: The location of the inputs for prediction.
+        config: The options.
         tokenizer: Spec of the tokenizer; an untrained one is trained on `training_texts`.
-        batch_tokens: Maximum number of positions in a batch over all processes, padding included.
-        seed: Seed, at least 0; also passed to the corpus.
-        num_workers: Processes that load batches (0: the main process).
-        labels: The kind of labels, if the corpus has several.
+        **given: Further arguments of the corpus.
 
     Raises:
         ConfigurationError: A number is out of range, or the corpus is of another kind.
     """
 
-    def __init__(
-        self,
-        *,
-        corpus: Spec,
-        predict: str | None,
-        tokenizer: TokenizerSpec,
-        batch_tokens: int,
-        seed: int,
-        num_workers: int,
-        labels: Labels | None = None,
-    ) -> None:
-        super().__init__(corpus=corpus, predict=predict, seed=seed, num_workers=num_workers, labels=labels)
-        require_at_least(1, batch_tokens=batch_tokens)
-        self.batch_tokens = batch_tokens
+    def __init__(self, config: TokensConfig, tokenizer: TokenizerSpec, **given: Any) -> None:
+        super().__init__(config, **given)
         self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
 
     @abstractmethod

@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypedDict
 
-import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import override
 
-from attnkit.data.batching import BatchedExamples, Sequences
+from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.loading import Share
 from attnkit.registry import ConfigurationError
 from attnkit.tokenizer import Tokenizer
@@ -55,7 +53,7 @@ def read_words(tokenizer: Tokenizer, words: Sequence[str], *, before: Sequence[i
     return Read([*ids, Tokenizer.eos_id], [*numbers, 0])
 
 
-class WordExamples(BatchedExamples):
+class WordExamples(TokenExamples):
     """Encoded texts, and the labels of their words.
 
     Args:
@@ -65,23 +63,13 @@ class WordExamples(BatchedExamples):
         texts: The text of each example, as predictions show it; `None` in training.
     """
 
-    unit = "{} tokens"
-
     def __init__(
         self, *, read: Sequence[Read], labels: Sequence[Sequence[int]] | None, of_words: bool, texts: Sequence[Any] | None
     ) -> None:
-        self.tokens, self.words = Sequences([ids for ids, _ in read]), Sequences([numbers for _, numbers in read])
+        super().__init__(Sequences([ids for ids, _ in read]), texts)
+        self.words = Sequences([numbers for _, numbers in read])
         self.labels = None if labels is None else Sequences([[label + 1 for label in row] for row in labels])
-        self.of_words, self.texts = of_words, texts
-        self.lengths = (self.tokens.lengths, np.zeros_like(self.tokens.lengths))
-
-    @override
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @override
-    def text(self, index: int) -> str | None:
-        return str(self.texts[index]) if self.texts else None
+        self.of_words = of_words
 
     def __getitem__(self, share: Share) -> WordBatch:
         rows, (length, _) = share.rows, self.longest(share)

@@ -62,7 +62,7 @@ from attnkit.registry.families import (
     tokenizers,
 )
 from attnkit.registry.imports import IMPORTS, import_modules, module_names
-from attnkit.registry.keywords import keywords_of
+from attnkit.registry.keywords import fields_as_keywords, keywords_of
 from attnkit.registry.names import ENTRY_POINT_GROUP, registered_name
 from attnkit.registry.resolved import ResolvedSpec
 from attnkit.registry.values import Word, plain_data
@@ -108,6 +108,7 @@ __all__ = [
     "heads",
     "importing",
     "inits",
+    "fields_as_keywords",
     "keywords_of",
     "layer_kinds",
     "mixers",

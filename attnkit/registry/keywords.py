@@ -1,15 +1,16 @@
-"""Constructors that read one configuration object and take its fields as keyword arguments."""
+"""Constructors that read one configuration object and take its fields as keyword arguments, and classes whose fields are arguments."""
 
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, dataclass_transform, get_type_hints
 
 P = ParamSpec("P")
 Config = TypeVar("Config")
 Self = TypeVar("Self")
+T = TypeVar("T", bound=type)
 
 
 def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config], None]], Callable[Concatenate[Self, P], None]]:
@@ -18,8 +19,8 @@ def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config
     The signature is that of the configuration, required arguments first, and the class's docstring gets its `Args:`, before `Raises:`.
 
     Args:
-        config: A dataclass with keyword-only fields; the `Args:` of its docstring and of its bases' document the arguments. A default made
-            by a `default_factory` is shown in the signature.
+        config: A dataclass with keyword-only fields; the `Args:` of its docstring and of its bases' document the arguments, unless the
+            class's own do. A default made by a `default_factory` is shown in the signature.
 
     Example:
         >>> from dataclasses import dataclass, field
@@ -72,7 +73,54 @@ class _Constructor:
 
     def __set_name__(self, owner: type, name: str) -> None:
         setattr(owner, name, self.function)
-        if owner.__doc__ is not None:  # -OO drops it
-            found = (re.search(r"^Args:\n((?:[ ]+.*\n)+)", f"{inspect.getdoc(base)}\n", re.M) for base in reversed(self.config.__mro__))
-            entries = "".join(section[1] for section in found if section)
-            owner.__doc__ = inspect.cleandoc(owner.__doc__).replace("\nRaises:\n", f"\nArgs:\n{entries}\nRaises:\n", 1)
+        _document(owner, (owner, *self.config.__mro__))
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+def fields_as_keywords(cls: T) -> T:
+    """Make a class a dataclass whose constructor takes its fields, and those of its bases, as keyword arguments.
+
+    Its docstring gets the `Args:` of its bases. What the constructor does besides is written in `__post_init__`.
+
+    Example:
+        >>> @fields_as_keywords
+        ... class Rows:
+        ...     '''Rows.
+        ...
+        ...     Args:
+        ...         count: Number of rows.
+        ...     '''
+        ...     count: int = 10
+        >>> @fields_as_keywords
+        ... class Pairs(Rows):
+        ...     '''Pairs.
+        ...
+        ...     Args:
+        ...         length: Number of symbols.
+        ...
+        ...     Raises:
+        ...         ValueError: A number is out of range.
+        ...     '''
+        ...     length: int = 8
+        >>> Pairs(length=2).count, "    count: Number of rows." in Pairs.__doc__
+        (10, True)
+    """
+    dataclass(kw_only=True, eq=False, repr=False)(cls)
+    _document(cls, cls.__mro__)
+    return cls
+
+
+def _document(owner: type, sources: tuple[type, ...]) -> None:
+    """Write the `Args:` of classes into a docstring, before `Raises:`, the last class first; the first with an argument counts."""
+    if owner.__doc__ is None:  # -OO drops it
+        return
+    entries: dict[str, str] = {}
+    for source in reversed(sources):
+        if found := _ARGS.search(f"{inspect.cleandoc(vars(source).get('__doc__') or '')}\n"):
+            entries |= {entry[1]: entry[0] for entry in _ENTRY.finditer(found[1])}
+    rest = re.sub(r"\n+Args:\n(?:[ ]+.*\n)+", "\n", inspect.cleandoc(owner.__doc__))
+    owner.__doc__ = rest.replace("\nRaises:\n", f"\nArgs:\n{''.join(entries.values())}\nRaises:\n", 1)
+
+
+_ARGS = re.compile(r"^Args:\n((?:[ ]+.*\n)+)", re.M)
+_ENTRY = re.compile(r"^    (\w+):.*\n(?:     +.*\n)*", re.M)

@@ -12,10 +12,9 @@ from torchmetrics import Metric
 from typing_extensions import override
 
 from attnkit.registry import keywords_of, require_at_least, tasks
+from attnkit.task.labelling import LabellingConfig, LabellingTask, one_line, shortened
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean
-from attnkit.task.pooled import one_line, shortened
-from attnkit.task.wordwise import WordConfig, WordTask
 
 
 class Span(NamedTuple):
@@ -29,7 +28,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionAnsweringConfig(WordConfig):
+class QuestionAnsweringConfig(LabellingConfig):
     """The options of `question_answering`.
 
     Args:
@@ -47,7 +46,7 @@ class QuestionAnsweringConfig(WordConfig):
 
 
 @tasks.register("question_answering")
-class QuestionAnswering(WordTask):
+class QuestionAnswering(LabellingTask):
     r"""Finds the span of a passage that answers a question.
 
     Equation:
@@ -83,7 +82,7 @@ class QuestionAnswering(WordTask):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
-    metric_names: ClassVar = ("exact_match", "f1")
+    metric_directions: ClassVar = {"exact_match": "max", "f1": "max"}
 
     config: QuestionAnsweringConfig
 

@@ -1,7 +1,7 @@
 """Regression: predicting a number for a text or an image."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, keywords_of, tasks
 from attnkit.task.evaluation import Direction
+from attnkit.task.labelling import one_line, shortened
 from attnkit.task.loss import Sums
-from attnkit.task.pooled import PooledConfig, PooledTask, one_line, shortened
+from attnkit.task.pooled import PooledConfig, PooledTask
 
 _METRICS: dict[str, tuple[type[Metric], Direction]] = {
     "mse": (MeanSquaredError, "min"),
@@ -89,7 +90,8 @@ class Regression(PooledTask):
         return super().forward(inputs)[:, 0]
 
     @override
-    def sums(self, outputs: Tensor, label: Tensor, *, smooth: bool) -> Sums:
+    def sums(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sums:
+        label: Tensor = batch["label"]
         if not label.is_floating_point():
             raise ConfigurationError("the labels of these data are classes, not numbers; use task classification, or data.labels number")
         error = (outputs.float() - label).square().sum()
@@ -102,9 +104,20 @@ class Regression(PooledTask):
             return _METRICS[name][0]()
 
     @override
+    def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
+        answers = (outputs, batch["label"].float())
+        metrics = self.metrics("val")
+        return {name: answers if len(outputs) > 0 or _keeps_values(metrics[name]) else None for name in self.config.metrics}
+
+    @override
     def answer(self, text: str, outputs: Tensor) -> Estimate:
         return Estimate(text, float(outputs))
 
     @override
     def sample_line(self, prediction: Any, label: Any) -> str:
         return f"{shortened(prediction.text)} -> {prediction.value:.2f}  ({label:.2f})"
+
+
+def _keeps_values(metric: Metric) -> bool:
+    """Return whether a metric keeps all values: gathering needs a tensor of the right dtype on each rank, even an empty one."""
+    return any(isinstance(state, list) for state in metric.metric_state.values())

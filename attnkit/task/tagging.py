@@ -1,19 +1,14 @@
 """Tagging: predicting a class for each word."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
-from torchmetrics import Metric
 from typing_extensions import override
 
-from attnkit.registry import ConfigurationError, keywords_of, tasks
-from attnkit.task.classification import METRICS
-from attnkit.task.config import require_smoothing
-from attnkit.task.loss import Sums, cross_entropy
-from attnkit.task.pooled import shortened
-from attnkit.task.wordwise import WordConfig, WordTask
+from attnkit.registry import keywords_of, tasks
+from attnkit.task.classes import ClassConfig, ClassTask
+from attnkit.task.labelling import shortened
 
 
 class Tags(NamedTuple):
@@ -26,30 +21,8 @@ class Tags(NamedTuple):
         return f"{self.text}\t{' '.join(self.tags)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaggingConfig(WordConfig):
-    """The options of `tagging`.
-
-    Args:
-        classes: The names of the tags, by their ids (default: the data module's).
-        label_smoothing: Probability mass that is spread over all tags, at least 0 and below 1.
-        metrics: `accuracy`, `f1` (the mean of the tags' F1: macro), `weighted_f1` (their mean by frequency), `precision`, `recall` (both
-            macro), all over words. The first one selects the best checkpoint.
-    """
-
-    classes: list[str] | None = None
-    label_smoothing: float = 0.0
-    metrics: Sequence[str] = ("accuracy", "f1")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_smoothing(self.label_smoothing)
-        if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
-            raise ConfigurationError(f"classes must be at least two, and distinct, but are {list(self.classes)}")
-
-
 @tasks.register("tagging")
-class Tagging(WordTask):
+class Tagging(ClassTask):
     """A class for each word: parts of speech, names, punctuation that was left out.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding), `words` [B, T], the number of the word that begins at a token (from
@@ -75,42 +48,15 @@ class Tagging(WordTask):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "classes": "classes"}
-    metric_names: ClassVar = tuple(METRICS)
 
-    config: TaggingConfig
-
-    @keywords_of(TaggingConfig)
-    def __init__(self, config: TaggingConfig) -> None:
+    @keywords_of(ClassConfig)
+    def __init__(self, config: ClassConfig) -> None:
         super().__init__(config)
 
-    @property
-    def classes(self) -> list[str]:
-        """The names of the tags, by their ids."""
-        if self.config.classes is None:
-            raise ConfigurationError("there are no classes: pass their names")
-        return self.config.classes
-
-    @property
     @override
-    def outputs(self) -> int:
-        return len(self.classes)
-
-    @override
-    def sums(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sums:
+    def scored(self, outputs: Tensor, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         given = batch["label"] >= 0
-        smoothing = self.config.label_smoothing if self.training else 0.0
-        return cross_entropy(outputs[given], batch["label"][given], label_smoothing=smoothing, pad_id=None)
-
-    @override
-    def metric(self, name: str) -> Metric:
-        kind, average = METRICS[name]
-        return kind(num_classes=self.outputs, average=average)
-
-    @override
-    def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
-        given = batch["label"] >= 0
-        answers = (outputs[given], batch["label"][given])
-        return dict.fromkeys(self.config.metrics, answers if given.any() else None)
+        return outputs[given], batch["label"][given]
 
     @override
     def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> list[Tags]:

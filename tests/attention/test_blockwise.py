@@ -7,7 +7,7 @@ from torch import Tensor
 import attnkit
 from attnkit import draws
 from attnkit.attention import Attention, LazyBias
-from attnkit.attention.backend import blocks
+from attnkit.attention.backend import blocks, online
 from attnkit.attention.backend.blocks import Call
 from attnkit.masks import Mask
 
@@ -137,3 +137,14 @@ def test_blocks_cover_what_causality_and_the_window_allow_and_nothing_else() -> 
     assert (seen[Mask(causal=True, window=3).dense(40, 40, torch.device("cpu"))[0, 0]] == 1).all()
     assert seen.max() == 1
     assert seen.sum() <= 40 * (blocks.ROWS + 3)
+
+
+@pytest.mark.parametrize("by_offset", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compilers_are_told_the_shapes_and_gradients_of_the_operator(backend: str, by_offset: bool) -> None:
+    attnkit.backends.get(backend)  # registers its score
+    tensors = draw(6, 7, 2)
+    weight = None if backend == "blockwise" else torch.randn(H, D).double().requires_grad_()
+    bias = torch.randn(1, H, 1, 12).double().requires_grad_() if by_offset else None
+    settings = (by_offset, True, 0, 0.5, 0.0, [0, 0, 0], backend)
+    torch.library.opcheck(online._attend, (*tensors, weight, bias, None, None, *settings))

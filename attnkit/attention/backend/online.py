@@ -86,10 +86,8 @@ def _attend(
 
 @_attend.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *others: object) -> tuple[Tensor, Tensor]:
-    dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    return value.new_empty(*query.shape[:3], value.shape[-1]), query.new_empty(
-        query.shape[0] * query.shape[1], query.shape[2], 1, dtype=dtype
-    )
+    sums = query.new_empty(query.shape[0] * query.shape[1], query.shape[2], 2, dtype=torch.promote_types(query.dtype, torch.float32))
+    return value.new_empty(*query.shape[:3], value.shape[-1]), sums
 
 
 @torch.library.custom_op("attnkit::blockwise_backward", mutates_args=())

@@ -1,0 +1,208 @@
+"""The base class of tasks that label texts or images, or the words of texts: model, evaluation and predictions."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torchmetrics import Metric
+from typing_extensions import override
+
+import attnkit
+from attnkit.registry import (
+    ConfigurationError,
+    EmbeddingSpec,
+    InitSpec,
+    OptimizerSpec,
+    ScheduleSpec,
+    StackSpec,
+    TokenizerSpec,
+    nearest,
+    require_at_least,
+)
+from attnkit.task.config import TaskConfig, default, trained_tokenizer
+from attnkit.task.evaluation import Direction, EvaluatedTask, spread
+from attnkit.task.generating import input_mask
+from attnkit.task.loss import Sums
+from attnkit.task.metrics import Mean
+from attnkit.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabellingConfig(TaskConfig):
+    """The options of tasks that label texts or images, or the words of texts.
+
+    Args:
+        stack: An encoder or a decoder stack.
+        tokenizer: Spec of the trained tokenizer of texts, or None for images (default: the data module's `tokenizer_spec`).
+        embedding: The embedding: one that reads tokens, or `patch` for images.
+        init: How the parameters of a new model are drawn.
+        samples: Predictions printed after a validation.
+    """
+
+    stack: StackSpec
+    tokenizer: TokenizerSpec | None = None
+    embedding: EmbeddingSpec = "token"
+    init: InitSpec = "default"
+    optimizer: OptimizerSpec = default("adamw", lr=1e-3, weight_decay=0.01)
+    schedule: ScheduleSpec = default("linear", warmup_steps=0.1)
+    metrics: Sequence[str]
+    samples: int = 8
+
+    def __post_init__(self) -> None:
+        require_at_least(0, samples=self.samples)
+
+
+class LabellingTask(EvaluatedTask):
+    """A task that labels texts or images, or, by default, each word of a text at its first token.
+
+    A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric`, `metric_directions` and `updates`),
+    predictions (`answers`), and how to show one (`sample_line`). If it labels wholes, it is a `PooledTask`.
+
+    A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B, ...], and for evaluation and
+    prediction `text`, the names of the inputs. If there are fewer labels and texts than inputs, the remaining inputs are ignored. The
+    batches of words are `attnkit.data.words.WordBatch`.
+
+    Its `metrics` are names, at least one; the first selects the best checkpoint.
+
+    Raises:
+        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
+    """
+
+    config: LabellingConfig
+    metric_directions: ClassVar[Mapping[str, Direction]]
+    tokenizer: Tokenizer | None
+
+    @override
+    def derive(self) -> None:
+        metrics = self.config.metrics
+        if isinstance(metrics, str) or not metrics:
+            raise ConfigurationError(f"metrics must be a list of names, as in [{metrics or next(iter(self.metric_directions))}]")
+        for name in metrics:
+            if name not in self.metric_directions:
+                known = ", ".join(self.metric_directions)
+                raise ConfigurationError(f"unknown metric {name!r}.{nearest(name, self.metric_directions)} Names: {known}.")
+        self.tokenizer = self.trained_tokenizer()
+        super().derive()
+
+    def trained_tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer of texts, or None if the inputs are images."""
+        return trained_tokenizer(self.config.tokenizer, "tokenizer")
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """The number of outputs of the model for an input, or for a token."""
+
+    @abstractmethod
+    def sums(self, outputs: Tensor, batch: Mapping[str, Any]) -> Sums:
+        """Return the sums of the outputs for a batch: [B, C], or of words [B, T, C]."""
+
+    @abstractmethod
+    def metric(self, name: str) -> Metric:
+        """Return the metric of a name."""
+
+    @abstractmethod
+    def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
+        """Return the arguments for the update of each metric; None leaves it as it is."""
+
+    @abstractmethod
+    def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> list[Any]:
+        """Return the predictions for the first inputs of a batch, from their outputs."""
+
+    @abstractmethod
+    def truths(self, batch: Mapping[str, Any]) -> list[Any]:
+        """Return the true answer of each input of a batch, as `sample_line` takes it."""
+
+    @abstractmethod
+    def sample_line(self, prediction: Any, truth: Any) -> str:
+        """Return a line with a prediction and the truth."""
+
+    @property
+    @override
+    def monitor(self) -> tuple[str, Direction]:
+        return f"val/{self.config.metrics[0]}", self.metric_directions[self.config.metrics[0]]
+
+    @override
+    def new_metrics(self) -> dict[str, Metric]:
+        return {"loss": Mean(), **{name: self.metric(name) for name in self.config.metrics}}
+
+    @property
+    @override
+    def printed(self) -> Sequence[str]:
+        return self.config.metrics
+
+    @override
+    def samples(self) -> list[str]:
+        return [self.sample_line(prediction, truth) for prediction, truth in spread(self.shown, self.config.samples)]
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Arguments of `attnkit.compose`: how the vectors of tokens become outputs."""
+        return {"pooling": "none"}
+
+    @override
+    def build_model(self) -> nn.Module:
+        model = attnkit.compose(
+            stack=attnkit.stacks.resolve(self.config.stack),
+            vocab_size=None if self.tokenizer is None else len(self.tokenizer),
+            num_classes=self.outputs,
+            embedding=self.config.embedding,
+            init=self.config.init,
+            **self.reading,
+        )
+        assert isinstance(model, nn.Module)
+        return model
+
+    @override
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the outputs for tokens [B, T], padded with `pad_id`, or images [B, C, H, W]: [B, C], or of words [B, T, C]."""
+        outputs: Tensor = self.model(inputs, input_mask(inputs))
+        return outputs
+
+    def _read(self, batch: Mapping[str, Any], given: str) -> Tensor:
+        """Return the outputs for the inputs of a batch that have a `label`, or a `text`."""
+        outputs: Tensor = self(batch["image" if self.tokenizer is None else "tokens"])
+        return outputs[: len(batch[given])]
+
+    @override
+    def objective(self, batch: dict[str, Any]) -> Sums:
+        if "label" not in batch:
+            raise ConfigurationError("there are training texts without labels, which only masked_lm can use: leave data.unlabelled out")
+        return self.sums(self._read(batch, "label"), batch)
+
+    @override
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Any]:
+        return self.answers(self._read(batch, "text").float(), batch)
+
+    @override
+    def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
+        outputs = self._read(batch, "label")
+        sums = self.sums(outputs, batch)
+        outputs = outputs.float()
+        updates = {"loss": (sums.nll, sums.targets), **self.updates(outputs, batch)}
+        self.log_metrics(stage, updates, rows=len(outputs), shown=self.config.metrics[:1])
+        if stage == "val":
+            self.shown += list(zip(self.answers(outputs[: self.config.samples], batch), self.truths(batch), strict=False))
+
+
+def one_line(text: str) -> str:
+    """Return a text without tabs and line breaks, so that a prediction is one line of a table.
+
+    Example:
+        >>> one_line("so\\tgood,\\nreally")
+        'so good, really'
+    """
+    return " ".join(text.split()) if any(c in text for c in "\t\r\n") else text
+
+
+def shortened(text: str, *, width: int = 60) -> str:
+    """Return the beginning of a text, at most `width` characters.
+
+    Example:
+        >>> shortened("a long story", width=8)
+        'a long …'
+    """
+    text = one_line(text)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
