@@ -23,13 +23,12 @@ SIZES = {"validation": 300, "test": 600, "train": 4000}
 LIBRARIES = {"libespeak-ng1": "libespeak-ng.so.1", "libpcaudio0": "libpcaudio.so.0", "libsonic0": "libsonic.so.0"}
 VOICES = [f"en-us+{sex}{number}" for sex, numbers in (("m", range(1, 9)), ("f", range(1, 6))) for number in numbers]
 
-_SPOKEN = dict(
-    part.split(":", 1)
-    for part in (
-        "AA:A: AE:a AH0:@ AH:V AO:O: AW:aU AY:aI B:b CH:tS D:d DH:D EH:E ER0:3 ER:3: EY:eI F:f G:g HH:h IH:I IY:i: JH:dZ K:k L:l M:m N:n NG:N "
-        "OW:oU OY:OI P:p R:r S:s SH:S T:t TH:T UH:U UW:u: V:v W:w Y:j Z:z ZH:Z"
-    ).split()
-)
+_SPOKEN = {
+    "AA": "A:", "AE": "a", "AH0": "@", "AH": "V", "AO": "O:", "AW": "aU", "AY": "aI", "B": "b", "CH": "tS", "D": "d", "DH": "D",
+    "EH": "E", "ER0": "3", "ER": "3:", "EY": "eI", "F": "f", "G": "g", "HH": "h", "IH": "I", "IY": "i:", "JH": "dZ", "K": "k",
+    "L": "l", "M": "m", "N": "n", "NG": "N", "OW": "oU", "OY": "OI", "P": "p", "R": "r", "S": "s", "SH": "S", "T": "t", "TH": "T",
+    "UH": "U", "UW": "u:", "V": "v", "W": "w", "Y": "j", "Z": "z", "ZH": "Z",
+}  # fmt: skip
 """The phonemes of the dictionary, in the notation of espeak-ng."""
 
 
