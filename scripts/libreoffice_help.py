@@ -1,5 +1,8 @@
 """Writes LibreOffice's help for the corpus `libreoffice_help`: English paragraphs aligned with Korean or German ones, a folder for each.
 
+The folder `pages` has the English pages: of each the title, the first sentences, the part of
+LibreOffice that it belongs to, and all of its text.
+
 The sources are Debian's packages `libreoffice-help-en-us`, `-ko` and `-de`, which are fetched if they are neither unpacked nor installed.
 """
 
@@ -9,6 +12,7 @@ import unicodedata
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple, Self
 
 from fetching import main, package_file, write_rows
 
@@ -38,14 +42,60 @@ def convert(folder: Path, languages: Sequence[str] = ("ko", "de")) -> None:
         for page in sorted(english_pages.keys() & foreign_pages.keys()):
             english, foreign = english_pages[page], foreign_pages[page]
             pairs = [(english[i], foreign[i]) for i in english if i in foreign]
-            part = {0: "validation", 1: "test", 2: "test"}.get(zlib.crc32(page.encode()) % 20, "train")
-            found[part] |= dict.fromkeys(pair for pair in pairs if _is_translation(*pair, language))
+            found[_part(page)] |= dict.fromkeys(pair for pair in pairs if _is_translation(*pair, language))
         seen: set[str] = set()
         for part, distinct in found.items():
             kept = [pair for pair in distinct if seen.isdisjoint(pair)]
             seen.update(text for pair in kept for text in pair)
             rows = ({"en": source, language: target} for source, target in kept)
             write_rows(folder / "libreoffice_help" / language / f"{part}.jsonl", rows)
+    convert_pages(folder)
+
+
+def convert_pages(folder: Path) -> None:
+    """Write the English pages of each split. Pages of validation and test whose first sentences occur in training are omitted."""
+    found: dict[str, list[Page]] = {"train": [], "validation": [], "test": []}
+    for path, texts in sorted(pages("en", folder).items()):
+        if page := Page.of(path, list(texts.values())):
+            found[_part(path)].append(page)
+    trained = {text for page in found["train"] for text in page.paragraphs}
+    for part, kept in found.items():
+        rows = (page.row for page in kept if part == "train" or page.lead not in trained)
+        write_rows(folder / "libreoffice_help" / "pages" / f"{part}.jsonl", rows)
+
+
+class Page(NamedTuple):
+    """A help page.
+
+    Attributes:
+        title: Its first heading.
+        module: The part of LibreOffice that it belongs to: the first folder of its path, such as `scalc`.
+        lead: The first paragraph of 5 to 40 words that ends like a sentence.
+        paragraphs: All others than the title.
+    """
+
+    title: str
+    module: str
+    lead: str
+    paragraphs: list[str]
+
+    @classmethod
+    def of(cls, path: str, texts: Sequence[str]) -> Self | None:
+        """Read the texts of a page in order; None if it has no such paragraph.
+
+        Example:
+            >>> Page.of("scalc/01/05.html", ["Hide", "Format", "Hides selected rows, columns or sheets."]).row["lead"]
+            'Hides selected rows, columns or sheets.'
+        """
+        others = [text for text in texts[1:] if text != texts[0]]
+        lead = next((text for text in others if 5 <= len(text.split()) <= 40 and text.endswith((".", ":"))), None)
+        return None if lead is None else cls(texts[0], path.partition("/")[0], lead, others)
+
+    @property
+    def row(self) -> dict[str, str]:
+        """The row of the page."""
+        text = "\n".join([self.title, *self.paragraphs])
+        return {"title": self.title, "lead": self.lead, "module": self.module, "text": text}
 
 
 def pages(language: str, folder: Path) -> dict[str, dict[str, str]]:
@@ -87,6 +137,10 @@ def paragraphs(page: str) -> dict[str, str]:
         elif name == "span" and starts:
             starts.pop()
     return texts
+
+
+def _part(path: str) -> str:
+    return {0: "validation", 1: "test", 2: "test"}.get(zlib.crc32(path.encode()) % 20, "train")
 
 
 def _is_translation(english: str, foreign: str, language: str) -> bool:

@@ -45,12 +45,17 @@ def sources(spec: Any) -> list[tuple[str, ...]]:
     return [path if key == "name" else (key, *path) for key, value in parts for path in sources(value)]
 
 
+def texts(spec: Any) -> list[str]:
+    """Return the texts of a spec, at any depth."""
+    parts = spec.values() if isinstance(spec, dict) else spec if isinstance(spec, list) else ()
+    return [spec] if isinstance(spec, str) else [text for part in parts for text in texts(part)]
+
+
 def data_flags(name: str, folder: Path) -> list[str]:
     """Return the flags that make a recipe read small data, where its own are those of a package."""
     flags = []
     data = read_recipe(name)["data"]
-    paths = data["corpus"].values() if isinstance(data["corpus"], dict) else ()
-    for location in {path.split("/")[1] for path in paths if str(path).startswith("data/")}:
+    for location in {path.split("/")[1] for path in texts(data["corpus"]) if path.startswith("data/")}:
         importlib.import_module(f"samples.{location}").write(folder / "data")
     for *path, source in sources(data):
         importlib.import_module(f"samples.{source}").write(folder / "data")
@@ -70,7 +75,7 @@ def fit(name: str, folder: Path, *flags: str) -> Path:
 
 def test_there_are_recipes_of_every_kind() -> None:
     kinds = {name.partition("/")[0] for name in RECIPES}
-    assert kinds >= {"g2p", "translation", "language_model", "masked_lm", "classification", "seq2seq", "image", "scan"}
+    assert kinds >= {"g2p", "translation", "language_model", "masked_lm", "classification", "seq2seq", "image", "speech", "scan"}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -93,6 +98,9 @@ def test_a_recipe_trains_goes_on_is_tested_and_predicts(name: str, folder: Path,
     if name.startswith("questions/"):
         inputs = folder / "inputs.tsv"
         inputs.write_text("question\tpassage\nH0001\tthe king said\nH0001\ta king\n", encoding="utf-8")
+    if name.startswith("speech/"):
+        inputs = folder / "data/spoken_words/test.tsv"
+        inputs.write_text("\n".join(inputs.read_text(encoding="utf-8").splitlines()[:3]), encoding="utf-8")
     if name.startswith("word_vectors/"):  # only words of the training text have neighbours
         inputs.write_text("".join(f"{word}\n" for word in Task.load(best).tokenizer.spec["tokens"][-2:]), encoding="utf-8")
     assert main(["predict", "--ckpt_path", best, f"--data.predict={inputs}"]) == 0

@@ -1,17 +1,23 @@
-"""Plain baselines of the recipes tagging/kjv, questions/kjv and image/captions, from the files of the scripts kjv.py and fashion_mnist.py.
+"""Plain baselines of recipes whose data scripts write: kjv.py, fashion_mnist.py, libreoffice_help.py and spoken_words.py.
 
-python docs/_tools/word_baselines.py data
+    python docs/_tools/word_baselines.py data [NAME ...]
+
+NAME is one of tagging, questions, captions, titles, modules, speech (default: all).
 """
 
 import json
+import math
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn.functional import interpolate
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
+from attnkit.corpus.signals import read_signal
+from attnkit.task.metrics import GENERATION_METRICS, Rouge
 from attnkit.task.question_answering import word_f1
 
 
@@ -20,7 +26,7 @@ def rows(folder: Path, part: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in (folder / f"{part}.jsonl").read_text().splitlines()]
 
 
-def tags(folder: Path) -> None:
+def tagging(folder: Path) -> None:
     """The most frequent tag of each word; of unknown words, the most frequent of all."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in rows(folder, "train"):
@@ -60,7 +66,7 @@ def questions(folder: Path) -> None:
     print(f"questions: exact match {exact / len(test):.4f}, f1 {f1 / len(test):.4f}, {len(test):,} questions")
 
 
-def clothes(folder: Path) -> None:
+def captions(folder: Path) -> None:
     """The nearest mean image of a class, for single images: a captioner that is told where each image is."""
     train, test = (np.load(folder / f"{part}.npz") for part in ("train", "test"))
     pixels, labels = train["images"].reshape(-1, 784)[:55_000].astype(np.float32), train["labels"][:55_000]
@@ -71,13 +77,73 @@ def clothes(folder: Path) -> None:
     print(f"captions: token error rate {1 - a:.4f}, expected sequence error rate {1 - (a + a**2 + a**3) / 3:.4f}")
 
 
+def titles(folder: Path) -> None:
+    """The first words of the lead, as many as are best on validation."""
+
+    def score(part: str, count: int, name: str) -> float:
+        metric, found = Rouge(name), rows(folder, part)  # type: ignore[arg-type]
+        metric.update([" ".join(row["lead"].split()[:count]) for row in found], [[row["title"]] for row in found])
+        return float(metric.compute())
+
+    best = max(range(1, 20), key=lambda count: score("validation", count, "rougeL"))
+    test = ", ".join(f"{name} {score('test', best, name):.2f}" for name in ("rouge1", "rouge2", "rougeL"))
+    print(f"titles: {test}, the first {best} words, {len(rows(folder, 'test'))} pages")
+
+
+def modules(folder: Path) -> None:
+    """The most frequent module, and naive Bayes over the words of the lead (multinomial, add-one smoothing)."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    prior: Counter[str] = Counter()
+    for row in rows(folder, "train"):
+        prior[row["module"]] += 1
+        counts[row["module"]].update(bare(row["lead"]))
+    known = len(set().union(*counts.values()))
+
+    def best(words: tuple[str, ...]) -> str:
+        def score(module: str) -> float:
+            count = counts[module]
+            return math.log(prior[module]) + sum(math.log((count[word] + 1) / (count.total() + known)) for word in words)
+
+        return max(prior, key=score)
+
+    test = rows(folder, "test")
+    wrong = sum(row["module"] != prior.most_common(1)[0][0] for row in test) / len(test)
+    bayes = sum(row["module"] != best(bare(row["lead"])) for row in test) / len(test)
+    print(f"modules: error rate {wrong:.4f} of the most frequent one, {bayes:.4f} of naive Bayes, {len(test)} pages")
+
+
+def speech(folder: Path) -> None:
+    """The phonemes of the nearest training sound: Euclidean distance of the frames, each sound stretched to 16 frames."""
+    sounds, texts = {}, {}
+    for part in ("train", "test"):
+        table = [line.split("\t") for line in (folder / f"{part}.tsv").read_text().splitlines()[1:]]
+        frames = (read_signal(folder / file, shape=None) for file, _ in table)
+        sounds[part] = torch.stack([interpolate(f.T[None], 16, mode="linear", align_corners=True).flatten() for f in frames])
+        texts[part] = [text for _, text in table]
+    nearest = torch.cdist(sounds["test"], sounds["train"]).argmin(1)
+    found = [texts["train"][i] for i in nearest]
+    for name in ("token_error_rate", "sequence_error_rate"):
+        metric = GENERATION_METRICS[name](str.split)
+        metric.update(found, [[text] for text in texts["test"]])
+        print(f"speech: {name} {float(metric.compute()):.4f}, {len(found)} words")
+
+
 def bare(text: str) -> tuple[str, ...]:
     """Return the words of a text without marks around them, in lower case."""
     return tuple(word.strip(".,:;?!()").lower() for word in text.split())
 
 
+FOLDERS = {
+    tagging: "kjv/words",
+    questions: "kjv/questions",
+    captions: "fashion_mnist",
+    titles: "libreoffice_help/pages",
+    modules: "libreoffice_help/pages",
+    speech: "spoken_words",
+}
+
 if __name__ == "__main__":
-    data = Path(sys.argv[1])
-    tags(data / "kjv" / "words")
-    questions(data / "kjv" / "questions")
-    clothes(data / "fashion_mnist")
+    names = sys.argv[2:]
+    for baseline, place in FOLDERS.items():
+        if not names or baseline.__name__ in names:
+            baseline(Path(sys.argv[1]) / place)
