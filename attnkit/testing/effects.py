@@ -103,12 +103,16 @@ class Outcome:
                 tokens = torch.randint(3, VOCAB_SIZE, (2, 3, LENGTH), generator=draw)
                 real = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3], [2]])
                 inputs = tuple(tokens) if "tgt_vocab_size" in self.options else (tokens[0], real)
-            outputs = model.eval()(*inputs)
+            further = {"further": True} if "multi_token" in self.options else {}
+            outputs = model.eval()(*inputs, **further)
         yield outputs
         with torch.no_grad():
             model.train()
             torch.manual_seed(2)
-            trained = model(*inputs), [(report.loss, report.sums) for report in take_reports(model).values()]
+            trained = model(*inputs, **further)
+            if further:  # acts on the loss alone
+                trained.append(model.multi_token.weighted([(logits.mean(), logits.sum(), logits.sum()) for logits in trained[1:]]))
+            trained = trained, [(report.loss, report.sums) for report in take_reports(model).values()]
         yield trained
 
 
