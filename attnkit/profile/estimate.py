@@ -150,7 +150,8 @@ def _counted(model: Mapping[str, Any], batch: Mapping[str, Any]) -> int:
             with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
                 further = {"further": True} if model.get("multi_token") else {}
                 out = task.model.train()(*inputs, **further)
-                torch.stack(out if further else [out[0] if isinstance(out, tuple) else out]).sum().backward()
+                outputs: list[Tensor] = out if further else [out[0] if isinstance(out, tuple) else out]
+                torch.autograd.backward([x.sum() for x in outputs])
             return int(counter.get_total_flops())
     finally:
         torch.set_default_dtype(dtype)
