@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnkit.position.base import Position
-from attnkit.registry import ConfigurationError, positions
+from attnkit.registry import positions
 
 
 @positions.register("alibi")
@@ -15,7 +15,7 @@ class Alibi(Position):
     r"""ALiBi: logits decrease linearly with distance, with a fixed slope per head. Symmetric in a bidirectional stack.
 
     Equation:
-        $$b_{h,i,j} = -m_h \, |i - j|, \quad m_h = \lambda \, 2^{-8 h / H}$$
+        $$b_{h,i,j} = -m_h \, |i - j|, \quad m_h = 2^{-8 h / H}$$
 
     Paper: Press et al. 2022, https://arxiv.org/abs/2108.12409
 
@@ -24,10 +24,6 @@ class Alibi(Position):
 
     Args:
         num_heads: Query heads H.
-        scale: Factor lambda of all slopes (Falcon RW: the inverse square root of the head's width).
-
-    Raises:
-        ConfigurationError: `scale` is not positive.
 
     Example:
         >>> import torch
@@ -37,11 +33,9 @@ class Alibi(Position):
 
     by_offset = True
 
-    def __init__(self, *, num_heads: int, scale: float = 1.0) -> None:
+    def __init__(self, *, num_heads: int) -> None:
         super().__init__()
-        if scale <= 0:
-            raise ConfigurationError(f"scale must be positive, but is {scale}; position 'none' has no bias")
-        self.slopes = [scale * slope for slope in _slopes(num_heads)]
+        self.slopes = _slopes(num_heads)
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias [B or 1, H, Q, K]."""

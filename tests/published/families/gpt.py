@@ -310,21 +310,7 @@ FAMILIES = (
     Family(
         name="Falcon RW",
         paper="https://arxiv.org/abs/2306.01116",
-        theirs=("FalconConfig", "FalconForCausalLM"),
-        config={**SIZES, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True},
-        spec={
-            **DECODER,
-            "position": {"name": "alibi", "scale": 0.5},
-            "feed_forward": {"name": "mlp", "activation": "gelu"},
-            "tie": "output",
-        },
-        renames=(
-            *ends("transformer.word_embeddings.weight", "", "transformer.ln_f.*"),
-            *rename(FUSED, "transformer.h.{i}.self_attention.query_key_value.*", SplitGroups(4, (4, 4, 4))),
-            *rename(f"{LAYER}.mixer.output.*", "transformer.h.{i}.self_attention.dense.*"),
-            *mlp("transformer.h.{i}.mlp", "dense_h_to_4h dense_4h_to_h"),
-            *norms("transformer.h.{i}.input_layernorm", "transformer.h.{i}.post_attention_layernorm"),
-        ),
+        missing="a factor of ALiBi's slopes: its biases are added before the logits are divided by the square root of the head's width",
     ),
     Family(
         name="MPT",
