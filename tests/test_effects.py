@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 import attnkit
 from attnkit.norm import Norm
-from attnkit.registry import ConfigurationError, Registry, ResolvedSpec, norms, stacks
+from attnkit.registry import ConfigurationError, Registry, norms, stacks
 from attnkit.testing.component import complete
 from attnkit.testing.effects import Outcome, no_argument_is_silent, options_with
 
@@ -29,6 +30,23 @@ class Deaf(Plain):
         super().__init__(d_model=d_model, scale=scale)
 
 
+class Idle(Plain):
+    """A norm whose `extra` is a parameter that is multiplied by zero."""
+
+    def __init__(self, *, d_model: int, scale: float = 1.0, extra: bool = False) -> None:
+        super().__init__(d_model=d_model, scale=scale)
+        self.extra = nn.Parameter(torch.ones(d_model)) if extra else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y if self.extra is None else y + 0.0 * self.extra
+
+
+class Impossible(Plain):
+    def __init__(self, *, d_model: int, scale: float = 1.0) -> None:
+        raise ConfigurationError("no such scale")
+
+
 class Candid(Plain):
     def __init__(self, *, d_model: int, shifted: bool = True, shift: float = 1.0) -> None:
         if not shifted and shift != 1.0:
@@ -39,6 +57,16 @@ class Candid(Plain):
 def test_the_rule_notices_an_argument_that_nothing_reads() -> None:
     with pytest.raises(AssertionError, match=r"^deaf has no effect: "):
         no_argument_is_silent(norms, f"{__name__}.Deaf")
+
+
+def test_the_rule_does_not_pass_by_trying_nothing() -> None:
+    with pytest.raises(ConfigurationError, match="no such scale"):
+        no_argument_is_silent(norms, f"{__name__}.Impossible")
+
+
+def test_the_rule_notices_a_parameter_that_changes_nothing() -> None:
+    with pytest.raises(AssertionError, match=r"^extra has no effect: \[True\] change nothing"):
+        no_argument_is_silent(norms, f"{__name__}.Idle")
 
 
 def test_the_rule_notices_an_argument_that_another_one_silences() -> None:
@@ -75,24 +103,37 @@ def contexts() -> Iterator[dict[str, Any]]:
     yield from LISTS
 
 
+@pytest.mark.parametrize("name", ["recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder"])
+def test_no_option_of_a_recurrent_stack_is_silent(name: str) -> None:
+    no_argument_is_silent(stacks, name)
+
+
 def test_every_option_of_a_stack_is_tried() -> None:
     assert set(CHANGES) == {a.name for a in stacks.arguments("decoder")} - {"d_model"}
 
 
-@pytest.mark.parametrize("context", list(contexts()), ids=str)
-def test_an_option_of_a_decoder_acts_or_is_refused_or_named_whatever_stands_beside_it(context: dict[str, Any]) -> None:
+CASES = [("decoder", context) for context in contexts()] + [("encoder", c) for c in contexts() if c.keys() & {"mixer", "position"}]
+
+
+@pytest.mark.parametrize(("stack", "context"), CASES, ids=str)
+def test_an_option_of_a_stack_acts_or_is_refused_or_named_whatever_stands_beside_it(stack: str, context: dict[str, Any]) -> None:
     """With each component in its slot. Numbers that results do not depend on count as acting, since they are rounded otherwise."""
-    base = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "position": "none", **context}
+    base = {"name": stack, "d_model": 8, "num_layers": 2, "num_heads": 2, "position": "none", **context}
     plain = Outcome(options_with(stacks, base))
     if not plain.is_legal:
-        pytest.skip("it does not stand in a decoder, or needs a position")
+        pytest.skip("it does not stand here, or needs a position")
     for option, values in CHANGES.items():
-        legal = [o for value in values if (o := Outcome(options_with(stacks, {**base, option: value}))).is_legal]
-        acts = [o for o in legal if plain.differs(o)]
-        specs = [stacks.resolve({**base, option: value}) for value in values]
-        named = any(option in spec.unread for spec in specs if isinstance(spec, ResolvedSpec)) if legal and not acts else False
-        same = option in context and stacks.resolve(base)[option] in [spec[option] for spec in specs]
-        assert acts or not legal or named or same, f"{option} does nothing beside {context}"
+        changed = [{**base, option: value} for value in values]
+        legal = 0
+        for outcome in (Outcome(options_with(stacks, spec)) for spec in changed):
+            if outcome.is_legal and plain.differs(outcome):
+                break
+            legal += outcome.is_legal
+        else:
+            specs = [stacks.resolve(spec) for spec in changed]
+            named = any(option in spec.unread for spec in specs)
+            same = option in context and stacks.resolve(base)[option] in [spec[option] for spec in specs]
+            assert not legal or named or same, f"{option} does nothing beside {context}"
 
 
 def test_options_that_stay_without_effect_are_named() -> None:

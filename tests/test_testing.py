@@ -65,6 +65,11 @@ def test_head(check: Check) -> None:
     check()
 
 
+@parametrize("multi_tokens")
+def test_multi_token(check: Check) -> None:
+    check()
+
+
 @parametrize("inits")
 def test_init(check: Check) -> None:
     check()

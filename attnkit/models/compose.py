@@ -31,11 +31,13 @@ from attnkit.registry import (
     EmbeddingSpec,
     HeadSpec,
     InitSpec,
+    MultiTokenSpec,
     ResolvedSpec,
     StackSpec,
     embeddings,
     heads,
     inits,
+    multi_tokens,
     stacks,
 )
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
@@ -86,6 +88,7 @@ def compose(
     src_embedding: EmbeddingSpec | None = None,
     tie: Tie = "none",
     head: HeadSpec | None = None,
+    multi_token: MultiTokenSpec | None = None,
     init: InitSpec = "default",
     pad_id: int = 0,
     bos_id: int = 1,
@@ -112,6 +115,7 @@ def compose(
         tie: Which tables are shared: `none`, `output` (target embedding and output), `inputs` (source and target embeddings), `all` (these
             and the output).
         head: Without classes: the map to the logits (default: `linear`).
+        multi_token: With a decoder stack: what predicts further tokens in training (default: nothing).
         init: How the parameters are drawn, from one number of torch's global generator: equal names and shapes start equal for equal seeds,
             whatever else differs.
         pad_id: Fills the rows of a batch.
@@ -157,6 +161,7 @@ def compose(
         "pooling": pooling,
         "pooler": pooler or None,
         "head": None if head is None else heads.resolve(head),
+        "multi_token": None if multi_token is None else multi_tokens.resolve(multi_token),
         "tie": None if tie == "none" else tie,
     }
     given = {option: value for option, value in options.items() if value is not None}

@@ -10,7 +10,8 @@ from attnkit.head import Head
 from attnkit.masks import check_bool
 from attnkit.models.base import GeneratingModel, SpecialTokens, norm_of
 from attnkit.models.tie import Tie, check_tie
-from attnkit.registry import EmbeddingSpec, HeadSpec, StackSpec, embeddings, heads, stacks
+from attnkit.multi_token import MultiToken
+from attnkit.registry import EmbeddingSpec, HeadSpec, MultiTokenSpec, StackSpec, embeddings, heads, multi_tokens, stacks
 from attnkit.reports import reporters
 from attnkit.stack import DecoderStack
 from attnkit.state import State
@@ -25,6 +26,7 @@ class DecoderModel(GeneratingModel):
         embedding: The embedding.
         tie: `output` shares the embedding's table with the head, `none` does not.
         head: The map to the logits.
+        multi_token: What predicts further tokens in training (default: nothing).
         **special_tokens: `pad_id`, `bos_id` and `eos_id`.
 
     Example:
@@ -43,17 +45,23 @@ class DecoderModel(GeneratingModel):
         embedding: EmbeddingSpec,
         tie: Tie = "none",
         head: HeadSpec = "linear",
+        multi_token: MultiTokenSpec | None = None,
         **special_tokens: Unpack[SpecialTokens],
     ) -> None:
         super().__init__(**special_tokens)
         check_tie(tie, ("none", "output"))
         self.stack: DecoderStack = stacks.build(stack)
         self.embedding: Embedding = embeddings.build(embedding, vocab_size=vocab_size, d_model=self.stack.d_model)
+        self.multi_token: MultiToken | None = None
+        if multi_token is not None:
+            self.multi_token = multi_tokens.build(multi_token, stack=stack, norm=norm_of(stack))
         self.reports = bool(reporters(self.stack))
         tied = self.embedding if tie == "output" else None
         self.head: Head = heads.build(head, d_model=self.stack.d_model, outputs=vocab_size, tied=tied, norm=norm_of(stack))
 
-    def forward(self, tokens: Tensor, key_mask: Tensor | None = None, documents: Tensor | None = None) -> Tensor:
+    def forward(
+        self, tokens: Tensor, key_mask: Tensor | None = None, documents: Tensor | None = None, *, further: bool = False
+    ) -> Tensor | list[Tensor]:
         """Return the logits of the token after each one.
 
         Args:
@@ -61,17 +69,25 @@ class DecoderModel(GeneratingModel):
             key_mask: [B, T] bool, True = real token (default: all).
             documents: [B, T] integers, the document of each token in rows that pack several: no token sees another (default: a row is one
                 document).
+            further: Whether to predict with `multi_token` too.
 
         Returns:
-            [B, T, V].
+            [B, T, V]; with `further`, a list of one such tensor for each offset from 1.
 
         Raises:
             ConfigurationError: There are documents, and the stack cannot keep them apart.
+            ValueError: There is no `multi_token` to predict further tokens.
         """
         if key_mask is None and self.reports:  # padding is on the right, where no real token sees it, but reports must not count it
             key_mask = tokens != self.pad_id
-        logits: Tensor = self.head(self.stack(self.embedding(tokens), key_mask=key_mask, documents=documents)[0])
-        return logits
+        embedded = self.embedding(tokens)
+        x: Tensor = self.stack(embedded, key_mask=key_mask, documents=documents)[0]
+        if not further:
+            logits: Tensor = self.head(x)
+            return logits
+        if self.multi_token is None:
+            raise ValueError("this model predicts the next token alone: build it with multi_token")
+        return [self.head(y) for y in (x, *self.multi_token(x, embedded, key_mask=key_mask, documents=documents))]
 
     def step(self, tokens: Tensor, state: State | None) -> tuple[Tensor, State]:
         """Return the logits [B, V] of the token after `tokens` [B, T], which follow `state`, and the state after them."""

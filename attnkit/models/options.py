@@ -12,7 +12,7 @@ from attnkit.layers.config import (
 )
 from attnkit.models.pooling import Pooling
 from attnkit.models.tie import Tie
-from attnkit.registry import EmbeddingSpec, HeadSpec, InitSpec
+from attnkit.registry import EmbeddingSpec, HeadSpec, InitSpec, MultiTokenSpec
 
 
 class ModelOptions(TypedDict, total=False):
@@ -62,8 +62,10 @@ class EncoderClassifierArguments(ClassifierModelOptions, TransformerOptions):
     """The arguments for `encoder` and `decoder` with `num_classes`."""
 
 
-class DecoderArguments(TokenModelOptions, TransformerOptions):
+class DecoderArguments(TokenModelOptions, TransformerOptions, total=False):
     """The arguments for `decoder`."""
+
+    multi_token: MultiTokenSpec | None
 
 
 class EncoderDecoderArguments(EncoderDecoderModelOptions, EncoderDecoderOptions):
@@ -78,8 +80,10 @@ class RecurrentEncoderClassifierArguments(ClassifierModelOptions, RecurrentEncod
     """The arguments for `recurrent_encoder` with `num_classes`."""
 
 
-class RecurrentDecoderArguments(TokenModelOptions, RecurrentOptions):
+class RecurrentDecoderArguments(TokenModelOptions, RecurrentOptions, total=False):
     """The arguments for `recurrent_decoder`."""
+
+    multi_token: MultiTokenSpec | None
 
 
 class RecurrentDecoderClassifierArguments(ClassifierModelOptions, RecurrentOptions):

@@ -148,8 +148,10 @@ def _counted(model: Mapping[str, Any], batch: Mapping[str, Any]) -> int:
             inputs = [shapes[key] for key in ("src", "tgt", "tokens", "image") if key in shapes]
             inputs = [x.double() if x.is_floating_point() else x for x in inputs]
             with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-                out = task.model.train()(*inputs)
-                (out[0] if isinstance(out, tuple) else out).sum().backward()
+                further = {"further": True} if model.get("multi_token") else {}
+                out = task.model.train()(*inputs, **further)
+                outputs: list[Tensor] = out if further else [out[0] if isinstance(out, tuple) else out]
+                torch.autograd.backward([x.sum() for x in outputs])
             return int(counter.get_total_flops())
     finally:
         torch.set_default_dtype(dtype)

@@ -16,6 +16,7 @@ from attnkit.mixer import Mixer
 from attnkit.mixer.recurrence.chunks import CHUNK
 from attnkit.models.base import generating
 from attnkit.models.classifier import ClassifierModel
+from attnkit.models.decoder import DecoderModel
 from attnkit.models.encoder_decoder import EncoderDecoderModel
 from attnkit.registry import ConfigurationError
 from attnkit.task.base import Task
@@ -93,7 +94,8 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
         return _causal(_solved(points, TERMS, counts), (0, 1))
     lengths = [(unit * s, 0) for s in (1, 2, 3)]
     terms = tuple(t for t in TERMS if t[1] == 0)
-    flops = _solved(lengths, terms, [_count(model, _tokens(s)) for s, _ in lengths])
+    further = {"further": True} if isinstance(model, DecoderModel) and model.multi_token is not None else {}
+    flops = _solved(lengths, terms, [_count(model, _tokens(s), **further) for s, _ in lengths])
     if any(isinstance(part, Transformer) and part.causal for part in model.modules()):
         flops = _causal(flops, (1, 0))
     if isinstance(task, MaskedLM):  # its head reads only the chosen tokens
@@ -168,7 +170,7 @@ def _tokens(length: int) -> Tensor:
     return torch.empty(1, length, dtype=torch.long)
 
 
-def _count(module: nn.Module, *inputs: Tensor) -> int:
+def _count(module: nn.Module, *inputs: Tensor, **options: bool) -> int:
     declared = 0
 
     def add(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -178,7 +180,7 @@ def _count(module: nn.Module, *inputs: Tensor) -> int:
     declaring = [part for part in module.modules() if hasattr(part, "elementwise_flops")]
     hooks = [part.register_forward_pre_hook(add, with_kwargs=True) for part in declaring]
     with generating(module), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        module(*inputs)
+        module(*inputs, **options)
     for hook in hooks:
         hook.remove()
     return int(counter.get_total_flops()) + declared

@@ -236,6 +236,15 @@ probes = Registry(
     built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation", "word_map"),
 )
 
+multi_tokens = Registry(
+    "multi_tokens",
+    family="multi_token",
+    package="attnkit.multi_token",
+    bases=("attnkit.multi_token.MultiToken",),
+    given=("stack", "norm"),
+    built_in=("independent", "sequential"),
+)
+
 inits = Registry(
     "inits",
     family="init",
@@ -246,7 +255,7 @@ inits = Registry(
 
 FAMILIES: tuple[Registry, ...] = (
     attentions, normalizers, backends, mixers, positions, rotary_scalings, norms, feed_forwards, residuals, layer_kinds, embeddings,
-    tokenizers, stacks, heads, inits, optimizers, schedules, tasks, datasets, corpora, probes,
+    tokenizers, stacks, heads, multi_tokens, inits, optimizers, schedules, tasks, datasets, corpora, probes,
 )  # fmt: skip
 
 # The annotations of component slots: plain data for mypy, and the registry for code that reads signatures.
@@ -264,6 +273,7 @@ EmbeddingSpec = Annotated[Spec, embeddings]
 TokenizerSpec = Annotated[Spec, tokenizers]
 StackSpec = Annotated[Spec, stacks]
 HeadSpec = Annotated[Spec, heads]
+MultiTokenSpec = Annotated[Spec, multi_tokens]
 InitSpec = Annotated[Spec, inits]
 OptimizerSpec = Annotated[Spec, optimizers]
 ScheduleSpec = Annotated[Spec, schedules]

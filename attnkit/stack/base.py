@@ -1,6 +1,8 @@
 """The three shapes of a stack. A stack works on vectors; embeddings and heads belong to the model around it."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -39,6 +41,17 @@ class DecoderStack(nn.Module, ABC):
     """
 
     d_model: int
+
+    @staticmethod
+    def last_layer(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a stack of one layer, which is like the last one of the stack with these arguments.
+
+        Its input is that of a layer, so it has no positions that are added to embeddings, and no `embedding_norm`.
+
+        Raises:
+            ConfigurationError: This kind of stack is not made of layers.
+        """
+        raise ConfigurationError("multi_token needs a stack that is made of layers, whose class has the method last_layer")
 
     @abstractmethod
     def forward(

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
 from attnkit.layers import Transformer, TransformerConfig, TransformerState
 from attnkit.layers.effects import Layers
+from attnkit.layers.last import last_layer
 from attnkit.registry import stacks
 from attnkit.registry.keywords import keywords_of
 from attnkit.stack.base import DecoderStack
@@ -41,6 +43,11 @@ class Decoder(DecoderStack):
     def unread(arguments: Mapping[str, Any]) -> dict[str, str]:
         """Return the arguments that are set but have no effect, and why; see `ResolvedSpec.unread`."""
         return Layers.of(TransformerConfig(**arguments)).unread
+
+    @staticmethod
+    @override
+    def last_layer(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return last_layer(TransformerConfig(**arguments))
 
     @keywords_of(TransformerConfig)
     def __init__(self, config: TransformerConfig) -> None:

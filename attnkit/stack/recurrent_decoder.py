@@ -1,7 +1,11 @@
 # https://arxiv.org/abs/1409.2329
 """The recurrent decoder-only stack."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from torch import Tensor
+from typing_extensions import override
 
 from attnkit.layers import Recurrent, RecurrentConfig, RecurrentState
 from attnkit.registry import stacks
@@ -38,6 +42,11 @@ class RecurrentDecoder(DecoderStack):
         >>> torch.allclose(torch.cat([start, end], 1), stack(x)[0], atol=1e-5)
         True
     """
+
+    @staticmethod
+    @override
+    def last_layer(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {**arguments, "num_layers": 1, "embedding_norm": False}
 
     @keywords_of(RecurrentConfig)
     def __init__(self, config: RecurrentConfig) -> None:

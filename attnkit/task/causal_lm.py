@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -11,14 +11,17 @@ from typing_extensions import override
 
 import attnkit
 from attnkit.models import DecoderModel
+from attnkit.multi_token.base import later
 from attnkit.registry import (
     ConfigurationError,
     EmbeddingSpec,
+    MultiTokenSpec,
     OptimizerSpec,
     ScheduleSpec,
     StackSpec,
     TokenizerSpec,
     keywords_of,
+    multi_tokens,
     tasks,
 )
 from attnkit.task.config import default, trained_tokenizer
@@ -47,6 +50,7 @@ class CausalLMConfig(GeneratorConfig):
         tokenizer: Spec of the trained tokenizer (default: the data module's `tokenizer_spec`).
         embedding: The embedding.
         tie: `output`: embedding and output share a table; `none`: they do not.
+        multi_token: What predicts further tokens in training (default: nothing). Generation does not use it.
         prompts: Texts whose continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a document.
     """
 
@@ -54,6 +58,7 @@ class CausalLMConfig(GeneratorConfig):
     tokenizer: TokenizerSpec | None = None
     embedding: EmbeddingSpec = "token"
     tie: Literal["none", "output"] = "output"
+    multi_token: MultiTokenSpec | None = None
     optimizer: OptimizerSpec = default("adamw", lr=1e-3, betas=[0.9, 0.95], weight_decay=0.1)
     schedule: ScheduleSpec = default("cosine", warmup_steps=0.05)
     prompts: Sequence[str] = ("",)
@@ -130,6 +135,7 @@ class CausalLM(TextGenerator):
             embedding=self.config.embedding,
             tie=self.config.tie,
             head=self.config.head,
+            multi_token=self.config.multi_token,
             init=self.config.init,
         )
         if not isinstance(model, DecoderModel):
@@ -148,7 +154,12 @@ class CausalLM(TextGenerator):
     @override
     def objective(self, batch: dict[str, Any]) -> Sums:
         tokens, targets, documents = _read(batch)
-        return self.summed(self(tokens, documents), targets)
+        if (multi_token := cast(DecoderModel, self.model).multi_token) is None:
+            return self.summed(self(tokens, documents), targets)
+        first, *further = self.model(tokens, documents=documents, further=True)
+        sums = self.summed(first, targets)
+        others = [self.summed(logits, _later(targets, offset, documents)) for offset, logits in enumerate(further, start=1)]
+        return sums._replace(loss=sums.loss + multi_token.weighted(others))
 
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Continuation]:
@@ -169,10 +180,14 @@ class CausalLM(TextGenerator):
     @override
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
         tokens, targets, documents = _read(batch)
-        logits = self(tokens, documents)
+        has_further = self.config.multi_token is not None
+        logits, *further = self.model(tokens, documents=documents, further=True) if has_further else [self(tokens, documents)]
         sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
         right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
         updates = {"loss": (sums.nll, sums.targets), "perplexity": (sums.nll, sums.targets), "token_accuracy": (right, sums.targets)}
+        for offset, scores in enumerate(further, start=1):
+            found = cross_entropy(scores, _later(targets, offset, documents), pad_id=Tokenizer.pad_id)
+            updates[f"loss_{offset + 1}"] = (found.nll, found.targets)
         if "characters" in batch:
             updates["bits_per_character"] = (sums.nll / math.log(2), batch["characters"])
         if "answers" in batch:
@@ -183,7 +198,10 @@ class CausalLM(TextGenerator):
 
     @override
     def new_metrics(self) -> dict[str, Metric]:
-        names = ("loss", "perplexity", "token_accuracy", "bits_per_character", "exact_match")
+        names = ["loss", "perplexity", "token_accuracy", "bits_per_character", "exact_match"]
+        if self.config.multi_token is not None:
+            offsets = range(2, 1 + multi_tokens.resolve(self.config.multi_token)["num_tokens"])
+            names += [f"loss_{offset}" for offset in offsets]
         return {name: Perplexity() if name == "perplexity" else Mean() for name in names}
 
 
@@ -193,3 +211,9 @@ def _read(batch: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor | None]:
     if "targets" in batch:
         return tokens, batch["targets"], batch.get("documents")
     return tokens[:, :-1], tokens[:, 1:], None
+
+
+def _later(targets: Tensor, offset: int, documents: Tensor | None) -> Tensor:
+    """Return the targets [B, T] of the tokens that stand `offset` later, in the same document; padding where there is none."""
+    found = later(targets, offset, fill=Tokenizer.pad_id)
+    return found if documents is None else found.masked_fill(later(documents, offset, fill=-1) != documents, Tokenizer.pad_id)

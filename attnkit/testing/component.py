@@ -33,6 +33,7 @@ GIVEN: dict[str, Any] = {
     "outputs": VOCAB_SIZE,
     "image_shape": IMAGE_SHAPE,
     "num_features": NUM_FEATURES,
+    "stack": {"name": "decoder", "d_model": D_MODEL, "num_layers": 2, "num_heads": NUM_HEADS},
     "make_norm": lambda: norms.build("layer_norm", d_model=D_MODEL),
 }
 """The arguments that the kit passes as the parent."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from attnkit.models import compose
 from attnkit.registry import Argument, ConfigurationError, Registry, ResolvedSpec, Spec, embeddings, mixers, stacks
 from attnkit.reports import take_reports
-from attnkit.testing.component import IMAGE_SHAPE, VOCAB_SIZE, WORDS, complete
+from attnkit.testing.component import HEAD_DIM, IMAGE_SHAPE, NUM_FEATURES, VOCAB_SIZE, WORDS, complete
 
 Options = Mapping[str, Any]
 LENGTH = 36  # longer than the exact distances of `relative`
@@ -35,6 +36,8 @@ def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
     judged: set[str] = set()
     for context, layer in contexts:
         base = Outcome({**options_with(registry, {**spec, **context}), **layer})
+        if not context and not layer:
+            base.build()  # otherwise nothing would be tried
         if not base.is_legal:
             continue
         for argument in arguments:
@@ -79,8 +82,15 @@ class Outcome:
         self._at(0)
 
     def differs(self, other: "Outcome") -> bool:
-        """Return whether the parameters at the start, or the outputs of equal parameters, or reports differ."""
-        return any(not _equal(self._at(step), other._at(step)) for step in range(3))
+        """Return whether the parameters at the start, or the outputs of equal parameters, or reports differ.
+
+        Parameters that only one of the two models has make no difference by themselves: they must change an output.
+        """
+        (buffers, own), (other_buffers, others) = self._at(0), other._at(0)
+        both = own.keys() & others.keys()
+        if not _equal(buffers, other_buffers) or any(not _equal(own[name], others[name]) for name in both):
+            return True
+        return any(not _equal(self._at(step), other._at(step)) for step in (1, 2))
 
     def _at(self, step: int) -> Any:
         while len(self._found) <= step:
@@ -88,27 +98,37 @@ class Outcome:
         return self._found[step]
 
     def _run(self) -> Iterator[Any]:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` notes the whole call stack
         model: Any = compose(**self.options)
         if callable(load := getattr(getattr(model, "embedding", None), "load_vectors", None)):
             load([word.title() for word in WORDS])
-        yield {**model.state_dict(), "rates": model.learning_rates}
+        parameters = {name: (parameter, parameter.requires_grad) for name, parameter in model.named_parameters()}
+        buffers = {name: x for name, x in model.state_dict().items() if name not in parameters}
+        yield {**buffers, "rates": model.learning_rates}, {name: (x.detach().clone(), learned) for name, (x, learned) in parameters.items()}
         model.double()
-        draw = torch.Generator().manual_seed(1)
+        draw = torch.Generator()
         with torch.no_grad():  # left before each `yield`: other code runs until the next step
-            for parameter in model.parameters():
+            for name, parameter in model.named_parameters():  # equal names and shapes are equal, whatever stands beside them
+                draw.manual_seed(crc32(name.encode()))
                 parameter.copy_(0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
-            inputs: tuple[Tensor, ...] = (torch.randn(2, *IMAGE_SHAPE, generator=draw, dtype=torch.float64),)
-            if "image_shape" not in self.options:
-                tokens = torch.randint(3, VOCAB_SIZE, (2, 3, LENGTH), generator=draw)
-                real = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3], [2]])
-                inputs = tuple(tokens) if "tgt_vocab_size" in self.options else (tokens[0], real)
-            outputs = model.eval()(*inputs)
+            draw.manual_seed(1)
+            tokens = torch.randint(3, VOCAB_SIZE, (2, 3, LENGTH), generator=draw)
+            real = torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 3], [2]])
+            inputs: tuple[Tensor, ...] = tuple(tokens) if "tgt_vocab_size" in self.options else (tokens[0], real)
+            if "image_shape" in self.options:
+                inputs = (torch.randn(2, *IMAGE_SHAPE, generator=draw, dtype=torch.float64),)
+            elif "src_shape" in self.options:
+                inputs = (torch.randn(3, LENGTH, NUM_FEATURES, generator=draw, dtype=torch.float64), tokens[1])
+            further = {"further": True} if "multi_token" in self.options else {}
+            outputs = model.eval()(*inputs, **further)
         yield outputs
         with torch.no_grad():
             model.train()
-            torch.manual_seed(2)
-            trained = model(*inputs), [(report.loss, report.sums) for report in take_reports(model).values()]
+            torch.default_generator.manual_seed(2)
+            trained = model(*inputs, **further)
+            if further:  # acts on the loss alone
+                trained.append(model.multi_token.weighted([(logits.mean(), logits.sum(), logits.sum()) for logits in trained[1:]]))
+            trained = trained, [(report.loss, report.sums) for report in take_reports(model).values()]
         yield trained
 
 
@@ -118,9 +138,15 @@ def options_with(registry: Registry, spec: Mapping[str, Any]) -> dict[str, Any]:
     if registry is stacks:
         two = {"src_vocab_size": VOCAB_SIZE, "tgt_vocab_size": VOCAB_SIZE} if "encoder_decoder" in name else {"vocab_size": VOCAB_SIZE}
         return {**{key: value for key, value in spec.items() if key != "name"}, "stack": name, **two}
-    options: dict[str, Any] = {"stack": "decoder", **SIZES, "vocab_size": VOCAB_SIZE, "position": "none"}
+    sizes = SIZES if registry is mixers else {**SIZES, "num_layers": 1}  # mixers may read the values of the first layer
+    options: dict[str, Any] = {"stack": "decoder", **sizes, "vocab_size": VOCAB_SIZE, "position": "none"}
     if kind == "embeddings" and embeddings.get(name).reads == "image":
-        options = {"stack": "encoder", **SIZES, "image_shape": IMAGE_SHAPE, "num_classes": 3}
+        options = {"stack": "encoder", **sizes, "image_shape": IMAGE_SHAPE, "num_classes": 3}
+    elif kind == "embeddings" and embeddings.get(name).reads == "frames":
+        shapes = {"src_shape": [NUM_FEATURES], "tgt_vocab_size": VOCAB_SIZE}
+        return {"stack": "encoder_decoder", **sizes, **shapes, "position": "none", "src_embedding": spec}
+    elif kind == "rotary_scalings" and "factors" in spec:
+        options["head_dim"] = HEAD_DIM  # for which the kit has factors
     elif kind in ("embeddings", "heads") or (kind == "mixers" and "causal" not in mixers.get(name).directions):
         options["stack"] = "encoder"
     slots: dict[str, dict[str, Any]] = {

@@ -25,6 +25,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "embeddings": (*component.RULES, *tokenwise.RULES, *embedding.RULES, effects.no_argument_is_silent),
     "stacks": (*component.RULES, *stack.RULES),
     "heads": (*component.RULES, effects.no_argument_is_silent),
+    "multi_tokens": (*component.RULES, effects.no_argument_is_silent),
     "inits": (component.is_documented, component.has_a_running_example, effects.no_argument_is_silent),
 }
 """The rules of each family, by the name of its registry. A rule's name is its function's."""

@@ -105,6 +105,18 @@ def test_the_head_of_a_masked_language_model_reads_only_the_chosen_tokens() -> N
     assert much - little == 0.5 * 2 * 10 * len(tokenizer)
 
 
+@pytest.mark.parametrize("name", ["independent", "sequential"])
+def test_further_tokens_cost_a_layer_and_a_head_each(name: str) -> None:
+    """2 operations per token for each weight of a layer of 8 x (4 x 8 + 2 x 16), the head's 8 x 6, and a sequential module's 16 x 8."""
+    stack = {"name": "decoder", "d_model": 8, "num_layers": 2, "num_heads": 2, "feed_forward": {"name": "mlp", "ffn_dim": 16}}
+    tokenizer = attnkit.tokenizers.build("character").train(["ab"]).spec
+    task = {"name": "causal_lm", "stack": stack, "tokenizer": tokenizer}
+    several, plain = (forward_flops(attnkit.tasks.build({**task, "multi_token": kind})) for kind in ({"name": name, "num_tokens": 3}, None))
+    joins = 16 * 8 if name == "sequential" else 0
+    assert several[1, 0] - plain[1, 0] == 2 * (2 * (8 * (4 * 8 + 2 * 16) + 8 * 6 + joins) + 16)  # and half of 2 x 2 x 8 for each pair
+    assert several[2, 0] == 2 * plain[2, 0]
+
+
 def test_a_batch_is_the_sum_of_its_rows(make_batch: Any, make_task: Any) -> None:
     task = make_task()
     formula = forward_flops(task)

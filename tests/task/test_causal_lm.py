@@ -188,3 +188,48 @@ def test_arguments_are_kept_as_complete_plain_data(make_task):
 
     assert all(type(leaf) in plain for leaf in leaves(kept))
     assert dict(attnkit.tasks.build({"name": "causal_lm", **kept}).hparams) == kept
+
+
+@pytest.mark.parametrize("name", ["independent", "sequential"])
+def test_further_tokens_add_their_weighted_loss(make_task, name, seed):
+    """The sum over t and i of the loss of x_{t+i}, where x_{t+i} is scored and in the document of x_t; with all that losses have."""
+    several = {"name": name, "num_tokens": 3, "weight": 0.25}
+    head = {"name": "linear", "softcap": 2.0}
+    task = make_task(multi_token=several, head=head, label_smoothing=0.1, z_loss=0.01).double()
+    task.configure_model()
+    task.double()
+    tokens = torch.tensor([[1, 4, 5, 1, 6, 7, 8, 9], [1, 7, 6, 5, 4, 3, 2, 0]])
+    targets = torch.tensor([[4, 5, 2, 6, 7, 8, 9, 4], [7, 0, 5, 4, 3, 2, 0, 0]])
+    documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [0] * 8])
+    logits = task.model(tokens, documents=documents, further=True)
+    expected, counted = 0.0, 0
+    for row, t, i in itertools.product(range(2), range(8), (1, 2, 3)):
+        place = t + i - 1  # the input before the target
+        if place < 8 and documents[row, place] == documents[row, t] and targets[row, place] != 0:
+            z = logits[i - 1][row, t].log_softmax(-1)
+            others = (z.sum() - z[0]) / (z.numel() - 1)
+            loss = -0.9 * z[targets[row, place]] - 0.1 * others + 0.01 * logits[i - 1][row, t].logsumexp(-1) ** 2
+            expected += loss * (1 if i == 1 else 0.25)
+            counted += i == 1
+    sums = task.objective({"tokens": tokens, "targets": targets, "documents": documents})
+    assert sums.targets == counted
+    torch.testing.assert_close(sums.loss, expected, rtol=0, atol=1e-10)
+    assert all(p is not None for p in torch.autograd.grad(sums.loss, list(task.model.parameters()), allow_unused=True))
+
+
+@pytest.mark.parametrize("policy", ["none", "layer"])
+def test_the_loss_of_each_offset_is_logged(make_batch, make_task, fit, policy):
+    task = make_task(multi_token="sequential", prompts=[], optimizer={"name": "sgd", "lr": 0.0}, activation_checkpointing=policy)
+    batches = [make_batch(3), make_batch(5, length=9)]
+    trainer = fit(task, batches, val=batches, accumulate_grad_batches=2)
+    logged = {key: value.item() for key, value in trainer.callback_metrics.items()}
+    sums = []
+    with torch.no_grad():
+        for batch in batches:
+            scores = task.model(batch["tokens"], further=True)[1][:, :-1]
+            sums.append(torch.nn.functional.cross_entropy(scores.transpose(1, 2), batch["targets"][:, 1:], reduction="sum"))
+    expected = sum(sums).item() / (3 * 19 + 5 * 8)
+    assert logged["train/model.multi_token/loss_2"] == pytest.approx(expected, rel=1e-4)
+    assert logged["val/loss_2"] == pytest.approx(expected, rel=1e-4)
+    assert logged["val/loss"] == pytest.approx(logged["train/loss"], rel=1e-4)
+    assert make_task().metrics("val").keys() == task.metrics("val").keys() - {"loss_2"}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnkit.position.base import frequencies
 from attnkit.position.scaling.base import Scaling, check_positive
-from attnkit.registry import rotary_scalings
+from attnkit.registry import ConfigurationError, refuse_unread, rotary_scalings
 
 
 @rotary_scalings.register("longrope")
@@ -27,10 +27,12 @@ class LongRoPE(Scaling):
         factors: lambda, one per pair of rotated channels.
         factor: s, the longest length over that of the first training.
         original_length: L, the length of the first training.
-        attention_factor: Multiplies rotated queries and keys (default: as in the equation, or 1 for s <= 1).
+        attention_factor: Multiplies rotated queries and keys, in place of `factor` and `original_length` (default: as in the
+            equation).
 
     Raises:
-        ValueError: A number is not positive, `original_length` is 1, or there is not one factor per pair.
+        ConfigurationError: `factor` and `original_length` are missing, or are given beside `attention_factor`, which replaces them.
+        ValueError: A number is not positive, `factor` is at most 1, `original_length` is 1, or there is not one factor per pair.
 
     Example:
         >>> import torch
@@ -39,13 +41,28 @@ class LongRoPE(Scaling):
         (tensor([1.0000, 0.0013], dtype=torch.float64), 1.1547)
     """
 
-    def __init__(self, *, factors: list[float], factor: float, original_length: int, attention_factor: float | None = None) -> None:
-        check_positive(factor=factor, original_length=original_length, **{f"factors[{i}]": f for i, f in enumerate(factors)})
+    def __init__(
+        self,
+        *,
+        factors: list[float],
+        factor: float | None = None,
+        original_length: int | None = None,
+        attention_factor: float | None = None,
+    ) -> None:
+        check_positive(**{f"factors[{i}]": f for i, f in enumerate(factors)})
+        self.factors = factors
+        if attention_factor is not None:
+            refuse_unread(type(self), "beside attention_factor", factor=factor, original_length=original_length)
+            self.attention_factor = attention_factor
+            return
+        if factor is None or original_length is None:
+            raise ConfigurationError("longrope needs factor and original_length, or attention_factor in their place")
+        check_positive(factor=factor, original_length=original_length)
+        if factor <= 1:
+            raise ValueError(f"factor must be greater than 1, but is {factor}; for no extension, set attention_factor to 1 in its place")
         if original_length < 2:
             raise ValueError("original_length must be at least 2, but is 1")
-        self.factors = factors
-        grown = math.sqrt(1 + math.log(max(factor, 1.0)) / math.log(original_length))
-        self.attention_factor = grown if attention_factor is None else attention_factor
+        self.attention_factor = math.sqrt(1 + math.log(factor) / math.log(original_length))
 
     def frequencies(self, width: int, base: float, device: torch.device) -> Tensor:
         """Return the frequencies [width / 2] in float64."""

@@ -411,7 +411,7 @@ FAMILIES = (
     ),
     Family(
         name="Hunyuan-A13B",
-        paper="https://arxiv.org/abs/2411.02265",
+        paper="https://huggingface.co/tencent/Hunyuan-A13B-Instruct",
         missing="query and key norms after the rotation",
     ),
     Family(

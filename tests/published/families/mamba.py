@@ -214,7 +214,7 @@ FAMILIES = (
     ),
     Family(
         name="Granite 3 (mixture of experts)",
-        paper="https://arxiv.org/abs/2505.08699",
+        paper="https://arxiv.org/abs/2408.13359",
         theirs=("GraniteMoeConfig", "GraniteMoeForCausalLM"),
         config={**SIZES, **GRANITE, "num_local_experts": EXPERTS},
         spec={
