@@ -79,7 +79,7 @@ class DeltaRule(Mixer[RecurrentState]):
         query, key, value = (in_heads(part, self.num_heads) for part in convolved.split(self.widths, -1))
         beta, query, key = in_full_precision(in_heads(self.beta(x), self.num_heads), query, key)
         beta = silent(self.largest * beta.sigmoid(), tokens, dim=2)
-        kept = log_decays(torch.zeros_like(beta[:, :1]), tokens, dim=2)
+        kept = log_decays(torch.zeros_like(beta[:1, :1]), tokens, dim=2)
         query = unit(query) * query.shape[-1] ** -0.5
         read, memory = delta_rule(query, unit(key), value, beta, kept, None if state is None else state.memory)
         return self.output(self.norm(joined_heads(read)).to(x.dtype)), RecurrentState(memory, recent)

@@ -126,8 +126,8 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _kept(value: Tensor, tokens: Tokens) -> Tensor:
-    """Return logarithms of decays, [B, 1, T, 1]: everything is kept, but at the start of a document."""
-    return log_decays(torch.zeros_like(value[:, :1, :, :1]), tokens, dim=2)
+    """Return logarithms of decays, [B or 1, 1, T, 1]: everything is kept, but at the start of a document."""
+    return log_decays(torch.zeros_like(value[:1, :1, :, :1]), tokens, dim=2)
 
 
 def _both_ways(query: Tensor, key: Tensor, value: Tensor, tokens: Tokens) -> Tensor:
