@@ -30,7 +30,7 @@ class StateSpace(Mixer[RecurrentState]):
 
     Initialisation: A uniform in [1, 16], D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1].
 
-    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 64. State: `constant`,
+    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 32. State: `constant`,
     N P numbers per head and K - 1 tokens of the convolution. In training, memory grows with the tokens, as that of a projection does.
 
     Args:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 64
+CHUNK = 32
 """Tokens of a chunk, a power of two: in a chunk, pairs of tokens are compared; between chunks, there is a scan over states."""
 WHOLE = 128
 """Rows of at most so many tokens are one chunk."""

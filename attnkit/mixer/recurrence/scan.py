@@ -84,7 +84,7 @@ def _blocks(x: Tensor, dim: int) -> list[tuple[int, int]]:
 
 
 def _takes_steps(states: Tensor, dim: int, matrix: bool) -> bool:
-    return states.is_cpu and (matrix or states.numel() >= STEP * states.shape[dim])
+    return states.is_cpu and states.numel() >= STEP // (16 if matrix else 1) * states.shape[dim]
 
 
 def scan_forward(decay: Tensor, write: Tensor, state: Tensor, dim: int, matrix: bool) -> Tensor:
@@ -107,22 +107,20 @@ def scan_backward(grad: Tensor, decay: Tensor, state: Tensor, states: Tensor, di
     to_decay, to_write, carried = torch.empty_like(decay), torch.empty_like(states), torch.zeros_like(state)
     if _takes_steps(states, dim, matrix):
         parts = [decay.unbind(dim), grad.unbind(dim), [state, *states.unbind(dim)[:-1]], to_decay.unbind(dim), to_write.unbind(dim)]
-        after, following = None, carried
+        later: tuple[Tensor, Tensor] | None = None  # the decay and the gradient of the next step
         for a, dh, before, da, db in reversed([*zip(*parts, strict=True)]):
-            if after is None:
+            if later is None:
                 db.copy_(dh)
             elif matrix:
-                torch.add(dh, after.mT @ following, out=db)
+                torch.add(dh, later[0].mT @ later[1], out=db)
             else:
-                torch.addcmul(dh, after, following, out=db)
-            if matrix:
-                da.copy_(db @ before.mT)
-            elif da.shape == db.shape:
-                torch.mul(db, before, out=da)
+                torch.addcmul(dh, *later, out=db)
+            if matrix or a.shape == before.shape:
+                times(db, before.mT if matrix else before, out=da)
             else:
                 da.copy_((db * before).sum_to_size(da.shape))
-            after, following = a, db
-        return [to_decay, to_write, times(decay.select(dim, 0).mT if matrix else decay.select(dim, 0), to_write.select(dim, 0))]
+            later = a, db
+        return [to_decay, to_write, times(a.mT if matrix else a, db)]
     for start, length in reversed(_blocks(states, dim)):
         a, dh, h, da, db = (x.narrow(dim, start, length) for x in (decay, grad, states, to_decay, to_write))
         back = (a.mT if matrix else a).flip(dim)
