@@ -72,24 +72,26 @@ def page(found: dict[str, Any]) -> str:
     functions = {name: row for name, row in results.items() if ": " in name}
     flat = [name for name, row in ours.items() if _ratio(row) <= FLAT]
     grows = [name for name, row in ours.items() if len(set(row["state_bytes"])) > 1]
+    state = f"grows in {_names(grows)}" if grows else "of none grows with the length"
     lines = [
         "# Mixers by length",
         "",
-        f"A forward and a backward pass of one mixer (`d_model` {found['width']}, heads of 32 channels, fp32) over {found['tokens']} tokens in "
-        f"rows of T, in microseconds of processor time per token: the least of {found['rounds']} rounds in which all take turns, on one thread "
-        f"(torch {found['torch']}). The ratio is that of the slowest length to the fastest.",
+        f"A forward and a backward pass of one mixer (`d_model` {found['width']}, heads of 32 channels, fp32) over {found['tokens']} tokens",
+        "in rows of T, in microseconds of processor time per token on one thread: the least of "
+        f"{found['rounds']} rounds in which all take turns",
+        f'(torch {found["torch"]}). The ratio is that of the slowest length to the fastest; "flat" is at most {FLAT}. Peaks are of memory',
+        "that a pass allocates.",
         "",
-        f"Within {FLAT} are {len(flat)} of {len(ours)}: {', '.join(f'`{name}`' for name in flat)}. "
-        + ("The state of none grows with the length." if not grows else f"The state grows in {', '.join(f'`{name}`' for name in grows)}."),
-        "`rnn`, `lstm` and `gru` compute one token after another by nature; with a constant number of tokens, longer rows are fewer, and each "
-        "step has less to do at once.",
+        f"Flat are {len(flat)} of {len(ours)}: {_names(flat)}. The state {state}.",
+        "`rnn`, `lstm` and `gru` compute one token after another by nature: with a constant number of tokens, longer rows are fewer, and",
+        "each step has less to do at once.",
         "",
         *_table("mixer", ours, lengths),
         "",
         "## The recurrences alone, and those of other hands",
         "",
-        "The same queries, keys and values; of transformers its plain torch forms (chunks of 64 tokens), and `paper` is the form which that "
-        "prints: the segment sums of Mamba-2 (https://arxiv.org/abs/2405.21060, listing 1).",
+        "The same queries, keys and values. Those of transformers are its plain torch forms; `paper` is the form that the paper of",
+        "Mamba-2 prints (segment sums, https://arxiv.org/abs/2405.21060, listing 1). All cut time into 64 tokens, ours into 32.",
         "",
         *_table("recurrence", functions, lengths),
         "",
@@ -101,13 +103,18 @@ def page(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
 def _table(title: str, rows: dict[str, dict[str, Any]], lengths: list[int]) -> list[str]:
     def states(row: dict[str, Any]) -> str:
         sizes = [size for size in row["state_bytes"] if size is not None]
         return "-" if not sizes else f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]} to {sizes[-1]}"
 
+    ends = f"MiB, T = {lengths[0]} | MiB, T = {lengths[-1]}"
     lines = [
-        f"| {title} | {' | '.join(f'T = {n}' for n in lengths)} | ratio | peak MiB, T = {lengths[0]} | T = {lengths[-1]} | bytes of state |",
+        f"| {title} | {' | '.join(f'T = {n}' for n in lengths)} | ratio | {ends} | bytes of state |",
         "|---|" + "---:|" * (len(lengths) + 4),
     ]
     for name, row in rows.items():
@@ -197,7 +204,7 @@ def _recurrences() -> Iterator[tuple[str, Callable[..., Tensor]]]:
 
 
 def segment_sums(x: Tensor, log_decay: Tensor, write: Tensor, read: Tensor, size: int = 64) -> Tensor:
-    r"""Return $y_t = \sum_{s \le t} \exp(\sum_{l = s + 1}^{t} g_l) (c_t \cdot b_s) x_s$ in blocks of `size`, as listing 1 of Mamba-2 does."""
+    r"""Return $y_t = \sum_{s \le t} \exp(\sum_{l = s + 1}^{t} g_l) (c_t \cdot b_s) x_s$ in blocks, as listing 1 of Mamba-2 does."""
     x, write, read = (part.unflatten(1, (-1, size)) for part in (x, write, read))  # [B, chunks, C, H, ...]
     log_decay = log_decay.unflatten(1, (-1, size)).permute(0, 3, 1, 2)  # [B, H, chunks, C]
     sums = log_decay.cumsum(-1)

@@ -65,7 +65,8 @@ def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay:
         new = _solved(system, beta * value)
         return joined(weights @ new, length), (kept @ new)[:, :, 0]
     state = empty(key, value) if state is None else state
-    new, old = _solved(system, torch.cat([beta * value, before * written], -1)).split([value.shape[-1], key.shape[-1]], -1)
+    solved = _solved(system, torch.cat([beta * value, before * written], -1))
+    new, old = solved[..., : value.shape[-1]], solved[..., value.shape[-1] :]
     step = whole * torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - kept @ old
     states = scan(step, kept @ new, state, dim=2, matrix=True)
     start = earlier(states, state)
@@ -74,7 +75,8 @@ def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay:
 
 
 def _solved(system: Tensor, right: Tensor) -> Tensor:
-    return torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    solved: Tensor = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    return solved
 
 
 def unit(x: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ def _chunked_by_channel(query: Tensor, key: Tensor, value: Tensor, log_decay: Te
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
     """Split heads [B, H or 1, ...] into [B, G or 1, H / G or 1, ...]."""
-    return x[:, :, None] if x.shape[1] == 1 else x.unflatten(1, (groups, -1))
+    return x[:, :, None] if x.shape[1] == 1 else x.view(x.shape[0], groups, -1, *x.shape[2:])
 
 
 def _side_by_side(x: Tensor, groups: int) -> Tensor:

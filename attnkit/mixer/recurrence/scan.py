@@ -107,19 +107,19 @@ def scan_backward(grad: Tensor, decay: Tensor, state: Tensor, states: Tensor, di
     to_decay, to_write, carried = torch.empty_like(decay), torch.empty_like(states), torch.zeros_like(state)
     if _takes_steps(states, dim, matrix):
         parts = [decay.unbind(dim), grad.unbind(dim), [state, *states.unbind(dim)[:-1]], to_decay.unbind(dim), to_write.unbind(dim)]
-        later: tuple[Tensor, Tensor] | None = None  # the decay and the gradient of the next step
+        following: tuple[Tensor, Tensor] | None = None  # the decay and the gradient of the next step
         for a, dh, before, da, db in reversed([*zip(*parts, strict=True)]):
-            if later is None:
+            if following is None:
                 db.copy_(dh)
             elif matrix:
-                torch.add(dh, later[0].mT @ later[1], out=db)
+                torch.add(dh, following[0].mT @ following[1], out=db)
             else:
-                torch.addcmul(dh, *later, out=db)
+                torch.addcmul(dh, *following, out=db)
             if matrix or a.shape == before.shape:
                 times(db, before.mT if matrix else before, out=da)
             else:
                 da.copy_((db * before).sum_to_size(da.shape))
-            later = a, db
+            following = a, db
         return [to_decay, to_write, times(a.mT if matrix else a, db)]
     for start, length in reversed(_blocks(states, dim)):
         a, dh, h, da, db = (x.narrow(dim, start, length) for x in (decay, grad, states, to_decay, to_write))

@@ -192,7 +192,7 @@ def test_the_operators_are_registered_as_torch_asks(matrix: bool) -> None:
     torch.manual_seed(0)
     tensors = [normal(2, 5, 3, 3 if matrix else 1), normal(2, 5, 3, 2), normal(2, 3, 2)]
     torch.library.opcheck(scanning._scan, (*(x.requires_grad_() for x in tensors), 1, matrix))
-    torch.library.opcheck(pairwise._pairwise_decay, (-uniform(2, 5).requires_grad_(),))
+    torch.library.opcheck(pairwise._pairwise_decay, ((-uniform(2, 5)).requires_grad_(),))
     arguments = [uniform(2, 20, 3), uniform(4, 3), normal(2, 20, 3), normal(2, 20, 4), normal(2, 20, 4), None, normal(2, 4, 3)]
     torch.library.opcheck(selective._selective_scan, [x if x is None else x.requires_grad_() for x in arguments])
     torch.library.opcheck(scanning._running_maximum, (normal(2, 5, 3), normal(2, 5, 3), normal(2, 3), 1))
