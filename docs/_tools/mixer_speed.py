@@ -76,7 +76,7 @@ def page(found: dict[str, Any]) -> str:
     lines = [
         "# Mixers by length",
         "",
-        f"A forward and a backward pass of one mixer (`d_model` {found["width"]}, heads of 32, fp32) over {found['tokens']} tokens",
+        f"A forward and a backward pass of one mixer (`d_model` {found['width']}, heads of 32, fp32) over {found['tokens']} tokens",
         "in rows of T, in microseconds of processor time per token on one thread: the least of "
         f"{found['rounds']} rounds in which all take turns",
         f'(torch {found["torch"]}). The ratio is that of the slowest length to the fastest; "flat" is at most {FLAT}. Peaks are of memory',
