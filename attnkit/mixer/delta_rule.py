@@ -26,7 +26,7 @@ class DeltaRule(Mixer[RecurrentState]):
     Paper: Schlag et al. 2021, https://arxiv.org/abs/2102.11174; Yang et al. 2024, https://arxiv.org/abs/2406.06484; Grazzi et al. 2024,
     https://arxiv.org/abs/2411.12537 (negative eigenvalues)
 
-    Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, and $2 (N + P)$ for each token of its chunk of 64.
+    Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, and $2 (N + P)$ for each token of its chunk of 32.
     State: `constant`, N P numbers per head and K - 1 tokens of the convolution. In training, memory grows with the tokens, as that of a
     projection does.
 
@@ -79,7 +79,7 @@ class DeltaRule(Mixer[RecurrentState]):
         query, key, value = (in_heads(part, self.num_heads) for part in convolved.split(self.widths, -1))
         beta, query, key = in_full_precision(in_heads(self.beta(x), self.num_heads), query, key)
         beta = silent(self.largest * beta.sigmoid(), tokens, dim=2)
-        kept = log_decays(torch.zeros_like(beta[:, :1]), tokens, dim=2)
+        kept = log_decays(torch.zeros_like(beta[:1, :1]), tokens, dim=2)
         query = unit(query) * query.shape[-1] ** -0.5
         read, memory = delta_rule(query, unit(key), value, beta, kept, None if state is None else state.memory)
         return self.output(self.norm(joined_heads(read)).to(x.dtype)), RecurrentState(memory, recent)

@@ -30,7 +30,7 @@ class GatedDelta(Mixer[RecurrentState]):
 
     Initialisation: A uniform in [0.01, 16], the bias b one.
 
-    Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, and $2 (N + P)$ for each token of its chunk of 64.
+    Cost per token and head of widths N and P: about $3 N P + 3 N^2$ multiply-adds, and $2 (N + P)$ for each token of its chunk of 32.
     State: `constant`, N P numbers per head and K - 1 tokens of the convolution. In training, memory grows with the tokens, as that of a
     projection does.
 

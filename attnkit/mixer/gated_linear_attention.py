@@ -23,7 +23,7 @@ class GatedLinearAttention(Mixer[RecurrentState]):
 
     Paper: Yang et al. 2023, https://arxiv.org/abs/2312.06635
 
-    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 64. State: `constant`,
+    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 32. State: `constant`,
     N P numbers per head. In training, memory grows with the tokens, as that of a projection does.
 
     Args:

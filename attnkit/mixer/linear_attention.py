@@ -35,7 +35,7 @@ class LinearAttention(Mixer[RecurrentState]):
     Paper: Katharopoulos et al. 2020, https://arxiv.org/abs/2006.16236 (elu1); Kasai et al. 2021, https://arxiv.org/abs/2103.13076 (relu);
     Shen et al. 2018, https://arxiv.org/abs/1812.01243 (softmax over the channels of a head)
 
-    Cost per token and head of width N: $4 N^2$ multiply-adds if causal, and $2 N$ for each token of its chunk of 64; $2 N^2$ otherwise.
+    Cost per token and head of width N: $4 N^2$ multiply-adds if causal, and $2 N$ for each token of its chunk of 32; $2 N^2$ otherwise.
     State: `constant`, $N (N + 1)$ numbers per head. In training, memory grows with the tokens, as that of a projection does.
 
     Args:
@@ -126,8 +126,8 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _kept(value: Tensor, tokens: Tokens) -> Tensor:
-    """Return logarithms of decays, [B, 1, T, 1]: everything is kept, but at the start of a document."""
-    return log_decays(torch.zeros_like(value[:, :1, :, :1]), tokens, dim=2)
+    """Return logarithms of decays, [B or 1, 1, T, 1]: everything is kept, but at the start of a document."""
+    return log_decays(torch.zeros_like(value[:1, :1, :, :1]), tokens, dim=2)
 
 
 def _both_ways(query: Tensor, key: Tensor, value: Tensor, tokens: Tokens) -> Tensor:

@@ -29,7 +29,7 @@ class Retention(Mixer[RecurrentState]):
     Paper: Sun et al. 2023, https://arxiv.org/abs/2307.08621. Lightning attention (Qin et al. 2024, https://arxiv.org/abs/2401.04658) as in
     MiniMax-01 is `{activation: silu, gate_activation: sigmoid, norm_over: all, value_dim: D, scale: 1.0, decays: [...]}`.
 
-    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 64. State: `constant`,
+    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 32. State: `constant`,
     N P numbers per head. In training, memory grows with the tokens, as that of a projection does.
 
     Args:

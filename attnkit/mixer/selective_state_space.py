@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from attnkit.linear import Linear
 from attnkit.mixer.base import Mixer, Tokens
-from attnkit.mixer.recurrence.scan import scan
+from attnkit.mixer.recurrence.selective_scan import selective_scan
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.steps import StepSize
-from attnkit.mixer.recurrence.tokens import RecurrentState, decays, in_full_precision, silent
+from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, silent
 from attnkit.norm import Norm
 from attnkit.registry import NormSpec, mixers, norms
 
@@ -30,7 +30,7 @@ class SelectiveStateSpace(Mixer[RecurrentState]):
     Initialisation: A is 1, ..., N in each channel, D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1].
 
     Cost per token and channel: about 10 N operations, none of which is a matrix product. State: `constant`, N numbers per channel and
-    K - 1 tokens of the convolution. In training, some 4 N numbers are kept for each token and channel: the most of all mixers here.
+    K - 1 tokens of the convolution. In training, a state is kept for each 16 tokens, and the states between are computed again.
 
     Args:
         d_model: Width.
@@ -95,11 +95,11 @@ class SelectiveStateSpace(Mixer[RecurrentState]):
         rank, write, read = selected
         u, write, read, step, gate = in_full_precision(u, write, read, self.step(rank), self.gate(x))
         with torch.autocast(x.device.type, enabled=False):
-            step = F.softplus(step)
-            decay = torch.exp(-step[..., None] * self.log_rate.to(step.dtype).exp())  # [B, T, inner, N]
-            writes = silent((step * u)[..., None] * write[:, :, None], tokens, dim=1)
-            start = torch.zeros_like(writes[:, 0]) if state is None else state.memory
-            states = scan(decays(decay, tokens, dim=1), writes, start, dim=1)
-            y = (states @ read[..., None]).squeeze(-1) + self.skip * u
+            step = silent(F.softplus(step), tokens, dim=1)
+            rate = self.log_rate.to(step.dtype).exp()
+            start = rate.new_zeros(len(x), *rate.shape) if state is None else state.memory
+            kept = None if tokens.starts is None else (~tokens.starts).to(step.dtype)
+            y, memory = selective_scan(step, rate, u, write, read, kept, start)
+            y = y + self.skip * u
             y = y * F.silu(gate)
-        return self.output(y.to(x.dtype)), RecurrentState(states[:, -1], recent)
+        return self.output(y.to(x.dtype)), RecurrentState(memory, recent)

@@ -30,7 +30,7 @@ class StateSpace(Mixer[RecurrentState]):
 
     Initialisation: A uniform in [1, 16], D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1].
 
-    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 64. State: `constant`,
+    Cost per token and head of widths N and P: $4 N P$ multiply-adds, and $N + P$ for each token of its chunk of 32. State: `constant`,
     N P numbers per head and K - 1 tokens of the convolution. In training, memory grows with the tokens, as that of a projection does.
 
     Args:
@@ -110,7 +110,7 @@ class StateSpace(Mixer[RecurrentState]):
         convolved, recent = self.convolution(self.input(x), tokens, None if state is None else state.recent)
         u, write, read = convolved.split(self.widths, -1)
         u, step = in_full_precision(in_heads(u, self.num_heads), in_heads(self.step(x), self.num_heads))
-        write, read = (in_heads(part, self.num_groups).repeat_interleave(self.num_heads // self.num_groups, 1) for part in (write, read))
+        write, read = (in_heads(part, self.num_groups) for part in (write, read))
         step = F.softplus(step + self.step_bias.view(-1, 1, 1))  # [B, H, T, 1]
         rates = log_decays(-self.log_rate.to(step.dtype).exp().view(-1, 1, 1) * step, tokens, dim=2)
         value = silent(step * u, tokens, dim=2)

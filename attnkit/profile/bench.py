@@ -121,7 +121,7 @@ def _contest(models: Mapping[str, nn.Module], work: Work, length: int, plan: Pla
             milliseconds=seconds * 1e3, spread=(quartiles[2] - quartiles[0]) / seconds,
             tokens_per_second=plan.batch * {"decode": NEW_TOKENS}.get(work, length) / seconds,
             relative=statistics.median(a / b for a, b in zip(first, times[name], strict=True)),
-            peak_mib=_peak(call, device) / 2**20, utilisation=None if flops is None else flops / seconds / 1e12 / ceiling,
+            peak_mib=peak_memory(call, device) / 2**20, utilisation=None if flops is None else flops / seconds / 1e12 / ceiling,
         )  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _peak(call: Callable[[], object], device: torch.device) -> float:
+def peak_memory(call: Callable[[], object], device: torch.device) -> float:
     """Return the bytes allocated at once during a call."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.layers import Transformer
 from attnkit.mixer import Mixer
-from attnkit.mixer.recurrence.chunks import CHUNK
+from attnkit.mixer.recurrence.chunks import CHUNK, WHOLE
 from attnkit.models.base import generating
 from attnkit.models.classifier import ClassifierModel
 from attnkit.models.decoder import DecoderModel
@@ -45,7 +45,7 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
     model FLOPs utilisation, count them all). Pairs masked by a sliding window or a document boundary are counted, since no backend skips
     them. Padding, recomputation, norms, softmax, tanh, short convolutions, Fourier transforms and recurrences without matrix products are
     not counted. A module with a method `elementwise_flops`, which gets the arguments of its forward pass, declares what it costs besides: a
-    score without matrix products, say. Linear recurrences are counted as in long rows, which fill their chunks of 64 tokens.
+    score without matrix products, say. Linear recurrences are counted as in long rows, which fill their chunks of 32 tokens.
     Nothing is computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
@@ -107,8 +107,10 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
 
 
 def _unit(model: nn.Module) -> int:
-    """Return a number of whose multiples the FLOPs are a polynomial: recurrences with a state of constant size compute whole chunks."""
-    return CHUNK if any(isinstance(part, Mixer) and part.growth == "constant" for part in model.modules()) else 1
+    """Return a number of whose multiples the FLOPs are a polynomial: recurrences with a state of constant size compute whole chunks,
+    and rows of up to `WHOLE` tokens at once.
+    """
+    return WHOLE + CHUNK if any(isinstance(part, Mixer) and part.growth == "constant" for part in model.modules()) else 1
 
 
 def _causal(flops: Mapping[Exponents, int], token: Exponents) -> dict[Exponents, int]:

@@ -128,18 +128,18 @@ def test_the_state_of_a_recurrence_is_in_fp32_and_of_constant_size(name: str, dt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECURRENT)
-def test_one_compiled_graph_serves_many_lengths(name: str) -> None:
+def test_at_most_two_compiled_graphs_serve_all_lengths(name: str) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
     torch._dynamo.reset()
     mixer, _ = drawn(name)
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(mixer, backend=counter, dynamic=True, fullgraph=True)
-    for length in (70, 100, 200):
+    for length in (70, 100, 200, 300):
         x = torch.randn(2, length, WIDTH, dtype=torch.float64)
         tokens = Tokens(real=torch.rand(2, length) < 0.8, starts=torch.rand(2, length) < 0.1)
         torch.testing.assert_close(compiled(x, tokens)[0], mixer(x, tokens)[0], rtol=1e-12, atol=1e-12)
-    assert counter.frame_count == 1
+    assert counter.frame_count <= 2  # rows of one chunk, and longer ones
 
 
 @pytest.mark.parametrize(

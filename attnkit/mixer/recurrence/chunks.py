@@ -6,24 +6,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 64
+CHUNK = 32
 """Tokens of a chunk, a power of two: in a chunk, pairs of tokens are compared; between chunks, there is a scan over states."""
+WHOLE = 128
+"""Rows of at most so many tokens are one chunk."""
 
 
-def in_chunks(*tensors: Tensor) -> tuple[Tensor, ...]:
+def in_chunks(*tensors: Tensor, powers: bool = False) -> tuple[Tensor, ...]:
     """Cut [B, H, T, ...] into [B, H, chunks, C, ...], with zeros after the end: a decay of one, and nothing written.
 
+    Short rows become one chunk as they are, unless C is to be one of the `powers` of two.
+
     Example:
-        >>> [tuple(x.shape) for x in in_chunks(torch.ones(1, 2, 100, 8), torch.ones(1, 2, 100, 1))]
-        [(1, 2, 2, 64, 8), (1, 2, 2, 64, 1)]
+        >>> [tuple(x.shape) for x in in_chunks(torch.ones(1, 2, 300, 8), torch.ones(1, 2, 300, 1))]
+        [(1, 2, 5, 64, 8), (1, 2, 5, 64, 1)]
+        >>> in_chunks(torch.ones(1, 2, 100, 8))[0].shape
+        torch.Size([1, 2, 1, 100, 8])
     """
-    size = 16 if tensors[0].shape[2] <= 16 else CHUNK
+    length = tensors[0].shape[2]
+    if length <= WHOLE and not powers:
+        return tuple(x[:, :, None] for x in tensors)
+    size = 16 if length <= WHOLE else CHUNK
     return tuple(_cut(x, size) for x in tensors)
 
 
 def joined(x: Tensor, length: int) -> Tensor:
     """Join chunks [B, H, chunks, C, ...] into [B, H, T, ...]: the inverse of `in_chunks`."""
-    whole: Tensor = _join(x, length)
+    whole: Tensor = x[:, :, 0] if x.shape[2] == 1 and x.shape[3] == length else _join(x, length)
     return whole
 
 

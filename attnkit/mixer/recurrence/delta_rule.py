@@ -43,32 +43,40 @@ def delta_rule(
     """
     with torch.autocast(value.device.type, enabled=False):
         query, key, value, beta, log_decay = in_full_precision(query, key, value, beta, log_decay)
-        state = empty(key, value) if state is None else state
         return (_step if value.shape[2] == 1 else _chunked)(query, key, value, beta, log_decay, state)
 
 
-def _step(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    state = log_decay.exp() * state
+def _step(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    state = empty(key, value) if state is None else log_decay.exp() * state
     state = state + key.mT @ (beta * (value - key @ state))
     return query @ state, state
 
 
-def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _chunked(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     length = value.shape[2]
     query, key, value, beta, log_decay = in_chunks(query, key, value, beta, log_decay)  # [B, H, chunks, C, ...]
     pairs = pairwise_decay(log_decay.squeeze(-1))
     before, after, whole = decays(log_decay)
+    written = beta * key
     # (1 + L) U = beta V, (1 + L) W = beta K decayed: U - W S is what the chunk writes when it starts from S
-    system = (beta * key) @ key.mT * pairs  # the diagonal is not read
-    right = torch.cat([beta * value, beta * before * key], -1)
-    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    new, old = solved.split([value.shape[-1], key.shape[-1]], -1)
-    kept = (key * after).mT  # [B, H, chunks, N, C]
+    system = written @ key.mT * pairs  # the diagonal is not read
+    weights, kept = query @ key.mT * pairs, (key * after).mT  # [B, H, chunks, N, C]
+    if state is None and value.shape[2] == 1:
+        new = _solved(system, beta * value)
+        return joined(weights @ new, length), (kept @ new)[:, :, 0]
+    state = empty(key, value) if state is None else state
+    solved = _solved(system, torch.cat([beta * value, before * written], -1))
+    new, old = solved[..., : value.shape[-1]], solved[..., value.shape[-1] :]
     step = whole * torch.eye(key.shape[-1], dtype=key.dtype, device=key.device) - kept @ old
     states = scan(step, kept @ new, state, dim=2, matrix=True)
     start = earlier(states, state)
-    output = (query * before) @ start + (query @ key.mT * pairs) @ (new - old @ start)
+    output = (query * before) @ start + weights @ (new - old @ start)
     return joined(output, length), states[:, :, -1]
+
+
+def _solved(system: Tensor, right: Tensor) -> Tensor:
+    solved: Tensor = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
+    return solved
 
 
 def unit(x: Tensor) -> Tensor:

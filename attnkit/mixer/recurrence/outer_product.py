@@ -3,6 +3,7 @@
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
@@ -21,10 +22,10 @@ def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, 
     zero and near one are exact, and $g = -\infty$ forgets everything before it.
 
     Args:
-        query: [B, H, T, N].
-        key: [B, H, T, N].
+        query: [B, G, T, N], where G divides H: H / G heads of values share the queries and keys of one.
+        key: [B, G, T, N].
         value: [B, H, T, P].
-        log_decay: $g_t \le 0$, [B or 1, H, T, 1], or [B or 1, H, T, N] with a decay for each channel of the keys.
+        log_decay: $g_t \le 0$, [B or 1, H or 1, T, 1]; or [B or 1, H, T, N] with a decay for each channel of the keys, and G = H.
         state: $S_0$, [B, H, N, P] (default: zeros).
 
     Returns:
@@ -39,24 +40,59 @@ def outer_product(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, 
     """
     with torch.autocast(value.device.type, enabled=False):
         query, key, value, log_decay = in_full_precision(query, key, value, log_decay)
-        state = empty(key, value) if state is None else state
-        return (_step if value.shape[2] == 1 else _chunked)(query, key, value, log_decay, state)
+        if value.shape[2] == 1:
+            return _step(query, key, value, log_decay, state)
+        return (_chunked if log_decay.shape[-1] == 1 else _chunked_by_channel)(query, key, value, log_decay, state)
 
 
-def _step(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    state = log_decay.exp().mT * state + key.mT @ value
+def _step(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    query, key = (x.repeat_interleave(value.shape[1] // x.shape[1], 1) for x in (query, key))
+    state = key.mT @ value if state is None else log_decay.exp().mT * state + key.mT @ value
     return query @ state, state
 
 
-def _chunked(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def _chunked(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    length, groups = value.shape[2], key.shape[1]
+    query, key, value, log_decay = in_chunks(query, key, value, log_decay)  # [B, G or H, chunks, C, ...]
+    pairs = pairwise_decay(log_decay.squeeze(-1))
+    before, after, whole = decays(log_decay)
+    weights = _by_group(pairs, groups) * (query @ key.mT)[:, :, None]
+    output = weights.flatten(1, 2) @ value
+    writes = key.mT @ _side_by_side(value * after, groups)  # [B, G, chunks, N, H / G P]
+    if state is None and value.shape[2] == 1:
+        return joined(output, length), _apart(writes, value)[:, :, 0]
+    state = value.new_zeros(*writes.shape[:2], *writes.shape[3:]) if state is None else _side_by_side(state[:, :, None], groups)[:, :, 0]
+    states = scan(_side_by_side(whole.expand_as(value[:, :, :, :1]), groups), writes, state, dim=2)
+    output = output + _apart(query @ earlier(states, state), value) * before
+    return joined(output, length), _apart(states[:, :, -1:], value)[:, :, 0]
+
+
+def _chunked_by_channel(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     length = value.shape[2]
-    query, key, value, log_decay = in_chunks(query, key, value, log_decay)  # [B, H, chunks, C, ...]
-    inside = decayed_products(query, key, log_decay) @ value
+    state = empty(key, value) if state is None else state
+    query, key, value, log_decay = in_chunks(query, key, value, log_decay, powers=True)  # [B, H, chunks, C, ...]
     before, after, whole = decays(log_decay)
     writes = (key * after).mT @ value  # [B, H, chunks, N, P]
     states = scan(whole.mT.expand(*writes.shape[:-2], -1, 1), writes, state, dim=2)
-    output = inside + (query * before) @ earlier(states, state)
+    output = decayed_products(query, key, log_decay) @ value + (query * before) @ earlier(states, state)
     return joined(output, length), states[:, :, -1]
+
+
+def _by_group(x: Tensor, groups: int) -> Tensor:
+    """Split heads [B, H or 1, ...] into [B, G or 1, H / G or 1, ...]."""
+    return x[:, :, None] if x.shape[1] == 1 else x.view(x.shape[0], groups, -1, *x.shape[2:])
+
+
+def _side_by_side(x: Tensor, groups: int) -> Tensor:
+    """Put the values of heads that share keys side by side: [B, H, chunks, C, P] into [B, G, chunks, C, H / G P]."""
+    together: Tensor = rearrange(x, "b (g h) n c p -> b g n c (h p)", g=groups)
+    return together
+
+
+def _apart(x: Tensor, value: Tensor) -> Tensor:
+    """Return [B, G, chunks, C, H / G P] as [B, H, chunks, C, P], with the P of `value`."""
+    heads: Tensor = rearrange(x, "b g n c (h p) -> b (g h) n c p", p=value.shape[-1])
+    return heads
 
 
 def empty(key: Tensor, value: Tensor) -> Tensor:
@@ -75,8 +111,6 @@ def decays(log_decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def decayed_products(query: Tensor, key: Tensor, log_decay: Tensor) -> Tensor:
     r"""Return $\sum_n q_{in} k_{jn} \exp(\sum_{l = j + 1}^{i} g_{ln})$ for $j \le i$, else zero: [..., C, C]."""
-    if log_decay.shape[-1] == 1:
-        return query @ key.mT * pairwise_decay(log_decay.squeeze(-1))
     chunks, size = query.shape[:-2], query.shape[-2]
     query, key, log_decay = (x.flatten(0, -3) for x in (query, key, log_decay))
     products = (query * key).sum(-1)[..., None, None]  # [X, C, 1, 1]: blocks of one token
@@ -91,10 +125,38 @@ def decayed_products(query: Tensor, key: Tensor, log_decay: Tensor) -> Tensor:
 
 def pairwise_decay(log_decay: Tensor) -> Tensor:
     r"""Return $\exp(\sum_{l = j + 1}^{i} g_l)$ for $j \le i$, else zero: [..., C] -> [..., C, C]. No sum is a difference."""
-    size = log_decay.shape[-1]
-    below = torch.ones(size, size, dtype=torch.bool, device=log_decay.device).tril()
-    sums = log_decay[..., None].expand(*log_decay.shape, size).masked_fill(~below.tril(-1), 0.0).cumsum(-2)
-    return sums.exp().masked_fill(~below, 0.0)
+    pairs: Tensor = _pairwise_decay(log_decay)
+    return pairs
+
+
+# An operator of its own, whose passes over [..., C, C] are in place: C is more than the width of a head.
+@torch.library.custom_op("attnkit::pairwise_decay", mutates_args=())
+def _pairwise_decay(log_decay: Tensor) -> Tensor:
+    rows = log_decay[..., None].expand(*log_decay.shape, log_decay.shape[-1])
+    return rows.tril(-1).cumsum_(-2).exp_().tril_()
+
+
+@torch.library.custom_op("attnkit::pairwise_decay_backward", mutates_args=())
+def _pairwise_decay_backward(grad: Tensor, pairs: Tensor) -> Tensor:
+    """Return what flows back to each $g_l$: the sum over all $i \\ge l > j$."""
+    over = (grad * pairs).cumsum_(-1).tril_(-1).sum(-2)
+    return F.pad(over[..., :-1], (1, 0))
+
+
+@_pairwise_decay.register_fake
+def _(log_decay: Tensor) -> Tensor:
+    return log_decay.new_empty(*log_decay.shape, log_decay.shape[-1])
+
+
+@_pairwise_decay_backward.register_fake
+def _(grad: Tensor, pairs: Tensor) -> Tensor:
+    return torch.empty_like(pairs[..., 0])
+
+
+_pairwise_decay.register_autograd(
+    lambda ctx, grad: _pairwise_decay_backward(grad, *ctx.saved_tensors),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(output),
+)
 
 
 def earlier(states: Tensor, state: Tensor) -> Tensor:

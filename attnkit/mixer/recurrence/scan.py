@@ -1,5 +1,5 @@
 # https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf
-"""The scan: all states of a linear recurrence, in a number of parallel steps that grows with the logarithm of the length."""
+"""The scan: all states of a linear recurrence, step by step where steps are large, otherwise in pairs of steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,9 @@ from torch import Tensor
 Operation = Callable[[Tensor, Tensor], Tensor]
 
 BLOCK = 2**18
-"""Elements that a processor scans at once: they fit into its cache (1 MiB in fp32)."""
+"""Elements that a processor scans in pairs at once: they fit into its cache (1 MiB in fp32)."""
+STEP = 1024
+"""Elements of a state from which on a processor takes one step after another: the call costs less than the pairs' additional work."""
 
 
 def scan(decay: Tensor, write: Tensor, state: Tensor, *, dim: int, matrix: bool = False) -> Tensor:
@@ -19,9 +21,10 @@ def scan(decay: Tensor, write: Tensor, state: Tensor, *, dim: int, matrix: bool 
     Equation:
         $$h_t = a_t h_{t-1} + b_t$$
 
-    Each pair of steps is combined into one, which leaves a sequence of half the length (Blelloch 1990,
-    https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf); the work is linear in T. Decays are multiplied, never divided, so that a decay of zero
-    forgets exactly.
+    On a CPU with large states, and with matrices, one step follows the other, which touches every number once. Otherwise each pair of steps
+    is combined into one, which leaves a sequence of half the length (Blelloch 1990, https://www.cs.cmu.edu/~guyb/papers/Ble93.pdf): about
+    five times the work, in a number of calls that grows with the logarithm of T. Decays are multiplied, never divided, so that a decay of
+    zero forgets exactly.
 
     Args:
         decay: $a_t$, [..., T, ...]; its axes after `dim` may have length 1. With `matrix`, square matrices [..., T, ..., N, N].
@@ -80,10 +83,17 @@ def _blocks(x: Tensor, dim: int) -> list[tuple[int, int]]:
     return [(start, min(step, length - start)) for start in range(0, length, step)]
 
 
-# Operators of their own: torch.compile does not look into them, so that one graph serves all lengths.
-@torch.library.custom_op("attnkit::scan", mutates_args=())
-def _scan(decay: Tensor, write: Tensor, state: Tensor, dim: int, matrix: bool) -> Tensor:
+def _takes_steps(states: Tensor, dim: int, matrix: bool) -> bool:
+    return states.is_cpu and states.numel() >= STEP // (16 if matrix else 1) * states.shape[dim]
+
+
+def scan_forward(decay: Tensor, write: Tensor, state: Tensor, dim: int, matrix: bool) -> Tensor:
+    """Return all states, see `scan`, without a graph for gradients."""
     states, times = torch.empty_like(write), torch.matmul if matrix else torch.mul
+    if _takes_steps(write, dim, matrix):
+        for a, b, out in zip(decay.unbind(dim), write.unbind(dim), states.unbind(dim), strict=True):
+            state = torch.add(b, a @ state, out=out) if matrix else torch.addcmul(b, a, state, out=out)
+        return states
     for block in _blocks(write, dim):
         a, b, out = (x.narrow(dim, *block) for x in (decay, write, states))
         out.copy_(_in_pairs(a, b, state, dim, times, torch.add))
@@ -91,11 +101,26 @@ def _scan(decay: Tensor, write: Tensor, state: Tensor, dim: int, matrix: bool) -
     return states
 
 
-@torch.library.custom_op("attnkit::scan_backward", mutates_args=())
-def _scan_backward(grad: Tensor, decay: Tensor, state: Tensor, states: Tensor, dim: int, matrix: bool) -> list[Tensor]:
+def scan_backward(grad: Tensor, decay: Tensor, state: Tensor, states: Tensor, dim: int, matrix: bool) -> list[Tensor]:
     """Return the gradients of the decays, the writes and the first state: $g_t = dh_t + a_{t+1}^T g_{t+1}$, a scan in reverse."""
     times = torch.matmul if matrix else torch.mul
     to_decay, to_write, carried = torch.empty_like(decay), torch.empty_like(states), torch.zeros_like(state)
+    if _takes_steps(states, dim, matrix):
+        parts = [decay.unbind(dim), grad.unbind(dim), [state, *states.unbind(dim)[:-1]], to_decay.unbind(dim), to_write.unbind(dim)]
+        following: tuple[Tensor, Tensor] | None = None  # the decay and the gradient of the next step
+        for a, dh, before, da, db in reversed([*zip(*parts, strict=True)]):
+            if following is None:
+                db.copy_(dh)
+            elif matrix:
+                torch.add(dh, following[0].mT @ following[1], out=db)
+            else:
+                torch.addcmul(dh, *following, out=db)
+            if matrix or a.shape == before.shape:
+                times(db, before.mT if matrix else before, out=da)
+            else:
+                da.copy_((db * before).sum_to_size(da.shape))
+            following = a, db
+        return [to_decay, to_write, times(a.mT if matrix else a, db)]
     for start, length in reversed(_blocks(states, dim)):
         a, dh, h, da, db = (x.narrow(dim, start, length) for x in (decay, grad, states, to_decay, to_write))
         back = (a.mT if matrix else a).flip(dim)
@@ -106,6 +131,11 @@ def _scan_backward(grad: Tensor, decay: Tensor, state: Tensor, states: Tensor, d
         da.copy_(db @ before.mT if matrix else (db * before).sum_to_size(da.shape))
         carried = times(back.select(dim, -1), db.select(dim, 0))
     return [to_decay, to_write, carried]
+
+
+# Operators of their own: torch.compile does not look into them, so that one graph serves all lengths.
+_scan = torch.library.custom_op("attnkit::scan", scan_forward, mutates_args=())
+_scan_backward = torch.library.custom_op("attnkit::scan_backward", scan_backward, mutates_args=())
 
 
 @torch.library.custom_op("attnkit::running_maximum", mutates_args=())

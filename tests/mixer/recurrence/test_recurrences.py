@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from attnkit.mixer.recurrence import chunks
+from attnkit.mixer.recurrence import outer_product as pairwise
 from attnkit.mixer.recurrence import scan as scanning
+from attnkit.mixer.recurrence import selective_scan as selective
 from attnkit.mixer.recurrence.delta_rule import delta_rule
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.scan import running_maximum, scan
+from attnkit.mixer.recurrence.selective_scan import selective_scan
 
 BATCH, HEADS, KEY, VALUE = 2, 2, 6, 5
 DECAYS = {
@@ -21,7 +24,7 @@ DECAYS = {
     "both": lambda u: torch.where(u < 0.1, -1e4 * u, -1e-4 * u),
     "some zero": lambda u: torch.where(u < 0.05, -float("inf"), -0.01 * u),
 }
-LENGTHS = [1, 2, 15, 16, 17, 64, 100, 257]
+LENGTHS = [1, 2, 17, 100, chunks.WHOLE, chunks.WHOLE + 1, 257]
 
 
 def by_steps(step: Callable[..., tuple[Tensor, Tensor]], *tensors: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,10 +97,53 @@ def test_gradients_equal_those_of_the_steps(name: str, channels: int, decay: str
         torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
 
 
+def test_heads_that_share_keys_equal_heads_with_copies_of_them() -> None:
+    query, key, _, _, _ = sample("outer_product", 150, "any")
+    value, decay, state = normal(BATCH, 3 * HEADS, 150, VALUE), -uniform(BATCH, 3 * HEADS, 150, 1), normal(BATCH, 3 * HEADS, KEY, VALUE)
+    for start in (None, state):
+        for length in (1, 100, 150):
+            tensors = [x[:, :, :length] for x in (query, key, value, decay)]
+            copies = [x.repeat_interleave(3, 1) for x in tensors[:2]]
+            for x, y in zip(outer_product(*tensors, start), outer_product(*copies, *tensors[2:], start), strict=True):
+                torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+
+
+def test_without_a_state_it_is_zero() -> None:
+    for name, channels in CASES:
+        for length in (1, 100, 150):
+            *tensors, state = sample(name, length, "any", channels=channels)
+            for x, y in zip(FORMS[name](*tensors), FORMS[name](*tensors, torch.zeros_like(state)), strict=True):
+                torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("length", [1, 16, 50])
+def test_a_selective_scan_and_its_gradients_equal_the_recurrence(length: int, kept: bool) -> None:
+    torch.manual_seed(length)
+    keep = (uniform(2, length) > 0.2).double() if kept else None
+    step, rate, value = uniform(2, length, 3), uniform(3, 4), normal(2, length, 3)
+    tensors = [x.requires_grad_() for x in (step, rate, value, normal(2, length, 4), normal(2, length, 4), normal(2, 3, 4))]
+    step, rate, value, write, read, state = tensors
+    outputs, h = [], state
+    for t in range(length):
+        decay = torch.exp(-step[:, t, :, None] * rate) * (1.0 if keep is None else keep[:, t, None, None])
+        h = decay * h + (step[:, t] * value[:, t])[..., None] * write[:, t, None]
+        outputs.append((h * read[:, t, None]).sum(-1))
+    slow, fast = (torch.stack(outputs, 1), h), selective_scan(step, rate, value, write, read, keep, state)
+    weights = [torch.randn_like(x) for x in slow]
+    gradients = []
+    for form in (slow, fast):
+        gradients.append(torch.autograd.grad(sum((x * w).sum() for x, w in zip(form, weights, strict=True)), tensors))
+    for x, y in zip((*fast, *gradients[1]), (*slow, *gradients[0]), strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 64, 1000])
 @pytest.mark.parametrize("matrix", [False, True])
-def test_a_scan_equals_its_recurrence_also_in_blocks(length: int, matrix: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", [1, 10**9])  # one after another; in pairs
+def test_a_scan_equals_its_recurrence_also_in_blocks(length: int, matrix: bool, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "BLOCK", 3 * 100)  # more than one block of 16 to 25 steps
+    monkeypatch.setattr(scanning, "STEP", step)
     torch.manual_seed(0)
     decay = normal(3, length, 4, 2, 2) / 3 if matrix else uniform(3, length, 4, 1, 1)
     tensors = [x.requires_grad_() for x in (decay, normal(3, length, 4, 2, 1), normal(3, 4, 2, 1))]
@@ -123,7 +169,7 @@ def test_a_running_maximum_equals_its_recurrence() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "channels"), CASES)
-def test_one_compiled_graph_serves_many_lengths(name: str, channels: int) -> None:
+def test_two_compiled_graphs_serve_all_lengths(name: str, channels: int) -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
     torch._dynamo.reset()
@@ -137,7 +183,7 @@ def test_one_compiled_graph_serves_many_lengths(name: str, channels: int) -> Non
             gradients.append(torch.autograd.grad(output.sum() + state.sum(), tensors))
         for x, y in zip(*gradients, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
-    assert counter.frame_count == 1
+    assert counter.frame_count == 2  # rows of one chunk, and longer ones
 
 
 @pytest.mark.slow
@@ -146,6 +192,9 @@ def test_the_operators_are_registered_as_torch_asks(matrix: bool) -> None:
     torch.manual_seed(0)
     tensors = [normal(2, 5, 3, 3 if matrix else 1), normal(2, 5, 3, 2), normal(2, 3, 2)]
     torch.library.opcheck(scanning._scan, (*(x.requires_grad_() for x in tensors), 1, matrix))
+    torch.library.opcheck(pairwise._pairwise_decay, ((-uniform(2, 5)).requires_grad_(),))
+    arguments = [uniform(2, 20, 3), uniform(4, 3), normal(2, 20, 3), normal(2, 20, 4), normal(2, 20, 4), None, normal(2, 4, 3)]
+    torch.library.opcheck(selective._selective_scan, [x if x is None else x.requires_grad_() for x in arguments])
     torch.library.opcheck(scanning._running_maximum, (normal(2, 5, 3), normal(2, 5, 3), normal(2, 3), 1))
     torch.library.opcheck(chunks._cut, (normal(2, 2, 5, 3).requires_grad_(), 16))
     torch.library.opcheck(chunks._join, (normal(2, 2, 3, 16, 3).requires_grad_(), 40))

@@ -1,0 +1,142 @@
+# https://arxiv.org/abs/2312.00752
+"""The selective scan: a state of N numbers for each channel, which exists for a block of tokens at a time."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnkit.mixer.recurrence.scan import scan_backward, scan_forward
+
+BLOCK = {"cpu": 16}
+"""Tokens of a block by device: few, so that its states stay in a processor's cache. Elsewhere `LARGE_BLOCK`."""
+LARGE_BLOCK = 256
+
+
+def selective_scan(
+    step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor, kept: Tensor | None, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Return the outputs of a state-space model whose decays, inputs and outputs depend on the token, and its last state.
+
+    Equation:
+        $$h_t = e^{-\Delta_t \lambda} \odot h_{t-1} + \Delta_t u_t \, b_t^\top, \qquad y_t = h_t c_t$$
+
+    States are computed block by block, and again in the backward pass (Gu and Dao 2023, https://arxiv.org/abs/2312.00752): they are D N
+    numbers per token, of which only those at the borders of blocks are kept.
+
+    Args:
+        step: $\Delta$, [B, T, D]; zero neither decays nor writes.
+        rate: $\lambda$, [D, N].
+        value: $u$, [B, T, D].
+        write: $b$, [B, T, N].
+        read: $c$, [B, T, N].
+        kept: [B, T], 0 where the state starts anew and 1 elsewhere; or None.
+        state: $h_0$, [B, D, N].
+
+    Returns:
+        $y$ [B, T, D] and $h_T$ [B, D, N].
+
+    Example:
+        >>> ones = torch.ones(1, 3, 1)
+        >>> selective_scan(ones, torch.ones(1, 1), ones, ones, ones, None, torch.zeros(1, 1, 1))[0].flatten()
+        tensor([1.0000, 1.3679, 1.5032])
+    """
+    y, last, _ = _selective_scan(step, rate.mT.contiguous(), value, write, read, kept, state.mT.contiguous())
+    return y, last.mT
+
+
+def _block(x: Tensor) -> int:
+    return BLOCK.get(x.device.type, LARGE_BLOCK)
+
+
+def _blocks(x: Tensor) -> list[slice]:
+    return [slice(start, min(start + _block(x), x.shape[1])) for start in range(0, x.shape[1], _block(x))]
+
+
+# From here on the channels are the last axis of states [B, N, D] and rates [N, D]: the longest one, along which a processor multiplies.
+def _decays_and_writes(at: slice, step: Tensor, rate: Tensor, value: Tensor, write: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return them for a block of K tokens, [B, K, N, D] each."""
+    decay = (step[:, at, None] * -rate).exp_()
+    if kept is not None:
+        decay *= kept[:, at, None, None]
+    return decay, (step[:, at] * value[:, at])[:, :, None] * write[:, at, :, None]
+
+
+@torch.library.custom_op("attnkit::selective_scan", mutates_args=())
+def _selective_scan(
+    step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor, kept: Tensor | None, state: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the outputs, the last state, and those before each block, [blocks, B, N, D]."""
+    y, starts = torch.empty_like(value), [state]
+    for at in _blocks(step):
+        states = scan_forward(*_decays_and_writes(at, step, rate, value, write, kept), starts[-1], 1, False)
+        y[:, at] = (read[:, at, None] @ states).squeeze(2)
+        starts.append(states[:, -1])
+    return y, starts[-1].clone(), torch.stack(starts[:-1])
+
+
+@torch.library.custom_op("attnkit::selective_scan_backward", mutates_args=())
+def _selective_scan_backward(
+    to_y: Tensor,
+    to_last: Tensor,
+    step: Tensor,
+    rate: Tensor,
+    value: Tensor,
+    write: Tensor,
+    read: Tensor,
+    kept: Tensor | None,
+    starts: Tensor,
+) -> list[Tensor]:
+    """Return the gradients of the step, the rate, the value, the write, the read and the first state."""
+    to_step, to_value, to_write, to_read = (torch.empty_like(x) for x in (step, value, write, read))
+    to_rate, carried = torch.zeros_like(rate), to_last
+    for start, at in reversed([*zip(starts, _blocks(step), strict=True)]):
+        decay, writes = _decays_and_writes(at, step, rate, value, write, kept)
+        states = scan_forward(decay, writes, start, 1, False)
+        to_read[:, at] = (states @ to_y[:, at, :, None]).squeeze(-1)
+        to_states = to_y[:, at, None] * read[:, at, :, None]
+        to_states[:, -1] += carried
+        to_decay, to_writes, carried = scan_backward(to_states, decay, start, states, 1, False)
+        product = step[:, at] * value[:, at]
+        to_write[:, at] = (to_writes @ product[..., None]).squeeze(-1)
+        to_product = (write[:, at, None] @ to_writes).squeeze(2)
+        to_exponent = to_decay.mul_(decay)  # the gradient of minus the step times the rate
+        to_rate -= (to_exponent * step[:, at, None]).sum((0, 1))
+        to_step[:, at] = to_product * value[:, at] - to_exponent.mul_(rate).sum(2)
+        to_value[:, at] = to_product * step[:, at]
+    return [to_step, to_rate, to_value, to_write, to_read, carried]
+
+
+@_selective_scan.register_fake
+def _(
+    step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor, kept: Tensor | None, state: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    blocks = (value.shape[1] + _block(value) - 1) // _block(value)
+    return torch.empty_like(value), torch.empty_like(state), state.new_empty(blocks, *state.shape)
+
+
+@_selective_scan_backward.register_fake
+def _(
+    to_y: Tensor,
+    to_last: Tensor,
+    step: Tensor,
+    rate: Tensor,
+    value: Tensor,
+    write: Tensor,
+    read: Tensor,
+    kept: Tensor | None,
+    starts: Tensor,
+) -> list[Tensor]:
+    return [torch.empty_like(x) for x in (step, rate, value, write, read, to_last)]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:-1], output[2])
+
+
+def _backward(ctx: Any, to_y: Tensor, to_last: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    *gradients, to_state = _selective_scan_backward(to_y, to_last, *ctx.saved_tensors)
+    return *gradients, None, to_state
+
+
+_selective_scan.register_autograd(_backward, setup_context=_keep)
