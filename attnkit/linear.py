@@ -16,8 +16,9 @@ MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
 MIN_PRODUCTS = 2**20
 """Smaller weights go there, too, with so many rows that there are this many products."""
 
-MIN_USES = 8
-"""A weight is packed when it has been used so often: packing takes as long as it saves in about as many uses."""
+MIN_USES = 32
+"""A weight is packed when it has been used so often: packing takes as long as it saves in about as many uses (25 in bf16, 30 with 16 rows
+in fp32, 70 with one), so that a short generation does not pay for it, and a longer one never more than twice."""
 
 Packed = dict[int, tuple[Tensor, int, int, Tensor]]
 """By the id of a weight: the weight, its version, how often it has been used, and the matrix to multiply by."""
@@ -29,10 +30,9 @@ _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 def packing(weights: Packed) -> Iterator[None]:
     """Inside the `with` block, let `linear` multiply by oneDNN in fp32 and bf16 on a CPU, where no gradients are computed.
 
-    Decoding multiplies one token per row by every weight, and torch's own product is made for many rows: oneDNN's takes half the time or
-    less, with weights in the order in which it reads them. That copy is made once a weight has been used a few times, and doubles
-    the memory of large weights inside the block. In fp32, prompts take half the time, too, where torch's own library (MKL) does not know
-    the processor.
+    oneDNN's product takes half the time of torch's own (MKL) in fp32 where MKL does not know the processor, whatever the number of rows;
+    for a few rows it is faster still with weights in the order in which it reads them. That copy is made once a weight has been used
+    often, and doubles the memory of large weights inside the block.
 
     Args:
         weights: Filled with the copies; a weight that has changed since is copied again.
