@@ -11,7 +11,7 @@ Usage: OMP_NUM_THREADS=1 python scripts/decoding.py {greedy,beam,recurrent} [--d
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -201,7 +201,7 @@ def recurrent(chosen: argparse.Namespace, placement: str, batch: int) -> None:
     compare(f"{what}, greedy", calls, chosen)
 
 
-def compare(what: str, calls: dict[str, Callable[[], Tensor]], chosen: argparse.Namespace) -> None:
+def compare(what: str, calls: Mapping[str, Callable[[], Tensor]], chosen: argparse.Namespace) -> None:
     """Print the median milliseconds per step of both, and the median of the time of the other over ours in the same round."""
     clock = time.perf_counter if chosen.clock == "wall" else time.thread_time
     written = [call() for call in calls.values()]
