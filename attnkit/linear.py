@@ -16,9 +16,9 @@ MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
 MIN_PRODUCTS = 2**20
 """Smaller weights go there, too, with so many rows that there are this many products."""
 
-MIN_USES = 32
-"""A weight is packed when it has been used so often: packing takes as long as it saves in about as many uses (25 in bf16, 30 with 16 rows
-in fp32, 70 with one), so that a short generation does not pay for it, and a longer one never more than twice."""
+MIN_USES = 8
+"""A weight is packed when it has been used so often. Packing takes as long as it saves in 25 uses or more: at 64 new tokens, 8 was faster
+than 32, and a short generation packs nothing."""
 
 Packed = dict[int, tuple[Tensor, int, int, Tensor]]
 """By the id of a weight: the weight, its version, how often it has been used, and the matrix to multiply by."""
