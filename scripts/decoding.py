@@ -1,15 +1,18 @@
 """Time decoding against transformers with equal weights, contestants in alternation: the decoding rows of docs/results/speed.md.
 
 `greedy` compares a decoder with GPT-2, `beam` an encoder-decoder with BART under a beam of 5. No end token is allowed, so both write the
-same number of tokens, and whether these are equal is printed.
+same number of tokens, and whether these are equal is printed. With `greedy` and `beam` the shortest time in which this processor reads the
+weights once is printed first. `recurrent` compares an LSTM decoder with additive attention, before or after the cell, with a Python loop
+over `nn.LSTMCell`: a training step of the decoder on a given memory, and greedy decoding.
 
-Usage: OMP_NUM_THREADS=1 python scripts/decoding.py {greedy,beam} [--d-model D] [--layers L] [--vocab V] [--batch B ...] [--precision P]
+Usage: OMP_NUM_THREADS=1 python scripts/decoding.py {greedy,beam,recurrent} [--d-model D] [--layers L] [--vocab V] [--batch B ...]
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,10 +120,120 @@ def contestants(chosen: argparse.Namespace, theirs: Any, ours: Any) -> dict[str,
     return {"transformers": run_theirs, "attnkit": run_ours}
 
 
+class Loop:
+    """What one writes by hand: a cell and additive attention, token by token, with the weights of our model."""
+
+    def __init__(self, ours: Any) -> None:
+        decoder, layer = ours.stack.decoder, ours.stack.decoder.recurrent.layers[0]
+        self.ours, self.is_before = ours, decoder.placement == "before"
+        self.cell = nn.LSTMCell(layer.input_weight.shape[1], layer.hidden_dim)
+        self.cell.weight_ih, self.cell.weight_hh = layer.input_weight, layer.hidden_weight
+        self.cell.bias_ih, self.cell.bias_hh = layer.input_bias, layer.hidden_bias
+        score = decoder.attention.attention
+        self.query, self.score, self.readout = score.query_weight[0], score.score_weight[0], decoder.readout
+
+    def start(self, state: Any) -> tuple[Tensor, ...]:
+        """Return hidden state, cell, projected keys and memory."""
+        return state.layers[0].hidden, state.layers[0].cell, state.memory.key[:, 0], state.memory.value[:, 0]
+
+    def attend(self, h: Tensor, keys: Tensor, memory: Tensor) -> Tensor:
+        """Return the context [B, D]."""
+        logits = torch.tanh((h @ self.query)[:, None] + keys) @ self.score
+        return (logits.softmax(-1)[:, None] @ memory)[:, 0]
+
+    def step(self, x: Tensor, h: Tensor, c: Tensor, keys: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the output [B, D], the hidden state and the cell after one token [B, D]."""
+        context = self.attend(h, keys, memory) if self.is_before else None
+        h, c = self.cell(x if context is None else torch.cat([x, context], -1), (h, c))
+        context = self.attend(h, keys, memory) if context is None else context
+        return torch.tanh(self.readout(torch.cat([context, h], -1))), h, c
+
+    def logits(self, tgt: Tensor, state: Any) -> Tensor:
+        """Return the logits [B, T, V] of a target."""
+        h, c, *memory = self.start(state)
+        outputs = []
+        for x in self.ours.embeddings["tgt"](tgt).unbind(1):
+            y, h, c = self.step(x, h, c, *memory)
+            outputs.append(y)
+        return self.ours.head(torch.stack(outputs, 1))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def generate(self, src: Tensor, length: int) -> Tensor:
+        """Return the most probable tokens [B, length], one after the other."""
+        h, c, *memory = self.start(self.ours.encode(src))
+        token, tokens = torch.full((len(src),), self.ours.bos_id), []
+        for _ in range(length):
+            y, h, c = self.step(self.ours.embeddings["tgt"](token[:, None])[:, 0], h, c, *memory)
+            token = self.ours.head(y).argmax(-1)
+            tokens.append(token)
+        return torch.stack(tokens, 1)
+
+
+def recurrent(chosen: argparse.Namespace, placement: str, batch: int) -> None:
+    """Print the lines of the recurrent decoder with attention at this place."""
+    ours: Any = attnkit.compose(
+        stack={
+            "name": "recurrent_encoder_decoder", "d_model": chosen.d_model, "num_layers": 1,
+            "attention": "additive", "placement": placement,
+        },
+        src_vocab_size=chosen.vocab, tgt_vocab_size=chosen.vocab, eos_id=None,
+    )  # fmt: skip
+    loop = Loop(ours)
+    src, tgt = torch.randint(3, chosen.vocab, (batch, chosen.prompt)), torch.randint(3, chosen.vocab, (batch, chosen.new))
+    with torch.no_grad():
+        state = ours.encode(src)
+
+    def trained(logits: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        def step() -> Tensor:
+            scored = logits()
+            nn.functional.cross_entropy(scored.flatten(0, 1), tgt.flatten()).backward()
+            return scored.detach()
+
+        return step
+
+    what = f"recurrent, attention {placement} the cell, batch {batch}"
+    calls = {
+        "loop": trained(lambda: loop.logits(tgt, state)),
+        "attnkit": trained(lambda: ours.head(ours.stack.decode(ours.embeddings["tgt"](tgt), state)[0])),
+    }
+    compare(f"{what}, training", calls, chosen)
+    calls = {"loop": lambda: loop.generate(src, chosen.new), "attnkit": lambda: ours.generate(src, max_length=chosen.new)}
+    compare(f"{what}, greedy", calls, chosen)
+
+
+def compare(what: str, calls: Mapping[str, Callable[[], Tensor]], chosen: argparse.Namespace) -> None:
+    """Print the median milliseconds per step of both, and the median of the time of the other over ours in the same round."""
+    clock = time.perf_counter if chosen.clock == "wall" else time.thread_time
+    written = [call() for call in calls.values()]
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(chosen.rounds):
+        for name, call in calls.items():
+            began = clock()
+            call()
+            times[name].append((clock() - began) / chosen.new * 1e3)
+    other = next(iter(calls))
+    ratio = statistics.median(a / b for a, b in zip(times[other], times["attnkit"], strict=True))
+    equal = "equal" if torch.allclose(*written, atol=1e-4) else "different"
+    steps = ", ".join(f"{name} {statistics.median(ms):.2f}" for name, ms in times.items())
+    print(f"{what}: ms per step: {steps}; {ratio:.2f} times as fast; {equal} results", flush=True)
+
+
+def reading(model: nn.Module) -> float:
+    """Return the milliseconds of processor time in which all weights are read once, the shortest of some tries."""
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).float()
+    times = []
+    for _ in range(10):
+        began = time.thread_time()
+        weights.sum()
+        times.append(time.thread_time() - began)
+    size = next(model.parameters()).element_size() / weights.element_size()
+    return min(times) * 1e3 * size
+
+
 def main() -> None:
-    """Print a line for each batch size: median milliseconds per step, and the median of their time over ours in the same round."""
+    """Print a line for each batch size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("greedy", "beam"))
+    parser.add_argument("kind", choices=("greedy", "beam", "recurrent"))
     for name, value in (("d-model", 512), ("layers", 6), ("vocab", 8192), ("prompt", 64), ("new", 64), ("rounds", 9)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
@@ -130,7 +243,11 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    clock = time.perf_counter if chosen.clock == "wall" else time.thread_time
+    if chosen.kind == "recurrent":
+        for placement in ("before", "after"):
+            for batch in chosen.batch:
+                recurrent(chosen, placement, batch)
+        return
     theirs, ours, table = (decoders if chosen.kind == "greedy" else encoder_decoders)(chosen, chosen.prompt + chosen.new + 1)
     assert table.keys() == dict(ours.named_parameters()).keys()
     for name, parameter in ours.named_parameters():
@@ -139,20 +256,11 @@ def main() -> None:
         model.eval().to(DTYPES[chosen.precision])
     calls = contestants(chosen, theirs, ours)
     size = sum(p.numel() for p in ours.parameters()) / 1e6
+    print(f"{size:.1f}M weights are read once in {reading(ours):.2f} ms")
     for batch in chosen.batch:
         tokens = torch.randint(3, chosen.vocab, (batch, chosen.prompt))
-        written = {name: call(tokens) for name, call in calls.items()}
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(chosen.rounds):
-            for name, call in calls.items():
-                began = clock()
-                call(tokens)
-                times[name].append((clock() - began) / chosen.new * 1e3)
-        ratio = statistics.median(a / b for a, b in zip(times["transformers"], times["attnkit"], strict=True))
-        equal = "equal" if torch.equal(*written.values()) else "different"
-        steps = ", ".join(f"{name} {statistics.median(ms):.2f}" for name, ms in times.items())
-        what = f"{chosen.kind}, {size:.1f}M, {chosen.precision}, batch {batch}"
-        print(f"{what}: ms per step: {steps}; {ratio:.2f} times as fast; {equal} tokens", flush=True)
+        own = {name: partial(call, tokens) for name, call in calls.items()}
+        compare(f"{chosen.kind}, {size:.1f}M, {chosen.precision}, batch {batch}", own, chosen)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attnkit.linear import MAX_ROWS, MIN_USES, Linear, Packed, packing
+from attnkit.linear import MIN_NUMBERS, MIN_PRODUCTS, MIN_USES, Linear, Packed, packing
 
 WIDTH = 512  # wide enough to be packed
 
@@ -15,7 +15,7 @@ def layer(seed: int) -> Linear:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("shape", [(1,), (5,), (MAX_ROWS,), (MAX_ROWS + 1,), (2, 3), (0,), ()])
+@pytest.mark.parametrize("shape", [(1,), (5,), (80,), (2, 3), (0,), ()])
 @pytest.mark.parametrize("bias", [True, False])
 def test_packed_products_are_those_of_torch(shape: tuple[int, ...], bias: bool, seed: int) -> None:
     layer = Linear(WIDTH, 2 * WIDTH, bias=bias)
@@ -24,7 +24,30 @@ def test_packed_products_are_those_of_torch(shape: tuple[int, ...], bias: bool, 
     with packing(packed := {}):
         for _ in range(MIN_USES + 2):
             torch.testing.assert_close(layer(x).double(), expected, rtol=0, atol=1e-4)
-    assert len(packed) == (0 < x.numel() // WIDTH <= MAX_ROWS)
+    assert len(packed) == (0 not in shape)
+
+
+@torch.no_grad()
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="needs a processor on which oneDNN multiplies in bf16")
+def test_bf16_is_packed_as_well(seed: int) -> None:
+    layer, x, packed = Linear(WIDTH, WIDTH).bfloat16(), torch.randn(3, WIDTH).bfloat16(), Packed()
+    with packing(packed):
+        for _ in range(MIN_USES + 2):
+            torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=2**-7, atol=2**-7)
+    assert packed
+
+
+@torch.no_grad()
+def test_a_small_weight_goes_to_onednn_with_many_rows_alone(seed: int) -> None:
+    layer, packed = Linear(64, 64), Packed()
+    assert layer.weight.numel() < MIN_NUMBERS[torch.float32]
+    rows = MIN_PRODUCTS // layer.weight.numel()
+    with packing(packed):
+        layer(torch.randn(rows - 1, 64))
+        assert not packed
+        x = torch.randn(rows, 64)
+        torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
+    assert packed
 
 
 @torch.no_grad()

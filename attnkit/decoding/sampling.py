@@ -56,7 +56,8 @@ def _tokens(step: Step, start: Start, generation: Generation, pad_id: int) -> It
         logits, state = step(tokens, state)
         rules = Rules.begin(generation, start.prompt, logits) if rules is None else rules
         logits = rules.apply(logits)
-        token = _sample(logits, generation, uniforms[:, length]) if generation.samples else logits.argmax(-1)  # [B]
+        # [B]; argmax takes four times as long as max in bf16
+        token = _sample(logits, generation, uniforms[:, length]) if generation.samples else logits.max(-1).indices
         token = token.masked_fill(ended, pad_id)
         rules, ended, tokens = rules.after(token), ended | (token[..., None] == ends).any(-1), token[:, None]
         yield token if len(left) == len(padding) else padding.index_copy(0, left, token)

@@ -51,8 +51,8 @@ class AdditiveEager(Backend):
         return "it cannot drop every weight" if inputs.dropout == 1 else None
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
-        """Return whether there is enough work."""
-        return pair_channels(inputs) >= MIN_NUMBERS
+        """Return whether there is enough work, for several queries: one alone needs as many exponentials as it would take tanh."""
+        return inputs.query.shape[-2] > 1 and pair_channels(inputs) >= MIN_NUMBERS
 
     def compute(self, attention: Attention, inputs: Inputs) -> Tensor:
         """Return the attention [B, H, Q, Dv]."""

@@ -15,7 +15,8 @@ from attnkit.normalizer import Exponential
 from attnkit.registry import backends
 
 CPU_SHORT_KEYS = 128
-"""Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128)."""
+"""Up to this many keys, plain matrix products beat torch's fused kernel in half precision on a CPU (6 times faster at 16, equal at 128);
+for a single query, as in decoding, with any number of keys."""
 
 NUMBERS = (int, float)
 
@@ -52,7 +53,7 @@ class SDPA(Backend):
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is no dropout, and enough work for the fused kernel to be faster than plain products."""
         query, key = inputs.query, inputs.key
-        is_short = query.dtype in HALF and query.device.type == "cpu" and key.shape[-2] <= CPU_SHORT_KEYS
+        is_short = query.dtype in HALF and query.is_cpu and (query.shape[-2] == 1 or key.shape[-2] <= CPU_SHORT_KEYS)
         return inputs.dropout == 0 and not is_short
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:

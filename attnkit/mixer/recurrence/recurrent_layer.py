@@ -98,7 +98,7 @@ class RecurrentLayer(nn.Module):
         return CellState(zeros, zeros if self.cell == "lstm" else None)
 
     def forward(self, x: Tensor, state: CellState | None = None, *, real: Tensor | None = None) -> tuple[Tensor, CellState]:
-        """Run over a sequence, in one call of the fused kernel.
+        """Run over a sequence, in one call of the fused kernel; over a single token by the cell, as that call prepares weights each time.
 
         Args:
             x: [B, T, I].
@@ -109,6 +109,9 @@ class RecurrentLayer(nn.Module):
             [B, T, H], zero where no token is real, and the state after each row's last real token.
         """
         state = self.start(x) if state is None else state
+        if real is None and x.shape[1] == 1 and not torch.is_autocast_enabled(x.device.type):
+            state = self.step(x[:, 0], state)
+            return state.hidden[:, None], state
         if real is None:
             return self._fused(x, state, self.input_weight)
         padding = ~real[..., None]
