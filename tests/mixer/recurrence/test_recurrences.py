@@ -24,7 +24,7 @@ DECAYS = {
     "both": lambda u: torch.where(u < 0.1, -1e4 * u, -1e-4 * u),
     "some zero": lambda u: torch.where(u < 0.05, -float("inf"), -0.01 * u),
 }
-LENGTHS = [1, 2, 17, 100, chunks.WHOLE, chunks.WHOLE + 1, 257]
+LENGTHS = [1, 2, 15, 16, 17, 64, 100, chunks.WHOLE, chunks.WHOLE + 1, 257]
 
 
 def by_steps(step: Callable[..., tuple[Tensor, Tensor]], *tensors: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
