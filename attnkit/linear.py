@@ -55,8 +55,9 @@ def packing(weights: Packed) -> Iterator[None]:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the product of `x` [..., I] and the transpose of `weight` [O, I], plus `bias` [O]: [..., O]."""
-    packed = _packed.get()
-    if packed is None or torch.is_grad_enabled() or torch.compiler.is_compiling() or not _pays(x, weight):
+    is_eager = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    packed = _packed.get() if is_eager else None
+    if packed is None or not _pays(x, weight):
         return nn.functional.linear(x, weight, bias)
     owner, version, uses, matrix = packed.get(id(weight), (None, 0, 0, weight))
     if owner is not weight or version != weight._version:
