@@ -23,6 +23,7 @@ LANGUAGES = {Language("en"): FOLDER, Language("ko"): DOCS / "ko/story"}
 CLAIMS = (  # in the order of the story
     "words",
     "gradient",
+    "recall",
     "exposure",
     "step",
     "sequential",
