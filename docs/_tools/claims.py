@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -19,7 +20,21 @@ from attnkit.drawing import draw_lines
 
 DOCS = FOLDER.parent
 LANGUAGES = {Language("en"): FOLDER, Language("ko"): DOCS / "ko/story"}
-CLAIMS = ("gradient", "step", "sequential", "scale", "words", "positions", "layers", "cost", "exposure")  # in the order of the story
+CLAIMS = (  # in the order of the story
+    "words",
+    "gradient",
+    "recall",
+    "context",
+    "exposure",
+    "step",
+    "convolution",
+    "sequential",
+    "scale",
+    "positions",
+    "layers",
+    "cost",
+    "pretraining",
+)
 
 
 def claim(name: str) -> Any:
@@ -32,9 +47,12 @@ def files() -> Iterator[tuple[Path, str]]:
     lines: dict[Language, list[str]] = {language: [] for language in LANGUAGES}
     for name in CLAIMS:
         stored = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        if stored["settings"] != settings(name):
+            raise SystemExit(f"{name} was measured with {stored['settings']}, but its settings are {settings(name)}: measure it again")
         figure = claim(name).FIGURE
         rows = means(stored["rows"], figure["x"])
-        yield FOLDER / f"{name}.svg", draw_lines(rows, lines="model", title=name, **figure)
+        drawn = sha256(json.dumps(rows).encode()).hexdigest()[:16]  # tells a test whether the figure is that of the rows
+        yield FOLDER / f"{name}.svg", f"{draw_lines(rows, lines='model', title=name, **figure)}<!-- {drawn} -->\n"
         for file, picture in getattr(claim(name), "pictures", lambda _: {})(stored).items():
             yield FOLDER / file, picture
         for language, folder in LANGUAGES.items():
@@ -43,12 +61,20 @@ def files() -> Iterator[tuple[Path, str]]:
                 "command": stored["command"],
                 "seconds": shown_seconds(stored.get("seconds", 0), language),
             }
-            yield folder / f"{name}.md", Template(template).substitute(found)
+            page = Template(template).substitute(found)
+            yield folder / f"{name}.md", page.replace(" %", "%") if language.code == "ko" else page
             title = template.splitlines()[0].removeprefix("# ")
             lines[language].append(f"| [{title}]({name}.md) | {found['verdict']} |")
     for language, folder in LANGUAGES.items():
         index = (FOLDER / "templates" / language.code / "index.md").read_text(encoding="utf-8")
         yield folder / "index.md", Template(index).substitute(claims="\n".join(lines[language]))
+
+
+def settings(name: str) -> dict[str, Any]:
+    """Return the numbers that a claim was measured with: the constants of its module, the limits of its verdict among them."""
+    constants = {key: value for key, value in vars(claim(name)).items() if key.isupper() and isinstance(value, int | float | tuple)}
+    plain: dict[str, Any] = json.loads(json.dumps(constants))
+    return plain
 
 
 def shown_seconds(seconds: int, language: Language) -> str:
@@ -61,7 +87,7 @@ def shown_seconds(seconds: int, language: Language) -> str:
 def measure(name: str) -> None:
     """Measure a claim and store its rows, one in a line, with the processor time so far, start and imports included."""
     rows = claim(name).measure()
-    head = {"command": f"python docs/_tools/claims.py measure {name}", "seconds": round(time.process_time())}
+    head = {"command": f"python docs/_tools/claims.py measure {name}", "seconds": round(time.process_time()), "settings": settings(name)}
     text = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     (FOLDER / f"{name}.json").write_text(f'{json.dumps(head)[:-1]}, "rows": [\n{text}\n]}}\n', encoding="utf-8")
 

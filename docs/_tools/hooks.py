@@ -48,5 +48,10 @@ def on_page_context(context: Any, *, page: Page, config: MkDocsConfig, nav: Navi
     return context
 
 
+def on_post_page(output: str, **_: object) -> str:
+    """Leave out the head's links to other languages, for each of which the theme's script would ask for a sitemap of its own."""
+    return re.sub(r'<link rel="alternate"[^>]*>', "", output)
+
+
 def _display(equation: re.Match[str]) -> str:
     return f'<div class="equation">{convert(html.unescape(equation[1]), display="block")}</div>'

@@ -46,7 +46,7 @@ class Language:
     def verdict(self, *, holds: bool, when: str = "") -> str:
         """Return the verdict in words."""
         if self.code == "ko":
-            yes = f"**{CONDITIONS[when]} 성립합니다**" if when else "**성립합니다**"
+            yes = f"**{CONDITIONS.get(when, when)} 성립합니다**" if when else "**성립합니다**"
             return yes if holds else "**여기서는 성립하지 않습니다**"
         return (f"**holds when** {when}" if when else "**holds**") if holds else "**does not hold here**"
 

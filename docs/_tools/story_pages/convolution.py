@@ -10,13 +10,18 @@ from story_pages.recall import SYMBOLS, marked
 
 FIGURE: dict[str, Any] = {"x": "distance", "y": ["accuracy", "reached"], "log": "x"}
 DISTANCES = (1, 2, 4, 8, 16, 32)
-KERNEL, LAYERS, STEPS, WIDTH = 3, 2, 400, 32
+KERNEL, LAYERS, STEPS, WIDTH = 3, 2, 800, 32
 MIXERS: dict[str, Any] = {
     "convolution of 3": {"name": "convolution", "kernel_size": KERNEL},
     "convolution of all": {"name": "convolution", "kernel_size": None},
     "GRU": "gru",
     "attention": "multi_head",
 }
+
+
+def asked(count: int, distances: tuple[int, ...], seed: int) -> list[tuple[str, str]]:
+    """Return marked symbols, `distance` before an equals sign, which tells a model without positions that the answer comes next."""
+    return [(f"{text} =", answer) for text, answer in marked(count, tuple(d - 1 for d in distances), seed)]
 
 
 def decoder_of(mixer: Any, data: Any, seed: int) -> Task:
@@ -36,8 +41,8 @@ def accuracy(task: Any, data: Any) -> float:
 
 def measure() -> Rows:
     """Return how often decoders name the marked symbol, by its distance, and whether the output depends on that place at all."""
-    training = marked(64 * STEPS, tuple(range(1, max(DISTANCES) + 1)), 0)
-    tests = {d: prompts_of(training, marked(200, (d,), 10_000 + d), batch_tokens=64 * 37) for d in DISTANCES}
+    training = asked(64 * STEPS, tuple(range(1, max(DISTANCES) + 1)), 0)
+    tests = {d: prompts_of(training, asked(200, (d,), 10_000 + d), batch_tokens=64 * 37) for d in DISTANCES}
     gradient = attnkit.probes.build({"name": "gradient", "length": max(DISTANCES) + 1})
     rows = []
     for label, mixer in MIXERS.items():

@@ -27,7 +27,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
     holds = all(g[0] == 0 and g[-1] > g[1] and g[-1] > 0.02 for g in gap.values())
     tables = {
         name: [
-            {"step": i + 1, "read in training": " ".join(["<bos>", *words[:i]]), "right with 90 % a word": f"{100 * 0.9**i:.0f} %"}
+            {"step": i + 1, "read in training": " ".join(["`<bos>`", *words[:i]]), "right with 90 % a word": f"{100 * 0.9**i:.0f} %"}
             for i in range(len(words))
         ]
         for name, words in SENTENCES.items()

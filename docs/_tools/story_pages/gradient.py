@@ -34,7 +34,8 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
             lines.append((word, h, 0.8 * (1 - h * h)))
         worked: Rows = []
         for word, state, slope in reversed(lines):
-            worked.append({"word": word, "h": state, "0.8 (1 - h²)": slope, "product up to here": factor})
+            open_factor = 2.0 ** len(worked)  # w = 2 at h = 0
+            worked.append({"word": word, "h": state, "0.8 (1 - h²)": slope, "product up to here": factor, "with w = 2, h = 0": open_factor})
             factor *= slope
         tables[name] = worked
     recurrent = [kept[cell] for cell in ("RNN", "GRU", "LSTM")]

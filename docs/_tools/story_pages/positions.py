@@ -74,7 +74,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         "verdict": language.verdict(holds=holds, when="each token reads both sides" if right[causal] > 2 * right[blind] else ""),
         "worked": language.worked(tables),
         "table": language.table(
-            [{"model": m, "exact match": percent(right[m]), "loss of shuffling": f"{shuffled[m]:.4f}"} for m in models]
+            [{"model": m, "exact match": percent(right[m]), "loss of shuffling": f"{round(shuffled[m], 4) + 0.0:.4f}"} for m in models]
         ),
         "blind": percent(right[blind]),
         "blind_shuffled": f"{abs(shuffled[blind]):.4f}",

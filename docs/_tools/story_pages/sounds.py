@@ -9,7 +9,7 @@ import attnkit
 from attnkit.task import Task
 from story_pages.base import train
 
-STEPS = 150
+STEPS = 500
 STACKS: dict[str, dict[str, Any]] = {
     "GRU": {"name": "recurrent_encoder_decoder", "cell": "gru", "attention": None, "num_layers": 1},
     "Transformer": {"name": "encoder_decoder", "num_layers": 2, "num_heads": 2, "residual": "pre_norm"},

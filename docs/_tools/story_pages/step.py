@@ -14,9 +14,11 @@ from attnkit.models.base import generating
 from attnkit.recording import attention_maps
 from attnkit.task import Task
 from attnkit.task.attending import place
-from story_pages.base import SEEDS, SENTENCES, Language, Rows, fit, pairs_of, percent, seven, shown, trainable
+from story_pages.base import SENTENCES, Language, Rows, fit, pairs_of, percent, seven, shown, trainable
 
-FIGURE: dict[str, Any] = {"x": "step", "y": ["on_the_mirror", "right"]}
+FIGURE: dict[str, Any] = {"x": "step", "y": ["on_the_mirror", "beside_it", "right"]}
+SEEDS = (3, 4, 5)  # seeds 0 to 2 were seen before the limit was chosen
+LIMIT = 0.8
 MODELS = ("GRU + attention", "Transformer")
 LONGEST, TESTED, STEPS, DRAWN = 20, 12, 600, 3
 TEXTS = {language: " ".join(words) for language, words in SENTENCES.items()}
@@ -36,17 +38,19 @@ def mirrored(count: int, lengths: range, seed: int) -> list[tuple[str, str]]:
 
 
 def looked(task: Task, data: Any) -> Rows:
-    """Return for each step how often the largest weight of the cross-attention is on the mirror image, and the output is right."""
-    mirror, right = [], []
+    """Return by step how often the largest weight of the cross-attention is on the mirror image, or beside it, and the output is right."""
+    mirror, beside, right = [], [], []
     for batch in data.test_dataloader():
         src, tgt = batch["src"], batch["tgt"]
         maps = attention_maps(task.model, src, tgt[:, 1:], mask=src != 0)
         weights = torch.stack([w.mean(1) for path, w in maps.items() if place(path)[1] == "cross"]).mean(0)  # [B, T, S]
-        mirror.append(weights[:, :TESTED].argmax(-1) == torch.arange(TESTED - 1, -1, -1))
+        off = (weights[:, :TESTED].argmax(-1) - torch.arange(TESTED - 1, -1, -1)).abs()
+        mirror.append(off == 0)
+        beside.append(off == 1)
         with generating(task):
             right.append((task(src, tgt[:, :-1]).argmax(-1) == tgt[:, 1:])[:, :TESTED])
-    columns = zip(*(torch.cat(found).double().mean(0).tolist() for found in (mirror, right)), strict=True)
-    return [{"step": step, "on_the_mirror": on, "right": correct} for step, (on, correct) in enumerate(columns)]
+    columns = zip(*(torch.cat(found).double().mean(0).tolist() for found in (mirror, beside, right)), strict=True)
+    return [{"step": step, "on_the_mirror": on, "beside_it": off, "right": correct} for step, (on, off, correct) in enumerate(columns)]
 
 
 def measure() -> Rows:
@@ -94,6 +98,7 @@ def pictures(stored: dict[str, Any]) -> dict[str, str]:
 def values(rows: Rows, language: Language) -> dict[str, str]:
     """Return the text of the page's variables."""
     on = {m: sum(row["on_the_mirror"] for row in rows if row["model"] == m) / TESTED for m in MODELS}
+    beside = {m: sum(row["beside_it"] for row in rows if row["model"] == m) / TESTED for m in MODELS}
     right = {m: sum(row["right"] for row in rows if row["model"] == m) / TESTED for m in MODELS}
     found = drawn(rows, "Korean" if language.code == "ko" else "English")
     panels = {panel["title"]: panel for panel in found["panels"]}
@@ -109,19 +114,25 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         }
         for i in order
     ]
-    correct = min(right.values()) > 0.8
+    holds = [m for m in MODELS if min(on[m], right[m]) > LIMIT]
+    when = {("Transformer",): "the model is the Transformer, not the GRU", ("GRU + attention",): "the model is the GRU, not the Transformer"}
     return {
-        "verdict": language.verdict(
-            holds=correct and on["Transformer"] > 0.8, when="" if min(on.values()) > 0.8 else "the model is the Transformer, not the GRU"
-        ),
+        "verdict": language.verdict(holds=bool(holds), when=when.get(tuple(holds), "")),
+        "limit": percent(LIMIT),
         "gru_on": percent(on["GRU + attention"]),
+        "gru_beside": percent(beside["GRU + attention"]),
         "gru_right": percent(right["GRU + attention"]),
         "on": percent(on["Transformer"]),
         "worked": language.table(worked),
         "sum": shown(total),
         "candidate": f"`{next_tokens['rows'][0].replace(' ', '␣')}`",
         "probability": shown(next_tokens["values"][0]),
-        "table": language.table([{"model": m, "on the mirror": percent(on[m]), "right": percent(right[m])} for m in MODELS]),
+        "table": language.table(
+            [
+                {"model": m, "on the mirror": percent(on[m]), "beside it": percent(beside[m]), "right": percent(right[m])}
+                for m in MODELS
+            ]
+        ),
         "written": str(DRAWN),
         "tested": str(TESTED),
         "steps": str(STEPS),

@@ -1,0 +1,89 @@
+"""Pretrain on much text, then fine-tune on little."""
+
+import csv
+import re
+from statistics import fmean, stdev
+from typing import Any
+
+import yaml
+from scipy.stats import t
+
+from story_pages.base import FOLDER, SENTENCES, Language, Rows
+
+FIGURE: dict[str, Any] = {"x": "seed", "y": ["gain"]}
+RESULTS = FOLDER.parent / "results"
+STUDIES = FOLDER.parents[1] / "recipes" / "ablations"
+MODELS = {"language_model": "GPT", "seq2seq": "T5"}  # by the folder of the recipe
+EXPERIMENTS = {
+    "en": {"GPT": "GPT on another kind of text", "T5": "T5 on prefixed tasks", "BERT": "BERT on reviews"},
+    "ko": {"GPT": "다른 종류의 글을 읽는 GPT", "T5": "접두어가 붙은 과제의 T5", "BERT": "영화평의 BERT"},
+}
+
+
+def of_studies() -> Rows:
+    """Return the pairs of the studies whose only factor is `model.init_from` and whose runs are stored with the documentation."""
+    rows: Rows = []
+    for path in sorted(STUDIES.glob("*.yaml")):
+        study = yaml.safe_load(path.read_text(encoding="utf-8"))
+        runs = RESULTS / "ablations" / path.stem / "runs.csv"
+        if list(study.get("factors", {})) != ["model.init_from"] or not runs.exists():
+            continue
+        found: dict[str, dict[bool, float]] = {}
+        with runs.open(encoding="utf-8") as file:
+            for run in csv.DictReader(file):
+                pretrained = not re.fullmatch(r"'?(baseline|all - init_from)", run["variant"])
+                found.setdefault(run["seed"], {})[pretrained] = float(run[study["metric"]])
+        sign = -1 if study["better"] == "lower" else 1
+        for seed, pair in found.items():
+            gain = 100 * sign * (pair[True] - pair[False]) / pair[False]
+            kept = {"metric": study["metric"], "pretrained": pair[True], "from nothing": pair[False], "gain": gain}
+            rows.append({"model": MODELS[study["recipe"].split("/")[1]], "seed": int(seed), **kept})
+    return rows
+
+
+def of_bert() -> Rows:
+    """Return the pairs of the page on movie snippets, which has the gain of each seed and the mean of the models from nothing."""
+    page = (RESULTS / "movie_snippets.md").read_text(encoding="utf-8")
+    nothing = float(re.findall(r"^\| `classification/bert_scratch` \|.*?\|.*?\| (\S+) ±", page, flags=re.M)[0])
+    gains = re.findall(r"^\| test \| \S+ \| (.*?) \|", page, flags=re.M)[0].split(", ")
+    return [{"model": "BERT", "seed": i + 1, "metric": "test weighted F1", "gain": 100 * float(g) / nothing} for i, g in enumerate(gains)]
+
+
+def measure() -> Rows:
+    """Return the gain of pretraining, in percent of the metric from nothing, by model and seed, from stored results."""
+    return of_bert() + of_studies()
+
+
+def values(rows: Rows, language: Language) -> dict[str, str]:
+    """Return the text of the page's variables."""
+    table, wins, losses = [], [], []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        found = [row for row in rows if row["model"] == model]
+        gains = [row["gain"] for row in found]
+        mean = fmean(gains)
+        half = float(t.ppf(0.975, len(gains) - 1)) * stdev(gains) / len(gains) ** 0.5
+        (wins if mean > half else losses).append(EXPERIMENTS[language.code][model])
+        interval = f"{mean - half:+.1f} to {mean + half:+.1f} %" if language.code == "en" else f"{mean - half:+.1f}~{mean + half:+.1f} %"
+        metric = found[0]["metric"].replace("_", " ")
+        table.append({"model": model, "metric": metric, "seeds": len(gains), "gain": f"{mean:+.1f} %", "95 % interval": interval})
+    if language.code == "en":
+        when = f"it is {' or '.join(wins)}, not {' or '.join(losses)}"
+    else:
+        when = f"{', '.join(losses)}가 아니라 {', '.join(wins)}일 때"
+    worked = {
+        name: [
+            {"model": "GPT", "reads": " ".join(words[:-1]), "predicts": " ".join(words[1:])},
+            {"model": "BERT", "reads": " ".join([words[0], "`<mask>`", *words[2:]]), "predicts": words[1]},
+            {
+                "model": "T5",
+                "reads": " ".join([words[0], "`<extra_0>`", *words[2:]]),
+                "predicts": f"`<extra_0>` {words[1]} `<extra_1>`",
+            },
+        ]
+        for name, words in SENTENCES.items()
+    }
+    return {
+        "verdict": language.verdict(holds=bool(wins), when=when if losses else ""),
+        "worked": language.worked(worked),
+        "table": language.table(table),
+    }
