@@ -13,7 +13,7 @@ from story_pages.base import FOLDER, SENTENCES, Language, Rows
 FIGURE: dict[str, Any] = {"x": "seed", "y": ["gain"]}
 RESULTS = FOLDER.parent / "results"
 STUDIES = FOLDER.parents[1] / "recipes" / "ablations"
-MODELS = {"language_model": "GPT", "seq2seq": "T5"}  # by the folder of the recipe
+OF_MODEL = {"GPT": "continued_pretraining", "T5": "t5_pretraining"}  # the study of each
 EXPERIMENTS = {
     "en": {"GPT": "GPT on another kind of text", "T5": "T5 on prefixed tasks", "BERT": "BERT on reviews"},
     "ko": {"GPT": "다른 종류의 글을 읽는 GPT", "T5": "접두어가 붙은 과제의 T5", "BERT": "영화평의 BERT"},
@@ -21,13 +21,11 @@ EXPERIMENTS = {
 
 
 def of_studies() -> Rows:
-    """Return the pairs of the studies whose only factor is `model.init_from` and whose runs are stored with the documentation."""
+    """Return the pairs of the studies, whose runs are stored with the documentation."""
     rows: Rows = []
-    for path in sorted(STUDIES.glob("*.yaml")):
-        study = yaml.safe_load(path.read_text(encoding="utf-8"))
-        runs = RESULTS / "ablations" / path.stem / "runs.csv"
-        if list(study.get("factors", {})) != ["model.init_from"] or not runs.exists():
-            continue
+    for model, name in OF_MODEL.items():
+        study = yaml.safe_load((STUDIES / f"{name}.yaml").read_text(encoding="utf-8"))
+        runs = RESULTS / "ablations" / name / "runs.csv"
         found: dict[str, dict[bool, float]] = {}
         with runs.open(encoding="utf-8") as file:
             for run in csv.DictReader(file):
@@ -37,7 +35,7 @@ def of_studies() -> Rows:
         for seed, pair in found.items():
             gain = 100 * sign * (pair[True] - pair[False]) / pair[False]
             kept = {"metric": study["metric"], "pretrained": pair[True], "from nothing": pair[False], "gain": gain}
-            rows.append({"model": MODELS[study["recipe"].split("/")[1]], "seed": int(seed), **kept})
+            rows.append({"model": model, "seed": int(seed), **kept})
     return rows
 
 

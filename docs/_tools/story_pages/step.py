@@ -115,7 +115,10 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         for i in order
     ]
     holds = [m for m in MODELS if min(on[m], right[m]) > LIMIT]
-    when = {("Transformer",): "the model is the Transformer, not the GRU", ("GRU + attention",): "the model is the GRU, not the Transformer"}
+    when = {  # by the models for which it holds
+        ("Transformer",): "the model is the Transformer, not the GRU",
+        ("GRU + attention",): "the model is the GRU, not the Transformer",
+    }
     return {
         "verdict": language.verdict(holds=bool(holds), when=when.get(tuple(holds), "")),
         "limit": percent(LIMIT),
@@ -128,10 +131,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         "candidate": f"`{next_tokens['rows'][0].replace(' ', '␣')}`",
         "probability": shown(next_tokens["values"][0]),
         "table": language.table(
-            [
-                {"model": m, "on the mirror": percent(on[m]), "beside it": percent(beside[m]), "right": percent(right[m])}
-                for m in MODELS
-            ]
+            [{"model": m, "on the mirror": percent(on[m]), "beside it": percent(beside[m]), "right": percent(right[m])} for m in MODELS]
         ),
         "written": str(DRAWN),
         "tested": str(TESTED),
