@@ -11,11 +11,16 @@ import numpy as np
 from attnkit.ablation.cells import Cell, check_apart
 from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Effect, interquartile_mean, mean_of_tasks, mean_over_tasks, seed_slopes, slope, stratified_interval
+from attnkit.ablation.statistics import Effect, interquartile_mean, mean_of_tasks, mean_over_tasks, seed_slopes, stratified_interval
+from attnkit.ablation.statistics.comparison import FLOAT32
 from attnkit.ablation.tables import Table, interval_text
 
 FEWEST = 3
 """The fewest tasks from which other tasks like them can be judged."""
+
+
+Estimate = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray], float], Effect]
+"""Of improvements and their steps, by task, and of a level."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +104,16 @@ class Across:
             found.setdefault(cell.task, []).append(rows)
         return {task: np.array(rows).T for task, rows in found.items()}
 
+    def _steps(self, name: str) -> dict[str, np.ndarray]:
+        """Return the resolution of the improvements of a contrast by task, each [sizes]: that below which a cell knows no spread, too."""
+        found: dict[str, list[float]] = {}
+        for cell, results in self.results:
+            weights = results.contrasts[name].weights
+            largest = max(abs(w * (results.values(v)[seed] or 0.0)) for v, w in weights.items() for seed in cell.study.seeds)
+            least = FLOAT32 * largest if cell.study.resolution is None else cell.study.resolution
+            found.setdefault(cell.task, []).append(least / self._unit_of(cell, results, name))
+        return {task: np.array(steps) for task, steps in found.items()}
+
     def _unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
         weights = results.contrasts[name].weights
         theirs = [v or 0.0 for variant, w in weights.items() if w < 0 for v in results.values(variant).values()]
@@ -112,20 +127,28 @@ class Across:
         level = self.study.alpha / 2 / max(1, len(asked))
         return [self._aggregate(*one, level=level) for one in asked]
 
-    def _asked(self) -> Iterator[tuple[str, bool, Callable[[Mapping[str, np.ndarray], float], Effect]]]:
-        """Yield what is estimated of each contrast: where, whether it is a slope, and how, from improvements and a level."""
+    def _asked(self) -> Iterator[tuple[str, bool, Estimate]]:
+        """Yield what is estimated of each contrast: where, whether it is a slope, and how, from improvements, their steps and a level."""
+        count = len(self.sizes)
+        level = np.full(count, 1 / count)  # the weights of the sizes in a mean, and in a slope
+
+        def means(estimate: Callable[..., Effect], weights: np.ndarray) -> Estimate:
+            return lambda found, steps, a: estimate(
+                [d @ weights for d in found.values()], alpha=a, resolutions=[float(np.linalg.norm(weights * s)) for s in steps.values()]
+            )
+
         several = len(self.tasks) > 1
         sizes = [size for size in self.sizes if size is not None]
         if several:
-            yield f"these {len(self.tasks)} tasks", False, lambda found, a: mean_of_tasks([d.mean(1) for d in found.values()], alpha=a)
+            yield f"these {len(self.tasks)} tasks", False, means(mean_of_tasks, level)
         if len(self.tasks) >= FEWEST:
-            yield "tasks like these", False, lambda found, a: mean_over_tasks([d.mean(1) for d in found.values()], alpha=a)
+            yield "tasks like these", False, means(mean_over_tasks, level)
         if len(sizes) > 1:
+            per_doubling = means(mean_of_tasks, seed_slopes(np.eye(count), sizes))
             for task in self.tasks:
-                yield task or "the task", True, lambda found, a, task=task: slope(found[task], sizes, alpha=a)  # type: ignore[misc]
+                yield task or "the task", True, lambda found, steps, a, task=task: per_doubling({task: found[task]}, {task: steps[task]}, a)  # type: ignore[misc]
             if several:
-                over = f"these {len(self.tasks)} tasks"
-                yield over, True, lambda found, a: mean_of_tasks([seed_slopes(d, sizes) for d in found.values()], alpha=a)
+                yield f"these {len(self.tasks)} tasks", True, per_doubling
 
     def _aggregate(
         self,
@@ -133,12 +156,12 @@ class Across:
         reference: str,
         over: str,
         per_doubling: bool,
-        estimate: Callable[[Mapping[str, np.ndarray], float], Effect],
+        estimate: Estimate,
         *,
         level: float,
     ) -> Aggregate:
         found = self.improvements(name)
-        effect = None if isinstance(found, str) else estimate(found, level)
+        effect = None if isinstance(found, str) else estimate(found, self._steps(name), level)
         return Aggregate(
             variant=name,
             reference=reference,

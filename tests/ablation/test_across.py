@@ -103,6 +103,16 @@ def test_without_a_margin_improvements_are_fractions_of_the_reference() -> None:
     assert across.unit == "the reference's mean"
 
 
+def test_equal_improvements_show_nothing_beyond_the_resolution_of_the_metric() -> None:
+    """The rounding of float64 once made slopes of 1e-16 with p = 0, which "grow"."""
+    scales = {str(at): {"at": at, "set": {"model.d": at}} for at in (10, 30, 100)}
+    across = answered(several(scales=scales), lambda cell, s, ours: 1.0 - 0.1 * ours)
+    assert {a.verdict for a in across.aggregates if a.per_doubling} == {"inconclusive"}
+    tasks = {"one": {}, "two": {"set": {"model.b": 2}}}
+    coarse = answered(several(tasks=tasks, scales={}, min_effect=0.01, resolution=0.1), lambda cell, s, ours: 1.0 - 0.1 * ours, "coarse")
+    assert {a.verdict for a in coarse.aggregates} == {"inconclusive"}, "one step of the metric, as in each cell"
+
+
 def test_where_a_run_diverged_there_is_no_aggregate_but_a_reason() -> None:
     across = answered(several(), lambda cell, s, ours: None if (cell.name, s, ours) == ("two.large", 1, True) else 1.0 + s)
     assert {a.reason for a in across.aggregates} == {"1 runs of two.large diverged"}
