@@ -85,12 +85,19 @@ class Across:
         every = [{c.variant: c.reference for c in results.comparisons} for _, results in self.results]
         return [(name, reference) for name, reference in every[0].items() if all(found.get(name) == reference for found in every)]
 
+    @cached_property
+    def partial(self) -> list[tuple[str, str, str]]:
+        """The differences that only some cells have, each with its reference, and the first cell that lacks it."""
+        have = {cell.name: {(c.variant, c.reference) for c in results.comparisons} for cell, results in self.results}
+        every = dict.fromkeys((c.variant, c.reference) for _, results in self.results for c in results.comparisons)
+        return [(*pair, next(cell for cell in have if pair not in have[cell])) for pair in every if pair not in self.names]
+
     def improvements(self, name: str) -> Mapping[str, np.ndarray] | str:
         """Return the improvements of a contrast by task, each [seeds, sizes]; or why there are none."""
         found: dict[str, list[list[float]]] = {}
         for cell, results in self.results:
             runs = {variant: results.values(variant) for variant in results.contrasts[name].weights}
-            values = [v for by_seed in runs.values() for v in by_seed.values()]
+            values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # without those that one cell paid for
             if missing := sum(v is None for v in values):
                 return f"{missing} runs of {cell.name} have no value"
             if lost := sum(v is not None and math.isnan(v) for v in values):
@@ -116,7 +123,7 @@ class Across:
 
     def _unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
         weights = results.contrasts[name].weights
-        theirs = [v or 0.0 for variant, w in weights.items() if w < 0 for v in results.values(variant).values()]
+        theirs = [v or 0.0 for variant, w in weights.items() if w < 0 for v in map(results.values(variant).get, cell.study.seeds)]
         mean = sum(theirs) / len(theirs)
         return abs(float(cell.study.margin(mean) or 0.0) if self.by_margin else mean)
 
@@ -191,14 +198,18 @@ class Across:
             if a.effect is not None and a.effect.between is not None:
                 over += f" (sd between tasks {a.effect.between:.2g})"
             rows.append((a.verdict not in ("inconclusive", "equivalent"), (a.variant, a.reference, over, number, p, a.verdict)))
+        rows += [(False, (name, reference, "-", f"- ({cell} does not compare them)", "", "-")) for name, reference, cell in self.partial]
         return Table(headers, rows, (0, 3, 5))
 
     def cells_table(self) -> Table:
         """Return a row for each contrast and cell."""
         rows = []
-        for name, _ in self.names:
+        for name in dict.fromkeys([name for name, _ in self.names] + [name for name, *_ in self.partial]):
             for cell, results in self.results:
-                [c] = [c for c in results.comparisons if c.variant == name]
+                if not (found := [c for c in results.comparisons if c.variant == name]):
+                    rows.append((False, (name, cell.name, cell.study.metric, "- (not compared)", "", "-")))
+                    continue
+                [c] = found
                 number = "-" if c.mean is None else f"{c.mean:+.3g}{interval_text(*(c.interval or (None, None)))}"
                 rows.append(
                     (c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(c.p_adjusted), c.verdict))
@@ -210,7 +221,9 @@ class Across:
         rows = []
         for name, _ in self.names if len(self.tasks) > 1 else []:
             found = self.improvements(name)
-            if not isinstance(found, str):
+            if isinstance(found, str):
+                rows.append((False, (name, f"- ({found})")))
+            else:
                 scores = np.array([d.mean(1) for d in found.values()]).T
                 rows.append((False, (name, f"{interquartile_mean(scores):+.3g}{interval_text(*stratified_interval(scores))}")))
         return Table(("variant", "interquartile mean of improvements [95% interval]"), rows)
