@@ -12,6 +12,7 @@ from attnkit.ablation.engine import retry, run_plan
 from attnkit.ablation.plan import Plan, stored_plan
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
+from attnkit.ablation.sections import Range
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import status_of
 from tests.ablation.conftest import study
@@ -91,6 +92,13 @@ def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
     with pytest.raises(ConfigurationError, match=r"tune: tuning on the test data would make them worthless; add metric: val/"):
         make(metric="test/loss")
     make(metric="test/loss", tune=TUNE | {"metric": "val/loss"})
+    with pytest.raises(ConfigurationError, match="tune: val/loss is another metric than the study's: add better: lower or higher"):
+        make(metric="val/accuracy", better="higher", tune=TUNE | {"metric": "val/loss"})
+    other = make(metric="val/accuracy", better="higher", tune=TUNE | {"metric": "val/loss", "better": "lower"}).trials
+    assert other is not None
+    assert other.study.better == "lower"
+    with pytest.raises(ConfigurationError, match="tune: seeds from 1000000 are those of tuning"):
+        make(seeds=[0, 1_000_001])
     with pytest.raises(ConfigurationError, match=r"tune: unknown key 'gird'. Did you mean 'grid'\?"):
         make(tune={"gird": {LR: [1, 2]}})
     with pytest.raises(ConfigurationError, match="tune: seeds must be at least 2, but is 1"):
@@ -130,6 +138,10 @@ def test_a_search_tries_the_same_points_of_its_ranges_for_every_variant(worker: 
     stored = stored_plan(plan.study, Path("runs"))
     assert stored is not None
     assert stored.tuned == plan.tuned
+
+
+def test_points_are_inside_their_range() -> None:
+    assert Range(low=0.99, high=0.99999).at(0.999) == 0.99999, "not 1.0"
 
 
 @pytest.mark.parametrize(
