@@ -3,19 +3,20 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.engine import edges, retry, run_plan
 from attnkit.ablation.plan import Plan, stored_plan
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
 from attnkit.ablation.sections import Range
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import status_of
-from tests.ablation.conftest import study
+from attnkit.worker.folder import PROVENANCE, status_of, write_json
+from tests.ablation.conftest import made, study
 
 Use = Callable[[str], None]
 LR = "model.optimizer.lr"
@@ -84,6 +85,17 @@ def test_a_trial_that_diverged_is_not_chosen(worker: Use) -> None:
     worker(f"if '0.1}}' in json.dumps(job['recipe']): {ends}")
     plan = run_plan(make(), jobs=2)
     assert [t.chosen for t in plan.tuned.values()] == [{LR: 0.01}] * 3
+
+
+def test_where_all_trials_diverged_nothing_is_called_the_best(guessed: None) -> None:
+    plan = make(tune={"search": {LR: {"low": 0.001, "high": 0.1}}, "trials": 3})
+    assert plan.trials is not None
+    for run in plan.trials.runs:
+        write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "diverged"})
+    plan = make(tune={"search": {LR: {"low": 0.001, "high": 0.1}}, "trials": 3})
+    assert plan.tuned["baseline"].edges == (LR,), "the checklist must not say that it is inside"
+    assert edges(plan)[0] == "warning: baseline: every trial of tuning diverged, so that lr=0.0505 is only the first, not the best"
 
 
 def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
