@@ -11,11 +11,16 @@ import numpy as np
 from attnkit.ablation.cells import Cell, check_apart
 from attnkit.ablation.results import Results, p_text
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Effect, interquartile_mean, mean_of_tasks, mean_over_tasks, seed_slopes, slope, stratified_interval
+from attnkit.ablation.statistics import Effect, interquartile_mean, mean_of_tasks, mean_over_tasks, seed_slopes, stratified_interval
+from attnkit.ablation.statistics.comparison import FLOAT32
 from attnkit.ablation.tables import Table, interval_text
 
 FEWEST = 3
 """The fewest tasks from which other tasks like them can be judged."""
+
+
+Estimate = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray], float], Effect]
+"""Of improvements and their steps, by task, and of a level."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,12 +85,19 @@ class Across:
         every = [{c.variant: c.reference for c in results.comparisons} for _, results in self.results]
         return [(name, reference) for name, reference in every[0].items() if all(found.get(name) == reference for found in every)]
 
+    @cached_property
+    def partial(self) -> list[tuple[str, str, str]]:
+        """The differences that only some cells have, each with its reference, and the first cell that lacks it."""
+        have = {cell.name: {(c.variant, c.reference) for c in results.comparisons} for cell, results in self.results}
+        every = dict.fromkeys((c.variant, c.reference) for _, results in self.results for c in results.comparisons)
+        return [(*pair, next(cell for cell in have if pair not in have[cell])) for pair in every if pair not in self.names]
+
     def improvements(self, name: str) -> Mapping[str, np.ndarray] | str:
         """Return the improvements of a contrast by task, each [seeds, sizes]; or why there are none."""
         found: dict[str, list[list[float]]] = {}
         for cell, results in self.results:
             runs = {variant: results.values(variant) for variant in results.contrasts[name].weights}
-            values = [v for by_seed in runs.values() for v in by_seed.values()]
+            values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # without those that one cell paid for
             if missing := sum(v is None for v in values):
                 return f"{missing} runs of {cell.name} have no value"
             if lost := sum(v is not None and math.isnan(v) for v in values):
@@ -99,9 +111,19 @@ class Across:
             found.setdefault(cell.task, []).append(rows)
         return {task: np.array(rows).T for task, rows in found.items()}
 
+    def _steps(self, name: str) -> dict[str, np.ndarray]:
+        """Return the resolution of the improvements of a contrast by task, each [sizes]: that below which a cell knows no spread, too."""
+        found: dict[str, list[float]] = {}
+        for cell, results in self.results:
+            weights = results.contrasts[name].weights
+            largest = max(abs(w * (results.values(v)[seed] or 0.0)) for v, w in weights.items() for seed in cell.study.seeds)
+            least = FLOAT32 * largest if cell.study.resolution is None else cell.study.resolution
+            found.setdefault(cell.task, []).append(least / self._unit_of(cell, results, name))
+        return {task: np.array(steps) for task, steps in found.items()}
+
     def _unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
         weights = results.contrasts[name].weights
-        theirs = [v or 0.0 for variant, w in weights.items() if w < 0 for v in results.values(variant).values()]
+        theirs = [v or 0.0 for variant, w in weights.items() if w < 0 for v in map(results.values(variant).get, cell.study.seeds)]
         mean = sum(theirs) / len(theirs)
         return abs(float(cell.study.margin(mean) or 0.0) if self.by_margin else mean)
 
@@ -112,20 +134,28 @@ class Across:
         level = self.study.alpha / 2 / max(1, len(asked))
         return [self._aggregate(*one, level=level) for one in asked]
 
-    def _asked(self) -> Iterator[tuple[str, bool, Callable[[Mapping[str, np.ndarray], float], Effect]]]:
-        """Yield what is estimated of each contrast: where, whether it is a slope, and how, from improvements and a level."""
+    def _asked(self) -> Iterator[tuple[str, bool, Estimate]]:
+        """Yield what is estimated of each contrast: where, whether it is a slope, and how, from improvements, their steps and a level."""
+        count = len(self.sizes)
+        level = np.full(count, 1 / count)  # the weights of the sizes in a mean, and in a slope
+
+        def means(estimate: Callable[..., Effect], weights: np.ndarray) -> Estimate:
+            return lambda found, steps, a: estimate(
+                [d @ weights for d in found.values()], alpha=a, resolutions=[float(np.linalg.norm(weights * s)) for s in steps.values()]
+            )
+
         several = len(self.tasks) > 1
         sizes = [size for size in self.sizes if size is not None]
         if several:
-            yield f"these {len(self.tasks)} tasks", False, lambda found, a: mean_of_tasks([d.mean(1) for d in found.values()], alpha=a)
+            yield f"these {len(self.tasks)} tasks", False, means(mean_of_tasks, level)
         if len(self.tasks) >= FEWEST:
-            yield "tasks like these", False, lambda found, a: mean_over_tasks([d.mean(1) for d in found.values()], alpha=a)
+            yield "tasks like these", False, means(mean_over_tasks, level)
         if len(sizes) > 1:
+            per_doubling = means(mean_of_tasks, seed_slopes(np.eye(count), sizes))
             for task in self.tasks:
-                yield task or "the task", True, lambda found, a, task=task: slope(found[task], sizes, alpha=a)  # type: ignore[misc]
+                yield task or "the task", True, lambda found, steps, a, task=task: per_doubling({task: found[task]}, {task: steps[task]}, a)  # type: ignore[misc]
             if several:
-                over = f"these {len(self.tasks)} tasks"
-                yield over, True, lambda found, a: mean_of_tasks([seed_slopes(d, sizes) for d in found.values()], alpha=a)
+                yield f"these {len(self.tasks)} tasks", True, per_doubling
 
     def _aggregate(
         self,
@@ -133,12 +163,12 @@ class Across:
         reference: str,
         over: str,
         per_doubling: bool,
-        estimate: Callable[[Mapping[str, np.ndarray], float], Effect],
+        estimate: Estimate,
         *,
         level: float,
     ) -> Aggregate:
         found = self.improvements(name)
-        effect = None if isinstance(found, str) else estimate(found, level)
+        effect = None if isinstance(found, str) else estimate(found, self._steps(name), level)
         return Aggregate(
             variant=name,
             reference=reference,
@@ -168,14 +198,18 @@ class Across:
             if a.effect is not None and a.effect.between is not None:
                 over += f" (sd between tasks {a.effect.between:.2g})"
             rows.append((a.verdict not in ("inconclusive", "equivalent"), (a.variant, a.reference, over, number, p, a.verdict)))
+        rows += [(False, (name, reference, "-", f"- ({cell} does not compare them)", "", "-")) for name, reference, cell in self.partial]
         return Table(headers, rows, (0, 3, 5))
 
     def cells_table(self) -> Table:
         """Return a row for each contrast and cell."""
         rows = []
-        for name, _ in self.names:
+        for name in dict.fromkeys([name for name, _ in self.names] + [name for name, *_ in self.partial]):
             for cell, results in self.results:
-                [c] = [c for c in results.comparisons if c.variant == name]
+                if not (found := [c for c in results.comparisons if c.variant == name]):
+                    rows.append((False, (name, cell.name, cell.study.metric, "- (not compared)", "", "-")))
+                    continue
+                [c] = found
                 number = "-" if c.mean is None else f"{c.mean:+.3g}{interval_text(*(c.interval or (None, None)))}"
                 rows.append(
                     (c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(c.p_adjusted), c.verdict))
@@ -187,7 +221,9 @@ class Across:
         rows = []
         for name, _ in self.names if len(self.tasks) > 1 else []:
             found = self.improvements(name)
-            if not isinstance(found, str):
+            if isinstance(found, str):
+                rows.append((False, (name, f"- ({found})")))
+            else:
                 scores = np.array([d.mean(1) for d in found.values()]).T
                 rows.append((False, (name, f"{interquartile_mean(scores):+.3g}{interval_text(*stratified_interval(scores))}")))
         return Table(("variant", "interquartile mean of improvements [95% interval]"), rows)

@@ -40,12 +40,15 @@ def figures_across(across: Across) -> list[Figure]:
 def methods_across(across: Across) -> str:
     """Return the paragraph on methods."""
     study, count = across.study, len(across.aggregates)
+    spent = sum(paid["alpha"] for _, results in across.results for paid in results.answers.asked.get("looks_added", ()))
+    at_most = f"{study.alpha + spent:g}" + (f", with {spent:g} that was paid for more seeds of cells" if spent else "")
     return (
         f"{len(across.results)} cells ({len(across.tasks)} tasks, {len(across.sizes)} sizes) are studies of their own, with "
         f"{len(study.seeds)} seeds each. Half of alpha, {study.alpha:g}, is for their verdicts in equal parts, and half for the {count} "
-        f"aggregates, each at the same level: the probability of any false verdict is at most {study.alpha:g}. An improvement is the "
+        f"aggregates, each at the same level: the probability of any false verdict is at most {at_most}. An improvement is the "
         f"difference from the reference of the same seed, positive where the variant is better, in units of {across.unit}. 'These tasks' "
-        "are fixed: the mean of their means, with Satterthwaite's degrees of freedom. 'Tasks like these' are a sample: Student's t of the "
+        "are fixed: their mean, with Satterthwaite's approximate degrees of freedom, as if runs of different tasks were "
+        "independent. 'Tasks like these' are a sample: Student's t of the "
         "means of the tasks, with the spread between tasks in its interval. 'Per doubling' is the slope over log2 of the size, by least "
         "squares for each seed, and then Student's t over the seeds. The interquartile mean has a stratified bootstrap interval, which is "
         "too short with few seeds, and no verdict (Agarwal et al. 2021)."

@@ -61,11 +61,12 @@ def answers_of(plan: Plan) -> Answers:
 
 def answer_in(folder: Path) -> Answer:
     """Return the answer in the folder of a run."""
+    status = status_of(folder)  # first: a run that ends now writes its result before its status
     try:
         result = result_of(folder)
     except ConfigurationError:  # as its status says, too
         result = {}
-    return Answer(status=status_of(folder), result=result, provenance=provenance_of(folder))
+    return Answer(status=status, result=result, provenance=provenance_of(folder))
 
 
 def packed(plan: Plan, answers: Answers) -> bytes:

@@ -84,8 +84,11 @@ def if_drawn(axes: Any, svg: io.StringIO) -> str | None:
 
 
 def wrapped(name: str) -> str:
-    """Return a name on lines short enough to leave room for the data; it is never cut, so that no two names look alike."""
-    return "\n".join(textwrap.wrap(name, 34, break_on_hyphens=False))
+    """Return a name on lines short enough to leave room for the data; it is never cut, so that no two names look alike.
+
+    Matplotlib leaves labels that begin with an underscore out of legends, so that a character without width comes before it.
+    """
+    return "\n".join(textwrap.wrap(f"\u200b{name}" if name.startswith("_") else name, 34, break_on_hyphens=False))
 
 
 @contextmanager

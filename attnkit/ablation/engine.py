@@ -116,6 +116,8 @@ def edges(plan: Plan) -> list[str]:
     """Return a warning for each variant whose best value is the first or the last of the tuning's."""
     return [
         f"warning: {name}: the best of tuning, {written(found.chosen)}, is at the edge of the grid of {', '.join(found.edges)}"
+        if any(mean is not None for _, mean in found.means)
+        else f"warning: {name}: every trial of tuning diverged, so that {written(found.chosen)} is only the first, not the best"
         for name, found in plan.tuned.items()
         if found.edges
     ]

@@ -93,10 +93,9 @@ def progress(results: Results) -> Figure:
     with canvas("progress", height=2.6 + _height_of_legend(results)) as (axes, svg):
         for variant, style in _looks(results):
             curves = [results.result[keys[variant, seed]].get("curve", []) for seed in results.study.seeds]
-            for i, curve in enumerate(curve for curve in curves if curve):
-                points = [(p["step"], p[metric]) for p in curve if _is_number(p.get(metric)) and "step" in p]
-                if points:
-                    axes.plot(*zip(*points, strict=True), label="" if i else wrapped(variant), **style | {"lw": 0.8, "alpha": 0.8})
+            found = [[(p["step"], p[metric]) for p in curve if _is_number(p.get(metric)) and "step" in p] for curve in curves]
+            for i, points in enumerate(points for points in found if points):  # a run may have diverged before its first point
+                axes.plot(*zip(*points, strict=True), label="" if i else wrapped(variant), **style | {"lw": 0.8, "alpha": 0.8})
         axes.set_xlabel("optimizer steps")
         axes.xaxis.set_major_formatter(EngFormatter())
         axes.set_ylabel(metric)

@@ -20,11 +20,11 @@ REFRESHED = 10
 """Seconds after which a browser loads the page again."""
 
 
-def live_page(plan: Plan) -> str:
-    """Return the page of a study as it is now; once nothing is left to run, its report."""
+def live_page(plan: Plan, *, more: bool = False) -> str:
+    """Return the page of a study as it is now; once nothing is left to run, its report, unless more runs follow those of the plan."""
     answers, underway = so_far(plan)
     results = Results(plan, answers)
-    if results.complete:
+    if results.complete and not more:
         return page(results)
     ended = [run for run in results.runs if results.status[run.key]["status"] in FINAL]
     settled, open_ = decisions(results)

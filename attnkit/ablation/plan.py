@@ -168,6 +168,8 @@ class Plan(StoredPlan):
 def question_of(study: StudySpec) -> dict[str, Any]:
     """Return the question of a study, as plain data: it must not change when there are results."""
     question: dict[str, Any] = json.loads(json.dumps({key: value for key, value in asdict(study).items() if key not in NO_QUESTION}))
+    if question["tune"] and question["tune"]["better"] is None:
+        del question["tune"]["better"]  # questions that were written down before there was this key have none
     return question
 
 

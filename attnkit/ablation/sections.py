@@ -47,7 +47,9 @@ class Range:
         if isinstance(self.low, int) and isinstance(self.high, int) and not self.log:
             return self.low + int(share * (self.high - self.low + 1))
         value = self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low)
-        return round(value) if isinstance(self.low, int) and isinstance(self.high, int) else float(f"{value:.4g}")
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return round(value)
+        return min(max(float(f"{value:.4g}"), self.low), self.high)  # 4 digits may lie outside the range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,7 @@ class Tune:
         trials: The number of points.
         seeds: The number of seeds for each combination.
         metric: The metric that decides; None: the study's. It must not be a metric of the test data.
+        better: Whether a lower or a higher one is better; None: as for the study's metric, of which it is then the validation's.
     """
 
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -67,6 +70,7 @@ class Tune:
     trials: int | None = None
     seeds: int = 2
     metric: str | None = None
+    better: Literal["lower", "higher"] | None = None
 
     def __post_init__(self) -> None:
         check(self, where="tune")

@@ -146,6 +146,8 @@ class StudySpec:
         read_engine(self.engine)
         if self.tune is not None and (self.tune.metric or self.metric).startswith("test/"):
             raise ConfigurationError("tune: tuning on the test data would make them worthless; add metric: val/... to tune")
+        if self.tune is not None and self.tune.better is None and _name(self.tune.metric or self.metric) != _name(self.metric):
+            raise ConfigurationError(f"tune: {self.tune.metric} is another metric than the study's: add better: lower or higher to tune")
 
     def _check_cells(self) -> None:
         if wrong := [name for name in (*self.tasks, *self.scales) if not re.fullmatch(r"\w[\w-]*", name)]:
@@ -201,3 +203,7 @@ class StudySpec:
 
     def _reason(self, choices: Mapping[str, str]) -> str | None:
         return next((why for levels, why in self.exclude if all(choices.get(f) == v for f, v in levels.items())), None)
+
+
+def _name(metric: str) -> str:
+    return metric.partition("/")[2]

@@ -27,11 +27,16 @@ def trials_of(study: StudySpec, variants: Sequence[Variant]) -> tuple[StudySpec,
     if fixed := [(key, v.name) for v in variants for key in tune.keys if key in v.overrides]:
         raise ConfigurationError(f"tune: {fixed[0][0]} is set by the variant {fixed[0][1]!r}, so it cannot be tuned")
     trials = [Variant(name=_name(v.name, values), overrides={**v.overrides, **values}) for v in variants for values in tune.combinations]
+    if max(study.seeds) >= FIRST_SEED:
+        raise ConfigurationError(
+            f"tune: seeds from {FIRST_SEED} are those of tuning, which results must not use: give the study smaller ones"
+        )
     seeds = tuple(range(FIRST_SEED, FIRST_SEED + tune.seeds))
     tuning = replace(
         study,
         name=f"{study.name}.tuning",
         metric=tune.metric or study.metric,
+        better=tune.better or study.better,
         design="list",
         variants=tuple(trials),
         factors=(),
@@ -51,7 +56,7 @@ def best_of(study: StudySpec, variants: Sequence[Variant], trials: Plan) -> dict
     """Return the outcome of tuning for each variant; empty unless every trial has an outcome."""
     tune, keys, runs = study.tune, trials.key_by_variant, {run.key: run for run in trials.runs}
     assert tune is not None
-    sign = 1.0 if study.better == "lower" else -1.0
+    sign = 1.0 if trials.study.better == "lower" else -1.0
     found = {}
     for variant in variants:
         means: list[tuple[dict[str, Any], float | None]] = []
@@ -64,7 +69,8 @@ def best_of(study: StudySpec, variants: Sequence[Variant], trials: Plan) -> dict
             lost = "diverged" in states or None in metrics
             means.append((values, None if lost else sum(metrics) / len(metrics)))
         best = min(means, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]
-        edges = tuple(key for key, values in tune.tried.items() if best[key] in (values[0], values[-1]))
+        nothing = all(mean is None for _, mean in means)  # then every value is as good as the first
+        edges = tuple(key for key, values in tune.tried.items() if nothing or best[key] in (values[0], values[-1]))
         found[variant.name] = Tuned(chosen=best, means=tuple(means), edges=edges)
     return found
 

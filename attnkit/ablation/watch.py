@@ -4,6 +4,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable, Mapping
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
@@ -64,16 +65,17 @@ class _Handler(BaseHTTPRequestHandler):
         if (self.headers.get("Host") or "").partition(":")[0] not in (HOST, "localhost"):  # a name of another site that points here
             self.send_error(403)
             return
+        status = 200
         try:
             text = self.server.page(unquote(self.path.partition("?")[0]))
         except ConfigurationError as error:  # a file of the study is damaged, or being moved
-            self.send_error(503, explain=str(error))
-            return
+            status = 503
+            text = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}"><p>{escape(str(error))}</p>'  # it may be over soon
         if text is None:
             self.send_error(404)
             return
         content = text.encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Cache-Control", "no-store")

@@ -102,7 +102,12 @@ def watch(options: Options) -> int:
     if study.tasks or study.scales:
         study.plan(options.folder)  # says that a cell must be chosen
     _watched(options)
-    with Server({"/": lambda: live_page(_watched(options))}, options.port) as server, suppress(KeyboardInterrupt):
+
+    def page() -> str:
+        planned = _watched(options)
+        return live_page(planned, more=planned.study.name != study.name)  # results follow the trials of tuning
+
+    with Server({"/": page}, options.port) as server, suppress(KeyboardInterrupt):
         print(f"{server.url} shows {options.study} as it runs; Ctrl-C ends this page, not the study", flush=True)
         server.serve_forever()
     return 0

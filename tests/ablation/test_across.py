@@ -10,12 +10,14 @@ import pytest
 
 from attnkit.ablation import Study
 from attnkit.ablation.across import Across
-from attnkit.ablation.across_report import write_across
+from attnkit.ablation.across_report import methods_across, write_across
 from attnkit.ablation.cells import cells
+from attnkit.ablation.plan import add_seeds
 from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import mean_of_tasks, mean_over_tasks, slope
 from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
+from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import PROVENANCE, write_json
 from tests.ablation.conftest import made, study
 
@@ -103,6 +105,16 @@ def test_without_a_margin_improvements_are_fractions_of_the_reference() -> None:
     assert across.unit == "the reference's mean"
 
 
+def test_equal_improvements_show_nothing_beyond_the_resolution_of_the_metric() -> None:
+    """The rounding of float64 once made slopes of 1e-16 with p = 0, which "grow"."""
+    scales = {str(at): {"at": at, "set": {"model.d": at}} for at in (10, 30, 100)}
+    across = answered(several(scales=scales), lambda cell, s, ours: 1.0 - 0.1 * ours)
+    assert {a.verdict for a in across.aggregates if a.per_doubling} == {"inconclusive"}
+    tasks = {"one": {}, "two": {"set": {"model.b": 2}}}
+    coarse = answered(several(tasks=tasks, scales={}, min_effect=0.01, resolution=0.1), lambda cell, s, ours: 1.0 - 0.1 * ours, "coarse")
+    assert {a.verdict for a in coarse.aggregates} == {"inconclusive"}, "one step of the metric, as in each cell"
+
+
 def test_where_a_run_diverged_there_is_no_aggregate_but_a_reason() -> None:
     across = answered(several(), lambda cell, s, ours: None if (cell.name, s, ours) == ("two.large", 1, True) else 1.0 + s)
     assert {a.reason for a in across.aggregates} == {"1 runs of two.large diverged"}
@@ -187,3 +199,32 @@ def test_nothing_is_found_where_nothing_differs(seed: int) -> None:
         fresh = Across(spec, across.results)
         wrong += any(a.verdict not in ("inconclusive", "equivalent") for a in fresh.aggregates)
     assert wrong <= 18, "the quantile at one in a million of 200 studies at .025"
+
+
+def test_what_has_no_aggregate_is_told_in_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inspect(recipe: str, compositions: Any, **_: Any) -> list[Inspection]:
+        refused = {"error": "they do not fit", "kind": "illegal"}
+        both = ({"model.a": 2, "model.b": 2}.items() <= over.items() for over in compositions)
+        return [
+            Inspection(recipe={"model": o, "data": {"name": "d"}}, takes_seed=True, **refused if b else {})  # type: ignore[arg-type]
+            for o, b in zip(compositions, both, strict=True)
+        ]
+
+    monkeypatch.setattr("attnkit.ablation.planning.inspect", inspect)
+    spec = several(factors={"model.a": [1, 2]}, scales={})
+    lost = answered(spec, lambda cell, s, ours: None if (cell.name, s, ours) == ("one", 1, True) else 1.0 + s)
+    assert lost.partial == [("a=2", "baseline", "two")]
+    assert lost.robust_table().rows == [(False, ("a=1", "- (1 runs of one diverged)"))]
+    assert "- (two does not compare them)" in [cells[3] for _, cells in lost.aggregates_table().rows]
+    assert [cells[1::2] for _, cells in lost.cells_table().rows if cells[0] == "a=2"][1] == ("two", "- (not compared)", "-")
+
+
+def test_seeds_that_one_cell_paid_for_change_no_aggregate_but_what_may_be_false() -> None:
+    spec = several(tasks={"one": {}, "two": {"set": {"model.b": 2}}}, scales={})
+    before = answered(spec, lambda cell, s, ours: 1.0 + s - 0.1 * (s + 1) * ours)
+    (cell, _), *rest = before.results
+    more = Results(add_seeds(cell.study, Path("runs"), 2, spend=0.01).plan("runs"))
+    after = Across(spec, [(cell, more), *rest])
+    assert after.aggregates == before.aggregates, "not '4 runs of one have no value'"
+    assert "any false verdict is at most 0.05." in methods_across(before)
+    assert "any false verdict is at most 0.06, with 0.01 that was paid for more seeds of cells" in methods_across(after)

@@ -5,9 +5,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from attnkit.ablation.figures import progress
 from attnkit.ablation.live import cost_to_go, decisions, live_page, so_far
 from attnkit.ablation.plan import Plan
 from attnkit.ablation.results import Results
@@ -16,7 +18,7 @@ from attnkit.cli.ablate import ablate
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Underway
-from attnkit.worker.folder import UNDERWAY, write_json
+from attnkit.worker.folder import UNDERWAY, result_of, write_json
 from tests.ablation.conftest import study
 
 pytestmark = pytest.mark.usefixtures("guessed")
@@ -60,6 +62,41 @@ def test_a_verdict_waits_for_all_runs_of_its_look(plan: Plan) -> None:
     answers, _ = so_far(plan)
     assert decisions(Results(plan, answers))[0] == [], "two pairs are no look of this study"
     assert cost_to_go(Results(plan, answers)) == ["To go: 4 runs, about 4 min"]
+
+
+def test_a_run_that_ends_while_it_is_read_is_running_or_has_a_result(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = plan.run_folder(next(run.key for run in plan.runs if run.variants == ("position=learned",) and run.seed == 0))
+
+    def ends(run: Path) -> dict[str, Any]:
+        found = result_of(run)
+        if run == folder and not found:
+            write_json(run / "result.json", {"metrics": {"val/loss": 1.0}})
+            write_json(run / "status.json", {"status": "ok"})
+        return found
+
+    monkeypatch.setattr("attnkit.ablation.answers.result_of", ends)
+    assert "6 of 9 runs have ended" in live_page(plan)
+    assert "7 of 9 runs have ended" in live_page(plan)
+
+
+def test_every_variant_with_a_curve_is_in_the_legend() -> None:
+    plan = study(design="list", factors=None, variants={"_deep": {"model.a": 1}}).plan(Path("runs"))
+    plan.lock()
+    for run in plan.runs[:-1]:
+        curve = [{"step": 1, "val/loss": None if run.seed == 0 else 2.0}]
+        write_json(plan.run_folder(run.key) / "result.json", {"metrics": {"val/loss": 1.0}, "curve": curve})
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})
+    figure = progress(Results(plan)).svg
+    assert figure is not None
+    assert "baseline</text>" in figure
+    assert "_deep</text>" in figure
+
+
+def test_a_page_whose_runs_are_followed_by_others_goes_on(plan: Plan) -> None:
+    for run in plan.runs:
+        write_json(plan.run_folder(run.key) / "result.json", {"metrics": {"val/loss": 1.0}})
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})
+    assert 'http-equiv="refresh"' in live_page(plan, more=True), "results follow the trials of tuning"
 
 
 def test_the_page_becomes_the_report_when_all_runs_have_ended(plan: Plan) -> None:
@@ -113,6 +150,17 @@ def test_the_page_is_made_once_for_many_browsers(server: Server) -> None:
     assert [asked(server, "/"), asked(server, "/?x")] == [(200, "page 1")] * 2
     assert asked(server, "/other")[0] == 404
     assert asked(server, "/", Host="elsewhere.example")[0] == 403, "a site cannot read it under a name of its own"
+
+
+def test_a_damaged_file_is_told_on_a_page_that_comes_again(server: Server) -> None:
+    def damaged() -> str:
+        raise ConfigurationError("<b>plan.json</b> is damaged")
+
+    server._pages = {"/": damaged}
+    status, text = asked(server, "/")
+    assert status == 503
+    assert 'http-equiv="refresh"' in text
+    assert "&lt;b&gt;plan.json" in text
 
 
 def test_a_port_in_use_is_told_with_what_to_do(server: Server) -> None:

@@ -3,18 +3,20 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attnkit.ablation.engine import retry, run_plan
+from attnkit.ablation.engine import edges, retry, run_plan
 from attnkit.ablation.plan import Plan, stored_plan
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
+from attnkit.ablation.sections import Range
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import status_of
-from tests.ablation.conftest import study
+from attnkit.worker.folder import PROVENANCE, status_of, write_json
+from tests.ablation.conftest import made, study
 
 Use = Callable[[str], None]
 LR = "model.optimizer.lr"
@@ -85,12 +87,30 @@ def test_a_trial_that_diverged_is_not_chosen(worker: Use) -> None:
     assert [t.chosen for t in plan.tuned.values()] == [{LR: 0.01}] * 3
 
 
+def test_where_all_trials_diverged_nothing_is_called_the_best(guessed: None) -> None:
+    plan = make(tune={"search": {LR: {"low": 0.001, "high": 0.1}}, "trials": 3})
+    assert plan.trials is not None
+    for run in plan.trials.runs:
+        write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "diverged"})
+    plan = make(tune={"search": {LR: {"low": 0.001, "high": 0.1}}, "trials": 3})
+    assert plan.tuned["baseline"].edges == (LR,), "the checklist must not say that it is inside"
+    assert edges(plan)[0] == "warning: baseline: every trial of tuning diverged, so that lr=0.0505 is only the first, not the best"
+
+
 def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
     with pytest.raises(ConfigurationError, match=r"tune: model.stack.position is set by the variant 'position=none'"):
         make(tune=TUNE | {"grid": {"model.stack.position": ["none", "learned"]}})
     with pytest.raises(ConfigurationError, match=r"tune: tuning on the test data would make them worthless; add metric: val/"):
         make(metric="test/loss")
     make(metric="test/loss", tune=TUNE | {"metric": "val/loss"})
+    with pytest.raises(ConfigurationError, match="tune: val/loss is another metric than the study's: add better: lower or higher"):
+        make(metric="val/accuracy", better="higher", tune=TUNE | {"metric": "val/loss"})
+    other = make(metric="val/accuracy", better="higher", tune=TUNE | {"metric": "val/loss", "better": "lower"}).trials
+    assert other is not None
+    assert other.study.better == "lower"
+    with pytest.raises(ConfigurationError, match="tune: seeds from 1000000 are those of tuning"):
+        make(seeds=[0, 1_000_001])
     with pytest.raises(ConfigurationError, match=r"tune: unknown key 'gird'. Did you mean 'grid'\?"):
         make(tune={"gird": {LR: [1, 2]}})
     with pytest.raises(ConfigurationError, match="tune: seeds must be at least 2, but is 1"):
@@ -130,6 +150,10 @@ def test_a_search_tries_the_same_points_of_its_ranges_for_every_variant(worker: 
     stored = stored_plan(plan.study, Path("runs"))
     assert stored is not None
     assert stored.tuned == plan.tuned
+
+
+def test_points_are_inside_their_range() -> None:
+    assert Range(low=0.99, high=0.99999).at(0.999) == 0.99999, "not 1.0"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Effect:
     between: float | None = None
 
 
-def mean_of_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05) -> Effect:
+def mean_of_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, resolutions: Sequence[float] = ()) -> Effect:
     r"""Return the mean effect on these tasks, each of which counts the same.
 
     The tasks are fixed, and their runs are independent: $\hat\mu = \frac1K \sum_k \bar d_k$ with the variance
@@ -37,6 +37,7 @@ def mean_of_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05) -> E
     Args:
         differences: The paired differences of each task, one for each seed, in a unit that the tasks share. At least 2 for each.
         alpha: The interval covers with a probability of 1 - alpha.
+        resolutions: The smallest step of the differences of each task (default: 0), below which no spread is known.
 
     Example:
         >>> e = mean_of_tasks([[1.0, 1.2, 0.8], [2.0, 2.4, 1.6]])
@@ -44,14 +45,14 @@ def mean_of_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05) -> E
         (1.5, 2.94, [1.08, 1.92])
     """
     groups = _groups(differences)
-    parts = np.array([g.var(ddof=1) / len(g) for g in groups])
+    parts = _variances(groups, resolutions)
     counts = np.array([len(g) for g in groups])
     error = math.sqrt(parts.sum()) / len(groups)
     df = float(parts.sum() ** 2 / (parts**2 / (counts - 1)).sum()) if error else float((counts - 1).sum())
     return _effect(float(np.mean([g.mean() for g in groups])), error, df, alpha)
 
 
-def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05) -> Effect:
+def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, resolutions: Sequence[float] = ()) -> Effect:
     r"""Return the mean effect over tasks like these: of a population of tasks from which these are a sample.
 
     A hierarchical model: the true effects of tasks are normal around $\mu$, and the seeds of a task are normal around its own. Each task
@@ -62,6 +63,7 @@ def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05) ->
     Args:
         differences: See `mean_of_tasks`; of at least 2 tasks.
         alpha: See `mean_of_tasks`.
+        resolutions: See `mean_of_tasks`.
 
     Example:
         >>> e = mean_over_tasks([[1.0, 1.2, 0.8], [2.0, 2.4, 1.6], [1.4, 1.6, 1.5]])
@@ -72,8 +74,9 @@ def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05) ->
     if len(groups) < 2:
         raise ValueError("an effect over tasks needs at least 2 tasks")
     means = np.array([g.mean() for g in groups])
-    within = float(np.mean([g.var(ddof=1) / len(g) for g in groups]))
-    spread = float(means.var(ddof=1))
+    within = float(_variances(groups, resolutions).mean())
+    least = float(np.mean([step**2 / len(g) for step, g in zip(resolutions, groups, strict=True)])) if resolutions else 0.0
+    spread = max(float(means.var(ddof=1)), least)
     found = _effect(float(means.mean()), math.sqrt(spread / len(means)), float(len(means) - 1), alpha)
     return Effect(**{**vars(found), "between": math.sqrt(max(0.0, spread - within))})
 
@@ -121,6 +124,12 @@ def _groups(differences: Sequence[ArrayLike]) -> list[np.ndarray]:
     if not all(np.isfinite(g).all() for g in groups):
         raise ValueError("differences must be numbers: where runs diverged, a mean over tasks is not defined")
     return groups
+
+
+def _variances(groups: Sequence[np.ndarray], resolutions: Sequence[float]) -> np.ndarray:
+    """Return the variance of the mean of each task; equal values of a metric with a resolution still have one."""
+    least = resolutions or [0.0] * len(groups)
+    return np.array([max(float(g.var(ddof=1)), step**2) / len(g) for g, step in zip(groups, least, strict=True)])
 
 
 def _effect(mean: float, error: float, df: float, alpha: float) -> Effect:
