@@ -64,8 +64,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         uses, matrix = 0, weight.detach()
     if uses == MIN_USES:
         matrix = torch.ops.mkldnn._reorder_linear_weight(matrix)
-    if uses <= MIN_USES:
+    if uses <= MIN_USES and type(weight) is nn.Parameter:  # a weight that a module computes for each call would be kept for each
         packed[id(weight)] = (weight, weight._version, uses + 1, matrix)
+    bias = None if bias is None else bias.contiguous()  # oneDNN reads it number by number, whatever its strides
     product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, "none", [], "")
     return product
 

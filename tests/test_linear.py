@@ -71,6 +71,25 @@ def test_weights_that_live_for_one_call_are_not_mistaken_for_each_other(layer: L
             torch.testing.assert_close(other(x), i * F.linear(x, layer.weight), rtol=0, atol=1e-3)
 
 
+@torch.no_grad()
+def test_weights_that_live_for_one_call_are_not_kept(layer: Linear) -> None:
+    packed = Packed()
+    with packing(packed):
+        for _ in range(3):
+            other = copy.copy(layer)
+            other._parameters = {"weight": layer.weight * 2, "bias": None}
+            other(torch.ones(3, WIDTH))
+    assert not packed
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [torch.arange(2.0 * WIDTH)[::2], torch.ones(1).expand(WIDTH)])
+def test_a_bias_may_have_any_strides(bias: torch.Tensor, layer: Linear) -> None:
+    x, layer.bias = torch.randn(3, WIDTH), torch.nn.Parameter(bias)
+    with packing({}):
+        torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=1e-6, atol=1e-4)
+
+
 def test_gradients_transforms_autocast_and_other_types_go_to_torch(layer: Linear) -> None:
     x, weights = torch.randn(3, WIDTH), Packed()
     with packing(weights):

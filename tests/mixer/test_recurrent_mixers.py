@@ -56,6 +56,20 @@ def test_the_state_is_in_fp32_in_half_precision(cell: str, autocast: bool, seed:
     assert y.dtype == x.dtype
 
 
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_a_single_token_continues_a_row_in_half_precision(cell: str, dtype: torch.dtype, seed: int) -> None:
+    mixer, x = mixers.build(cell, d_model=6).to(dtype), torch.randn(2, 4, 6, dtype=dtype)
+    expected, _ = mixer(x, Tokens())
+    y, state = mixer(x[:, :1], Tokens())
+    parts = [y]
+    for t in range(1, 4):
+        y, state = mixer(x[:, t : t + 1], Tokens(), state)
+        parts.append(y)
+    torch.testing.assert_close(torch.cat(parts, 1), expected)
+
+
 def test_two_directions_need_an_even_width() -> None:
     with pytest.raises(ConfigurationError, match=r"the mixer 'gru' gives half of d_model to each direction: d_model .7. must be even"):
         mixers.build("gru", d_model=7, direction="bidirectional")

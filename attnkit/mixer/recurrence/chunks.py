@@ -40,7 +40,7 @@ def joined(x: Tensor, length: int) -> Tensor:
 @torch.library.custom_op("attnkit::cut", mutates_args=())
 def _cut(x: Tensor, size: int) -> Tensor:
     padded = F.pad(x, (0, 0, 0, -x.shape[2] % size))
-    return padded.reshape(*x.shape[:2], -1, size, *x.shape[3:]).clone(memory_format=torch.contiguous_format)
+    return torch.unflatten(padded, 2, (-1, size)).clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("attnkit::join", mutates_args=())

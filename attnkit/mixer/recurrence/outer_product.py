@@ -53,6 +53,8 @@ def _step(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: T
 
 def _chunked(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     length, groups = value.shape[2], key.shape[1]
+    if 1 < groups < value.shape[1]:  # one decay for all heads: each group's heads need their own, as they multiply its weights
+        log_decay = log_decay.expand(-1, value.shape[1], -1, -1)
     query, key, value, log_decay = in_chunks(query, key, value, log_decay)  # [B, G or H, chunks, C, ...]
     pairs = pairwise_decay(log_decay.squeeze(-1))
     before, after, whole = decays(log_decay)
@@ -70,7 +72,7 @@ def _chunked(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state
 def _chunked_by_channel(query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     length = value.shape[2]
     state = empty(key, value) if state is None else state
-    query, key, value, log_decay = in_chunks(query, key, value, log_decay, powers=True)  # [B, H, chunks, C, ...]
+    query, key, value, log_decay = in_chunks(query, key, value, log_decay.expand_as(key), powers=True)  # [B, H, chunks, C, ...]
     before, after, whole = decays(log_decay)
     writes = (key * after).mT @ value  # [B, H, chunks, N, P]
     states = scan(whole.mT.expand(*writes.shape[:-2], -1, 1), writes, state, dim=2)
@@ -80,7 +82,7 @@ def _chunked_by_channel(query: Tensor, key: Tensor, value: Tensor, log_decay: Te
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
     """Split heads [B, H or 1, ...] into [B, G or 1, H / G or 1, ...]."""
-    return x[:, :, None] if x.shape[1] == 1 else x.view(x.shape[0], groups, -1, *x.shape[2:])
+    return x[:, :, None] if x.shape[1] == 1 else torch.unflatten(x, 1, (groups, -1))
 
 
 def _side_by_side(x: Tensor, groups: int) -> Tensor:

@@ -109,7 +109,8 @@ class RecurrentLayer(nn.Module):
             [B, T, H], zero where no token is real, and the state after each row's last real token.
         """
         state = self.start(x) if state is None else state
-        if real is None and x.shape[1] == 1 and not torch.is_autocast_enabled(x.device.type):
+        has_one_type = x.dtype == state.hidden.dtype == self.input_weight.dtype and not torch.is_autocast_enabled(x.device.type)
+        if real is None and x.shape[1] == 1 and has_one_type:
             state = self.step(x[:, 0], state)
             return state.hidden[:, None], state
         if real is None:

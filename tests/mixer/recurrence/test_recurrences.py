@@ -108,6 +108,31 @@ def test_heads_that_share_keys_equal_heads_with_copies_of_them() -> None:
                 torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("length", [2, chunks.WHOLE + 1])
+@pytest.mark.parametrize(("batch", "heads", "channels"), [(1, 1, 1), (BATCH, 1, 1), (1, 4, 1), (1, 4, KEY)])
+def test_rows_and_heads_that_share_decays_equal_those_with_copies_of_them(batch: int, heads: int, channels: int, length: int) -> None:
+    torch.manual_seed(length)
+    groups = 2 if channels == 1 else 4
+    query, key, value = normal(BATCH, groups, length, KEY), normal(BATCH, groups, length, KEY), normal(BATCH, 4, length, VALUE)
+    shared = uniform(batch, heads, length, channels).log().requires_grad_()
+    copies = shared.detach().expand(BATCH, 4, -1, -1).clone().requires_grad_()
+    found, expected = outer_product(query, key, value, shared), outer_product(query, key, value, copies)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+    for x, _ in (found, expected):
+        x.square().sum().backward()
+    torch.testing.assert_close(shared.grad, copies.grad.sum_to_size(shared.shape), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("length", [2, chunks.WHOLE + 1])
+@pytest.mark.parametrize(("groups", "channels"), [(2, 1), (4, KEY)])
+def test_a_batch_without_rows_gives_an_output_without_rows(groups: int, channels: int, length: int) -> None:
+    query, value = normal(0, groups, length, KEY).requires_grad_(), normal(0, 4, length, VALUE)
+    output, state = outer_product(query, query, value, uniform(0, 4, length, channels).log())
+    (output.sum() + state.sum()).backward()
+    assert (output.shape, state.shape, query.grad.shape) == (value.shape, (0, 4, KEY, VALUE), query.shape)
+
+
 def test_without_a_state_it_is_zero() -> None:
     for name, channels in CASES:
         for length in (1, 100, 150):
