@@ -97,7 +97,7 @@ class MixtureOfExperts(FeedForward, Reporter):
         bias_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        if shared_gate and shared is None:
+        if shared_gate and (shared is None or feed_forwards.resolve(shared).name == "none"):
             raise ConfigurationError("shared_gate scales the output of shared: name a feed-forward network there, or leave the gate out")
         self.top_groups = num_groups if top_groups is None else top_groups
         if num_groups < 1 or num_experts % num_groups or not 1 <= self.top_groups <= num_groups:

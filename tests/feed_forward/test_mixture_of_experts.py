@@ -214,6 +214,7 @@ def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> Non
         ({"balance_loss": -0.1}, "balance_loss, z_loss and bias_rate must not be negative"),
         ({"scale": 0.0}, "scale must be positive"),
         ({"shared_gate": True}, "shared_gate scales the output of shared"),
+        ({"shared_gate": True, "shared": "none"}, "shared_gate scales the output of shared"),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments: dict[str, Any], message: str) -> None:
