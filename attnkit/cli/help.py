@@ -10,13 +10,14 @@ from typing import Any
 from attnkit.catalogue import argument_docs
 from attnkit.cli.components import describe, list_components
 from attnkit.recipe import SEED, merge, recipe_names
-from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, tasks
+from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, probes, tasks
 from attnkit.train.request import Request
 
 
 def overview(command: str) -> str:
     """Return the output of `attnkit COMMAND --help`."""
-    names = "\n".join(f"  {registry.family:<13} {', '.join(registry.names())}" for registry in FAMILIES if registry.names())
+    families = [registry for registry in FAMILIES if registry.names() and registry is not probes]  # `attnkit probe` lists those
+    names = "\n".join(f"  {registry.family:<14} {', '.join(registry.names())}" for registry in families)
     out = (
         "\n  --out FILE              write the predictions to this file, which is created only when complete"
         if command == "predict"

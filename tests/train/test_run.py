@@ -93,7 +93,7 @@ def test_callbacks_of_a_recipe_are_kept_and_replace_the_default_checkpoints(attn
 def test_help_is_short_and_names_the_components(attnkit: Command) -> None:
     out = attnkit("fit", "--help").out
     assert len(out.splitlines()) < 40
-    assert "  attention     additive, " in out
+    assert "  attention      additive, " in out
     assert "--trainer.max_epochs (default: null)\n      " in attnkit("fit", "--trainer.help").out
 
 
