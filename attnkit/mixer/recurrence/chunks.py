@@ -19,7 +19,7 @@ def in_chunks(*tensors: Tensor, powers: bool = False) -> tuple[Tensor, ...]:
 
     Example:
         >>> [tuple(x.shape) for x in in_chunks(torch.ones(1, 2, 300, 8), torch.ones(1, 2, 300, 1))]
-        [(1, 2, 5, 64, 8), (1, 2, 5, 64, 1)]
+        [(1, 2, 10, 32, 8), (1, 2, 10, 32, 1)]
         >>> in_chunks(torch.ones(1, 2, 100, 8))[0].shape
         torch.Size([1, 2, 1, 100, 8])
     """
