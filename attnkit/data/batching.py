@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar, Literal, TypedDict
 
 import numpy as np
@@ -47,7 +48,7 @@ class Sequences:
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
         self.lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
         total = int(self.lengths.sum())
-        self._flat = torch.from_numpy(np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=total))
+        self._flat = torch.from_numpy(np.fromiter(chain.from_iterable(sequences), dtype=np.int32, count=total))
         self._lengths = torch.from_numpy(self.lengths)
         self._starts = self._lengths.cumsum(0) - self._lengths
 

@@ -1,9 +1,10 @@
 """Pairs of texts, as batches of source and target ids."""
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from torch.utils.data import DataLoader
@@ -18,6 +19,9 @@ from attnkit.data.config import RowsConfig
 from attnkit.data.summary import Summary, counted
 from attnkit.registry import TokenizerSpec, datasets, keywords_of, require_at_least, tokenizers
 from attnkit.tokenizer import Tokenizer
+
+Ids: TypeAlias = "array[int]"
+"""The ids of a text; unlike a list's, garbage collection does not look through them, which took a third of the time of encoding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,13 +156,13 @@ class TextPairs(Framing):
     def _pairs(self) -> Sequence[Pair]:
         return self.corpus.pairs("train")
 
-    def _source_ids(self, text: str) -> list[int]:
-        return [*self.src_tokenizer.encode(text), Tokenizer.eos_id]
+    def _source_ids(self, text: str) -> Ids:
+        return array("i", [*self.src_tokenizer.encode(text), Tokenizer.eos_id])
 
-    def _target_ids(self, text: str) -> list[int]:
-        return [Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id]
+    def _target_ids(self, text: str) -> Ids:
+        return array("i", [Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id])
 
-    def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[list[int]], tgt: Sequence[list[int]] | None) -> None:
+    def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[Ids], tgt: Sequence[Ids] | None) -> None:
         """Report the summary of a split, given the ids of both sides and their texts."""
         for (source, _), ids in zip(texts, src, strict=True):
             summary.add(self.src_tokenizer, source, ids)

@@ -149,6 +149,8 @@ class Tokenizer(ABC):
         Raises:
             ConfigurationError: The text has a lone surrogate, which cannot occur in UTF-8.
         """
+        if self._extra is None and text.isascii():  # has one form, and is most of the time spent here
+            return [text]
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -241,7 +243,9 @@ class SymbolTokenizer(Tokenizer):
 
     @override
     def train(self, texts: Iterable[str]) -> Self:
-        counts = Counter(symbol for text in texts for symbol in self.symbols(text))
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(self.symbols(text))
         tokens = sorted(symbol for symbol, n in counts.items() if n >= self.min_count and symbol not in self.extra_tokens)
         settings = {name: value for name, value in self.spec.items() if name not in ("name", "tokens")}
         return type(self)(**settings, tokens=tokens)
