@@ -1,8 +1,10 @@
 """The commands of `attnkit` and their arguments. Heavy modules are imported only when a command is carried out."""
 
 import argparse
+import atexit
 import gc
 import io
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any
@@ -45,18 +47,23 @@ def _run(command: str) -> Callable[[Arguments], int]:
 
                 print(describe_slot(request))
             else:
-                gc.disable()  # modules stay, and looking for garbage among a million of their objects takes a fifth of the start
+                is_first = "attnkit.train.run" not in sys.modules
+                gc.disable()  # modules stay: looking for garbage among a million of their objects takes a fifth of the start and the end
                 from attnkit.train.run import carry_out
 
-                gc.freeze()
                 gc.enable()
-                try:
-                    carry_out(command, request)
-                finally:
-                    gc.unfreeze()
+                if is_first:
+                    gc.freeze()
+                    atexit.register(_unfreeze_triton)
+                carry_out(command, request)
         return 0
 
     return carry_out
+
+
+def _unfreeze_triton() -> None:
+    if "triton" in sys.modules:  # its bindings, nanobind's, report objects that are not collected at the end as leaks
+        gc.unfreeze()
 
 
 def _list(arguments: Arguments) -> int:
