@@ -9,12 +9,19 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from attnkit.profile.flops import BACKWARD, batch_flops, forward_flops
+from attnkit.profile.flops import BACKWARD, batch_flops, forward_flops, row_lengths
 from attnkit.task import Task
 
 
-def real_tokens(batch: Any) -> int:
-    """Return the number of non-padding tokens of a batch, inputs and targets."""
+def tokens_read(module: LightningModule, batch: Any) -> int:
+    """Return the number of non-padding tokens of a batch that the model reads, as the callback `Throughput` counts them.
+
+    An image counts as a token. Of a module that is no task of attnkit, it is the number of all integers of the batch but 0.
+    """
+    if isinstance(module, Task):
+        s, t = row_lengths(module, batch)
+        present = batch["example"] >= 0 if "example" in batch else torch.ones_like(s)  # excludes fillers
+        return int((present * (s + t)).sum())
     if isinstance(batch, Mapping):
         batch = {name: value for name, value in batch.items() if name != "example"}
     integers = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
@@ -28,7 +35,7 @@ def dense(tensor: Tensor) -> Tensor:
 
 def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:
     """Return the FLOPs of training, forward and backward, for each non-padding token of a batch; None without a batch or tokens."""
-    if batch is None or not isinstance(task, Task) or not (tokens := real_tokens(batch)):
+    if batch is None or not isinstance(task, Task) or not (tokens := tokens_read(task, batch)):
         return None
     return round((1 + BACKWARD) * batch_flops(forward_flops(task), task, batch) / tokens)
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 from attnkit.callback.throughput import peak_memory
 from attnkit.strategy import data_share
 from attnkit.task import Task
-from attnkit.worker.costs import dense, now, real_tokens
+from attnkit.worker.costs import dense, now, tokens_read
 
 
 class Recorder(Callback):
@@ -91,7 +91,7 @@ class Recorder(Callback):
                 self.unhashed.append(kind)
         self.digest = digest.hexdigest()
         self.batches += 1
-        self.tokens += real_tokens(batch)
+        self.tokens += tokens_read(pl_module, batch)
         self.seed_data()  # the next batch is loaded
 
     @override
