@@ -63,11 +63,24 @@ def family(study: str) -> Mapping[str, Comparison]:
     return {c.variant: c for c in judge(measured, better=spec.better, alpha=spec.alpha)}
 
 
+@lru_cache
+def is_fraction(study: str) -> bool:
+    """Return whether the metric is a fraction, to be written in per cent, rather than a loss."""
+    found = results(study)
+    metric = found.study.metric if found else StudySpec.from_yaml(OUT / study / "study.yaml").metric
+    return not any(word in metric for word in ("loss", "perplexity", "bits"))
+
+
+def _difference(study: str, value: float, sign: str = "+") -> str:
+    return f"{100 * value:{sign}.1f}" if is_fraction(study) else f"{value:{sign}.3f}"
+
+
 def answer(study: str, kind: str, name: str) -> str:
-    """Return the text of a query, in percentage points of the metric."""
+    """Return the text of a query; fractions in percentage points."""
     match kind:
         case "mean":
-            return f"{100 * mean(v for v in values(study)[name].values() if v is not None):.1f} %"
+            found = mean(v for v in values(study)[name].values() if v is not None)
+            return f"{100 * found:.1f} %" if is_fraction(study) else f"{found:.3f}"
         case "counts":
             verdicts = [c.verdict for c in family(study).values() if c.kind == "difference"]
             return ", ".join(f"{verdicts.count(v)} {v}" for v in ("better", "worse", "equivalent", "inconclusive"))
@@ -81,8 +94,9 @@ def answer(study: str, kind: str, name: str) -> str:
     word = (
         c.verdict if c.kind == "difference" else {"equivalent": "none that matters", "inconclusive": "inconclusive"}.get(c.verdict, "shown")
     )
-    low, high = c.interval
-    return f"{word}, {100 * c.mean:+.1f} points [{100 * low:.1f}, {100 * high:.1f}], p {p_text(c.p_adjusted)}"
+    low, high = (_difference(study, end, "-") for end in c.interval)
+    unit = " points" if is_fraction(study) else ""
+    return f"{word}, {_difference(study, c.mean)}{unit} [{low}, {high}], p {p_text(c.p_adjusted)}"
 
 
 def _open(study: str) -> str:
@@ -94,7 +108,7 @@ def _open(study: str) -> str:
             low, high = c.seeds_range or (None, None)
             seconds = sum(found.mean_cost(v, "seconds") or 0.0 for v in found.contrasts[name].weights) if found else 0.0
             minutes = f"{c.seeds_needed * seconds / 60:,.0f}" if c.seeds_needed and seconds else "-"
-            lines.append(f"| {name} | {100 * c.mean:+.1f} | {_seeds(c.seeds_needed)} | {_seeds(low)}, {_seeds(high)} | {minutes} |")
+            lines.append(f"| {name} | {_difference(study, c.mean)} | {_seeds(c.seeds_needed)} | {_seeds(low)}, {_seeds(high)} | {minutes} |")
     return "\n".join(lines) if len(lines) > 2 else "Nothing is inconclusive."
 
 

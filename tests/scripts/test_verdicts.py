@@ -47,3 +47,9 @@ def test_an_answer_follows_the_data(verdicts: ModuleType) -> None:
     assert verdicts.answered('x {{ verdict("position=rotary") }}', "position").startswith("x worse, +15.")
     with pytest.raises(KeyError, match="position=rotari"):
         verdicts.answered('{{ verdict("position=rotari") }}', "position")
+
+
+def test_only_fractions_are_written_in_per_cent(verdicts: ModuleType) -> None:
+    loss, accuracy = (verdicts.answer(study, "mean", "baseline") for study in ("mixers_language", "mixers_recall"))
+    assert (loss, accuracy) == ("3.689", "100.0 %")
+    assert verdicts.answer("mixers_language", "verdict", "pattern=gru").startswith("inconclusive, -0.021 [-0.042, 0.001], p ")
