@@ -5,6 +5,7 @@ output that activation checkpointing or FSDP2 would have to know. When activatio
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -46,17 +47,17 @@ def reporters(model: nn.Module) -> dict[str, Reporter]:
     return {path: module for path, module in model.named_modules() if isinstance(module, Reporter)}
 
 
-def take_reports(model: nn.Module) -> dict[str, Report]:
-    """Return and remove the reports that were left, by path.
+def take_reports(found: Mapping[str, Reporter]) -> dict[str, Report]:
+    """Return and remove the reports that `reporters` have left, by path.
 
     Example:
         >>> import attnkit, torch
         >>> layer = attnkit.feed_forwards.build("mixture_of_experts", d_model=8)
         >>> _ = layer(torch.randn(2, 5, 8))
-        >>> [report.loss.ndim for report in take_reports(layer).values()], take_reports(layer)
+        >>> [report.loss.ndim for report in take_reports(reporters(layer)).values()], take_reports(reporters(layer))
         ([0], {})
     """
-    taken = {path: module.report for path, module in reporters(model).items() if module.report is not None}
-    for module in reporters(model).values():
+    taken = {path: module.report for path, module in found.items() if module.report is not None}
+    for module in found.values():
         module.report = None
     return taken

@@ -57,6 +57,7 @@ class ExactSteps(LightningModule, ABC):
     def on_train_start(self) -> None:
         self._tally = torch.zeros(2, dtype=torch.float32 if self.device.type == "mps" else torch.float64, device=self.device)
         self._nll: Tensor | None = None
+        self._reporters = reporters(self)
         self._reported: dict[str, Tensor] = {}
         self._reports: dict[str, Tensor] = {}
         if self.draw_seed is None:
@@ -69,14 +70,14 @@ class ExactSteps(LightningModule, ABC):
         sums = self.objective(batch)
         self._tally += torch.stack([sums.targets.to(self._tally), sums.nll.to(self._tally)])
         loss = sums.loss
-        for path, report in take_reports(self).items():
+        for path, report in take_reports(self._reporters).items():
             loss = loss + report.loss * sums.targets
             self._reported[path] = self._reported.get(path, 0) + report.sums.to(self._tally)
         return loss * UNIT
 
     @override
     def on_after_backward(self) -> None:
-        take_reports(self)  # recomputed activations leave some again
+        take_reports(self._reporters)  # recomputed activations leave some again
 
     def row_keys(self, batch: Any, batch_idx: int, *words: int) -> Tensor:
         """Return a key [B] for each row of a batch, from which dropout and masks draw: a function of the words and the example.
@@ -130,7 +131,7 @@ class ExactSteps(LightningModule, ABC):
 
     def _end_reports(self) -> None:
         """Sum what modules reported in this step over the processes, tell them, and keep what they want to be logged."""
-        for path, module in reporters(self).items() if self._reported else ():
+        for path, module in self._reporters.items() if self._reported else ():
             summed = self.trainer.strategy.reduce(self._reported[path], reduce_op="sum")
             assert isinstance(summed, Tensor)
             self._reports |= {f"{path}/{name}": value for name, value in module.end_step(summed).items()}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnkit.models import compose
 from attnkit.registry import Argument, ConfigurationError, Registry, ResolvedSpec, Spec, embeddings, mixers, stacks
-from attnkit.reports import take_reports
+from attnkit.reports import reporters, take_reports
 from attnkit.testing.component import HEAD_DIM, IMAGE_SHAPE, NUM_FEATURES, VOCAB_SIZE, WORDS, complete
 
 Options = Mapping[str, Any]
@@ -128,7 +128,7 @@ class Outcome:
             trained = model(*inputs, **further)
             if further:  # acts on the loss alone
                 trained.append(model.multi_token.weighted([(logits.mean(), logits.sum(), logits.sum()) for logits in trained[1:]]))
-            trained = trained, [(report.loss, report.sums) for report in take_reports(model).values()]
+            trained = trained, [(report.loss, report.sums) for report in take_reports(reporters(model)).values()]
         yield trained
 
 

@@ -108,7 +108,9 @@ def _open(study: str) -> str:
             low, high = c.seeds_range or (None, None)
             seconds = sum(found.mean_cost(v, "seconds") or 0.0 for v in found.contrasts[name].weights) if found else 0.0
             minutes = f"{c.seeds_needed * seconds / 60:,.0f}" if c.seeds_needed and seconds else "-"
-            lines.append(f"| {name} | {_difference(study, c.mean)} | {_seeds(c.seeds_needed)} | {_seeds(low)}, {_seeds(high)} | {minutes} |")
+            lines.append(
+                f"| {name} | {_difference(study, c.mean)} | {_seeds(c.seeds_needed)} | {_seeds(low)}, {_seeds(high)} | {minutes} |"
+            )
     return "\n".join(lines) if len(lines) > 2 else "Nothing is inconclusive."
 
 

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 import attnkit
 from attnkit import draws
 from attnkit.feed_forward.mixture_of_experts import MixtureOfExperts
-from attnkit.reports import take_reports
+from attnkit.reports import reporters, take_reports
 
 D, E, F = 8, 8, 6
 TOLERANCE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
@@ -83,7 +83,7 @@ def test_the_balance_loss_is_that_of_transformers_over_top_k(seed: int) -> None:
     layer(x)
     logits = layer.router(x).flatten(0, 1)
     expected = load_balancing_loss_func((logits,), num_experts=E, top_k=2)
-    torch.testing.assert_close(take_reports(layer)[""].loss, expected.double() / 2, rtol=1e-5, atol=1e-5)  # theirs is in fp32
+    torch.testing.assert_close(take_reports(reporters(layer))[""].loss, expected.double() / 2, rtol=1e-5, atol=1e-5)  # theirs is in fp32
 
 
 @torch.no_grad()
@@ -91,7 +91,7 @@ def test_losses_are_their_equations_over_real_tokens(seed: int) -> None:
     layer = build(top_k=2, balance_loss=0.3, z_loss=0.7, scores="sigmoid")
     x, real = draw(2, 6), torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
     layer(x, real)
-    report = take_reports(layer)[""]
+    report = take_reports(reporters(layer))[""]
     tokens = [x[b, t] for b in range(2) for t in range(6) if real[b, t]]
     choices, means, z = [0] * E, [0.0] * E, 0.0
     for token in tokens:
@@ -107,7 +107,7 @@ def test_losses_are_their_equations_over_real_tokens(seed: int) -> None:
     x = x.detach().clone()
     x[1, 2:] += 1  # padding
     layer(x, real)
-    assert take_reports(layer)[""].loss.item() == pytest.approx(report.loss.item(), rel=1e-12)
+    assert take_reports(reporters(layer))[""].loss.item() == pytest.approx(report.loss.item(), rel=1e-12)
 
 
 def test_a_step_moves_the_bias_towards_even_shares_and_tells_the_shares() -> None:
@@ -135,15 +135,15 @@ def test_an_expert_without_tokens_has_a_gradient_of_zeros(seed: int) -> None:  #
 def test_nothing_is_reported_in_evaluation(seed: int) -> None:
     layer = build().eval()
     layer(draw(1, 4))
-    assert take_reports(layer) == {}
+    assert take_reports(reporters(layer)) == {}
 
 
 def test_a_layer_that_is_used_twice_reports_both(seed: int) -> None:
     layer = build()
     x, other = draw(2, 3), draw(2, 4)
-    single = [take_reports(layer)[""] for z in (x, other) if layer(z) is not None]
+    single = [take_reports(reporters(layer))[""] for z in (x, other) if layer(z) is not None]
     layer(x), layer(other)
-    both = take_reports(layer)[""]
+    both = take_reports(reporters(layer))[""]
     torch.testing.assert_close(both.loss, single[0].loss + single[1].loss)
     torch.testing.assert_close(both.sums, single[0].sums + single[1].sums)
 
@@ -182,7 +182,7 @@ def test_losses_are_the_same_recomputed_and_compiled(how: str, seed: int) -> Non
         y = x
         for layer in layers:
             y = run(layer, y)
-        reports = list(take_reports(layers).values())
+        reports = list(take_reports(reporters(layers)).values())
         (y.square().sum() + sum(r.loss for r in reports)).backward()
         return [p.grad.clone() for p in layers.parameters()], [t.detach() for r in reports for t in r]
 

@@ -43,7 +43,7 @@ def test_losses_count_once_and_as_much_as_the_targets_of_their_micro_batch(polic
     total, targets = 0, 0
     for batch in batches:
         sums = cross_entropy(task(batch["src"], batch["tgt"][:, :-1]), batch["tgt"][:, 1:])
-        reports = take_reports(task)
+        reports = take_reports(reporters(task))
         assert set(reports) == {"model.stack.encoder.layers.0.feed_forward", "model.stack.decoder.layers.0.feed_forward"}
         total = total + sums.loss + sums.targets * sum(report.loss for report in reports.values())
         targets = targets + sums.targets
@@ -78,7 +78,7 @@ def test_padding_of_a_source_has_no_share(words, make_batch, make_experts, fit):
     class Look(Callback):
         def on_before_optimizer_step(self, trainer, pl_module, optimizer):
             task(batch["src"], batch["tgt"][:, :-1])
-            counted.append(take_reports(task)["model.stack.encoder.layers.0.feed_forward"].sums[-1])
+            counted.append(take_reports(reporters(task))["model.stack.encoder.layers.0.feed_forward"].sums[-1])
 
     fit(task, [batch], callbacks=[Look()])
     assert counted[0] == (batch["src"] != 0).sum() < batch["src"].numel()
