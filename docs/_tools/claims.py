@@ -4,9 +4,9 @@
 Each claim is a file of docs/_tools/story_pages with a `FIGURE`, `measure()` and `values(rows, language)`, and a template in each language.
 """
 
+import argparse
 import importlib
 import json
-import sys
 import time
 from collections.abc import Iterator
 from hashlib import sha256
@@ -93,8 +93,14 @@ def measure(name: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "measure":
-        for given in sys.argv[2:] or CLAIMS:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["measure", "write"])
+    parser.add_argument("claims", nargs="*", metavar="NAME", help=f"what to measure (default: all): {', '.join(CLAIMS)}")
+    chosen = parser.parse_args()
+    if wrong := set(chosen.claims) - set(CLAIMS):
+        parser.error(f"no claim is called {', '.join(sorted(wrong))}")
+    if chosen.what == "measure":
+        for given in chosen.claims or CLAIMS:
             measure(given)
     else:
         for path, text in files():
