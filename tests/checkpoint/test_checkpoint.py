@@ -332,3 +332,21 @@ def test_what_could_not_be_read_again_is_not_written(saved, tmp_path):
     with pytest.raises(CheckpointError, match="could not be loaded again: its pickle has more than 1,000,000 operations"):
         AtomicCheckpointIO().save_checkpoint(checkpoint, tmp_path / "large.ckpt")
     assert [path.name for path in tmp_path.iterdir()] == ["first.ckpt"]
+
+
+@pytest.mark.parametrize("mixer", [name for name in attnkit.mixers.names() if name != "none"])
+def test_every_mixer_survives_a_training_step_a_checkpoint_and_an_export(mixer, fit, tmp_path):
+    torch.manual_seed(0)
+    is_causal = "causal" in attnkit.mixers.get(mixer).directions
+    kind, position = ("decoder", "none") if is_causal else ("encoder", "sinusoidal")
+    stack = {"name": kind, "d_model": 32, "num_layers": 1, "num_heads": 2, "mixer": mixer, "position": position}
+    tokenizer = attnkit.tokenizers.build({"name": "character", "extra_tokens": ["<mask>"]}).train(["abcd"]).spec
+    task = attnkit.tasks.build({"name": "causal_lm" if is_causal else "masked_lm", "stack": stack, "tokenizer": tokenizer})
+    batch = {"tokens": torch.randint(5, 9, (2, 7)), "example": torch.arange(2)}
+    fit(task, [batch]).save_checkpoint(tmp_path / "a.ckpt")
+    export(tmp_path / "a.ckpt", tmp_path / "a.safetensors")
+    expected = task.eval()(batch["tokens"])
+    for loaded in (Task.load(tmp_path / "a.ckpt"), load_exported(tmp_path / "a.safetensors")):
+        assert torch.equal(loaded.eval()(batch["tokens"]), expected)
+    if is_causal:
+        assert loaded.generate(["ab"], max_length=6) == task.generate(["ab"], max_length=6)
