@@ -13,7 +13,7 @@ from attnkit.layers.config import RecurrentEncoderDecoderConfig
 from attnkit.layers.recurrent import Recurrent, RecurrentState
 from attnkit.linear import Linear
 from attnkit.masks import Mask
-from attnkit.mixer import Mixer, Tokens
+from attnkit.mixer import Mixer, Tokens, refuse_empty
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.mixer.recurrence.recurrent_layer import CellState, RecurrentLayer
@@ -146,6 +146,7 @@ class ContextDecoder(nn.Module):
 
     def forward(self, x: Tensor, state: ContextState) -> tuple[Tensor, ContextState]:
         """Decode `x` [B, T, D], which follows `state`; return [B, T, D] and the state after it."""
+        refuse_empty(x)
         mask = None if state.memory_mask is None else Mask.of(masks.key(state.memory_mask))
         x, layers, fed = self.recurrent.normed(x), state.layers, state.fed
         if self.attention is None and fed is not None:  # the same context for all tokens

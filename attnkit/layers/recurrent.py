@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attnkit import masks
 from attnkit.dropout import Dropout
 from attnkit.layers.config import RecurrentConfig
+from attnkit.mixer import refuse_empty
 from attnkit.mixer.recurrence.recurrent_layer import CellState, RecurrentLayer
 from attnkit.mixer.recurrence.tokens import rows
 from attnkit.registry import ConfigurationError, norms
@@ -70,7 +71,11 @@ class Recurrent(nn.Module):
 
         Returns:
             [B, T, D], zero at padding, and the state: that after the last real token (and before the first, read from the end).
+
+        Raises:
+            ValueError: There are no rows or no tokens.
         """
+        refuse_empty(x)
         x, before = self.normed(x), None if state is None else state.layers
         if key_mask is None:
             return self.run(x, before)

@@ -17,7 +17,7 @@ from attnkit.layers.effects import mixer_classes
 from attnkit.layers.reading import Readings, bias_between, embedding_at, extended, mask_between, rotation_at
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.masks import Mask
-from attnkit.mixer import Direction, Tokens
+from attnkit.mixer import Direction, Tokens, refuse_empty
 from attnkit.mixer.key_values import KeyValues
 from attnkit.position import Position
 from attnkit.registry import AttentionSpec, ConfigurationError, MixerSpec, PositionSpec, layer_kinds, mixers, norms, positions
@@ -175,9 +175,11 @@ class Transformer(nn.Module):
 
         Raises:
             ConfigurationError: The sequence is longer than the position encoding allows, or a mixer cannot read `attn_mask`.
+            ValueError: There are no rows or no tokens.
         """
         if state is not None and state.beams is not None:
             return self._next_of_beams(x, state, state.beams.extended())
+        refuse_empty(x)
         batch, length = x.shape[:2]
         state = TransformerState(torch.empty(batch, 0, dtype=torch.long, device=x.device)) if state is None else state
         past = state.positions.shape[1]

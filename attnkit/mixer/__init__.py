@@ -1,6 +1,6 @@
 """Mixers: what moves information between tokens."""
 
-from attnkit.mixer.base import Direction, Growth, Mixer, Tokens
+from attnkit.mixer.base import Direction, Growth, Mixer, Tokens, refuse_empty
 from attnkit.mixer.config import AttentionConfig, MixerConfig
 
-__all__ = ["AttentionConfig", "Direction", "Growth", "Mixer", "MixerConfig", "Tokens"]
+__all__ = ["AttentionConfig", "Direction", "Growth", "Mixer", "MixerConfig", "Tokens", "refuse_empty"]

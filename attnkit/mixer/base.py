@@ -86,3 +86,15 @@ class Mixer(nn.Module, ABC, Generic[S]):
     def remember(self, memory: Tensor, tokens: Tokens) -> S:
         """Return the state that represents a memory [B, S, D], projected once for all steps. Direction `cross` only."""
         raise NotImplementedError(f"{type(self).__name__} cannot read a memory")
+
+
+def refuse_empty(x: Tensor) -> None:
+    """Refuse an input [B, T, D] without rows or tokens, in which there is nothing to mix.
+
+    Raises:
+        ValueError: B or T is 0.
+    """
+    if x.shape[0] == 0 or x.shape[1] == 0:
+        raise ValueError(
+            f"the input of a stack needs at least one row and one token, but has the shape {[*x.shape]}: leave it out"
+        )

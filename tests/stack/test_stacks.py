@@ -65,3 +65,35 @@ def test_pieces_that_are_not_chosen_own_nothing() -> None:
         names = {name for name in names if not getattr(registry.get(name), "needs_causal", False)}  # an encoder takes no such position
         found = {name: outside(kind, **{**others, slot: name}) for name in names}
         assert len({frozenset(names) for names in found.values()}) == 1, f"{slot}: {found}"
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+@pytest.mark.parametrize("options", [{}, {"mixer": "gated_delta"}, {"mixer": "lstm", "position": "none"}])
+def test_an_input_without_rows_or_tokens_is_refused(options: dict[str, Any], shape: tuple[int, int]) -> None:
+    model = attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, vocab_size=12, **options)
+    with pytest.raises(ValueError, match="at least one row and one token"):
+        model(torch.ones(shape, dtype=torch.long))
+
+
+@pytest.mark.parametrize("stack", ["recurrent_encoder", "recurrent_decoder", "encoder"])
+def test_so_it_is_in_the_other_stacks(stack: str) -> None:
+    heads = {"num_heads": 2} if stack == "encoder" else {}
+    model = attnkit.compose(stack=stack, d_model=8, num_layers=1, vocab_size=12, **heads)
+    with pytest.raises(ValueError, match="at least one row and one token"):
+        model(torch.ones(0, 3, dtype=torch.long))
+
+
+@pytest.mark.parametrize("stack", ["encoder_decoder", "recurrent_encoder_decoder"])
+def test_so_it_is_in_a_decoder_that_reads_a_source(stack: str) -> None:
+    heads = {"num_heads": 2} if stack == "encoder_decoder" else {}
+    model = attnkit.compose(stack=stack, d_model=8, num_layers=1, src_vocab_size=12, tgt_vocab_size=12, **heads)
+    source, empty = torch.ones(2, 3, dtype=torch.long), torch.ones(2, 0, dtype=torch.long)
+    for inputs in ((source, empty), (empty, source)):
+        with pytest.raises(ValueError, match="at least one row and one token"):
+            model(*inputs)
+
+
+def test_generate_refuses_a_batch_without_rows() -> None:
+    model = attnkit.compose(stack="decoder", d_model=8, num_layers=1, num_heads=2, vocab_size=12)
+    with pytest.raises(ValueError, match="at least one row and one token"):
+        model.generate(torch.ones(0, 3, dtype=torch.long), max_length=3)
