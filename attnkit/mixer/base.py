@@ -95,6 +95,4 @@ def refuse_empty(x: Tensor) -> None:
         ValueError: B or T is 0.
     """
     if x.shape[0] == 0 or x.shape[1] == 0:
-        raise ValueError(
-            f"the input of a stack needs at least one row and one token, but has the shape {[*x.shape]}: leave it out"
-        )
+        raise ValueError(f"the input of a stack needs at least one row and one token, but has the shape {[*x.shape]}: leave it out")

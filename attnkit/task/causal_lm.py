@@ -197,6 +197,30 @@ class CausalLM(TextGenerator):
         self.log_metrics(stage, updates, rows=len(tokens), shown=["loss", "bits_per_character"])
 
     @override
+    def on_validation_epoch_end(self) -> None:
+        """Refuse data without targets of some offset, and print."""
+        if not self.trainer.sanity_checking:  # of a few batches
+            self._require_targets("val")
+        super().on_validation_epoch_end()
+
+    @override
+    def on_test_epoch_end(self) -> None:
+        """Refuse data without targets of some offset."""
+        self._require_targets("test")
+
+    def _require_targets(self, stage: str) -> None:
+        for name, metric in self.metrics(stage).items():
+            if name.startswith("loss_") and metric.update_called:
+                with metric.sync_context():  # over all ranks
+                    is_empty = metric.targets == 0
+                if is_empty:
+                    offset = int(name.removeprefix("loss_"))
+                    raise ConfigurationError(
+                        f"no row of the {stage} data has a target {offset} tokens ahead, which multi_token predicts: set its num_tokens "
+                        f"below {offset}, or give longer rows"
+                    )
+
+    @override
     def new_metrics(self) -> dict[str, Metric]:
         names = ["loss", "perplexity", "token_accuracy", "bits_per_character", "exact_match"]
         if self.config.multi_token is not None:

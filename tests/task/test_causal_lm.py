@@ -233,3 +233,11 @@ def test_the_loss_of_each_offset_is_logged(make_batch, make_task, fit, policy):
     assert logged["val/loss_2"] == pytest.approx(expected, rel=1e-4)
     assert logged["val/loss"] == pytest.approx(logged["train/loss"], rel=1e-4)
     assert make_task().metrics("val").keys() == task.metrics("val").keys() - {"loss_2"}
+
+
+def test_validation_data_without_a_target_of_some_offset_are_refused(make_batch, make_task, fit):
+    task = make_task(multi_token={"name": "independent", "num_tokens": 3}, prompts=[])
+    fit(task, [make_batch()], val=[make_batch(length=2), make_batch(length=3)])  # one row of three suffices
+    task = make_task(multi_token={"name": "independent", "num_tokens": 3}, prompts=[])
+    with pytest.raises(ConfigurationError, match="no row of the val data has a target 3 tokens ahead"):
+        fit(task, [make_batch()], val=[make_batch(length=2)])
