@@ -1,5 +1,7 @@
 """The code in the README and in the documentation runs."""
 
+import importlib
+import json
 import os
 import re
 import subprocess
@@ -184,3 +186,11 @@ def test_the_table_of_mixers_is_what_they_declare() -> None:
         expected.append(f"| `{name}` | {directions} | {kind.growth} | {reads} | {flags} | {splits} |")
     page = (ROOT / "docs/explanation/mixers.md").read_text(encoding="utf-8")
     assert [line for line in page.splitlines() if line.startswith("| `")] == expected
+
+
+def test_the_page_of_mixers_by_length_is_that_of_its_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs/_tools")
+    tool = importlib.import_module("mixer_speed")
+    found = json.loads((ROOT / "docs/results/mixers.json").read_text(encoding="utf-8"))
+    message = "run: python docs/_tools/mixer_speed.py docs/results/mixers.json --page > docs/results/mixers.md"
+    assert (ROOT / "docs/results/mixers.md").read_text(encoding="utf-8") == tool.page(found), message

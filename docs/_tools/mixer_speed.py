@@ -38,11 +38,16 @@ from attnkit.state import State
 FLAT = 1.3
 """The most that a time per token may differ between two lengths, as a factor, to be called flat."""
 STEPS = 2048
-"""The most tokens of a row for which the memory of cells is measured: torch's profiler keeps 100 to 250 kB for each of their steps."""
+"""The most tokens of a row for which the memory of mixers with a step for each is measured: torch's profiler keeps 100 to 250 kB a step."""
 CELLS = ("rnn", "lstm", "gru")
+STEPPING = (*CELLS, "selective_state_space")
 ONE_ROW = ", one row"
 SEQUENTIAL = ": it computes one token after another by nature, and with a constant number of tokens, longer rows are fewer"
-REASONS = dict.fromkeys(CELLS, SEQUENTIAL)
+CALLS = (
+    ": in a single row a step has 2,048 numbers at this width, and nearly half of the time goes into calling operations, not into them. "
+    "Wider models have more to do in each call"
+)
+REASONS = {**dict.fromkeys(CELLS, SEQUENTIAL), "selective_state_space": CALLS}
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ def main() -> None:
     what = {name: make for name, make in _measured(given.width) if given.names is None or name in given.names}
     for length in given.lengths:
         if str(length) not in found["lengths"]:
-            cases = {name: make(given.tokens // length, length) for name, make in what.items()}
+            rows = given.tokens // length
+            cases = {name: make(rows, length) for name, make in what.items() if rows > 1 or not name.endswith(ONE_ROW)}
             found["lengths"][str(length)] = _measure(cases, given.rounds)
             with atomic(given.file) as file:
                 file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -97,6 +103,7 @@ def _keep_freed_memory() -> None:
     if platform.libc_ver()[0] == "glibc":
         for option, value in ((-4, 0), (-1, 2**31 - 1)):  # M_MMAP_MAX, M_TRIM_THRESHOLD
             ctypes.CDLL(None).mallopt(option, value)
+        torch.ones(2**29)  # 2 GiB, made of pages once
 
 
 def _measure(cases: dict[str, Case], rounds: int) -> dict[str, Any]:
@@ -119,9 +126,9 @@ def _measure(cases: dict[str, Case], rounds: int) -> dict[str, Any]:
 
 def page(found: dict[str, Any]) -> str:
     """Return the page of measurements."""
-    lengths = found["lengths"]
+    lengths = dict(sorted(found["lengths"].items(), key=lambda item: int(item[0])))
     names = [*next(iter(lengths.values()))["rows"]]
-    results = {name: [part["rows"][name] for part in lengths.values()] for name in names}
+    results = {name: [_row(part["rows"], name) for part in lengths.values()] for name in names}
     functions = {name: row for name, row in results.items() if ": " in name}
     single = {name: row for name, row in results.items() if name.endswith(ONE_ROW)}
     ours = {name: row for name, row in results.items() if name not in functions and name not in single}
@@ -135,7 +142,7 @@ def page(found: dict[str, Any]) -> str:
         f"rows of T, in microseconds of processor time per token on one thread: the least of {found['rounds']} rounds in which all take",
         f'turns (torch {found["torch"]}). The ratio is that of the slowest length to the fastest; "flat" is at most {FLAT}. Peaks are of',
         f"memory that a pass allocates. The machine has {found['cores']} cores and was busy with other work: its load average was",
-        f"{min(loads)} to {max(loads)}.",
+        f"{min(loads)} to {max(loads)}. All at one length is measured in one process.",
         "",
         f"Of {len(constant)} mixers with a state of constant size, {len(flat)} are flat: {_names(flat)}. Not flat are:",
         "",
@@ -152,7 +159,8 @@ def page(found: dict[str, Any]) -> str:
         "",
         "## Cells in one row",
         "",
-        "With one row of each length, `rnn`, `gru` and `lstm` do the same work in each step, and the time of a step does not depend on T.",
+        "With one row of each length, `rnn`, `gru` and `lstm` do the same work in each step, and the time of a step",
+        "does not grow: they too are linear in T. Short rows also pay for what is done once.",
         "",
         *_table("cell", single, [*lengths]),
         "",
@@ -165,12 +173,35 @@ def page(found: dict[str, Any]) -> str:
         "",
         *_table("recurrence", functions, [*lengths]),
         "",
+        *_against(functions),
+        "",
+        "A sum of vectors takes one step after another where a step is large (rows of 512), otherwise it combines pairs of steps, which is",
+        "more work in fewer calls. For the recurrences of `selective_state_space` and `rwkv`, transformers loops over the tokens unless it",
+        "is compiled; these are not measured.",
+        "",
         "```bash",
         "OMP_NUM_THREADS=1 python docs/_tools/mixer_speed.py docs/results/mixers.json",
         "python docs/_tools/mixer_speed.py docs/results/mixers.json --page > docs/results/mixers.md",
         "```",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _against(functions: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Return a line for each recurrence that others have too: how much faster ours is, over the lengths."""
+    lines = []
+    for kind in dict.fromkeys(name.split(": ")[0] for name in functions):
+        (_, ours), *others = [row for row in functions.items() if row[0].startswith(f"{kind}: ")]
+        if others:
+            times = [[part["microseconds"] for part in row] for row in [ours, *(row for _, row in others)]]
+            factors = [min(theirs) / own for own, *theirs in zip(*times, strict=True)]
+            lines.append(f"- {kind}: the fastest other form takes {min(factors):.1f} to {max(factors):.1f} times as long as attnkit's.")
+    return lines
+
+
+def _row(rows: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return a row; where the length is the number of tokens, a mixer has one row in any case."""
+    return rows[name] if name in rows else rows[name.removesuffix(ONE_ROW)]
 
 
 def _names(names: list[str]) -> str:
@@ -223,7 +254,7 @@ def _mixer(spec: Any, width: int, rows: int, length: int) -> Case:
         y, _ = mixer(x, tokens)
         y.backward(torch.ones_like(y))
 
-    return Case(run, rows * length, _bytes(state), has_peak=spec not in CELLS or length <= STEPS)
+    return Case(run, rows * length, _bytes(state), has_peak=spec not in STEPPING or length <= STEPS)
 
 
 def _function(function: Callable[..., Tensor], width: int, rows: int, length: int) -> Case:
