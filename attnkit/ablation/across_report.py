@@ -8,7 +8,7 @@ import pandas as pd
 from attnkit.ablation import escape
 from attnkit.ablation.across import Across
 from attnkit.ablation.canvas import Figure, lines
-from attnkit.ablation.report import ENVIRONMENT, markdown_table
+from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table
 from attnkit.ablation.statistics import mean_of_tasks, performance_profile
 from attnkit.files import atomic
 
@@ -70,14 +70,15 @@ def write_across(across: Across, folder: Path) -> Path:
     ]
     sections = [(title, table) for title, table in sections if table.rows]
     links = [(cell.name, f"../{cell.study.name}/report.html") for cell, _ in across.results]
-    text = [f"# {across.study.name}", ""]
+    unfinished = "" if across.complete else UNFINISHED
+    text = [f"# {across.study.name}", "", *([unfinished, ""] if unfinished else [])]
     for title, table in sections:
         text += [f"## {title}", "", markdown_table(table), ""]
     for figure in drawn:
         text += [f"### {escape.markdown(figure.title)}", "", f"![{escape.markdown(figure.title)}](figures/{figure.name}.svg)", ""]
     text += ["## Methods", "", escape.markdown(methods_across(across)), ""]
     html = ENVIRONMENT.get_template("across.html").render(
-        study=across.study, complete=across.complete, sections=sections, figures=drawn, links=links, methods=methods_across(across)
+        study=across.study, unfinished=unfinished, sections=sections, figures=drawn, links=links, methods=methods_across(across)
     )
     table = across.aggregates_table()
     numbers = pd.DataFrame([cells for _, cells in table.rows], columns=list(table.headers))

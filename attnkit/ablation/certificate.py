@@ -7,7 +7,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from attnkit.ablation.looks import Look, looks
+from attnkit.ablation.looks import looks
+from attnkit.ablation.plan import Look
 from attnkit.ablation.results import Results
 
 STUDIES = 2000

@@ -8,25 +8,13 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from attnkit.ablation.plan import Look
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, power
 
 SIMULATED = 2000
 """The studies of a forecast."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """A look at the results.
-
-    Attributes:
-        seeds: The number of seeds, from the first.
-        alpha: The part of alpha that it spends.
-    """
-
-    seeds: int
-    alpha: float
 
 
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:

@@ -256,12 +256,12 @@ def _aside(line: str) -> None:
 
 
 def _report(planned: Plan, answers: Answers, *, columns: Sequence[str] = ()) -> int:
-    from attnkit.ablation.report import write_report
+    from attnkit.ablation.report import UNFINISHED, write_report
     from attnkit.ablation.results import Results
     from attnkit.ablation.tables import PRINTED
 
     results = Results(planned, answers)
-    print("\n".join(results.sentences()))
+    print("\n".join([*results.sentences(), *([] if results.complete else [UNFINISHED])]))
     print(f"Report: {write_report(results, columns=columns or PRINTED)}")
     return 0 if results.complete else 1
 

@@ -13,7 +13,8 @@ import sys
 import numpy as np
 from scipy import stats
 
-from attnkit.ablation.looks import Look, planned
+from attnkit.ablation.looks import planned
+from attnkit.ablation.plan import Look
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.statistics import Comparison, compare, judge, mean_of_tasks, mean_over_tasks, seed_slopes
 
