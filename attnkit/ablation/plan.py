@@ -112,6 +112,11 @@ class StoredPlan:
     tuned: Mapping[str, Tuned] = field(default_factory=dict)
 
     @property
+    def compositions(self) -> dict[str, str]:
+        """The key of the complete recipe of each variant."""
+        return {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
+
+    @property
     def limits(self) -> tuple[str, ...]:
         """What the study can neither control nor measure in the user's own classes, in sentences."""
         return tuple(dict.fromkeys(limit for v in self.variants for limit in self.inspections[v.name].limits))
@@ -169,7 +174,7 @@ class Plan(StoredPlan):
         file = self.study_folder / "study.json"
         asked = read_question(self.study_folder)
         question = question_of(self.study)
-        question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
+        question["variants_resolved"] = self.compositions
         if asked is None:
             asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds)}
             write_json(file, asked)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attnkit.ablation import Study
 from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked
-from attnkit.ablation.cells import check_apart
+from attnkit.ablation.cells import check_apart, lock_cells
 from attnkit.ablation.engine import retry, told_when_full
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
@@ -197,7 +197,8 @@ def _carry_out(options: Options) -> int:
     if whole is None or not (whole.tasks or whole.scales) or options.action not in EACH:
         return int(ACTIONS[options.action](options))
     if options.action not in FROM_PACKED:
-        check_apart({cell.name: [run.key for run in cell.study.plan(options.folder).runs] for cell in whole.cells()})
+        check_apart({cell.name: cell.study.plan(options.folder).compositions.values() for cell in whole.cells()})
+    lock_cells(whole, Path(options.folder), begins=options.action in ("run", "retry"))
     status = 0
     for cell in whole.cells():
         print(f"== {cell.name}")
