@@ -215,6 +215,21 @@ def test_the_noise_of_the_examples_is_told_where_the_metric_is_a_share_of_them(r
     assert f"a standard error of {math.sqrt(0.1 * 0.9 / 90):.2g}" in text
 
 
+def test_differences_that_other_examples_would_show_too_are_named(results: Results) -> None:
+    """Of 90 examples .5 against .1 is beyond their noise, and .15 against .1 is not, however well seeds know it."""
+    plan = replace(results.plan, study=replace(results.study, metric="test/sequence_error_rate", min_effect=None))
+    shares = {"baseline": 0.1, "position=none": 0.5, "position=learned": 0.15}
+    found = Results(plan)
+    for run in plan.runs:
+        found.result[run.key]["metrics"] = {
+            "test/sequence_error_rate": shares[run.variants[0]] + 1e-3 * run.seed * (run.variants[0] != "baseline")
+        }
+        found.status[run.key] = {"status": "ok"}
+    assert [c.verdict for c in found.comparisons] == ["worse", "worse"]
+    assert "Of the 2 differences that are shown for these examples, 1 are for other examples like them, too" in markdown(found)
+    assert "taken at its most: position=none." in markdown(found)
+
+
 def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
     assert results.by_length("baseline", "target") == ("sequence_error_rate", [(n, pytest.approx(n / 10)) for n in (1, 2, 4)])
     assert results.by_length("baseline", "source") == ("", [])
