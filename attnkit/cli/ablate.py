@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,8 @@ def plan(options: Options) -> int:
 
 def run(options: Options) -> int:
     """Train the unfinished runs, then print the verdicts."""
+    if options.gpus and not re.fullmatch(r"\d+(,\d+)*", options.gpus):
+        raise ConfigurationError(f"--gpus takes the numbers of GPUs, as in 0,1; not {options.gpus!r}")
     planned = _accepting(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
@@ -118,6 +121,8 @@ def compare(options: Options) -> int:
     from attnkit.ablation.results import Results, sentence
 
     planned, answers = _answered(options)
+    if options.a == options.b:
+        raise ConfigurationError(f"both variants are {options.a!r}: name two")
     [judged] = Results(planned, answers).compared([(_variant(planned, options.a), _variant(planned, options.b))])
     print(sentence(judged, planned.study))
     print("This comparison is not part of the study's family, and not corrected for having been chosen afterwards.")

@@ -9,21 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from scipy import stats
 
 from attnkit.ablation.certificate import certificate
 from attnkit.ablation.discard import set_aside
 from attnkit.ablation.figures import figures
+from attnkit.ablation.looks import planned
 from attnkit.ablation.plan import Tuned, add_seeds, stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
-from attnkit.ablation.sections import Tune
+from attnkit.ablation.sections import Decide, Tune
 from attnkit.ablation.statistics import power
 from attnkit.ablation.tables import effects_table
+from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
-from tests.ablation.conftest import made, study
+from tests.ablation.conftest import STUDY, made, study
 
 pytestmark = pytest.mark.usefixtures("guessed")
 BASE = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0]
@@ -228,6 +231,24 @@ def test_differences_that_other_examples_would_show_too_are_named(results: Resul
     assert [c.verdict for c in found.comparisons] == ["worse", "worse"]
     assert "Of the 2 differences that are shown for these examples, 1 are for other examples like them, too" in markdown(found)
     assert "taken at its most: position=none." in markdown(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "s.yaml", "position=none", "position=none"], "both variants are 'position=none': name two"),
+        (["run", "s.yaml", "--gpus", "0,x"], r"--gpus takes the numbers of GPUs, as in 0,1; not '0,x'"),
+    ],
+)
+def test_wrong_arguments_are_told(results: Results, arguments: list[str], message: str) -> None:
+    Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 6, "min_effect": 0.05}))
+    with pytest.raises(ConfigurationError, match=message):
+        ablate([*arguments, "--folder", "runs"])
+
+
+def test_a_look_without_a_part_of_alpha_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="obrien_fleming leaves no part of alpha for the look at 2 seeds: leave it out of looks"):
+        planned(Decide(max_seeds=2000, looks=(2, 2000), spending="obrien_fleming"), 0.05)
 
 
 def test_lengths_are_drawn_if_asked_for(results: Results) -> None:

@@ -192,7 +192,9 @@ def _t_p(mean: float, sd: float, n: int) -> float:
 def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
     """Return a comparison with diverged runs: an outcome of its own, beside the numbers of the others; see `judge`."""
     lost, won = int((scores == -math.inf).sum()), int((scores == math.inf).sum())
-    tests = [(won - lost, (4 / 3 if len(scores) < RANKED else 2.0) * divergence_p(lost, won, len(scores)))] if len(scores) else []
+    tests: list[tuple[float, float]] = (
+        [(won - lost, (4 / 3 if len(scores) < RANKED else 2.0) * divergence_p(lost, won, len(scores)))] if len(scores) else []
+    )
     if len(scores) >= RANKED:
         known = scores[scores != 0]
         tests.append(((np.sign(known) * stats.rankdata(np.abs(known))).sum(), NUMBERS * signed_rank_p(scores)))
