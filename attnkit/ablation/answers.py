@@ -109,11 +109,11 @@ def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:
         if missing := [run.key for run in plan.runs if run.key not in runs]:
             raise ConfigurationError(f"it lacks the run {missing[0]}")
         plan.check()
-        if head["asked"]:
-            check_seeds(head["asked"])
+        if asked := dict(head["asked"]):
+            check_seeds(asked)
     except (ConfigurationError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(f"{file} has no runs of a study: {error}") from error
-    return plan, Answers(runs=runs, asked=dict(head["asked"]), accepted=accepted)
+    return plan, Answers(runs=runs, asked=asked, accepted=accepted)
 
 
 def _read_answer(line: Mapping[str, Any]) -> Answer:

@@ -110,5 +110,5 @@ def test_a_budget_is_one_number() -> None:
         study(budget={"token": 3})
     with pytest.raises(ConfigurationError, match="budget: exactly one of steps, tokens, flops, seconds"):
         study(budget={"tokens": 3, "steps": 2})
-    with pytest.raises(ConfigurationError, match="budget: steps must be a number above 0, but is -3"):
+    with pytest.raises(ConfigurationError, match="budget: steps must be a number of at least 1, but is -3"):
         study(budget={"steps": -3})
