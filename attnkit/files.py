@@ -159,7 +159,8 @@ def code_version() -> str:
     package, stamps = Path(__file__).parent, []
     for folder, _, names in os.walk(package):
         if not folder.endswith("__pycache__"):
-            stamps += [stamp(os.path.join(folder, name)) for name in names]
+            files = (os.path.join(folder, name) for name in names)
+            stamps += [stamp(file) for file in files if os.path.isfile(file)]  # the lock of an editor may be a link to nothing
     return hashlib.sha256("\n".join(sorted(stamps)).encode()).hexdigest()[:16]
 
 

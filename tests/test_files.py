@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from attnkit import files
 from attnkit.files import MAX_DEPTH, atomic, parse_json
 
 
@@ -43,3 +44,14 @@ def test_json_has_limits(kind: Callable[[str], Any]) -> None:
         parse_json(kind("[{}, []]"), containers=2)
     with pytest.raises(ValueError, match="utf-8"):
         parse_json(b"\xff")
+
+
+def test_the_lock_of_an_editor_is_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Emacs marks a file with unsaved changes by a link that leads nowhere, beside it."""
+    (tmp_path / "files.py").write_text("")
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
+    before = files.code_version()
+    (tmp_path / ".#files.py").symlink_to("user@host.1234")
+    assert files.code_version() == before
+    (tmp_path / "files.py").write_text("x = 1")
+    assert files.code_version() != before

@@ -1,7 +1,7 @@
 """What a study of several tasks and sizes shows over all of them: verdicts per cell, aggregates over tasks, slopes over sizes."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,8 +19,29 @@ FEWEST = 3
 """The fewest tasks from which other tasks like them can be judged."""
 
 
-Estimate = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray], float], Effect]
-"""Of improvements and their steps, by task, and of a level."""
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is estimated of each contrast over the cells.
+
+    Attributes:
+        over: What the effect is on, in words.
+        weights: Of the improvements of each cell, [tasks, sizes].
+        per_doubling: Whether it is the change with each doubling of the size.
+        sampled: Whether the tasks are a sample, so that it is Student's t over tasks; otherwise over seeds.
+    """
+
+    over: str
+    weights: np.ndarray
+    per_doubling: bool = False
+    sampled: bool = False
+
+    def effect(self, found: Mapping[str, np.ndarray], steps: Mapping[str, np.ndarray], level: float) -> Effect:
+        """Return the estimate from improvements [seeds, sizes] and their steps [sizes] by task, and a level."""
+        by_task = [d @ w for d, w in zip(found.values(), self.weights, strict=True)]
+        least = [float(np.linalg.norm(s * w)) for s, w in zip(steps.values(), self.weights, strict=True)]
+        if self.sampled:
+            return mean_over_tasks(by_task, alpha=level, resolutions=least)
+        return mean_of_tasks([np.sum(by_task, axis=0)], alpha=level, resolutions=[math.hypot(*least)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +84,7 @@ class Across:
     """
 
     def __init__(self, study: StudySpec, results: Sequence[tuple[Cell[Any], Results]]) -> None:
-        check_apart({cell.name: [run.key for run in one.plan.runs] for cell, one in results})
+        check_apart({cell.name: one.plan.compositions.values() for cell, one in results})
         self.study, self.results = study, list(results)
         self.tasks = list(dict.fromkeys(cell.task for cell, _ in results))
         self.sizes = list(dict.fromkeys(cell.size for cell, _ in results))
@@ -128,55 +149,45 @@ class Across:
         return abs(float(cell.study.margin(mean) or 0.0) if self.by_margin else mean)
 
     @cached_property
+    def level(self) -> float:
+        """The part of alpha of each aggregate: half of alpha is theirs."""
+        return self.study.alpha / 2 / max(1, len(self.names) * len(self.questions))
+
+    @cached_property
     def aggregates(self) -> list[Aggregate]:
         """The effects over cells, as one family with half of alpha."""
-        asked = [(name, reference, *rest) for name, reference in self.names for rest in self._asked()]
-        level = self.study.alpha / 2 / max(1, len(asked))
-        return [self._aggregate(*one, level=level) for one in asked]
+        return [self._aggregate(name, reference, question) for name, reference in self.names for question in self.questions]
 
-    def _asked(self) -> Iterator[tuple[str, bool, Estimate]]:
-        """Yield what is estimated of each contrast: where, whether it is a slope, and how, from improvements, their steps and a level."""
-        count = len(self.sizes)
-        level = np.full(count, 1 / count)  # the weights of the sizes in a mean, and in a slope
-
-        def means(estimate: Callable[..., Effect], weights: np.ndarray) -> Estimate:
-            return lambda found, steps, a: estimate(
-                [d @ weights for d in found.values()], alpha=a, resolutions=[float(np.linalg.norm(weights * s)) for s in steps.values()]
-            )
-
-        several = len(self.tasks) > 1
-        sizes = [size for size in self.sizes if size is not None]
-        if several:
-            yield f"these {len(self.tasks)} tasks", False, means(mean_of_tasks, level)
-        if len(self.tasks) >= FEWEST:
-            yield "tasks like these", False, means(mean_over_tasks, level)
+    @cached_property
+    def questions(self) -> list[Question]:
+        """What is estimated of each contrast."""
+        tasks, sizes = len(self.tasks), [size for size in self.sizes if size is not None]
+        equal = np.full((tasks, len(self.sizes)), 1 / len(self.sizes))
+        these, asked = f"these {tasks} tasks", list[Question]()
+        if tasks > 1:
+            asked.append(Question(over=these, weights=equal / tasks))
+        if tasks >= FEWEST:
+            asked.append(Question(over="tasks like these", weights=equal, sampled=True))
         if len(sizes) > 1:
-            per_doubling = means(mean_of_tasks, seed_slopes(np.eye(count), sizes))
-            for task in self.tasks:
-                yield task or "the task", True, lambda found, steps, a, task=task: per_doubling({task: found[task]}, {task: steps[task]}, a)  # type: ignore[misc]
-            if several:
-                yield f"these {len(self.tasks)} tasks", True, per_doubling
+            slope = np.tile(seed_slopes(np.eye(len(sizes)), sizes), (tasks, 1))
+            one = np.eye(tasks)[:, :, None] * slope  # [tasks, tasks, sizes]
+            named = [task or "the task" for task in self.tasks]
+            asked += [Question(over=task, weights=w, per_doubling=True) for task, w in zip(named, one, strict=True)]
+            if tasks > 1:
+                asked.append(Question(over=these, weights=slope / tasks, per_doubling=True))
+        return asked
 
-    def _aggregate(
-        self,
-        name: str,
-        reference: str,
-        over: str,
-        per_doubling: bool,
-        estimate: Estimate,
-        *,
-        level: float,
-    ) -> Aggregate:
+    def _aggregate(self, name: str, reference: str, question: Question) -> Aggregate:
         found = self.improvements(name)
-        effect = None if isinstance(found, str) else estimate(found, self._steps(name), level)
+        effect = None if isinstance(found, str) else question.effect(found, self._steps(name), self.level)
         return Aggregate(
             variant=name,
             reference=reference,
-            over=over,
-            per_doubling=per_doubling,
+            over=question.over,
+            per_doubling=question.per_doubling,
             effect=effect,
-            level=level,
-            verdict="inconclusive" if effect is None else self._verdict(effect, level, per_doubling),
+            level=self.level,
+            verdict="inconclusive" if effect is None else self._verdict(effect, self.level, question.per_doubling),
             reason=found if isinstance(found, str) else "",
         )
 
@@ -193,7 +204,7 @@ class Across:
         rows = []
         for a in self.aggregates:
             number = f"- ({a.reason})" if a.effect is None else f"{a.effect.mean:+.3g}{interval_text(*a.effect.interval)}"
-            p = "" if a.effect is None else p_text(min(1.0, a.effect.p * self.study.alpha / 2 / a.level))
+            p = "" if a.effect is None else p_text(min(1.0, a.effect.p * self.study.alpha / a.level))
             over = f"{a.over}, per doubling" if a.per_doubling else a.over
             if a.effect is not None and a.effect.between is not None:
                 over += f" (sd between tasks {a.effect.between:.2g})"
@@ -211,9 +222,8 @@ class Across:
                     continue
                 [c] = found
                 number = "-" if c.mean is None else f"{c.mean:+.3g}{interval_text(*(c.interval or (None, None)))}"
-                rows.append(
-                    (c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(c.p_adjusted), c.verdict))
-                )
+                p = None if c.p_adjusted is None else min(1.0, c.p_adjusted * self.study.alpha / cell.study.alpha)
+                rows.append((c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(p), c.verdict)))
         return Table(("variant", "cell", "metric", "difference [interval]", "p (adjusted)", "verdict"), rows, (0, 3, 5))
 
     def robust_table(self) -> Table:

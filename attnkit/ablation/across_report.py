@@ -8,7 +8,8 @@ import pandas as pd
 from attnkit.ablation import escape
 from attnkit.ablation.across import Across
 from attnkit.ablation.canvas import Figure, lines
-from attnkit.ablation.report import ENVIRONMENT, markdown_table
+from attnkit.ablation.certificate import sentences_across
+from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table
 from attnkit.ablation.statistics import mean_of_tasks, performance_profile
 from attnkit.files import atomic
 
@@ -46,11 +47,12 @@ def methods_across(across: Across) -> str:
         f"{len(across.results)} cells ({len(across.tasks)} tasks, {len(across.sizes)} sizes) are studies of their own, with "
         f"{len(study.seeds)} seeds each. Half of alpha, {study.alpha:g}, is for their verdicts in equal parts, and half for the {count} "
         f"aggregates, each at the same level: the probability of any false verdict is at most {at_most}. An improvement is the "
-        f"difference from the reference of the same seed, positive where the variant is better, in units of {across.unit}. 'These tasks' "
-        "are fixed: their mean, with Satterthwaite's approximate degrees of freedom, as if runs of different tasks were "
-        "independent. 'Tasks like these' are a sample: Student's t of the "
-        "means of the tasks, with the spread between tasks in its interval. 'Per doubling' is the slope over log2 of the size, by least "
-        "squares for each seed, and then Student's t over the seeds. The interquartile mean has a stratified bootstrap interval, which is "
+        f"difference from the reference of the same seed, positive where the variant is better, in units of {across.unit}, taken as known. "
+        "'These tasks' are fixed: the mean over them for each seed, and then Student's t over the seeds. 'Tasks like these' are a sample: "
+        "Student's t of the means of the tasks, whose runs share no seeds, with the spread between tasks in its interval. "
+        "'Per doubling' is the slope over log2 of the size, by least squares for each seed, and then Student's t over the seeds. "
+        f"Adjusted p-values are below {study.alpha:g} where a difference is shown. "
+        "The interquartile mean has a stratified bootstrap interval, which is "
         "too short with few seeds, and no verdict (Agarwal et al. 2021)."
     )
 
@@ -69,15 +71,25 @@ def write_across(across: Across, folder: Path) -> Path:
         ("Interquartile means", across.robust_table()),
     ]
     sections = [(title, table) for title, table in sections if table.rows]
+    certified = sentences_across(across)
     links = [(cell.name, f"../{cell.study.name}/report.html") for cell, _ in across.results]
-    text = [f"# {across.study.name}", ""]
+    unfinished = "" if across.complete else UNFINISHED
+    text = [f"# {across.study.name}", "", *([unfinished, ""] if unfinished else [])]
     for title, table in sections:
         text += [f"## {title}", "", markdown_table(table), ""]
     for figure in drawn:
         text += [f"### {escape.markdown(figure.title)}", "", f"![{escape.markdown(figure.title)}](figures/{figure.name}.svg)", ""]
+    if certified:
+        text += ["## Certificate", "", *map(escape.markdown_item, certified), ""]
     text += ["## Methods", "", escape.markdown(methods_across(across)), ""]
     html = ENVIRONMENT.get_template("across.html").render(
-        study=across.study, complete=across.complete, sections=sections, figures=drawn, links=links, methods=methods_across(across)
+        study=across.study,
+        unfinished=unfinished,
+        sections=sections,
+        figures=drawn,
+        links=links,
+        certificate=certified,
+        methods=methods_across(across),
     )
     table = across.aggregates_table()
     numbers = pd.DataFrame([cells for _, cells in table.rows], columns=list(table.headers))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.plan import FORMAT, Plan, StoredPlan, read_question
+from attnkit.ablation.plan import FORMAT, Plan, StoredPlan, check_seeds, read_question
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.validity import Acceptances, Accepted, acceptances, provenance_of
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes, read_gzip, short_path
@@ -109,9 +109,11 @@ def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:
         if missing := [run.key for run in plan.runs if run.key not in runs]:
             raise ConfigurationError(f"it lacks the run {missing[0]}")
         plan.check()
+        if asked := dict(head["asked"]):
+            check_seeds(asked)
     except (ConfigurationError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigurationError(f"{file} has no runs of a study: {error}") from error
-    return plan, Answers(runs=runs, asked=dict(head["asked"]), accepted=accepted)
+    return plan, Answers(runs=runs, asked=asked, accepted=accepted)
 
 
 def _read_answer(line: Mapping[str, Any]) -> Answer:
@@ -119,6 +121,8 @@ def _read_answer(line: Mapping[str, Any]) -> Answer:
     if status != {"status": "pending"}:
         status = {key: value for key, value in vars(read(Status, status, where="status")).items() if value not in ("", None)}
     result = read(Result, line["result"], where="result") if line["result"] else None
+    if result is None and status["status"] == "ok":
+        raise ConfigurationError("a run that is ok has no result")
     return Answer(
         status=status,
         result={} if result is None else {name: value for name, value in vars(result).items() if value not in (None, "")},

@@ -1,17 +1,21 @@
 """Studies of several tasks and sizes. Each combination is a cell: an ordinary study, with a folder and a report of its own. No torch.
 
 The cells share alpha: half of it is for their verdicts, in equal parts, and half for the aggregates of `attnkit.ablation.across`. So the
-probability of any false verdict, in a cell or over all, is at most alpha.
+probability of any false verdict, in a cell or over all, is at most alpha. Each task has seeds of its own, so that its runs share no random
+numbers with those of other tasks; the sizes of a task share them.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from attnkit.ablation.sections import ScaleSection, TaskSection
 from attnkit.ablation.spec import StudySpec
+from attnkit.ablation.study_file import MAX_SEEDS
 from attnkit.registry import ConfigurationError
+from attnkit.worker.folder import read_json, write_json
 
 S = TypeVar("S", bound=StudySpec)
 
@@ -45,8 +49,8 @@ def cells(study: S) -> list[Cell[S]]:
         >>> from attnkit.ablation.design import Variant
         >>> tasks = {"t": TaskSection(), "u": TaskSection()}
         >>> study = StudySpec(name="s", recipe="r", design="list", variants=(Variant(name="a"),), tasks=tasks)
-        >>> [(cell.name, cell.study.name, cell.study.alpha) for cell in cells(study)]
-        [('t', 's.t', 0.0125), ('u', 's.u', 0.0125)]
+        >>> [(cell.name, cell.study.name, cell.study.alpha, cell.study.seeds[:2]) for cell in cells(study)]
+        [('t', 's.t', 0.0125, (0, 1)), ('u', 's.u', 0.0125, (10000, 10001))]
     """
     if not study.tasks and not study.scales:
         return [Cell(task="", scale="", size=None, study=study)]
@@ -54,7 +58,7 @@ def cells(study: S) -> list[Cell[S]]:
     scales: list[tuple[str, ScaleSection | None]] = list(study.scales.items()) or [("", None)]
     share = study.alpha / 2 / (len(tasks) * len(scales))
     found = []
-    for (task, own), (scale, size) in product(tasks, scales):
+    for (number, (task, own)), (scale, size) in product(enumerate(tasks), scales):
         name = ".".join(filter(None, (task, scale)))
         given = {key: value for key, value in vars(own).items() if key != "set" and value is not None}
         part = replace(
@@ -63,6 +67,7 @@ def cells(study: S) -> list[Cell[S]]:
             name=f"{study.name}.{name}",
             set={**study.set, **own.set, **(size.set if size else {})},
             alpha=share,
+            seeds=tuple(seed + MAX_SEEDS * number for seed in study.seeds),
             tasks={},
             scales={},
             file=f"{study.file}:{name}" if study.file else None,
@@ -71,21 +76,44 @@ def cells(study: S) -> list[Cell[S]]:
     return found
 
 
-def check_apart(keys: Mapping[str, Collection[str]]) -> None:
-    """Raise a `ConfigurationError` if two cells have a run in common: they would count twice what is one result.
+def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
+    """Refuse a study whose tasks or sizes are others than those of its results: aggregates depend on all of them.
 
     Args:
-        keys: The keys of the runs of each cell, by its name.
+        study: The study.
+        folder: Of all results.
+        begins: Whether runs follow, so that the tasks and sizes are written down if they are not.
+
+    Raises:
+        ConfigurationError: They are others, or the file that says which is damaged.
+    """
+    file = folder / study.name / "cells.json"
+    sizes = {name: scale.at for name, scale in study.scales.items()}
+    now, asked = {"tasks": list(study.tasks), "sizes": sizes}, read_json(file)
+    if asked is None and begins:
+        write_json(file, now)
+    elif asked not in (None, now):
+        raise ConfigurationError(
+            f"{file.parent} has results of other tasks or sizes: {asked}, now {now}. Whoever chooses them when the answers are known can "
+            "choose the answer: give the study another name (equal runs are used again), or undo the change"
+        )
+
+
+def check_apart(keys: Mapping[str, Collection[str]]) -> None:
+    """Raise a `ConfigurationError` if two cells have a composition in common: they would count twice what is one question.
+
+    Args:
+        keys: The keys of the compositions of each cell, by its name.
 
     Example:
         >>> check_apart({"small": ["a", "b"], "large": ["c", "b"]})
         Traceback (most recent call last):
         ...
-        attnkit.registry.errors.ConfigurationError: tasks, scales: small and large have runs in common, ...
+        attnkit.registry.errors.ConfigurationError: tasks, scales: small and large have a composition in common, ...
     """
     for (one, ours), (other, theirs) in combinations(keys.items(), 2):
         if not set(ours).isdisjoint(theirs):
             raise ConfigurationError(
-                f"tasks, scales: {one} and {other} have runs in common, so that aggregates would count them twice: their overrides build "
-                "the same recipe"
+                f"tasks, scales: {one} and {other} have a composition in common, so that aggregates would count it twice: their "
+                "overrides build the same recipe"
             )

@@ -1,5 +1,6 @@
-"""The certificate of a report: how often its own design, with its own looks, is wrong or right, by simulation."""
+"""The certificate of a report: how often its own design, with its own looks or over its own cells, is wrong or right, by simulation."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -7,7 +8,9 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from attnkit.ablation.looks import Look, looks
+from attnkit.ablation.across import Across
+from attnkit.ablation.looks import looks
+from attnkit.ablation.plan import Look
 from attnkit.ablation.results import Results
 
 STUDIES = 2000
@@ -48,6 +51,52 @@ def certificate(results: Results) -> Certificate:
     return simulate(weights, plan, errors=("normal", "heavy-tailed"))
 
 
+def sentences_across(across: Across, *, studies: int = STUDIES) -> list[str]:
+    """Return the certificate of the aggregates of a study, in words, from its design alone: its results do not enter.
+
+    Args:
+        across: The results of all cells.
+        studies: The number of simulated studies.
+    """
+    if not (across.names and across.questions):
+        return []
+    first = across.results[0][1]
+    rows = [[first.contrasts[name].weights.get(v.name, 0.0) for v in first.plan.variants] for name, _ in across.names]
+    values = {noise: _aggregated(across, np.array(rows).T, noise, studies) for noise in ("normal", "heavy-tailed")}
+    wrong = {noise: np.stack([_p(v) < across.level for v in found]).any((0, 2)).mean() for noise, found in values.items()}
+    right: dict[str, str] = {}
+    for question, v in zip(across.questions, values["normal"], strict=True):
+        one = v[..., :1] / math.hypot(*rows[0])  # of one contrast, with an sd of 1 in each cell
+        rates = " and ".join(f"{(_p(one + effect) < across.level).mean():.2f}" for effect in EFFECTS)
+        alone = question.per_doubling and np.count_nonzero(question.weights.any(1)) == 1  # of one task: all have the same power
+        right.setdefault(f"{'one task' if alone else question.over}{', per doubling' if question.per_doubling else ''}", rates)
+    return [
+        f"if all variants were the same in all cells, the probability of any difference over them in this report would be "
+        f"{', '.join(f'{rate:.3f} with {noise} noise' for noise, rate in wrong.items())}",
+        f"the probability that {' and '.join(f'{e:g}' for e in EFFECTS)} standard deviations of the paired differences, in each cell or "
+        f"with each doubling, are shown is {'; '.join(f'{rates} for {over}' for over, rates in right.items())}",
+        f"by {studies:,} simulated studies each, with the tasks, sizes, seeds and contrasts of this one, and equal noise in all cells",
+    ]
+
+
+def _aggregated(across: Across, contrasts: np.ndarray, noise: str, studies: int) -> list[np.ndarray]:
+    """Return what Student's t is computed from, [studies, seeds or tasks, contrasts], for each question, where nothing differs."""
+    rng, seeds = np.random.default_rng(0), len(across.study.seeds)
+    found = [np.zeros((studies, len(across.tasks) if q.sampled else seeds, contrasts.shape[1])) for q in across.questions]
+    for task, size in np.ndindex(len(across.tasks), len(across.sizes)):
+        d = _noise(noise, (studies, seeds, len(contrasts)), rng) @ contrasts
+        for values, q in zip(found, across.questions, strict=True):
+            if q.sampled:
+                values[:, task] += q.weights[task, size] * d.mean(1)
+            else:
+                values += q.weights[task, size] * d
+    return found
+
+
+def _p(values: np.ndarray) -> np.ndarray:
+    return np.asarray(stats.ttest_1samp(values, 0.0, axis=1).pvalue)
+
+
 @lru_cache
 def simulate(
     weights: tuple[tuple[float, ...], ...], plan: tuple[Look, ...], *, errors: tuple[str, ...], studies: int = STUDIES
@@ -68,15 +117,14 @@ def simulate(
     if not weights:
         return Certificate(errors=(), power=(), studies=studies)
     contrasts = np.array(weights).T  # [variants, contrasts]
-    draws = {noise: _noise(noise, (studies, plan[-1].seeds, len(contrasts))) @ contrasts for noise in errors}
+    draws = {noise: _noise(noise, (studies, plan[-1].seeds, len(contrasts)), np.random.default_rng(0)) @ contrasts for noise in errors}
     wrong = tuple((noise, float(_shown(d, plan).any(axis=1).mean())) for noise, d in draws.items())
     normal = draws["normal"][:, :, :1] / np.sqrt((contrasts[:, 0] ** 2).sum())  # of one contrast, with an sd of 1
     right = tuple((e, float(_shown(normal + e, plan, family=contrasts.shape[1]).mean())) for e in EFFECTS)
     return Certificate(errors=wrong, power=right, studies=studies)
 
 
-def _noise(kind: str, shape: tuple[int, int, int]) -> np.ndarray:
-    rng = np.random.default_rng(0)
+def _noise(kind: str, shape: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:
     return rng.standard_normal(shape) if kind == "normal" else rng.standard_t(3, shape)
 
 
@@ -84,5 +132,5 @@ def _shown(d: np.ndarray, plan: Sequence[Look], *, family: int | None = None) ->
     """Return whether a look shows each contrast, [studies, contrasts], from differences [studies, seeds, contrasts]."""
     shown = np.zeros((d.shape[0], d.shape[2]), dtype=bool)
     for look in plan:
-        shown |= stats.ttest_1samp(d[:, : look.seeds], 0.0, axis=1).pvalue < look.alpha / (family or d.shape[2])
+        shown |= _p(d[:, : look.seeds]) < look.alpha / (family or d.shape[2])
     return shown

@@ -195,6 +195,8 @@ def read_factor(name: str, given: Any) -> Factor:
         labelled = isinstance(named, Mapping) and len(named) == 1 and all(isinstance(v, Mapping) and "." not in k for k, v in named.items())
         title, value = next(iter(named.items())) if labelled else (None, named)
         baseline = _level(name, value, title)
+    if baseline.label in [v.label for v in read]:
+        raise ConfigurationError(f"factor {name!r} has the level {baseline.label!r} that is its baseline: leave it out of the levels")
     return Factor(name=short, baseline=baseline, levels=read)
 
 

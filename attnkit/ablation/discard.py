@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from attnkit.ablation.plan import Plan, Run
@@ -25,9 +26,9 @@ def set_aside(plan: Plan, run: Run) -> None:
     """Move a run that is made again to the folder of replaced runs, without its checkpoints."""
     shutil.rmtree(plan.run_folder(run.key) / "checkpoints", ignore_errors=True)
     (replaced := plan.folder / REPLACED).mkdir(parents=True, exist_ok=True)
-    number = 1 + sum(folder.name.startswith(run.key) for folder in replaced.iterdir())
+    places = (replaced / f"{run.key}-{number}" for number in count(1))
     with suppress(FileNotFoundError):  # another process has moved it
-        plan.run_folder(run.key).rename(replaced / f"{run.key}-{number}")
+        plan.run_folder(run.key).rename(next(place for place in places if not place.exists()))
 
 
 def _remove(path: Path) -> None:

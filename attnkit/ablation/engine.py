@@ -113,7 +113,7 @@ def run_plan(
 
 
 def edges(plan: Plan) -> list[str]:
-    """Return a warning for each variant whose best value is the first or the last of the tuning's."""
+    """Return a warning for each variant whose best value is the lowest or the highest of the tuning's."""
     return [
         f"warning: {name}: the best of tuning, {written(found.chosen)}, is at the edge of the grid of {', '.join(found.edges)}"
         if any(mean is not None for _, mean in found.means)

@@ -76,9 +76,10 @@ def curves(results: Results) -> Iterator[Figure]:
     for axis, title in (("tokens", "non-padding tokens of training"), ("seconds", seconds)):
         with canvas(f"curves_{axis}", height=2.6 + _height_of_legend(results)) as (axes, svg):
             for variant, style in _looks(results):
-                points = _mean_curve(results, variant, axis, metric)
+                points, count = _mean_curve(results, variant, axis, metric)
+                lost = sum(v is not None and math.isnan(v) for v in results.values(variant).values())
                 if len(points) >= 2:
-                    axes.plot(*zip(*points, strict=True), label=wrapped(variant), **style)
+                    axes.plot(*zip(*points, strict=True), label=wrapped(_of(variant, count, lost)), **style)
             axes.set_xlabel(title)
             axes.xaxis.set_major_formatter(EngFormatter())
             axes.set_ylabel(metric)
@@ -114,13 +115,18 @@ def _logged(results: Results) -> str:
     return wanted if any(_is_number(point.get(wanted)) for point in points) else "val/loss"
 
 
-def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> list[tuple[float, float]]:
+def _of(variant: str, count: int, lost: int) -> str:
+    """Return the label of a mean of numbers, which says if runs that diverged are not in it."""
+    return f"{variant} ({count} runs, {lost} diverged)" if lost else variant
+
+
+def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> tuple[list[tuple[float, float]], int]:
+    """Return the points of the mean learning curve of a variant, and how many runs it is the mean of."""
     keys = results.plan.key_by_variant
     found = [results.result[keys[variant, seed]].get("curve", []) for seed in results.study.seeds]
-    lines: list[list[dict[str, Any]]] = [curve for curve in found if curve and all(_is_number(p.get(metric)) for p in curve)]
-    return [
-        (sum(p[axis] for p in points) / len(points), sum(p[metric] for p in points) / len(points)) for points in zip(*lines, strict=False)
-    ]
+    lines = [[(p.get(axis), p.get(metric)) for p in curve] for curve in found if curve]
+    whole = [line for line in lines if all(_is_number(number) for point in line for number in point)]
+    return [tuple(sum(ns) / len(ns) for ns in zip(*points, strict=True)) for points in zip(*whole, strict=False)], len(whole)
 
 
 def cost_quality(results: Results) -> Figure:
@@ -136,7 +142,9 @@ def cost_quality(results: Results) -> Figure:
             values = [v for v in results.values(variant).values() if v is not None and math.isfinite(v)]
             if values and variant in costs:
                 axes.plot([costs[variant]] * 2, [min(values), max(values)], color=style["color"], lw=1)
-                axes.plot([costs[variant]], [sum(values) / len(values)], **style | {"ls": "", "markersize": 7}, label=wrapped(variant))
+                lost = sum(v is not None and math.isnan(v) for v in results.values(variant).values())
+                named = wrapped(_of(variant, len(values), lost))
+                axes.plot([costs[variant]], [sum(values) / len(values)], **style | {"ls": "", "markersize": 7}, label=named)
         if costs and max(costs.values()) > 10 * min(costs.values()):  # a log axis of less than a decade has few ticks or none
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter(NullFormatter())

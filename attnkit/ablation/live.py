@@ -38,7 +38,7 @@ def live_page(plan: Plan, *, more: bool = False) -> str:
         total=len(results.runs),
         to_go=cost_to_go(results),
         running=_running(results, underway),
-        settled=[(c.verdict, sentence(c, results.study)) for c in settled],
+        settled=[(c.verdict if c.kind == "difference" else "", sentence(c, results.study)) for c in settled],
         open=open_,
         path=[line for line in path_lines(results) if "not all runs have ended" not in line],
         failures=[line for line in omissions(results) if ": pending" not in line and ": running" not in line],
@@ -73,7 +73,8 @@ def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
                 settled[c.variant] = c
                 open_.pop(c.variant, None)
             else:
-                open_[c.variant] = f"{c.variant} against {c.reference}: {ended} of {len(runs)} runs of the look at {len(seeds)} seeds"
+                against = f" against {c.reference}" if c.kind == "difference" else ""
+                open_[c.variant] = f"{c.variant}{against}: {ended} of {len(runs)} runs of the look at {len(seeds)} seeds"
     return list(settled.values()), list(open_.values())
 
 

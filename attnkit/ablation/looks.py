@@ -8,25 +8,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from attnkit.ablation.plan import Look
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, power
+from attnkit.registry import ConfigurationError
 
 SIMULATED = 2000
 """The studies of a forecast."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Look:
-    """A look at the results.
-
-    Attributes:
-        seeds: The number of seeds, from the first.
-        alpha: The part of alpha that it spends.
-    """
-
-    seeds: int
-    alpha: float
 
 
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
@@ -48,6 +37,9 @@ def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
     Look k of K with a share t = n_k / n_K of the seeds spends S(t_k) - S(t_{k-1}) (Lan and DeMets 1983), where S is
     alpha ln(1 + (e - 1) t) for `pocock`, and 2 - 2 \Phi(z_{alpha/2} / \sqrt t) for `obrien_fleming`, which spends little early.
 
+    Raises:
+        ConfigurationError: A look has no part of alpha, because it is so early.
+
     Example:
         >>> [(look.seeds, round(look.alpha, 4)) for look in planned(Decide(max_seeds=20), 0.05)]
         [(3, 0.0115), (6, 0.0093), (11, 0.0125), (20, 0.0167)]
@@ -58,7 +50,12 @@ def planned(decide: Decide, alpha: float) -> tuple[Look, ...]:
         share = n / seeds[-1]
         normal = 2 * float(stats.norm.sf(stats.norm.isf(alpha / 2) / math.sqrt(share)))
         spent.append(alpha * math.log(1 + (math.e - 1) * share) if decide.spending == "pocock" else normal)
-    return tuple(Look(seeds=n, alpha=after - before) for n, before, after in zip(seeds, spent, spent[1:], strict=False))
+    found = tuple(Look(seeds=n, alpha=after - before) for n, before, after in zip(seeds, spent, spent[1:], strict=False))
+    if nothing := [look.seeds for look in found if look.alpha <= 0]:
+        raise ConfigurationError(
+            f"decide: {decide.spending} leaves no part of alpha for the look at {nothing[0]} seeds: leave it out of looks"
+        )
+    return found
 
 
 def chance(c: Comparison, last: Look, family: int) -> float:

@@ -15,6 +15,7 @@ from attnkit.ablation.spec import StudySpec
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of, read_json, read_record, write_json
+from attnkit.worker.records import read
 
 NO_QUESTION = (
     "seeds",
@@ -34,6 +35,28 @@ NO_QUESTION = (
 
 FORMAT = 4
 """Of `study.json` and of files of runs: other words have another number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A look at the results.
+
+    Attributes:
+        seeds: The number of seeds, from the first.
+        alpha: The part of alpha that it spends.
+    """
+
+    seeds: int
+    alpha: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedSeeds:
+    """What a question says of seeds: those with which the study began, those that were added, and the looks that were paid for."""
+
+    seeds_at_start: tuple[int, ...]
+    seeds_added: tuple[int, ...] = ()
+    looks_added: tuple[Look, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +83,7 @@ class Tuned:
     Attributes:
         chosen: The best values, by key.
         means: The metric's mean over the seeds of tuning, by combination of values; None if a run diverged.
-        edges: The keys whose best value is the first or the last of theirs: a better one may lie beyond.
+        edges: The keys whose best value is the lowest or the highest number that was tried: a better one may lie beyond.
     """
 
     chosen: Mapping[str, Any]
@@ -87,6 +110,11 @@ class StoredPlan:
     runs: tuple[Run, ...]
     side_effects: Mapping[str, tuple[str, ...]]
     tuned: Mapping[str, Tuned] = field(default_factory=dict)
+
+    @property
+    def compositions(self) -> dict[str, str]:
+        """The key of the complete recipe of each variant."""
+        return {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -146,7 +174,7 @@ class Plan(StoredPlan):
         file = self.study_folder / "study.json"
         asked = read_question(self.study_folder)
         question = question_of(self.study)
-        question["variants_resolved"] = {name: key_of(i.recipe) for name, i in self.inspections.items() if i.recipe is not None}
+        question["variants_resolved"] = self.compositions
         if asked is None:
             asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds)}
             write_json(file, asked)
@@ -183,15 +211,21 @@ def read_question(folder: Path) -> dict[str, Any] | None:
     file = folder / "study.json"
     if (asked := read_json(file)) is None:
         return None
-    lists = [asked.get("seeds_at_start"), asked.get("seeds_added", [])] if isinstance(asked, dict) else [None]
-    if not all(isinstance(seeds, list) and all(type(seed) is int for seed in seeds) for seeds in lists):
-        raise ConfigurationError(f"{file} is damaged: it does not say with which seeds the study began; restore it")
+    try:
+        check_seeds(asked if isinstance(asked, dict) else {})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{file} is damaged: it does not say with which seeds the study began ({error}); restore it") from error
     if asked.get("format") != FORMAT:
         raise ConfigurationError(
             f"{folder} was made by another version of attnkit, whose studies this one does not read: give the study another name, or "
             f"move the folder away, and run it again"
         )
     return dict(asked)
+
+
+def check_seeds(asked: Mapping[str, Any]) -> None:
+    """Raise a `ConfigurationError` if a question does not say with which seeds it began, or what was paid for more."""
+    read(AskedSeeds, {f.name: asked[f.name] for f in fields(AskedSeeds) if f.name in asked}, where="its question")
 
 
 def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
@@ -214,8 +248,20 @@ def stored_plan(study: StudySpec, folder: Path) -> Plan | None:
 
 
 def with_added_seeds(study: StudySpec, folder: Path) -> StudySpec:
-    """Return the study with the seeds that were added to its results in this folder."""
-    return study.with_seeds(*(read_question(folder / study.name) or {}).get("seeds_added", []))
+    """Return the study with the seeds that were added to its results in this folder.
+
+    Raises:
+        ConfigurationError: It leaves out seeds of its results, or names them in another order, in which looks would see others.
+    """
+    asked = read_question(folder / study.name) or {}
+    more = study.with_seeds(*asked.get("seeds_added", []))
+    known = [*asked.get("seeds_at_start", []), *asked.get("seeds_added", [])]
+    if study.decide is None and asked.get("decide") is None and [seed for seed in more.seeds if seed in known] != known:
+        raise ConfigurationError(
+            f"{folder / study.name} has results for the seeds {known}, but the study names {list(study.seeds)}: who leaves out seeds when "
+            "their results are known can choose the answer. Name all of them in this order; a report may be made before all have run"
+        )
+    return more
 
 
 def add_seeds(study: StudySpec, folder: Path, count: int, *, spend: float) -> StudySpec:

@@ -44,7 +44,8 @@ def published(results: Results) -> PublishedTable | None:
             agreed.append((sign * there > 0) == (ours["verdict"] == "better"))
             same = "yes" if agreed[-1] else "no"
         elif there is not None:
-            same = "inconclusive here" if ours["verdict"] != "-" else "not compared here"
+            decided = ours["verdict"] in ("better", "worse")
+            same = "equal there" if decided else "not compared here" if ours["verdict"] == "-" else f"{ours['verdict']} here"
         if ours["mean"] is not None and not ours["diverged"]:
             pairs.append((ours["mean"] * (1 if study.better == "higher" else -1), sign * value))
         cells = (
@@ -61,7 +62,7 @@ def published(results: Results) -> PublishedTable | None:
     text = f"Of {len(agreed)} significant differences with a published counterpart, {sum(agreed)} point in the same direction."
     if not agreed:
         text = "No significant difference has a counterpart in that table."
-    if len(pairs) >= 4:
+    if len(pairs) >= 4 and all(len(set(column)) > 1 for column in zip(*pairs, strict=True)):  # equal values have no order
         correlation = float(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
         text += f" Rank correlation of the two columns (better with better): {correlation:.2f} ({len(pairs)} variants)."
     text += " Tasks, sizes and metrics differ: the directions can be compared, the numbers cannot."

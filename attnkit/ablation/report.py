@@ -14,7 +14,7 @@ from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
 from attnkit.ablation.methods import methods
 from attnkit.ablation.published import published
-from attnkit.ablation.results import Results
+from attnkit.ablation.results import Results, word
 from attnkit.ablation.tables import (
     LEGEND,
     PRINTED,
@@ -29,6 +29,7 @@ from attnkit.ablation.tables import (
 )
 from attnkit.files import atomic
 
+UNFINISHED = "Not every run has an outcome yet. The verdicts below may change: whoever stops at one that was seen by chance makes it void."
 LIMITS = "What the study can neither control nor measure in the user's own classes"
 ALL_RUNS = "{} runs, with the command that repeats each"
 ENVIRONMENT = Environment(loader=PackageLoader("attnkit.ablation", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -42,7 +43,7 @@ def path_lines(results: Results) -> list[str]:
         return []
     lines = []
     for step in steps:
-        decided = [f"{c.variant} {c.verdict}" for c in step.compared if c.verdict != "inconclusive"]
+        decided = [f"{c.variant} {word(c)}" for c in step.compared if c.verdict != "inconclusive"]
         still = len(step.compared) - len(decided) - len(step.given_up)
         lines.append(
             f"{step.look.seeds} seeds, alpha {step.look.alpha:.2g}: {len(step.compared)} compared; "
@@ -76,6 +77,7 @@ def count_verdicts(results: Results) -> str:
 def markdown(results: Results) -> str:
     """Return the report as Markdown; its figures are files beside it, in `figures`."""
     lines = [f"# {results.study.name}", "", escape.markdown(subtitle(results)), ""]
+    lines += [] if results.complete else [UNFINISHED, ""]
     lines += ["## Verdicts", "", f"{count_verdicts(results)}:", "", *(escape.markdown_item(s) for s in results.sentences()), ""]
     lines += ["## Results", "", markdown_table(variants_table(results)), LEGEND, ""]
     if (effects := effects_table(results)).rows:
@@ -145,7 +147,7 @@ def page(results: Results) -> str:
     """Return the report as one HTML page with its figures in it."""
     return ENVIRONMENT.get_template("page.html").render(
         study=results.study,
-        complete=results.complete,
+        unfinished="" if results.complete else UNFINISHED,
         verdicts=list(zip([*(c.verdict for c in results.comparisons), *results.same], results.sentences(), strict=True)),
         main=variants_table(results),
         costs=costs_table(results),

@@ -10,9 +10,9 @@ import pandas as pd
 
 from attnkit.ablation.contrasts import Contrast, contrasts
 from attnkit.ablation.design import default_effects
-from attnkit.ablation.looks import Look, chance, looks
+from attnkit.ablation.looks import chance, looks
 from attnkit.ablation.measurements import COSTS, Measurements
-from attnkit.ablation.plan import Run
+from attnkit.ablation.plan import Look, Run
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, judge
 from attnkit.worker.folder import FINAL
@@ -125,6 +125,12 @@ class Results(Measurements):
         """The interactions of the family."""
         return [c for c in self.family if c.kind == "interaction"]
 
+    @property
+    def by_variant(self) -> dict[str, Comparison]:
+        """The comparison of each variant with its reference, by name. A main effect may have a variant's name, but is not one of them."""
+        pairs = {v.name: {v.name: 1.0, v.reference: -1.0} for v in self.plan.variants}
+        return {c.variant: c for c in self.comparisons if self.contrasts[c.variant].weights == pairs.get(c.variant)}
+
     def compared(self, pairs: Iterable[tuple[str, str]]) -> list[Comparison]:
         """Return the comparisons of variants with references, as a family of their own."""
         weights = [Contrast(name=a, reference=b, weights={a: 1.0, b: -1.0}) for a, b in pairs]
@@ -153,7 +159,7 @@ class Results(Measurements):
 
     def summary(self) -> pd.DataFrame:
         """Return the main table as numbers, a row for each variant."""
-        compared = {c.variant: c for c in self.comparisons}
+        compared = self.by_variant
         rows: list[dict[str, Any]] = []
         for variant in self.plan.variants:
             values = list(self.values(variant.name).values())
@@ -192,6 +198,14 @@ class Results(Measurements):
         return str(self.frame().to_html())
 
 
+def word(c: Comparison) -> str:
+    """Return the verdict, or what it says of an interaction, of which no sign is better."""
+    return c.verdict if c.kind == "difference" else INTERACTION.get(c.verdict, c.verdict)
+
+
+INTERACTION = {"better": "an interaction", "worse": "an interaction", "equivalent": "none that matters"}
+
+
 def sentence(c: Comparison, study: StudySpec) -> str:
     """Return a verdict in words.
 
@@ -205,8 +219,9 @@ def sentence(c: Comparison, study: StudySpec) -> str:
     p = f"adjusted p {p_text(c.p_adjusted)}, " if c.p_adjusted is not None else ""
     interval = f"{100 * (1 - study.alpha):g}% interval {c.interval[0]:.3g} to {c.interval[1]:.3g}, " if c.interval else ""
     number = f"{study.metric} {c.mean:+.3g} " if c.mean is not None else ""
-    word = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
-    text = f"{c.variant} {word[c.verdict]} {c.reference}: {number}({interval}{p}{c.pairs} pairs)"
+    words = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
+    said = f" {words[c.verdict]} {c.reference}" if c.kind == "difference" else f", {word(c)}"
+    text = f"{c.variant}{said}: {number}({interval}{p}{c.pairs} pairs)"
     return text if c.verdict in ("better", "worse") and not any(c.diverged) else f"{text}; {c.reason}"
 
 

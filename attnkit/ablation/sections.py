@@ -118,9 +118,9 @@ class Tune:
 
     @property
     def tried(self) -> dict[str, list[Any]]:
-        """The values of each key that are tried: of a grid in its order, of a search in rising order."""
-        rising = {key: sorted({point[key] for point in self.combinations}) for key in self.search}
-        return {**{key: list(values) for key, values in self.grid.items()}, **rising}
+        """The numbers of each key that are tried, in rising order; a key with other values, such as names, has none."""
+        columns = {key: [point[key] for point in self.combinations] for key in self.keys}
+        return {key: sorted({*values}) for key, values in columns.items() if all(type(value) in (int, float) for value in values)}
 
     def __str__(self) -> str:
         return ", ".join(self.keys)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from matplotlib.ticker import EngFormatter
 
 from attnkit.ablation.progress import clock
-from attnkit.ablation.results import Results, p_text
+from attnkit.ablation.results import Results, p_text, word
 from attnkit.ablation.tuning import written
 from attnkit.registry import ConfigurationError, nearest
 
@@ -105,9 +105,8 @@ EFFECTS = ("effect of", "compared with", "difference [interval]", "p (adjusted)"
 
 def effects_table(results: Results) -> Table:
     """Return a row for each main and simple effect and interaction of a full factorial design; none for other designs."""
-    if set(results.contrasts) <= {v.name for v in results.plan.variants}:
+    if len(results.by_variant) == len(results.family):
         return Table(EFFECTS, [])
-    verdicts = {"better": "an interaction", "worse": "an interaction", "equivalent": "none that matters"}
     rows = [
         (
             c.kind == "difference" and c.verdict in ("better", "worse"),
@@ -116,7 +115,7 @@ def effects_table(results: Results) -> Table:
                 c.reference if c.kind == "difference" else "the sum of the two effects",
                 _number(c.mean, "{:+.3g}") + interval_text(*(c.interval or (None, None))),
                 p_text(c.p_adjusted),
-                c.verdict if c.kind == "difference" else verdicts.get(c.verdict, c.verdict),
+                word(c),
                 _number(c.effect, "{:+.2f}"),
                 _number(c.wins, "{:.0%}") if c.kind == "difference" else "-",
             ),

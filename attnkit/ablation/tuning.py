@@ -70,7 +70,7 @@ def best_of(study: StudySpec, variants: Sequence[Variant], trials: Plan) -> dict
             means.append((values, None if lost else sum(metrics) / len(metrics)))
         best = min(means, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]
         nothing = all(mean is None for _, mean in means)  # then every value is as good as the first
-        edges = tuple(key for key, values in tune.tried.items() if nothing or best[key] in (values[0], values[-1]))
+        edges = tune.keys if nothing else tuple(key for key, values in tune.tried.items() if best[key] in (values[0], values[-1]))
         found[variant.name] = Tuned(chosen=best, means=tuple(means), edges=edges)
     return found
 

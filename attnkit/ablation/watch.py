@@ -3,6 +3,7 @@
 import errno
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -58,6 +59,10 @@ class Server(ThreadingHTTPServer):
             return text
 
 
+_AGAIN = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}">'
+"""The beginning of a page of what may be over soon."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: Server
 
@@ -70,7 +75,11 @@ class _Handler(BaseHTTPRequestHandler):
             text = self.server.page(unquote(self.path.partition("?")[0]))
         except ConfigurationError as error:  # a file of the study is damaged, or being moved
             status = 503
-            text = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}"><p>{escape(str(error))}</p>'  # it may be over soon
+            text = f"{_AGAIN}<p>{escape(str(error))}</p>"
+        except Exception as error:  # the page of a study that is running must not end with it
+            traceback.print_exc()
+            status = 500
+            text = f"{_AGAIN}<p>{escape(f'{type(error).__name__}: {error}')}; the terminal of attnkit ablate watch says where</p>"
         if text is None:
             self.send_error(404)
             return

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from attnkit.ablation import Study
 from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked
-from attnkit.ablation.cells import check_apart
+from attnkit.ablation.cells import check_apart, lock_cells
 from attnkit.ablation.engine import retry, told_when_full
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
@@ -42,6 +43,8 @@ def plan(options: Options) -> int:
 
 def run(options: Options) -> int:
     """Train the unfinished runs, then print the verdicts."""
+    if options.gpus and not re.fullmatch(r"\d+(,\d+)*", options.gpus):
+        raise ConfigurationError(f"--gpus takes the numbers of GPUs, as in 0,1; not {options.gpus!r}")
     planned = _accepting(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
@@ -118,6 +121,8 @@ def compare(options: Options) -> int:
     from attnkit.ablation.results import Results, sentence
 
     planned, answers = _answered(options)
+    if options.a == options.b:
+        raise ConfigurationError(f"both variants are {options.a!r}: name two")
     [judged] = Results(planned, answers).compared([(_variant(planned, options.a), _variant(planned, options.b))])
     print(sentence(judged, planned.study))
     print("This comparison is not part of the study's family, and not corrected for having been chosen afterwards.")
@@ -197,7 +202,8 @@ def _carry_out(options: Options) -> int:
     if whole is None or not (whole.tasks or whole.scales) or options.action not in EACH:
         return int(ACTIONS[options.action](options))
     if options.action not in FROM_PACKED:
-        check_apart({cell.name: [run.key for run in cell.study.plan(options.folder).runs] for cell in whole.cells()})
+        check_apart({cell.name: cell.study.plan(options.folder).compositions.values() for cell in whole.cells()})
+    lock_cells(whole, Path(options.folder), begins=options.action in ("run", "retry"))
     status = 0
     for cell in whole.cells():
         print(f"== {cell.name}")
@@ -256,12 +262,12 @@ def _aside(line: str) -> None:
 
 
 def _report(planned: Plan, answers: Answers, *, columns: Sequence[str] = ()) -> int:
-    from attnkit.ablation.report import write_report
+    from attnkit.ablation.report import UNFINISHED, write_report
     from attnkit.ablation.results import Results
     from attnkit.ablation.tables import PRINTED
 
     results = Results(planned, answers)
-    print("\n".join(results.sentences()))
+    print("\n".join([*results.sentences(), *([] if results.complete else [UNFINISHED])]))
     print(f"Report: {write_report(results, columns=columns or PRINTED)}")
     return 0 if results.complete else 1
 

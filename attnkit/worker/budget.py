@@ -1,5 +1,6 @@
 """The budget of every run of a study. No torch."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
@@ -33,6 +34,7 @@ class Budget:
         [(on, limit)] = given.items()
         if on not in known:
             raise ConfigurationError(f"budget: unknown {on!r}.{nearest(str(on), known)} One of: {', '.join(known)}.")
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
-            raise ConfigurationError(f"budget: {on} must be a number above 0, but is {limit!r}")
+        least = 0 if on == "seconds" else 1
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not least <= limit < math.inf or not limit:
+            raise ConfigurationError(f"budget: {on} must be a number {'of at least 1' if least else 'above 0'}, but is {limit!r}")
         return cls(on=on, limit=limit if on == "seconds" else int(limit))

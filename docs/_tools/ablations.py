@@ -34,8 +34,7 @@ def write(name: str, folder: Path) -> str:
     page = OUT / f"{name}.md"
     by_hand = page.read_text(encoding="utf-8").partition(MARKER)[0] if page.exists() else f"# {name}\n\n"
     report = report.replace("](figures/", f"]({name}/figures/")
-    unfinished = "" if results.complete else "**Not every run has an outcome yet.** "
-    head = f"{unfinished}[The report as one page]({name}/report.html), [the main table as numbers]({name}/report.csv), "
+    head = f"[The report as one page]({name}/report.html), [the main table as numbers]({name}/report.csv), "
     head += f"[all runs]({name}/runs.jsonl.gz)."
     page.write_text(f"{by_hand}{MARKER}\n{head}\n\n{report}\n", encoding="utf-8")
     size = (beside / "report.html").stat().st_size // 1000

@@ -11,9 +11,10 @@ import math
 import sys
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
-from attnkit.ablation.looks import Look, planned
+from attnkit.ablation.looks import planned
+from attnkit.ablation.plan import Look
 from attnkit.ablation.sections import Decide
 from attnkit.ablation.statistics import Comparison, compare, judge, mean_of_tasks, mean_over_tasks, seed_slopes
 
@@ -88,6 +89,17 @@ def aggregates(noise: str, tasks: int, sizes: int, seeds: int, studies: int, eff
     return tuple((found / studies).tolist())
 
 
+def satterthwaite(level: float, tasks: int, seeds: int, draws: int = 100_000) -> float:
+    """Return how often the mean of tasks is falsely shown by Satterthwaite's test, as a multiple of its level.
+
+    One task has all the noise but a hundredth; given the estimated variances, the mean is normal.
+    """
+    variances = np.array([1.0] + [0.01] * (tasks - 1))
+    found = np.random.default_rng(4).chisquare(seeds - 1, (draws, tasks)) / (seeds - 1) * variances
+    df = found.sum(1) ** 2 / (found**2).sum(1) * (seeds - 1)
+    return float((2 * stats.norm.sf(-special.stdtrit(df, level / 2) * np.sqrt(found.sum(1) / variances.sum()))).mean() / level)
+
+
 def early_loss(shift: float, seeds: int, studies: int) -> tuple[float, float]:
     """Return the coverage of intervals that are adjusted for early loss, and their width beside those that are not.
 
@@ -110,12 +122,14 @@ def early_loss(shift: float, seeds: int, studies: int) -> tuple[float, float]:
 def over_tasks(studies: int) -> None:
     """Print the tables of studies of several tasks and sizes, and of adjusting for early loss."""
     print("| tasks, sizes, seeds | noise | these tasks | tasks like these | a slope |\n|---|---|---|---|---|")
-    for design in ((3, 1, 3), (3, 3, 3), (6, 3, 5)):
+    for design in ((3, 1, 5), (3, 3, 3), (3, 3, 8), (6, 3, 5)):
         for noise in NOISES[:2]:
             rates = aggregates(noise, *design, studies)
             print(f"| {', '.join(map(str, design))} | {noise} | {' | '.join(f'{rate:.3f}' for rate in rates)} |", flush=True)
         right = aggregates("normal", *design, studies, effect=1.0)
         print(f"| {', '.join(map(str, design))} | power | {' | '.join(f'{rate:.2f}' for rate in right)} |", flush=True)
+    print("\nSatterthwaite's test, false as a multiple of its level of .002, with 3 seeds of 2, 3 and 6 tasks:")
+    print(", ".join(f"{satterthwaite(0.002, tasks, 3):.1f}" for tasks in (2, 3, 6)))
     print("\n| shift of early loss | seeds | coverage | width |\n|---|---|---|---|")
     for shift in (0.0, 0.5, 1.0, 2.0):
         for seeds in (3, 5, 10):

@@ -1,5 +1,7 @@
 """Studies of several tasks and sizes: cells that share alpha, and what is shown over all of them."""
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -7,14 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from attnkit.ablation import Study
 from attnkit.ablation.across import Across
 from attnkit.ablation.across_report import methods_across, write_across
-from attnkit.ablation.cells import cells
+from attnkit.ablation.cells import cells, lock_cells
+from attnkit.ablation.certificate import sentences_across
 from attnkit.ablation.plan import add_seeds
 from attnkit.ablation.results import Results
-from attnkit.ablation.statistics import mean_of_tasks, mean_over_tasks, slope
+from attnkit.ablation.statistics import mean_of_tasks, mean_over_tasks, power, slope
 from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
@@ -42,7 +46,7 @@ def answered(spec: Study, value: Callable[[Any, int, bool], float | None], folde
         plan = cell.study.plan(folder)
         plan.lock()
         for run in plan.runs:
-            number = value(cell, run.seed, run.variants == ("a=1",))
+            number = value(cell, run.seed % 10_000, run.variants == ("a=1",))
             write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
             write_json(plan.run_folder(run.key) / "result.json", {"metrics": {cell.study.metric: number}, "curve": []})
             write_json(plan.run_folder(run.key) / "status.json", {"status": "diverged" if number is None else "ok"})
@@ -60,6 +64,7 @@ def test_cells_are_studies_of_their_own_that_share_half_of_alpha() -> None:
         ("val/accuracy", "higher", 2.0),
         ("val/loss", "lower", 0.5),
     ]
+    assert [cell.study.seeds[0] for cell in found] == [0, 0, 10_000, 10_000, 20_000, 20_000], "tasks share no random numbers; sizes do"
     assert found[-1].study.set == {"model.c": 1, "model.d": 4}
     assert [cell.size for cell in found] == [1, 4] * 3
     assert len({run.key for cell in found for run in cell.study.plan("runs").runs}) == 48, "6 cells, 2 variants, 4 seeds"
@@ -88,6 +93,9 @@ def test_aggregates_are_those_of_improvements(seed: int) -> None:
     assert {a.level for a in across.aggregates} == {level}
     assert across.aggregates[0].verdict == "better"
     assert across.aggregates[-1].verdict == "grows"
+    for table, level in ((across.aggregates_table(), 0.05), (across.cells_table(), 0.05)):
+        for shown, (*_, p, _) in table.rows:
+            assert shown == (p.startswith("<") or float(p) < level), "adjusted p-values are read beside alpha, whatever its parts"
     assert across.unit == "the smallest difference that matters"
 
 
@@ -143,7 +151,7 @@ scales: {small: {at: 1, set: {model.d: 1}}, large: {at: 4, set: {model.d: 4}}}
     assert 'href="../s.three.large/report.html"' in html
     assert "tasks like these" in html
     assert Path("runs/s.two.large/report.html").exists()
-    assert "reproduce s.yaml:two.large baseline:0" in Path("runs/s.two.large/report.md").read_text()
+    assert "reproduce s.yaml:two.large baseline:10000" in Path("runs/s.two.large/report.md").read_text()
     assert ablate(["compare", "s.yaml:two.large", "a=1", "baseline", "--folder", "runs"]) == 0
 
 
@@ -166,8 +174,20 @@ def test_tasks_and_sizes_are_checked(changes: dict[str, Any], message: str) -> N
 
 def test_tasks_that_are_the_same_runs_are_refused() -> None:
     Path("s.yaml").write_text("recipe: tiny.yaml\nfactors: {model.a: [1]}\ntasks: {one: {}, two: {}}\n")
-    with pytest.raises(ConfigurationError, match="one and two have runs in common, so that aggregates would count them twice"):
+    with pytest.raises(ConfigurationError, match="one and two have a composition in common, so that aggregates would count it twice"):
         ablate(["plan", "s.yaml", "--no-probe"])
+
+
+def test_tasks_and_sizes_cannot_change_when_there_are_results() -> None:
+    spec, folder = several(), Path("runs")
+    lock_cells(spec, folder, begins=False)
+    lock_cells(spec, folder, begins=True)
+    lock_cells(spec, folder, begins=False)
+    others = {"one": {}, "two": TASKS["two"], "four": {"set": {"model.c": 1}}}
+    larger = SCALES | {"large": {"at": 8, "set": {"model.d": 4}}}
+    for changes in ({"tasks": others}, {"scales": larger}, {"tasks": {"one": {}}}):
+        with pytest.raises(ConfigurationError, match="runs/s has results of other tasks or sizes"):
+            lock_cells(several(**changes), folder, begins=False)
 
 
 def test_a_cell_must_be_chosen_where_one_is_meant() -> None:
@@ -199,6 +219,25 @@ def test_nothing_is_found_where_nothing_differs(seed: int) -> None:
         fresh = Across(spec, across.results)
         wrong += any(a.verdict not in ("inconclusive", "equivalent") for a in fresh.aggregates)
     assert wrong <= 18, "the quantile at one in a million of 200 studies at .025"
+
+
+def test_the_report_carries_the_error_rate_and_the_power_of_its_aggregates() -> None:
+    """A/A at most .025, their half of alpha; and the power of 8 seeds is that of the noncentral t."""
+    across = answered(several(seeds=8), lambda cell, s, ours: 1.0 + s)
+    wrong, right, by = sentences_across(across)
+    rates = [float(rate) for rate in re.findall(r"\d\.\d{3}", wrong)]
+    assert len(rates) == 2
+    assert max(rates) <= stats.binom.ppf(1 - 5e-7, 2000, 0.025) / 2000
+    found = {over: float(rate) for rate, over in re.findall(r"(\d\.\d\d) and \d\.\d\d for ([^;]+)", right)}
+    assert list(found) == ["these 3 tasks", "tasks like these", "one task, per doubling", "these 3 tasks, per doubling"]
+    level = 0.025 / 6
+    noise = math.sqrt(1 / 2)  # sd of the slope over two sizes that are two doublings apart, or of the mean over them
+    ratios = ((math.sqrt(3) / noise, 8), (math.sqrt(8) / noise, 3), (1 / noise, 8))
+    wanted = [power(ratio, count, alpha=level) for ratio, count in ratios]
+    assert list(found.values())[:3] == pytest.approx(wanted, abs=5 / math.sqrt(4 * 2000))
+    assert by.startswith("by 2,000 simulated studies each")
+    html = write_across(across, Path("runs")).read_text()
+    assert right.split(";")[0] in html
 
 
 def test_what_has_no_aggregate_is_told_in_every_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,10 @@ def test_equal_answers_make_equal_files(worker: Use) -> None:
         lambda lines: [lines[0], *(line.replace('"status": "ok"', '"status": "fine"') for line in lines[1:])],
         lambda lines: [lines[0].replace('"d"', '"e"'), *lines[1:]],  # a job is not that of its key
         lambda lines: [lines[0], json.dumps({"key": 5}), *lines[1:]],
+        lambda lines: [lines[0], json.dumps(json.loads(lines[1]) | {"result": None}), *lines[2:]],
+        lambda lines: [json.dumps(json.loads(lines[0]) | {"asked": None}), *lines[1:]],
+        lambda lines: [json.dumps(json.loads(lines[0]) | {"asked": {"seeds_at_start": 3}}), *lines[1:]],
+        lambda lines: [json.dumps(json.loads(lines[0]) | {"asked": {"looks_added": [{"x": 1}]}}), *lines[1:]],
     ],
 )
 def test_a_damaged_file_is_refused(worker: Use, damage: Callable[[list[str]], list[str]]) -> None:

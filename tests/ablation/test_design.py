@@ -94,6 +94,7 @@ def test_exclusions_have_a_reason() -> None:
         ({"factors": {"model.stack.norm": {"level": ["a"], "levels": ["b"]}}}, r"has no key 'level'. Did you mean 'levels'\?"),
         ({"factors": {"model.stack.norm": []}}, r"factor 'model.stack.norm' needs levels"),
         ({"factors": {"model.stack.norm": ["a", "a"]}}, r"has the level 'a' twice"),
+        ({"factors": {"model.stack.norm": {"baseline": "a", "levels": ["a"]}}}, r"has the level 'a' that is its baseline"),
         ({"factors": {"model.norm": ["a"], "data.norm": ["b"]}}, r"two keys end in the same word"),
         ({"design": "full_factorail"}, r"design: unknown 'full_factorail'. Did you mean 'full_factorial'\?"),
         ({"design": "cumulative"}, r"cumulative takes one level for each factor, but 'position' has several"),

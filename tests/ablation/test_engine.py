@@ -103,6 +103,25 @@ def test_seeds_that_the_file_gained_must_be_paid_for(worker: Use) -> None:
     assert len(make().runs) == 12
 
 
+@pytest.mark.parametrize("seeds", [[0, 1], [0, 2], [0, 2, 1], [3, 0, 1, 2]])
+def test_seeds_that_the_file_lost_or_moved_are_refused(guessed: None, seeds: list[int]) -> None:
+    """Whoever leaves out a seed after the results can choose the answer: every action that reads them refuses."""
+    make().lock()
+    add_seeds(study(), Path("runs"), 1, spend=0.01)
+    with pytest.raises(ConfigurationError, match=r"has results for the seeds \[0, 1, 2, 3\], but the study names"):
+        make(seeds=seeds)
+    assert make(seeds=[0, 1, 2]).study.seeds == make(seeds=[0, 1, 2, 3]).study.seeds == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("looks", ["x", [0.01], [{"seeds": 4}], [{"seeds": 1e9, "alpha": 0.5}], [{"seeds": 4, "alpha": "0.5"}]])
+def test_a_question_whose_looks_are_damaged_is_refused(guessed: None, looks: Any) -> None:
+    (plan := make()).lock()
+    file = plan.study_folder / "study.json"
+    write_json(file, json.loads(file.read_text()) | {"looks_added": looks})
+    with pytest.raises(ConfigurationError, match=r"study\.json is damaged: .*looks_added"):
+        make()
+
+
 def test_a_study_runs_until_everything_is_decided(worker: Use) -> None:
     worker("value += 100 * ('none' in json.dumps(job['recipe']['model']))")
     plan = make(seeds=None, decide={"max_seeds": 6, "looks": [3, 6]}, factors={"model.stack.position": ["none"]})

@@ -163,6 +163,30 @@ def test_a_damaged_file_is_told_on_a_page_that_comes_again(server: Server) -> No
     assert "&lt;b&gt;plan.json" in text
 
 
+def test_an_unexpected_error_is_a_page_too_and_is_logged(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    def wrong() -> str:
+        raise ZeroDivisionError("by <zero>")
+
+    server._pages = {"/": wrong}
+    status, text = asked(server, "/")
+    assert (status, "ZeroDivisionError: by &lt;zero&gt;" in text, 'http-equiv="refresh"' in text) == (500, True, True)
+    assert "Traceback" in capsys.readouterr().err
+    server._pages = {"/": lambda: "again"}
+    assert asked(server, "/") == (200, "again")
+
+
+def test_interactions_are_decided_in_words_of_their_own() -> None:
+    plan = study(seeds=3, factors={"model.a": [1], "model.b": [1]}, design="full_factorial").plan(Path("runs"))
+    plan.lock()
+    for run in plan.runs:
+        value = run.seed / 10 + len(run.variants[0]) ** 2 + 0.001 * run.seed * (run.variants[0] == "a=1")
+        write_json(plan.run_folder(run.key) / "result.json", {"metrics": {"val/loss": value}})
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})
+    html = live_page(plan, more=True)
+    assert "a=1 x b=1, an interaction: val/loss" in html
+    assert "better than none" not in html
+
+
 def test_a_port_in_use_is_told_with_what_to_do(server: Server) -> None:
     with pytest.raises(ConfigurationError, match=rf"port {server.server_port} is in use: take another with --port, or --port 0"):
         Server({}, server.server_port)

@@ -1,6 +1,7 @@
 """The report: from stored files alone, bold only where a difference is shown, and nothing left out."""
 
 import math
+import shutil
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from itertools import combinations
@@ -8,19 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from scipy import stats
 
 from attnkit.ablation.certificate import certificate
+from attnkit.ablation.discard import set_aside
 from attnkit.ablation.figures import figures
+from attnkit.ablation.looks import planned
 from attnkit.ablation.plan import Tuned, add_seeds, stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
 from attnkit.ablation.results import Results
-from attnkit.ablation.sections import Tune
+from attnkit.ablation.sections import Decide, Tune
 from attnkit.ablation.statistics import power
+from attnkit.ablation.tables import effects_table
+from attnkit.cli.ablate import ablate
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, write_json
-from tests.ablation.conftest import made, study
+from tests.ablation.conftest import STUDY, made, study
 
 pytestmark = pytest.mark.usefixtures("guessed")
 BASE = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0]
@@ -92,6 +98,7 @@ def test_runs_without_a_number_are_listed() -> None:
     assert "(1 diverged)" in text
     assert not results.complete
     assert "Not every run has an outcome yet" in page(results)
+    assert "Not every run has an outcome yet" in text
     assert [c.verdict for c in results.comparisons] == ["inconclusive", "inconclusive"]
 
 
@@ -211,6 +218,39 @@ def test_the_noise_of_the_examples_is_told_where_the_metric_is_a_share_of_them(r
     assert f"a standard error of {math.sqrt(0.1 * 0.9 / 90):.2g}" in text
 
 
+def test_differences_that_other_examples_would_show_too_are_named(results: Results) -> None:
+    """Of 90 examples .5 against .1 is beyond their noise, and .15 against .1 is not, however well seeds know it."""
+    plan = replace(results.plan, study=replace(results.study, metric="test/sequence_error_rate", min_effect=None))
+    shares = {"baseline": 0.1, "position=none": 0.5, "position=learned": 0.15}
+    found = Results(plan)
+    for run in plan.runs:
+        found.result[run.key]["metrics"] = {
+            "test/sequence_error_rate": shares[run.variants[0]] + 1e-3 * run.seed * (run.variants[0] != "baseline")
+        }
+        found.status[run.key] = {"status": "ok"}
+    assert [c.verdict for c in found.comparisons] == ["worse", "worse"]
+    assert "Of the 2 differences that are shown for these examples, 1 are for other examples like them, too" in markdown(found)
+    assert "taken at its most: position=none." in markdown(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "s.yaml", "position=none", "position=none"], "both variants are 'position=none': name two"),
+        (["run", "s.yaml", "--gpus", "0,x"], r"--gpus takes the numbers of GPUs, as in 0,1; not '0,x'"),
+    ],
+)
+def test_wrong_arguments_are_told(results: Results, arguments: list[str], message: str) -> None:
+    Path("s.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": 6, "min_effect": 0.05}))
+    with pytest.raises(ConfigurationError, match=message):
+        ablate([*arguments, "--folder", "runs"])
+
+
+def test_a_look_without_a_part_of_alpha_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="obrien_fleming leaves no part of alpha for the look at 2 seeds: leave it out of looks"):
+        planned(Decide(max_seeds=2000, looks=(2, 2000), spending="obrien_fleming"), 0.05)
+
+
 def test_lengths_are_drawn_if_asked_for(results: Results) -> None:
     assert results.by_length("baseline", "target") == ("sequence_error_rate", [(n, pytest.approx(n / 10)) for n in (1, 2, 4)])
     assert results.by_length("baseline", "source") == ("", [])
@@ -241,6 +281,10 @@ def test_a_published_table_stands_beside_ours(results: Results) -> None:
         ("position=none", "21", "+1", "yes"),  # better here, better there
         ("position=learned", "20.5", "+0.5", "no"),  # all its runs diverged here
     ]
+    equal = {"baseline": {"base": 20.0}, "position=none": {"none": 20.0}, "position=learned": {"learned": 20.0}}
+    tie = published(stored_results(results, published={"source": "A", "better": "higher", "rows": equal}))
+    assert tie is not None
+    assert [cells[-1] for _, cells in tie.table.rows] == ["-", "equal there", "equal there"]
     assert table.summary.startswith("Of 2 significant differences with a published counterpart, 1 point in the same direction")
     assert published(results) is None
 
@@ -250,6 +294,41 @@ def stored_results(results: Results, **changes: Any) -> Results:
     planned = stored_plan(study(**{"seeds": 6, "min_effect": 0.05} | changes), Path("runs"))
     assert planned is not None
     return Results(planned)
+
+
+def test_a_verdict_beside_a_published_table_is_ours_and_equal_columns_have_no_correlation() -> None:
+    factors = {"model.position": ["none", "learned", "rotary"]}
+    values: dict[str, list[float | str]] = {"baseline": list(BASE)}
+    values |= {f"position={name}": [v + 1e-4 * (-1) ** i for i, v in enumerate(BASE)] for name in ("none", "learned", "rotary")}
+    rows = {name: {"there": 20.0} for name in values}
+    table = published(stored(values, factors=factors, published={"source": "A", "better": "higher", "rows": rows}))
+    assert table is not None
+    assert [cells[-1] for _, cells in table.table.rows] == ["-", *["equivalent here"] * 3]
+    assert "nan" not in table.summary
+
+
+def test_means_of_figures_say_which_runs_they_lack() -> None:
+    values: dict[str, list[float | str]] = {
+        "baseline": list(BASE),
+        "position=none": ["diverged", *BASE[1:]],
+        "position=learned": list(BASE),
+    }
+    results = stored(values)
+    [run] = [run for run in results.plan.runs if (run.variants[0], run.seed) == ("position=none", 0)]
+    results.result[run.key]["curve"] = [{"tokens": 10, "seconds": 1.0, "val/loss": None}]
+    svg = {figure.name: figure.svg or "" for figure in figures(results)}
+    for name in ("curves_tokens", "curves_seconds", "cost_quality"):
+        assert "position=none (5 runs, 1 diverged)" in " ".join(svg[name].split()), name
+        assert "baseline (" not in svg[name]
+
+
+def test_a_run_that_is_set_aside_finds_a_free_place(results: Results) -> None:
+    for number in (2, 1):
+        Path(f"runs/replaced/{results.plan.runs[0].key}-{number}").mkdir(parents=True)
+        Path(f"runs/replaced/{results.plan.runs[0].key}-{number}/x").touch()
+    shutil.rmtree(f"runs/replaced/{results.plan.runs[0].key}-1")
+    set_aside(results.plan, results.plan.runs[0])
+    assert Path(f"runs/replaced/{results.plan.runs[0].key}-1/status.json").exists()
 
 
 def test_a_published_row_of_no_variant_is_refused() -> None:
@@ -291,6 +370,10 @@ def test_interactions_are_reported_for_full_designs() -> None:
     assert "| a=1 x b=1 | the sum of the two effects | -0.50" in text
     assert "| an interaction | " in text
     assert "| **a=1** | a=baseline | **-0.451 [" in text, "averaged over b"
+    assert "| a=1 | 1.8 |  |  | - |" in text, "the row of the variant has no difference: that of its name is a main effect"
+    only = stored(values, factors=factors, design="full_factorial", effects=["a"], name="t")
+    assert [cells[0] for _, cells in effects_table(only).rows] == ["a=1"]
+    assert [row["difference"] for row in only.summary().to_dict("records")] == [None] * 4
 
 
 def test_long_names_are_whole_in_figures() -> None:

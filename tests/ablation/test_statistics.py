@@ -169,6 +169,33 @@ def test_the_mean_of_the_others_never_speaks_for_a_variant_that_diverges() -> No
     assert mostly.verdict == "better", "by ranks: 19 of 20 are better"
 
 
+def test_a_verdict_has_the_direction_of_the_test_that_shows_it() -> None:
+    """The share of seeds that a variant wins may be above one half although it is shown to be worse; it once decided the direction."""
+    theirs: list[float | None] = [2.0 + 0.01 * i for i in range(16)]
+    often = one([NAN if i < 7 else v - 0.5 for i, v in enumerate(theirs) if v is not None], theirs)
+    assert (often.wins, often.verdict) == (9 / 16, "worse"), "7 of 16 runs diverged"
+    zeros: list[float | None] = [0.0] * 200
+    numbers = one([NAN, *[-1.0 - 0.001 * i for i in range(95)], *[0.001] * 104], zeros, better="higher")
+    assert numbers.wins == 0.52
+    assert numbers.interval is not None
+    assert numbers.interval[1] < 0
+    assert numbers.verdict == "worse"
+
+
+def test_two_tests_that_show_opposite_differences_decide_nothing() -> None:
+    theirs: list[float | None] = [2.0 + 0.01 * i for i in range(100)]
+    c = one([NAN if i < 18 else v - 0.5 for i, v in enumerate(theirs) if v is not None], theirs)
+    assert max(c.p_sides) < 0.05, "it diverges more often, and is better by ranks"
+    assert c.verdict == "inconclusive"
+    assert c.reason == "18 of 100 runs diverged, and 0 of b; these lose, but by another test the others win"
+
+
+def test_runs_that_all_have_the_value_zero_are_compared() -> None:
+    """As error rates of a task that every variant solves."""
+    c = one([0.0] * 3, [0.0] * 3, min_effect=0.01)
+    assert (c.verdict, c.effect, c.p, c.interval) == ("equivalent", 0.0, 1.0, (0.0, 0.0))
+
+
 def test_the_divergence_test_is_the_largest_tail_of_its_hypothesis() -> None:
     """By a slow sum over all counts and over a grid of the nuisance parameter q <= 1/4."""
     for n, lost, won in ((3, 3, 0), (5, 5, 0), (5, 3, 1), (6, 2, 0)):

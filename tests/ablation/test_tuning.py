@@ -98,6 +98,25 @@ def test_where_all_trials_diverged_nothing_is_called_the_best(guessed: None) -> 
     assert edges(plan)[0] == "warning: baseline: every trial of tuning diverged, so that lr=0.0505 is only the first, not the best"
 
 
+def test_an_edge_is_the_lowest_or_highest_number_wherever_the_file_has_it(guessed: None) -> None:
+    best = {LR: 0.001, "model.norm": "rms_norm"}
+    grid = {LR: [0.01, 0.0001, 0.001], "model.norm": ["layer_norm", "rms_norm"]}
+    plan = make(factors={"model.a": [1]}, tune={"grid": grid, "seeds": 2})
+    assert plan.trials is not None
+    for run in plan.trials.runs:
+        model = run.job["recipe"]["model"]
+        value = sum(model[key] != wanted for key, wanted in best.items()) + (0.0001 if model.get("model.a") else model[LR] - 0.001)
+        value = model[LR] if model.get("model.a") else value
+        write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
+        write_json(plan.run_folder(run.key) / "result.json", {"metrics": {"val/loss": value}, "curve": []})
+        write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})
+    tuned = make(factors={"model.a": [1]}, tune={"grid": grid, "seeds": 2}).tuned
+    assert (tuned["baseline"].chosen, tuned["baseline"].edges) == (best, ()), (
+        "between the others, though last in the file; names have no order"
+    )
+    assert (tuned["a=1"].chosen[LR], tuned["a=1"].edges) == (0.0001, (LR,)), "in the middle of the file, but the lowest"
+
+
 def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
     with pytest.raises(ConfigurationError, match=r"tune: model.stack.position is set by the variant 'position=none'"):
         make(tune=TUNE | {"grid": {"model.stack.position": ["none", "learned"]}})

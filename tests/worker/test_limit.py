@@ -1,5 +1,6 @@
 """Budgets: a run ends at the first step at which its budget is used, also if it was cut short on the way."""
 
+import math
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -110,5 +111,9 @@ def test_a_budget_is_one_number() -> None:
         study(budget={"token": 3})
     with pytest.raises(ConfigurationError, match="budget: exactly one of steps, tokens, flops, seconds"):
         study(budget={"tokens": 3, "steps": 2})
-    with pytest.raises(ConfigurationError, match="budget: steps must be a number above 0, but is -3"):
+    with pytest.raises(ConfigurationError, match="budget: steps must be a number of at least 1, but is -3"):
         study(budget={"steps": -3})
+    for wrong in ({"steps": 0.5}, {"tokens": math.nan}, {"seconds": math.inf}, {"flops": 0}, {"seconds": 0}):
+        with pytest.raises(ConfigurationError, match=r"budget: .* must be a number"):
+            study(budget=wrong)
+    assert study(budget={"seconds": 0.5}).budget == Budget(on="seconds", limit=0.5)

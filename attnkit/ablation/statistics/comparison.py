@@ -45,6 +45,7 @@ class Comparison:
         effect: The mean in units of `sd`, with Hedges' correction for few pairs; None with two pairs, for which there is no correction.
         wins: Share of pairs in which the variant is better; a tie counts half, and a diverged run loses.
         p: Of the paired t test; if a run diverged, the combination of tests that `judge` describes.
+        p_sides: If a run diverged, the smallest p-value of the tests that find the variant better, and of those that find it worse.
         p_exact: Of the sign-flip test over all 2^n signs, with 6 to 12 pairs.
         level: The part of alpha that this comparison has in its family.
         interval: Simultaneous with those of the family, so that a difference is shown if and only if it excludes 0.
@@ -70,6 +71,7 @@ class Comparison:
     effect: float | None = None
     wins: float | None = None
     p: float | None = None
+    p_sides: tuple[float, float] = (1.0, 1.0)
     p_exact: float | None = None
     level: float | None = None
     interval: tuple[float, float] | None = None
@@ -179,7 +181,7 @@ def _with_tests(result: Comparison, d: np.ndarray, *, least: float) -> Compariso
         sd=sd,
         p=_t_p(mean, sd, n),
         p_exact=sign_flip_p(d) if RANKED <= n <= 12 else None,
-        effect=mean / sd * (1 - 3 / (4 * (n - 1) - 1)) if n > 2 else None,
+        effect=None if n == 2 else mean and mean / sd * (1 - 3 / (4 * (n - 1) - 1)),  # 0 if every run has the value 0, whose sd is 0
     )
 
 
@@ -190,16 +192,19 @@ def _t_p(mean: float, sd: float, n: int) -> float:
 def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
     """Return a comparison with diverged runs: an outcome of its own, beside the numbers of the others; see `judge`."""
     lost, won = int((scores == -math.inf).sum()), int((scores == math.inf).sum())
-    tests = [(4 / 3 if len(scores) < RANKED else 2.0) * divergence_p(lost, won, len(scores))] if len(scores) else []
+    tests: list[tuple[float, float]] = (
+        [(won - lost, (4 / 3 if len(scores) < RANKED else 2.0) * divergence_p(lost, won, len(scores)))] if len(scores) else []
+    )
     if len(scores) >= RANKED:
-        tests.append(NUMBERS * signed_rank_p(scores))
+        known = scores[scores != 0]
+        tests.append(((np.sign(known) * stats.rankdata(np.abs(known))).sum(), NUMBERS * signed_rank_p(scores)))
     rest = float(scores[np.isfinite(scores)].sum())
-    hidden = (lost and (won or rest > 0)) or (won and rest < 0)
-    if hidden:  # the mean of the others would say the opposite of the runs that diverged
-        return replace(c, mean=None, sd=None, effect=None, p_exact=None, p=min([1.0, *tests]))
-    if c.p is not None:
-        tests.append(NUMBERS * c.p)
-    return replace(c, p_exact=None, p=min([1.0, *tests]))
+    hidden = (lost and (won or rest > 0)) or (won and rest < 0)  # the mean of the others would say the opposite of the runs that diverged
+    if c.p is not None and not hidden:
+        tests.append((rest, NUMBERS * c.p))
+    better, worse = (min([1.0, *(p for side, p in tests if sign * side > 0)]) for sign in (1, -1))
+    c = replace(c, p_exact=None, p=min(better, worse), p_sides=(better, worse))
+    return replace(c, mean=None, sd=None, effect=None) if hidden else c
 
 
 def judge(
@@ -217,7 +222,8 @@ def judge(
     So the probability of any false verdict, of a difference or of equivalence, is at most alpha. Where runs diverged, `p` combines three
     tests whose levels add up to that of the comparison: `divergence_p` (3/4 of it with fewer than 6 seeds, otherwise 1/2), the paired t
     test of the pairs with numbers (1/4; only where the diverged runs do not point to the other side), and with 6 seeds or more
-    `signed_rank_p`, in which a diverged run is worse than any number (1/4).
+    `signed_rank_p`, in which a diverged run is worse than any number (1/4). The verdict is that of the test that shows a difference; where
+    two show opposite ones, as of a variant that diverges more often and is better where it does not, it is `inconclusive`.
 
     Args:
         comparisons: The family.
@@ -258,8 +264,9 @@ def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
     shown = c.p < c.level
     if any(c.diverged):
         text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these lose"
-        assert c.wins is not None
-        return ("inconclusive" if not shown else "better" if c.wins > 0.5 else "worse"), text
+        if all(sides := [p < c.level for p in c.p_sides]):
+            return "inconclusive", f"{text}, but by another test the others win"
+        return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text
     if c.min_effect is not None and c.interval is not None and max(map(abs, c.interval)) < c.min_effect:
         return "equivalent", f"the difference is shown to be smaller than {c.min_effect:.3g}"
     if shown:
