@@ -1,6 +1,5 @@
 """Components of a user's own module on the command line, by `imports` in a recipe or `--imports`."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import yaml
 import attnkit as package
 from attnkit.recipe import read_yaml
 from tests.cli.conftest import TINY, write_tiny_recipe
-from tests.train.test_resume import EXECUTABLE
+from tests.commands import run
 
 Command = Callable[..., Any]
 MODULE = """
@@ -116,5 +115,5 @@ def test_every_command_that_looks_names_up_takes_imports(attnkit: Command) -> No
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_every_process_of_a_run_imports_them(tmp_path: Path, strategy: str) -> None:
     flags = ["--trainer.devices=2", f"--trainer.strategy={strategy}", "--trainer.max_steps=1", "--trainer.limit_val_batches=0"]
-    done = subprocess.run([EXECUTABLE, "fit", "--config", "mine.yaml", *flags], cwd=tmp_path, capture_output=True, text=True)
+    done = run("attnkit", "fit", "--config", "mine.yaml", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
