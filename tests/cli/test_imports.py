@@ -11,6 +11,7 @@ import yaml
 
 import attnkit as package
 from attnkit.recipe import read_yaml
+from attnkit.testing import component, kit, transformer
 from tests.cli.conftest import TINY, write_tiny_recipe
 from tests.commands import run
 
@@ -92,7 +93,10 @@ def test_imports_in_a_checkpoint_are_done_only_if_asked_for(attnkit: Command) ->
     assert read_yaml(asked.out, where="")["imports"] == ["manhattans"]
 
 
-def test_every_command_that_looks_names_up_takes_imports(attnkit: Command) -> None:
+def test_every_command_that_looks_names_up_takes_imports(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = component.survives_the_round_trip_through_its_spec  # test_stranger.py has an attention that keeps all rules
+    monkeypatch.setitem(kit.RULES, "attentions", (rule,))
+    monkeypatch.setattr(transformer, "RULES", {})
     flags = ["--config", "tiny.yaml", "--model.stack.attention", "manhattan"]
     assert "a recipe names it under imports, the command line after --imports" in attnkit("fit", *flags).err
     printed = attnkit("fit", *flags, "--imports=manhattans", "--print_config")
@@ -100,7 +104,7 @@ def test_every_command_that_looks_names_up_takes_imports(attnkit: Command) -> No
     for command, expected in (
         (("describe", "manhattan"), "Minus the sum of absolute differences."),
         (("list", "attention"), "manhattan"),
-        (("check", "manhattan"), "ok      attention.manhattan"),
+        (("check", "manhattan"), f"ok      attention.manhattan: {rule.__name__}"),
         (("plan", "mine.yaml"), "parameters"),
         (("plan", "tiny.yaml", "--model.stack.attention", "manhattan"), "parameters"),
         (("fit", "--config", "tiny.yaml", "--model.stack.attention.help", "manhattan"), "Minus the sum"),
