@@ -6,11 +6,12 @@ Each is as `python -m` would start it, with its own folder, environment, session
 import atexit
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -66,6 +67,18 @@ def run(*words: str | Path, cwd: Path, environment: dict[str, str] | None = None
             process.stdin.close()
             code = process.wait(600)
         return subprocess.CompletedProcess(words, code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
+
+
+def run_ranks(*words: str | Path, cwd: Path) -> None:
+    """Run a module in two processes, which are told their rank and the port of the first one, to their ends."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as ranks:
+        files = [Path(folder, f"err{rank}") for rank in range(2)]
+        processes = [ranks.enter_context(started(*words, str(rank), str(port), cwd=cwd, err=err)) for rank, err in enumerate(files)]
+        codes = [process.wait(300) for process in processes]
+        assert codes == [0, 0], "\n".join(err.read_text(encoding="utf-8") for err in files)
 
 
 @cache
