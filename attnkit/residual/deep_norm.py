@@ -47,10 +47,6 @@ class DeepNorm(Residual):
         self.alpha = ((2 if sublayer.memory_layers is None else 3) * sublayer.num_layers) ** 0.25
         self.norm = make_norm()
 
-    def before(self, x: Tensor) -> Tensor:
-        """Return `x` unchanged, [B, T, D]."""
-        return x
-
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Add to the scaled stream, then normalise, [B, T, D]."""
         normed: Tensor = self.norm(self.alpha * x + self.drop(output))

@@ -27,10 +27,6 @@ class NoResidual(Residual):
         tensor([[[3., 3.]]])
     """
 
-    def before(self, x: Tensor) -> Tensor:
-        """Return `x` unchanged, [B, T, D]."""
-        return x
-
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Return the sublayer's output after dropout, [B, T, D]."""
         return self.drop(output)

@@ -36,10 +36,6 @@ class OutputNorm(Residual):
         super().__init__(dropout=dropout)
         self.norm = make_norm()
 
-    def before(self, x: Tensor) -> Tensor:
-        """Return `x` unchanged, [B, T, D]."""
-        return x
-
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Normalise the output, then add, [B, T, D]."""
         return x + self.drop(self.norm(output))

@@ -34,10 +34,6 @@ class PostNorm(Residual):
         super().__init__(dropout=dropout)
         self.norm = make_norm()
 
-    def before(self, x: Tensor) -> Tensor:
-        """Return `x` unchanged, [B, T, D]."""
-        return x
-
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Add, then normalise, [B, T, D]."""
         normed: Tensor = self.norm(x + self.drop(output))

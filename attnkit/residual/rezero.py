@@ -37,10 +37,6 @@ class ReZero(Residual):
         """Set the gate to zero."""
         nn.init.zeros_(self.gate)
 
-    def before(self, x: Tensor) -> Tensor:
-        """Return `x` unchanged, [B, T, D]."""
-        return x
-
     def after(self, x: Tensor, output: Tensor) -> Tensor:
         """Scale, then add, [B, T, D]."""
         return x + self.gate * self.drop(output)

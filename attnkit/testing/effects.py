@@ -1,5 +1,6 @@
 """Rule: no argument is silent. Whatever is set changes what is built, computed or reported, or is refused, or is named as unread."""
 
+import json
 import re
 import types
 from collections.abc import Iterator, Mapping
@@ -28,14 +29,20 @@ def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
     spec = {"name": name, **given}
     arguments = registry.arguments(name)
     contexts: list[tuple[Options, Options]] = [({}, {})]
-    for other in arguments:
-        contexts += [({other.name: value}, {}) for value in _some(_alternatives(registry, spec, other), other)]
+    for argument in arguments:
+        contexts += [({argument.name: value}, {}) for value in _some(_alternatives(registry, spec, argument), argument)]
     if registry is mixers:
         contexts.append(({}, {"query_key_norm": "rms_norm"}))
+    seen: dict[str, Outcome] = {}  # two arguments meet twice: each is the context of the other
+
+    def outcome(given: Options, layer: Options) -> Outcome:
+        options = {**options_with(registry, given), **layer}
+        return seen.setdefault(json.dumps(options, sort_keys=True), Outcome(options))
+
     effective: set[str] = set()
     judged: set[str] = set()
     for context, layer in contexts:
-        base = Outcome({**options_with(registry, {**spec, **context}), **layer})
+        base = outcome({**spec, **context}, layer)
         if not context and not layer:
             base.build()  # otherwise nothing would be tried
         if not base.is_legal:
@@ -45,10 +52,10 @@ def no_argument_is_silent(registry: Registry, spec: Spec) -> None:
                 continue
             tried = []
             for value in _alternatives(registry, {**spec, **context}, argument):
-                other_outcome = Outcome({**options_with(registry, {**spec, **context, argument.name: value}), **layer})
-                if other_outcome.is_legal:
+                other = outcome({**spec, **context, argument.name: value}, layer)
+                if other.is_legal:
                     judged.add(argument.name)
-                    if base.differs(other_outcome):
+                    if base.differs(other):
                         effective.add(argument.name)
                         break
                     tried.append(value)

@@ -25,15 +25,18 @@ from attnkit import ConfigurationError
 from attnkit.ablation import Study
 from attnkit.worker.folder import write_json
 from attnkit.worker.job import Job
+from attnkit.worker.warm import shared
 
 content = {{"recipe": "tiny.yaml", "name": "s", "seeds": 2, "factors": {{"model.stack.attention": ["mine"]}}, "imports": {imports}}}
 try:
     plan = Study.from_dict(content, file=Path("s.yaml")).plan("runs")
 except ConfigurationError as error:
     sys.exit(str(error))
+"""
+RUN = """
 [run, _] = [run for run in plan.runs if run.variants == ("attention=mine",)]
 write_json(Path("run/job.json"), run.job)
-Job(folder=Path("run").absolute(), directory=Path.cwd()).carry_out()
+Job(folder=Path("run").absolute(), directory=Path.cwd()).carry_out(server=shared())
 """
 
 
@@ -54,7 +57,7 @@ def test_a_component_that_only_the_script_knows_is_refused_with_what_to_do(folde
 
 def test_runs_and_inspections_import_the_modules_of_the_study(folder: Path) -> None:
     (folder / "my_attention.py").write_text(MODULE, encoding="utf-8")
-    done = script(folder, SCRIPT.format(imports=["my_attention"]))
+    done = script(folder, SCRIPT.format(imports=["my_attention"]) + RUN)
     assert done.returncode == 0, done.stderr
     assert status_of(folder / "run")["status"] == "ok", (folder / "run/stderr.txt").read_text()
     recipe = read_json(folder / "run/job.json")["recipe"]

@@ -1,6 +1,5 @@
 """Components of a user's own module on the command line, by `imports` in a recipe or `--imports`."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +11,9 @@ import yaml
 
 import attnkit as package
 from attnkit.recipe import read_yaml
+from attnkit.testing import component, kit, transformer
 from tests.cli.conftest import TINY, write_tiny_recipe
-from tests.train.test_resume import EXECUTABLE
+from tests.commands import run
 
 Command = Callable[..., Any]
 MODULE = """
@@ -93,7 +93,10 @@ def test_imports_in_a_checkpoint_are_done_only_if_asked_for(attnkit: Command) ->
     assert read_yaml(asked.out, where="")["imports"] == ["manhattans"]
 
 
-def test_every_command_that_looks_names_up_takes_imports(attnkit: Command) -> None:
+def test_every_command_that_looks_names_up_takes_imports(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = component.survives_the_round_trip_through_its_spec  # test_stranger.py has an attention that keeps all rules
+    monkeypatch.setitem(kit.RULES, "attentions", (rule,))
+    monkeypatch.setattr(transformer, "RULES", {})
     flags = ["--config", "tiny.yaml", "--model.stack.attention", "manhattan"]
     assert "a recipe names it under imports, the command line after --imports" in attnkit("fit", *flags).err
     printed = attnkit("fit", *flags, "--imports=manhattans", "--print_config")
@@ -101,7 +104,7 @@ def test_every_command_that_looks_names_up_takes_imports(attnkit: Command) -> No
     for command, expected in (
         (("describe", "manhattan"), "Minus the sum of absolute differences."),
         (("list", "attention"), "manhattan"),
-        (("check", "manhattan"), "ok      attention.manhattan"),
+        (("check", "manhattan"), f"ok      attention.manhattan: {rule.__name__}"),
         (("plan", "mine.yaml"), "parameters"),
         (("plan", "tiny.yaml", "--model.stack.attention", "manhattan"), "parameters"),
         (("fit", "--config", "tiny.yaml", "--model.stack.attention.help", "manhattan"), "Minus the sum"),
@@ -116,5 +119,5 @@ def test_every_command_that_looks_names_up_takes_imports(attnkit: Command) -> No
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_every_process_of_a_run_imports_them(tmp_path: Path, strategy: str) -> None:
     flags = ["--trainer.devices=2", f"--trainer.strategy={strategy}", "--trainer.max_steps=1", "--trainer.limit_val_batches=0"]
-    done = subprocess.run([EXECUTABLE, "fit", "--config", "mine.yaml", *flags], cwd=tmp_path, capture_output=True, text=True)
+    done = run("attnkit", "fit", "--config", "mine.yaml", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,5 @@
 """Lightning's own command line trains attnkit's classes, given in Python or by class path."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from attnkit.data import TextPairs
 from attnkit.registry import ConfigurationError
 from attnkit.task import Classification, Seq2Seq
 from tests.cli.conftest import TINY, write_tiny_recipe
+from tests.commands import run
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),
@@ -33,7 +32,7 @@ if __name__ == "__main__": LightningCLI()
 
 
 def ran(*words: str) -> str:
-    done = subprocess.run([sys.executable, "main.py", *words], capture_output=True, text=True)
+    done = run("main", *words, cwd=Path.cwd())
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,8 +1,6 @@
 """A stranger's repository is trained, resumed, tested and checked."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +13,7 @@ import attnkit as package
 from attnkit.recipe import read_yaml
 from attnkit.registry import ConfigurationError
 from tests.cli.stranger import MAIN, forget, stranger
+from tests.commands import run
 
 Command = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("repository")
@@ -22,12 +21,12 @@ pytestmark = pytest.mark.usefixtures("repository")
 
 def test_main_py_trains_and_says_how_to_use_the_checkpoint(repository: Path) -> None:
     assert len(MAIN.strip().splitlines()) == 3
-    done = subprocess.run([sys.executable, "main.py", "fit", "--config", "mine.yaml"], cwd=repository, capture_output=True, text=True)
+    done = run("main", "fit", "--config", "mine.yaml", cwd=repository)
     assert done.returncode == 0, done.stderr
     assert "attention: manhattan (width=2.0)" in done.stdout
     path = "runs/mine/version_0/checkpoints/last.ckpt"
     assert f"Checkpoint: {path}\n  python main.py test --ckpt_path {path}\n" in done.stdout
-    wrong = subprocess.run([sys.executable, "main.py", "fit", "--model.d_modle", "3"], cwd=repository, capture_output=True, text=True)
+    wrong = run("main", "fit", "--model.d_modle", "3", cwd=repository)
     assert wrong.returncode == 2
     assert "Did you mean 'd_model'?" in wrong.stderr
     assert "Traceback" not in wrong.stderr

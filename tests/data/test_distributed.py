@@ -1,11 +1,10 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.commands import run
 
 
 @pytest.mark.slow
@@ -13,15 +12,8 @@ def test_two_processes_of_lightning_see_every_example_once_and_take_as_many_step
     count = int(rng.integers(150, 250))
     sources = ["".join(rng.choice(list("abcdef"), size=rng.integers(1, 15))) + str(i) for i in range(count)]
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{source.upper()}\n" for source in sources))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")} | {"OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("two_processes.py")), str(tmp_path / "pairs.tsv"), str(tmp_path)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
+    done = run("two_processes", tmp_path / "pairs.tsv", tmp_path, cwd=Path(__file__).parent)
+    assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert set(first) == {"train 0", "train 1", "validation 0", "validation 1", "predict 2"}
     for part in first:

@@ -1,7 +1,5 @@
 """Losses and statistics that modules report, as a mixture of experts does."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from lightning.pytorch import Callback
 
 from attnkit.reports import reporters, take_reports
 from attnkit.task import cross_entropy
+from tests.commands import run_ranks
 
 EXPERTS = {"name": "mixture_of_experts", "num_experts": 4, "expert": {"name": "mlp", "ffn_dim": 8}}
 STACK = {"name": "encoder_decoder", "d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0, "position": "rotary"}
@@ -95,8 +94,7 @@ def test_two_ranks_agree_with_one_process_about_the_bias(words, make_batch, make
         "accumulate": 1, "val": [[], []],
     }  # fmt: skip
     torch.save(payload, tmp_path / "payload")
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(Path(__file__).with_name("ddp_fit.py"))]
-    subprocess.run([*run, tmp_path / "payload", tmp_path / "out"], check=True, timeout=200)
+    run_ranks("ddp_fit", tmp_path / "payload", tmp_path / "out", cwd=Path(__file__).parent)
     two = torch.load(tmp_path / "out", weights_only=True)
     trainer = fit(one, [make_batch(pool)], precision="64-true")
     assert any("experts" in name for name in two["weights"])

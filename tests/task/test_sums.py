@@ -1,7 +1,5 @@
 """k micro-batches x n ranks = one batch."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.plugins import MixedPrecision
 
 from attnkit.task import cross_entropy
+from tests.commands import run_ranks
 
 
 @pytest.fixture
@@ -83,15 +82,7 @@ def test_two_ranks_equal_one_process(parts, wholes, make_batch, make_task, fit, 
         "val": [[make_batch(pool[:2])], [make_batch(pool[2:])]],
     }  # fmt: skip
     torch.save(payload, tmp_path / "payload")
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node=2",
-        str(Path(__file__).with_name("ddp_fit.py")),
-    ]
-    subprocess.run([*command, tmp_path / "payload", tmp_path / "out"], check=True, timeout=200)
+    run_ranks("ddp_fit", tmp_path / "payload", tmp_path / "out", cwd=Path(__file__).parent)
     two = torch.load(tmp_path / "out", weights_only=True)
     trainer = fit(one, map(make_batch, wholes[:2]), val=[make_batch(pool)], precision="64-true", gradient_clip_val=0.5)
     assert_equal_weights(one.state_dict(), two["weights"])

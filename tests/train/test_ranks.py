@@ -16,7 +16,8 @@ from lightning.pytorch.strategies.launchers import subprocess_script
 from attnkit.registry import ConfigurationError
 from attnkit.train import ranks
 from attnkit.train.ranks import LAUNCHER, LOST, together
-from tests.train.test_resume import EXECUTABLE, write_recipe
+from tests.commands import started
+from tests.train.test_resume import write_recipe
 
 BROKEN = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
 launching: Any = subprocess_script
@@ -144,16 +145,15 @@ def test_another_process_leaves_the_word_to_the_first(error: Exception, code: in
 @pytest.mark.slow
 def test_of_two_trainings_the_one_that_is_left_names_the_other(tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
-    fit = [str(EXECUTABLE), "fit", "--config", "tiny.yaml", "--trainer.max_epochs", "9999", "--trainer.devices", "2"]
-    with (tmp_path / "errors").open("w") as errors:
-        first = subprocess.Popen([*fit, "--trainer.strategy", "ddp"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=errors)
-    deadline = time.monotonic() + 400
-    while not list(tmp_path.glob("runs/tiny/*/metrics.csv")) and first.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
-    [second] = [pid for pid in children if b"tiny.yaml" in Path("/proc", pid, "cmdline").read_bytes()]
-    os.kill(int(second), signal.SIGKILL)
-    assert first.wait(120) == 1
+    fit = ("attnkit", "fit", "--config", "tiny.yaml", "--trainer.max_epochs", "9999", "--trainer.devices", "2", "--trainer.strategy", "ddp")
+    with started(*fit, cwd=tmp_path, err=tmp_path / "errors") as first:
+        deadline = time.monotonic() + 400
+        while not list(tmp_path.glob("runs/tiny/*/metrics.csv")) and first.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        [second] = [pid for pid in children if b"tiny.yaml" in Path("/proc", pid, "cmdline").read_bytes()]
+        os.kill(int(second), signal.SIGKILL)
+        assert first.wait(120) == 1
     said = (tmp_path / "errors").read_text()
     assert said.count(f"attnkit: error: rank 1 of 2 (process {second}) was killed by SIGKILL") == said.count("error") == 1
     assert "Traceback" not in said

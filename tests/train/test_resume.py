@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Callable
@@ -22,9 +20,9 @@ from attnkit.ownership import owned, owner_of
 from attnkit.task.seq2seq import Seq2Seq
 from attnkit.train.logs import cut_back
 from tests.cli.conftest import TINY
+from tests.commands import run, started
 
 Command = Callable[..., Any]
-EXECUTABLE = Path(sys.executable).with_name("attnkit")
 RUN = Path("runs/tiny/version_0")
 SAVED = RUN / "checkpoints"
 
@@ -79,20 +77,21 @@ def test_a_killed_command_goes_on_as_if_nothing_had_been(attnkit: Command, tmp_p
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         write_recipe(folder, Random(0))
-    fit = [str(EXECUTABLE), "fit", "--config", "tiny.yaml", "--resume"]
-    assert subprocess.run(fit, cwd=whole, capture_output=True, check=False, timeout=300).returncode == 0
+    fit = ("attnkit", "fit", "--config", "tiny.yaml", "--resume")
+    assert run(*fit, cwd=whole).returncode == 0
     size = (whole / RUN / "metrics.csv").stat().st_size
     points = sorted(rng.randrange(size) for _ in range(2))
     print(f"kills at {points} of {size} bytes of metrics.csv")
     for point in points:
-        with subprocess.Popen(fit, cwd=killed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with started(*fit, cwd=killed) as process:
             metrics, saved = killed / RUN / "metrics.csv", killed / SAVED / "last.ckpt"  # before the first one, it would start anew
             until = time.monotonic() + 120
             while process.poll() is None and time.monotonic() < until and not (saved.exists() and metrics.stat().st_size >= point):
                 time.sleep(0.002)
             time.sleep(rng.random() / 50)
-            process.kill()
-    assert subprocess.run(fit, cwd=killed, capture_output=True, check=False, timeout=300).returncode == 0
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+    assert run(*fit, cwd=killed).returncode == 0
     assert [path.name for path in (killed / "runs/tiny").iterdir()] == ["version_0"]
     assert_equal_runs(whole, killed)
 
@@ -205,32 +204,24 @@ def test_a_trial_run_leaves_no_folder(attnkit: Command, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_three_runs_that_are_started_at_once_have_three_folders_and_a_second_sigint_ends_one(tmp_path: Path) -> None:
     write_recipe(tmp_path, Random(0))
-    fit = [str(EXECUTABLE), "fit", "--config", "tiny.yaml"]
-    endless = [*fit, "--trainer.max_epochs", "100000", "--model.optimizer.lr", "0.5"]
-
-    def foreground() -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # which what a shell's `&` begins ignores
-
+    fit = ("attnkit", "fit", "--config", "tiny.yaml")
     with ExitStack() as ending:
         runs = [
-            subprocess.Popen([*fit, "--trainer.max_epochs", "1", "--model.optimizer.lr", f"0.{lr}"], cwd=tmp_path, stderr=subprocess.PIPE)
+            ending.enter_context(started(*fit, "--trainer.max_epochs", "1", "--model.optimizer.lr", f"0.{lr}", cwd=tmp_path))
             for lr in (1, 2, 3)
         ]
-        stopped = subprocess.Popen(endless, cwd=tmp_path, preexec_fn=foreground, stderr=subprocess.PIPE)
-        for process in (*runs, stopped):
-            ending.enter_context(process)
-            ending.callback(process.kill)
+        endless = ("--trainer.max_epochs", "100000", "--model.optimizer.lr", "0.5")
+        stopped = ending.enter_context(started(*fit, *endless, cwd=tmp_path, err=tmp_path / "err"))
         assert [process.wait(400) for process in runs] == [0, 0, 0]
         versions = tmp_path / "runs/tiny"
         [mine] = [path.parent for path in versions.glob("*/config.yaml") if "lr: 0.5" in path.read_text()]
         until = time.monotonic() + 300
         while not (mine / "checkpoints/last.ckpt").exists() and time.monotonic() < until:
             time.sleep(0.05)
-        stopped.send_signal(signal.SIGINT)
-        assert stopped.stderr is not None
-        while b"Ctrl-C again" not in (line := stopped.stderr.readline()) and line:
-            pass
-        stopped.send_signal(signal.SIGINT)
+        os.kill(stopped.pid, signal.SIGINT)
+        while "Ctrl-C again" not in (tmp_path / "err").read_text() and stopped.poll() is None:
+            time.sleep(0.01)
+        os.kill(stopped.pid, signal.SIGINT)
         assert stopped.wait(60) in (-signal.SIGINT, 130)
     assert sorted(path.name for path in versions.iterdir()) == [f"version_{n}" for n in range(4)]
     for path in versions.iterdir():
@@ -246,21 +237,21 @@ def test_sigterm_saves_first_in_two_processes(tmp_path: Path, rng: Random) -> No
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for folder in (whole, stopped):
         write_recipe(folder, Random(0))
-    fit = [str(EXECUTABLE), "fit", "--config", "tiny.yaml", "--resume", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    finished = subprocess.run(fit, cwd=whole, capture_output=True, check=False, timeout=600)
-    assert finished.returncode == 0, finished.stderr.decode()
+    fit = ("attnkit", "fit", "--config", "tiny.yaml", "--resume", "--trainer.devices", "2", "--trainer.strategy", "ddp")
+    finished = run(*fit, cwd=whole)
+    assert finished.returncode == 0, finished.stderr
     point = rng.randrange((whole / RUN / "metrics.csv").stat().st_size // 2)
-    with subprocess.Popen(fit, cwd=stopped, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with started(*fit, cwd=stopped, err=tmp_path / "err") as process:
         metrics = stopped / RUN / "metrics.csv"
         until = time.monotonic() + 300
         while process.poll() is None and time.monotonic() < until and (not metrics.exists() or metrics.stat().st_size < point):
             time.sleep(0.002)
-        process.terminate()  # the first process; the other one is not told
-        _, messages = process.communicate(timeout=300)
-    assert process.returncode == 143, messages
+        os.kill(process.pid, signal.SIGTERM)  # the first process; the other one is not told
+        status, messages = process.wait(300), (tmp_path / "err").read_text()
+    assert status == 143, messages
     assert messages.count("note: stopped by SIGTERM") == messages.count("Continue with:") == 1
     assert torch.load(stopped / SAVED / "last.ckpt", weights_only=True)["global_step"] > 0
-    assert subprocess.run(fit, cwd=stopped, capture_output=True, check=False, timeout=600).returncode == 0
+    assert run(*fit, cwd=stopped).returncode == 0
     assert_equal_runs(whole, stopped)
 
 

@@ -1,5 +1,4 @@
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +16,9 @@ from attnkit.recipe import read_yaml
 from attnkit.task import Task
 from attnkit.train.saved_recipe import RecipeCallback
 from tests.cli.conftest import write_tiny_recipe
+from tests.commands import run
 
 Command = Callable[..., Any]
-EXECUTABLE = Path(sys.executable).with_name("attnkit")
 SHORT = ["--trainer.max_steps", 1, "--trainer.limit_val_batches", 0]
 
 
@@ -255,8 +254,7 @@ def test_half_a_checkpoint_is_refused(attnkit: Command, trained: Path) -> None:
 @pytest.mark.slow
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     recipe = write_tiny_recipe(tmp_path)
-    command = [EXECUTABLE, "fit", "--config", recipe, "--trainer.strategy", "ddp", "--trainer.devices", "2"]
-    outcome = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    outcome = run("attnkit", "fit", "--config", recipe, "--trainer.strategy", "ddp", "--trainer.devices", "2", cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.count("Checkpoint: ") == 1
     assert outcome.stdout.count("model: seq2seq") == 1

@@ -100,6 +100,27 @@ def test_what_a_fork_imports_no_other_one_has(server: Server) -> None:
     assert "telling_more" not in told(server, "telling")["modules"]
 
 
+ENDING = """
+import atexit, sys, threading, time
+unclosed = open("unclosed", "w")
+unclosed.write("written")
+atexit.register(lambda: print("at exit"))
+threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+sys.exit(WITH)
+"""
+
+
+@pytest.mark.parametrize(("given", "code"), [("None", 0), ("7", 7), ("'told'", 1)])
+def test_a_fork_ends_as_an_interpreter_does(server: Server, given: str, code: int) -> None:
+    Path("ending.py").write_text(ENDING.replace("WITH", given))
+    fork = start(server, "ending")
+    assert fork is not None
+    assert fork.wait(60) == code
+    assert Path("out").read_text() == "thread\nat exit\n"
+    assert Path("unclosed").read_text() == "written"
+    assert Path("err").read_text().endswith("told\n" if code == 1 else "")
+
+
 def test_a_fork_can_be_signalled_from_the_first_moment(server: Server) -> None:
     for _ in range(5):
         fork = start(server, "sleeping")
