@@ -223,9 +223,12 @@ class Mask:
 
     def dense(self, queries: int, keys: int, device: torch.device) -> Tensor | None:
         """Return the mask as one bool tensor that broadcasts to [B, H, Q, K], or None if it allows everything."""
+        if not self.causal and self.window is None:
+            return self.allowed
         t = torch.arange(keys, device=device)
         near = self.near(t - t[:queries, None])
-        return self.allowed if near is None else combine(near[None, None], self.allowed)
+        assert near is not None
+        return combine(near[None, None], self.allowed)
 
     def near(self, offsets: Tensor) -> Tensor | None:
         """Return which offsets, the key's index minus the query's, causality and the window allow, or None if all."""

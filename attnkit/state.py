@@ -69,7 +69,7 @@ class Growing(State):
     @property
     def tensor(self) -> Tensor:
         """The tokens, [B, H, T, E]: a view."""
-        return self.storage if self.stop is None else self.storage[..., self.start : self.stop, :]
+        return self.storage if self.stop is None else self.storage.narrow(-2, self.start, self.stop - self.start)
 
     def append(self, new: Tensor) -> "Growing":
         """Return these tokens followed by `new` [B, H, T, E]."""
@@ -82,7 +82,7 @@ class Growing(State):
             storage, room = new.new_empty(*new.shape[:-2], 2 * stop, new.shape[-1]), []
             storage[..., :end, :] = self.tensor
             start = 0
-        storage[..., end:stop, :] = new
+        storage.narrow(-2, end, stop - end).copy_(new)
         room.append(stop)
         return Growing(storage, start, stop, room)
 

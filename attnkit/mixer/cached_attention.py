@@ -42,12 +42,11 @@ class CachedAttention(Mixer[KeyValues]):
             if state is None:
                 raise ValueError("cross-attention needs a memory: pass what `remember` returned as the state")
             return self.attend(x, tokens, state), state
-        present = self.remember(x, tokens)
-        state = present if state is None else state.append(present)
+        state = self.remember(x, tokens) if state is None else state.append(*self.project(x, tokens), tokens.real)
         y = self.attend(x, state.restrict(tokens), state)
         return y, state if self.window is None else state.last(self.window - 1)
 
     def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
-        """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. They can be cached, and appended to."""
+        """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. Others can be appended."""
         present = KeyValues.of(*self.project(memory, tokens))
         return present if self.window is None else present.numbered(tokens.real)

@@ -52,18 +52,17 @@ class KeyValues(State):
         columns = torch.arange(length, device=self.key.device).expand(batch, -1)
         return replace(self, columns=columns, real=real, length=length)
 
-    def append(self, new: "KeyValues") -> "KeyValues":
-        """Return these keys and values followed by the new ones."""
-        both = KeyValues(self.keys.append(new.key), self.values.append(new.value))
-        if self.columns is None or new.columns is None:
-            return both
-        real = None
-        if self.real is not None or new.real is not None:
+    def append(self, key: Tensor, value: Tensor, real: Tensor | None = None) -> "KeyValues":
+        """Return these keys and values followed by new ones, [B, Hkv, T, E] and [B, Hkv, T, Dv]; `real` is that of `Tokens`."""
+        keys, values = self.keys.append(key), self.values.append(value)
+        if self.columns is None:
+            return KeyValues(keys, values)
+        length = self.length + key.shape[-2]
+        added = torch.arange(self.length, length, device=key.device).expand(len(key), -1)
+        if self.real is not None or real is not None:
             old = torch.ones_like(self.columns, dtype=torch.bool) if self.real is None else self.real
-            added = torch.ones_like(new.columns, dtype=torch.bool) if new.real is None else new.real
-            real = torch.cat([old, added], 1)
-        columns = torch.cat([self.columns, self.length + new.columns], 1)
-        return replace(both, columns=columns, real=real, length=self.length + new.length)
+            real = torch.cat([old, torch.ones_like(added, dtype=torch.bool) if real is None else real], 1)
+        return KeyValues(keys, values, torch.cat([self.columns, added], 1), real, length)
 
     def last(self, count: int) -> "KeyValues":
         """Return the last `count` real tokens of each row, or all if there are fewer; padding fills rows that have fewer."""

@@ -71,7 +71,10 @@ class Backend(ABC):
         return None
 
     def suits(self, attention: "Attention", inputs: Inputs) -> bool:
-        """Return whether `auto` should choose this backend over those of lower rank for a call that it can compute."""
+        """Return whether `auto` should choose this backend over those of lower rank for a call, if it can compute it.
+
+        This is asked first, of calls and attentions that the backend may not be able to compute.
+        """
         return True
 
     @abstractmethod
@@ -135,7 +138,6 @@ def choose(name: str, attention: "Attention", inputs: Inputs) -> Backend:
             raise Refused(f"backend {name!r} cannot compute this call: {reason}; choose 'auto'")
         return backend
     for backend in ordered().values():
-        refused = backend.refuses(attention) or backend.refuses_inputs(attention, inputs)
-        if refused is None and backend.suits(attention, inputs):
+        if backend.suits(attention, inputs) and backend.refuses(attention) is None and backend.refuses_inputs(attention, inputs) is None:
             return backend
     raise Refused(f"no backend can compute {type(attention).__name__}")
