@@ -8,9 +8,10 @@ from torch import Tensor
 
 from attnkit.mixer.recurrence.scan import scan_backward, scan_forward
 
-BLOCK = {"cpu": 16}
-"""Tokens of a block by device: few, so that its states stay in a processor's cache. Elsewhere `LARGE_BLOCK`."""
+BLOCK = 2**19
+"""Numbers in the states of a block on a processor, in whose cache they stay; a block has at least 8 tokens and at most 32."""
 LARGE_BLOCK = 256
+"""Tokens of a block elsewhere."""
 
 
 def selective_scan(
@@ -45,12 +46,17 @@ def selective_scan(
     return y, last.mT
 
 
-def _block(x: Tensor) -> int:
-    return BLOCK.get(x.device.type, LARGE_BLOCK)
+def _block(state: Tensor) -> int:
+    """Return the tokens of a block."""
+    if not state.is_cpu:
+        return LARGE_BLOCK
+    tokens: int = torch.sym_max(8, torch.sym_min(32, BLOCK // torch.sym_max(1, state.numel())))  # type: ignore[no-untyped-call]  # sizes may be symbols
+    return tokens
 
 
-def _blocks(x: Tensor) -> list[slice]:
-    return [slice(start, min(start + _block(x), x.shape[1])) for start in range(0, x.shape[1], _block(x))]
+def _blocks(length: int, state: Tensor) -> list[slice]:
+    block = _block(state)
+    return [slice(start, min(start + block, length)) for start in range(0, length, block)]
 
 
 # From here on the channels are the last axis of states [B, N, D] and rates [N, D]: the longest one, along which a processor multiplies.
@@ -68,7 +74,7 @@ def _selective_scan(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the outputs, the last state, and those before each block, [blocks, B, N, D]."""
     y, starts = torch.empty_like(value), [state]
-    for at in _blocks(step):
+    for at in _blocks(step.shape[1], state):
         states = scan_forward(*_decays_and_writes(at, step, rate, value, write, kept), starts[-1], 1, False)
         y[:, at] = (read[:, at, None] @ states).squeeze(2)
         starts.append(states[:, -1])
@@ -90,7 +96,7 @@ def _selective_scan_backward(
     """Return the gradients of the step, the rate, the value, the write, the read and the first state."""
     to_step, to_value, to_write, to_read = (torch.empty_like(x) for x in (step, value, write, read))
     to_rate, carried = torch.zeros_like(rate), to_last
-    for start, at in reversed([*zip(starts, _blocks(step), strict=True)]):
+    for start, at in reversed([*zip(starts, _blocks(step.shape[1], to_last), strict=True)]):
         decay, writes = _decays_and_writes(at, step, rate, value, write, kept)
         states = scan_forward(decay, writes, start, 1, False)
         to_read[:, at] = (states @ to_y[:, at, :, None]).squeeze(-1)
@@ -111,7 +117,8 @@ def _selective_scan_backward(
 def _(
     step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor, kept: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    blocks = (value.shape[1] + _block(value) - 1) // _block(value)
+    block = _block(state)
+    blocks = (value.shape[1] + block - 1) // block
     return torch.empty_like(value), torch.empty_like(state), state.new_empty(blocks, *state.shape)
 
 
