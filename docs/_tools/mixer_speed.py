@@ -41,12 +41,9 @@ STEPS = 2048
 """The most tokens of a row for which the memory of mixers with a step for each is measured: torch's profiler keeps 100 to 250 kB a step."""
 CELLS = ("rnn", "lstm", "gru")
 STEPPING = (*CELLS, "selective_state_space")
-ONE_ROW = ", one row"
+ONE_ROW, WIDE = ", one row", ", four times as wide"
 SEQUENTIAL = ": it computes one token after another by nature, and with a constant number of tokens, longer rows are fewer"
-CALLS = (
-    ": in a single row a step has 2,048 numbers at this width, and nearly half of the time goes into calling operations, not into them. "
-    "Wider models have more to do in each call"
-)
+CALLS = ": in a single row a step has 2,048 numbers at this width, and nearly half of the time goes into calling operations, not into them"
 REASONS = {**dict.fromkeys(CELLS, SEQUENTIAL), "selective_state_space": CALLS}
 
 
@@ -132,7 +129,7 @@ def page(found: dict[str, Any]) -> str:
     functions = {name: row for name, row in results.items() if ": " in name}
     single = {name: row for name, row in results.items() if name.endswith(ONE_ROW)}
     ours = {name: row for name, row in results.items() if name not in functions and name not in single}
-    constant = [name for name, row in ours.items() if len({part["state_bytes"] for part in row}) == 1]
+    constant = [name for name, row in ours.items() if len({part["state_bytes"] for part in row}) == 1 and not name.endswith(WIDE)]
     flat = [name for name in constant if _ratio(ours[name]) <= FLAT]
     loads = [part["load"] for part in lengths.values()]
     lines = [
@@ -141,12 +138,14 @@ def page(found: dict[str, Any]) -> str:
         f"A forward and a backward pass of one mixer (`d_model` {found['width']}, heads of 32, fp32) over {found['tokens']} tokens in",
         f"rows of T, in microseconds of processor time per token on one thread: the least of {found['rounds']} rounds in which all take",
         f'turns (torch {found["torch"]}). The ratio is that of the slowest length to the fastest; "flat" is at most {FLAT}. Peaks are of',
-        f"memory that a pass allocates. The machine has {found['cores']} cores and was busy with other work: its load average was",
-        f"{min(loads)} to {max(loads)}. All at one length is measured in one process.",
+        f"memory that a pass allocates. The machine has {found['cores']} cores; its load average was {min(loads)} to {max(loads)}. All at",
+        "one length is measured in one process.",
         "",
         f"Of {len(constant)} mixers with a state of constant size, {len(flat)} are flat: {_names(flat)}. Not flat are:",
         "",
         *[f"- `{name}`, {_ratio(ours[name]):.2f}{REASONS.get(name, '')}" for name in constant if name not in flat],
+        "",
+        *[f"`{name}`, its ratio is {_ratio(row):.2f}." for name, row in ours.items() if name.endswith(WIDE)],
         "",
         *_table("mixer", ours, [*lengths]),
         "",
@@ -236,6 +235,8 @@ def _measured(width: int) -> Iterator[tuple[str, Callable[[int, int], Case]]]:
         if "causal" in kind.directions and kind.growth == "constant":
             yield name, lambda rows, length, name=name: _mixer(name, width, rows, length)
     yield "convolution, long", lambda rows, length: _mixer({"name": "convolution", "kernel_size": None}, width, rows, length)
+    wide = "selective_state_space"
+    yield wide + WIDE, lambda rows, length: _mixer(wide, 4 * width, rows, length)
     for name in CELLS:
         yield name + ONE_ROW, lambda rows, length, name=name: _mixer(name, width, 1, length)
     for name, function in _recurrences():

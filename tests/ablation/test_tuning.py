@@ -20,7 +20,7 @@ from tests.ablation.conftest import made, study
 
 Use = Callable[[str], None]
 LR = "model.optimizer.lr"
-TUNE: dict[str, Any] = {"grid": {LR: [0.001, 0.1, 0.01]}, "seeds": 2}  # the worker's metric is smaller for the shorter number
+TUNE: dict[str, Any] = {"grid": {LR: [0.001, 0.1, 0.25]}, "seeds": 2}  # the worker's metric is smaller for the shorter number
 
 
 def make(**changes: Any) -> Plan:
@@ -34,7 +34,7 @@ def rates(plan: Plan) -> Counter[float]:
 def test_every_variant_gets_as_many_trials_on_seeds_of_their_own(worker: Use) -> None:
     plan = make()
     assert plan.trials is not None
-    assert rates(plan.trials) == {0.001: 6, 0.1: 6, 0.01: 6}
+    assert rates(plan.trials) == {0.001: 6, 0.1: 6, 0.25: 6}
     used = [{run.job["seeds"]["data"] for run in p.runs} for p in (plan, plan.trials)]
     assert not used[0] & used[1]
     assert not plan.tuned
@@ -60,7 +60,7 @@ def test_a_study_with_effects_or_looks_of_its_own_is_tuned(worker: Use) -> None:
     factors = {"model.stack.position": ["none"], "model.stack.norm": ["rms_norm"]}
     plan = make(design="full_factorial", factors=factors, effects=["position"], seeds=None, decide={"max_seeds": 4})
     assert plan.trials is not None
-    assert rates(plan.trials) == {0.001: 8, 0.1: 8, 0.01: 8}
+    assert rates(plan.trials) == {0.001: 8, 0.1: 8, 0.25: 8}
 
 
 def test_a_best_value_at_the_edge_is_told(worker: Use) -> None:
@@ -84,7 +84,7 @@ def test_a_trial_that_diverged_is_not_chosen(worker: Use) -> None:
     ends = "write('result.json', {'metrics': {}}); write('status.json', {'status': 'diverged'}); sys.exit()"
     worker(f"if '0.1}}' in json.dumps(job['recipe']): {ends}")
     plan = run_plan(make(), jobs=2)
-    assert [t.chosen for t in plan.tuned.values()] == [{LR: 0.01}] * 3
+    assert [t.chosen for t in plan.tuned.values()] == [{LR: 0.25}] * 3
 
 
 def test_where_all_trials_diverged_nothing_is_called_the_best(guessed: None) -> None:
@@ -141,7 +141,7 @@ def test_what_cannot_be_tuned_is_refused(guessed: None) -> None:
 
 
 def test_several_keys_are_tuned_together_each_combination_once(worker: Use) -> None:
-    plan = run_plan(make(tune=TUNE | {"grid": {LR: [0.001, 0.1, 0.01], "model.dropout": [0.25, 0.5]}}), jobs=2)
+    plan = run_plan(make(tune=TUNE | {"grid": {LR: [0.001, 0.1, 0.25], "model.dropout": [0.25, 0.5]}}), jobs=2)
     assert plan.trials is not None
     assert len(plan.trials.variants) == 3 * 6
     assert plan.tuned["baseline"].chosen == {LR: 0.1, "model.dropout": 0.5}
