@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attnkit.mixer.recurrence.scan import scan_backward, scan_forward
 
-BLOCK = 2**19
-"""Numbers in the states of a block on a processor, in whose cache they stay; a block has at least 8 tokens and at most 32."""
+BLOCK = 2**18
+"""Numbers in the states of a block on a processor, in whose cache they stay; a block has at least 8 tokens and at most 64."""
 LARGE_BLOCK = 256
 """Tokens of a block elsewhere."""
 
@@ -50,7 +50,7 @@ def _block(state: Tensor) -> int:
     """Return the tokens of a block."""
     if not state.is_cpu:
         return LARGE_BLOCK
-    tokens: int = torch.sym_max(8, torch.sym_min(32, BLOCK // torch.sym_max(1, state.numel())))  # type: ignore[no-untyped-call]  # sizes may be symbols
+    tokens: int = torch.sym_max(8, torch.sym_min(64, BLOCK // torch.sym_max(1, state.numel())))  # type: ignore[no-untyped-call]  # sizes may be symbols
     return tokens
 
 
