@@ -128,7 +128,7 @@ def _one_of_two_killed(place: Path, random: Random, seconds: float, most: int) -
 def _end(process: forks.Popen, tag: str, out: Path, seconds: float) -> list[str]:
     """Wait for the end of a driver that is no longer disturbed; return what went wrong."""
     status = wait(process, limit(seconds))
-    _ended(out.parent)
+    _ended(out.parent, tag)
     left = _kill_all(tag, out.parent)
     if status is None:
         return [f"the study hangs: {limit(seconds):.0f} s"]
@@ -157,10 +157,10 @@ def _kill_all(tag: str, place: Path) -> int:
     return count + len(left)
 
 
-def _ended(place: Path) -> float:
-    """Wait until no worker of a try is left, for `ALONE` seconds at most; return how long it took."""
+def _ended(place: Path, tag: str = "") -> float:
+    """Wait until no worker of a try is left, and with a tag no process of it, for `ALONE` seconds at most; return how long it took."""
     began = time.monotonic()
-    while _workers(place) and time.monotonic() - began < ALONE:
+    while (_workers(place) or (tag and forks.alive(tag))) and time.monotonic() - began < ALONE:
         time.sleep(0.02)
     return time.monotonic() - began
 
