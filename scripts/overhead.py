@@ -25,6 +25,7 @@ from attnkit import draws
 from attnkit.cli import AttnkitCLI
 from attnkit.recipe import read_recipe
 from attnkit.task.parameters import parameter_groups
+from attnkit.train.inheritance import values_from_data
 
 TURN = 25
 """Steps between two looks at the clock."""
@@ -42,8 +43,7 @@ class Clock(Callback):
         given = read_recipe(recipe)
         self.data = attnkit.datasets.build(given["data"])
         spec = attnkit.tasks.resolve(given["model"])
-        links = {argument: getattr(self.data, source) for argument, source in attnkit.tasks.from_data(spec.name).items()}
-        self.task = attnkit.tasks.build(spec.replace(**links))
+        self.task = attnkit.tasks.build(spec.replace(**values_from_data(spec.name, given["data"]["name"], self.data)))
         self.task.configure_model()
         self.batches = itertools.cycle(self.data.train_dataloader())
         self.trainer_turns: list[float] = []

@@ -24,6 +24,7 @@ from attnkit.masks import Mask
 from attnkit.recipe import read_recipe
 from attnkit.task import cross_entropy
 from attnkit.task.parameters import parameter_groups
+from attnkit.train.inheritance import values_from_data
 
 B, H, A = 2, 4, 64
 WINDOW = 256
@@ -71,8 +72,7 @@ def steps(batch_tokens: int) -> dict[str, Callable[[], Tensor]]:
     recipe = read_recipe("g2p/transformer")
     data = attnkit.datasets.build({**recipe["data"], "batch_tokens": batch_tokens})
     spec = attnkit.tasks.resolve(recipe["model"])
-    given = {argument: getattr(data, source) for argument, source in attnkit.tasks.from_data(spec.name).items()}
-    task = attnkit.tasks.build(spec.replace(**given))
+    task = attnkit.tasks.build(spec.replace(**values_from_data(spec.name, recipe["data"]["name"], data)))
     task.configure_model()
     batches = itertools.cycle(list(itertools.islice(data.train_dataloader(), 4)))
     groups = parameter_groups(task)
