@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 from typing_extensions import override
 
-from attnkit.profile.flops import BACKWARD, TERMS, Exponents, forward_flops, row_lengths
+from attnkit.profile.flops import BACKWARD, TERMS, Exponents, forward_flops, present_rows, row_lengths
 from attnkit.registry import ConfigurationError
 from attnkit.strategy import data_share
 from attnkit.task import Task
@@ -80,7 +80,7 @@ class Throughput(Callback):
             return
         self._clock = self._clock or time.perf_counter()
         s, t = row_lengths(pl_module, batch)
-        counts = batch["example"] >= 0 if "example" in batch else torch.ones_like(s)  # excludes the fillers of an empty share of a batch
+        counts = present_rows(batch, s)
         self._add("rows", counts)
         if "image" not in batch:
             self._add("tokens", counts * (s + t))

@@ -164,6 +164,11 @@ def row_lengths(task: Task, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     raise ConfigurationError(f"a batch must have src and tgt, tokens, or image, but this one has {', '.join(batch)}")
 
 
+def present_rows(batch: Mapping[str, Any], lengths: Tensor) -> Tensor:
+    """Return 1 for each row of a batch, of some lengths [B], and 0 for the fillers of an empty share of a batch: [B]."""
+    return batch["example"] >= 0 if "example" in batch else torch.ones_like(lengths)
+
+
 def _real(tokens: Tensor) -> Tensor:
     return (tokens != Tokenizer.pad_id).sum(1)
 

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from attnkit.profile.flops import BACKWARD, batch_flops, forward_flops, row_lengths
+from attnkit.profile.flops import BACKWARD, batch_flops, forward_flops, present_rows, row_lengths
 from attnkit.task import Task
 
 
@@ -20,8 +20,7 @@ def tokens_read(module: LightningModule, batch: Any) -> int:
     """
     if isinstance(module, Task):
         s, t = row_lengths(module, batch)
-        present = batch["example"] >= 0 if "example" in batch else torch.ones_like(s)  # excludes fillers
-        return int((present * (s + t)).sum())
+        return int((present_rows(batch, s) * (s + t)).sum())
     if isinstance(batch, Mapping):
         batch = {name: value for name, value in batch.items() if name != "example"}
     integers = (leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dtype == torch.int64)
