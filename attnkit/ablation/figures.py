@@ -77,9 +77,8 @@ def curves(results: Results) -> Iterator[Figure]:
         with canvas(f"curves_{axis}", height=2.6 + _height_of_legend(results)) as (axes, svg):
             for variant, style in _looks(results):
                 points, count = _mean_curve(results, variant, axis, metric)
-                lost = sum(v is not None and math.isnan(v) for v in results.values(variant).values())
                 if len(points) >= 2:
-                    axes.plot(*zip(*points, strict=True), label=wrapped(_of(variant, count, lost)), **style)
+                    axes.plot(*zip(*points, strict=True), label=wrapped(_of(results, variant, count)), **style)
             axes.set_xlabel(title)
             axes.xaxis.set_major_formatter(EngFormatter())
             axes.set_ylabel(metric)
@@ -115,8 +114,9 @@ def _logged(results: Results) -> str:
     return wanted if any(_is_number(point.get(wanted)) for point in points) else "val/loss"
 
 
-def _of(variant: str, count: int, lost: int) -> str:
-    """Return the label of a mean of numbers, which says if runs that diverged are not in it."""
+def _of(results: Results, variant: str, count: int) -> str:
+    """Return the label of a mean of numbers of a variant, which says if runs that diverged are not in it."""
+    lost = sum(v is not None and math.isnan(v) for v in results.values(variant).values())
     return f"{variant} ({count} runs, {lost} diverged)" if lost else variant
 
 
@@ -142,8 +142,7 @@ def cost_quality(results: Results) -> Figure:
             values = [v for v in results.values(variant).values() if v is not None and math.isfinite(v)]
             if values and variant in costs:
                 axes.plot([costs[variant]] * 2, [min(values), max(values)], color=style["color"], lw=1)
-                lost = sum(v is not None and math.isnan(v) for v in results.values(variant).values())
-                named = wrapped(_of(variant, len(values), lost))
+                named = wrapped(_of(results, variant, len(values)))
                 axes.plot([costs[variant]], [sum(values) / len(values)], **style | {"ls": "", "markersize": 7}, label=named)
         if costs and max(costs.values()) > 10 * min(costs.values()):  # a log axis of less than a decade has few ticks or none
             axes.set_xscale("log")
