@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
 import attnkit
 from attnkit.masks import Mask
@@ -31,6 +30,8 @@ def test_logits_follow_from_the_score(name: str, seed: int) -> None:
 
 
 def test_softcap_equals_that_of_gemma_2(seed: int) -> None:
+    from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
+
     attention = attnkit.attentions.build("dot_product", head_dim=D, num_heads=4, num_kv_heads=2).configure(scale=0.3, softcap=2.0).double()
     query, key, value = (3 * torch.randn(B, heads, T, D).double() for heads in (4, 2, 2))
     theirs = torch.nn.Module().eval()

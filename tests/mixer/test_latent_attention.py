@@ -1,10 +1,10 @@
 """Latent attention against DeepSeek-V3's, and against its equation."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import DeepseekV3Config, DynamicCache
-from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
 
 from attnkit.layers import Transformer, TransformerConfig
 from attnkit.masks import Mask
@@ -34,7 +34,10 @@ def tables(start: int, stop: int) -> tuple[Tensor, Tensor]:
     return torch.cat([turned.cos[:, 0]] * 2, -1), torch.cat([turned.sin[:, 0]] * 2, -1)
 
 
-def theirs(query_latent_dim: int | None, bias: bool) -> DeepseekV3Attention:
+def theirs(query_latent_dim: int | None, bias: bool) -> Any:
+    from transformers import DeepseekV3Config
+    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
+
     config = DeepseekV3Config(
         hidden_size=D, num_attention_heads=H, num_key_value_heads=H, q_lora_rank=query_latent_dim, kv_lora_rank=L, qk_rope_head_dim=R,
         qk_nope_head_dim=C, v_head_dim=V, attention_bias=bias, rope_interleave=True, attn_implementation="sdpa",
@@ -51,7 +54,7 @@ def swapped(x: Tensor) -> Tensor:
     return x.unflatten(0, (H, C + R)).roll(R, 1).flatten(0, 1)
 
 
-def copied(attention: DeepseekV3Attention) -> LatentAttention:
+def copied(attention: Any) -> LatentAttention:
     given = attention.state_dict()
     is_direct = "q_proj.weight" in given
     names = {"kv_a_layernorm": "latent_norm", "q_a_proj": "query_latent", "q_a_layernorm": "query_norm", "o_proj": "output"}
@@ -84,6 +87,8 @@ def test_it_equals_deepseek_v3(query_latent_dim: int | None, bias: bool, seed: i
 
 
 def test_decoding_with_a_cache_equals_theirs(seed: int) -> None:
+    from transformers import DynamicCache
+
     attention = theirs(10, False)
     ours = copied(attention)
     x = torch.randn(B, T, D).double()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
 
 import attnkit
 from attnkit.attention.backend import Refused
@@ -133,6 +132,8 @@ def test_sinks_on_a_fused_kernel_for_values_of_any_width(width: int, seed: int) 
 
 
 def test_sinks_equal_those_of_gpt_oss(seed: int) -> None:
+    from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward
+
     attention = attnkit.attentions.build("scaled_dot_product", head_dim=4, num_heads=4, num_kv_heads=2)
     attention.configure(normalizer="softmax_with_sink").double()
     torch.nn.init.normal_(attention.normalizer.sink)
