@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from attnkit.attention.backend.base import Inputs, choose, computing, named, ordered
 from attnkit.attention.bias import FiniteBias, LazyBias, prepare
 from attnkit.attention.talking_heads import TalkingHeads
+from attnkit.half import HALF
 from attnkit.masks import Mask
 from attnkit.normalizer import Normalizer
 from attnkit.normalizer.softmax import Softmax
 from attnkit.registry import NormalizerSpec, normalizers
 
-HALF = (torch.float16, torch.bfloat16)
 OPTIONS = frozenset({"scale", "softcap", "talking_heads", "normalizer"})
 """The options of `Attention.configure`."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
+from attnkit.half import products_in_float32
 from attnkit.registry import optimizers
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -121,7 +122,8 @@ class Muon(torch.optim.Optimizer):
         moves = torch._foreach_lerp(gradients, momenta, group["momentum"])
         exact = params[0].dtype == torch.float64
         wide = torch.stack([_wide(_whole(x, like=p)) for x, p in zip(moves, params, strict=True)])  # [N, m, n], m <= n
-        found = orthogonalise(wide if exact else wide.bfloat16()).to(params[0].dtype).unbind()
+        with products_in_float32():
+            found = orthogonalise(wide if exact else wide.bfloat16()).to(params[0].dtype).unbind()
         steps = [_part(x if x.shape == p.shape else x.mT, like=p) for x, p in zip(found, params, strict=True)]
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(weights, steps, alpha=-0.2 * group["lr"] * math.sqrt(max(params[0].shape)))

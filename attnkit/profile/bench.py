@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
 
+from attnkit.half import products_in_float32
 from attnkit.models import EncoderDecoderModel
 from attnkit.profile.ceilings import product_rate
 from attnkit.profile.measurement import MARK, allocation_peaks
@@ -94,8 +95,9 @@ def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -
     Raises:
         ConfigurationError: No contestant can do any of the work.
     """
-    ceiling = product_rate({"fp32": torch.float32, "bf16": torch.bfloat16}[plan.precision], device, seconds=0.5)
-    rows = [row for work in plan.works for length in plan.lengths for row in _contest(models, work, length, plan, device, ceiling)]
+    with products_in_float32():  # as in `attnkit fit`
+        ceiling = product_rate({"fp32": torch.float32, "bf16": torch.bfloat16}[plan.precision], device, seconds=0.5)
+        rows = [row for work in plan.works for length in plan.lengths for row in _contest(models, work, length, plan, device, ceiling)]
     if not rows:
         raise ConfigurationError(
             f"none of {', '.join(models)} can do {' or '.join(plan.works)}: a model without a decoder does not generate"

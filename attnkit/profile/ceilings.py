@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
+from attnkit.half import products_in_float32
 from attnkit.profile.machine import PRODUCTS, Machine
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -54,7 +55,8 @@ def product_rate(dtype: torch.dtype, device: torch.device, *, seconds: float) ->
     size, best = 256, 0.0
     while True:
         a, b = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
-        shortest = _shortest(lambda a=a, b=b: a @ b, device, seconds=seconds)  # type: ignore[misc]
+        with products_in_float32():  # as in training
+            shortest = _shortest(lambda a=a, b=b: a @ b, device, seconds=seconds)  # type: ignore[misc]
         best = max(best, 2 * size**3 / shortest / 1e12)
         if shortest > LONG or size >= 16_384:
             return best

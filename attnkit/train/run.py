@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
 from attnkit.callback.stopping import Stopped
 from attnkit.checkpoint import AtomicCheckpointIO
 from attnkit.checkpoint.description import saved_recipe
+from attnkit.half import has_bfloat16, products_in_float32
 from attnkit.lightning_internals import RunLogger
 from attnkit.ownership import owned
 from attnkit.recipe import SEED, read_yaml
@@ -247,8 +248,15 @@ class RunCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         if subcommand == "fit" and self.trainer.is_global_zero:
             print("\n".join(line for key, spec in self.specs.items() for line in outline(spec, role=key)))
+        on_cpu = isinstance(self.trainer.accelerator, CPUAccelerator)
+        if on_cpu and str(self.trainer.precision).startswith("bf16") and not has_bfloat16():
+            say(
+                "note: this processor has no bfloat16 instructions, so products are computed in float32 and then rounded; "
+                "--trainer.precision 32-true may be faster"
+            )
         try:
-            super()._run_subcommand(subcommand)
+            with products_in_float32() if on_cpu else nullcontext():
+                super()._run_subcommand(subcommand)
         except Stopped as stop:
             if subcommand == "fit":
                 name = self._run_name() if self.request.recipes and self.ckpt_path is None else None

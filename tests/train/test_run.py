@@ -10,6 +10,7 @@ import yaml
 from lightning.pytorch import Trainer
 from lightning.pytorch.cli import LightningCLI
 
+from attnkit import half
 from attnkit.checkpoint import load_checkpoint
 from attnkit.data.text_pairs import TextPairs
 from attnkit.recipe import read_yaml
@@ -44,6 +45,20 @@ def test_fit_names_the_parts_and_says_what_to_do_next(attnkit: Command, tiny: st
     assert list(run.glob("events.out.tfevents*"))
     assert (run / "checkpoints/last.ckpt").exists()
     assert Task.load(path).hparams["stack"]["attention"] == {"name": "cosine"} | Task.load(path).hparams["stack"]["attention"]
+
+
+@pytest.mark.parametrize(("precision", "native", "says"), [("bf16-mixed", False, 1), ("bf16-mixed", True, 0), ("32-true", False, 0)])
+def test_fit_says_that_the_processor_lacks_bfloat16(
+    precision: str, native: bool, says: int, attnkit: Command, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("half", "train.run"):
+        monkeypatch.setattr(f"attnkit.{module}.has_bfloat16", lambda: native)
+    opened: list[bool] = []
+    monkeypatch.setattr(Task, "on_train_end", lambda task: opened.append(half._is_open))
+    outcome = attnkit("fit", "--config", tiny, *SHORT, "--trainer.precision", precision)
+    assert outcome.status == 0, outcome.err
+    assert outcome.err.count("note: this processor has no bfloat16 instructions") == says
+    assert opened == [not native]
 
 
 def test_a_second_run_stands_beside_the_first(attnkit: Command, tiny: str) -> None:

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnkit.attention.backend.base import Backend, Inputs
-from attnkit.attention.base import HALF, Attention, InnerProduct, repeat_heads
+from attnkit.attention.base import Attention, InnerProduct, repeat_heads
 from attnkit.attention.bias import LazyBias
+from attnkit.half import HALF
 from attnkit.masks import Mask
 from attnkit.normalizer import Exponential
 from attnkit.registry import backends
