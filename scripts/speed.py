@@ -1,10 +1,11 @@
 """Time parts of a training on one thread, contestants in alternation: the numbers of docs/results/speed.md.
 
 `additive`, `bias`, `window`: attention alone, forward and backward; lengths are tokens. `cross_entropy`: of as many classes, forward and
-backward, against the formula in torch's own functions. `muon`: training steps of the recipe g2p/transformer with the optimizers AdamW and
-Muon; lengths are `batch_tokens`.
+backward, against the formula in torch's own functions. `half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, and
+in bfloat16 as attnkit's commands compute it and by torch alone. `muon`: training steps of the recipe g2p/transformer with the optimizers
+AdamW and Muon; lengths are `batch_tokens`.
 
-Usage: python scripts/speed.py {additive,bias,window,cross_entropy,muon} [--lengths T ...] [--rounds N]
+Usage: python scripts/speed.py {additive,bias,window,cross_entropy,half,muon} [--lengths T ...] [--rounds N]
 """
 
 import argparse
@@ -12,14 +13,17 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import attnkit
 from attnkit import draws
 from attnkit.attention import LazyBias
+from attnkit.half import products_in_float32
 from attnkit.masks import Mask
 from attnkit.recipe import read_recipe
 from attnkit.task import cross_entropy
@@ -28,13 +32,15 @@ from attnkit.train.inheritance import values_from_data
 
 B, H, A = 2, 4, 64
 WINDOW = 256
-LENGTHS = {"additive": [512, 2048], "bias": [6000], "window": [8192], "cross_entropy": [44, 8192, 32768], "muon": [2048]}
+LENGTHS = {"additive": [512, 2048], "bias": [6000], "window": [8192], "cross_entropy": [44, 8192, 32768], "half": [1024], "muon": [2048]}
 
 
 def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
     """Return what is timed; the first one is what the others are compared with."""
     if kind == "cross_entropy":
         return losses(length)
+    if kind == "half":
+        return products(length)
     if kind == "muon":
         return steps(length)
     batch = B if kind == "additive" else 1
@@ -65,6 +71,22 @@ def losses(classes: int) -> dict[str, Callable[[], Tensor]]:
         return 0.9 * nll - 0.1 * torch.cat([logs[:, :0], logs[:, 1:]], -1).mean(-1).sum()
 
     return {"plain": plainly, "attnkit": lambda: cross_entropy(logits, targets, label_smoothing=0.1).loss}
+
+
+def products(length: int) -> dict[str, Callable[[], Tensor]]:
+    """Return a linear map, forward and backward; each call ends with a tensor whose backward pass costs nothing."""
+
+    def product(dtype: torch.dtype, block: Callable[[], AbstractContextManager[None]]) -> Tensor:
+        x, weight = (torch.randn(n, 256, dtype=dtype, requires_grad=True) for n in (length, 1024))
+        with block():
+            F.linear(x, weight).sum().backward()
+        return torch.zeros((), requires_grad=True)
+
+    return {
+        "float32": lambda: product(torch.float32, nullcontext),
+        "bfloat16": lambda: product(torch.bfloat16, products_in_float32),
+        "bfloat16, torch": lambda: product(torch.bfloat16, nullcontext),
+    }
 
 
 def steps(batch_tokens: int) -> dict[str, Callable[[], Tensor]]:
@@ -107,12 +129,13 @@ def main() -> None:
     for length in chosen.lengths or LENGTHS[chosen.kind]:
         calls = contestants(chosen.kind, length)
         times: dict[str, list[float]] = {name: [] for name in calls}
-        for turn in range(chosen.rounds + 1):  # the first one warms up
-            for name, call in calls.items():
-                began = time.perf_counter()
-                call().sum().backward()
-                if turn:
-                    times[name].append(time.perf_counter() - began)
+        with nullcontext() if chosen.kind == "half" else products_in_float32():  # as in `attnkit fit`
+            for turn in range(chosen.rounds + 1):  # the first one warms up
+                for name, call in calls.items():
+                    began = time.perf_counter()
+                    call().sum().backward()
+                    if turn:
+                        times[name].append(time.perf_counter() - began)
         first = next(iter(times.values()))
         for name, found in times.items():
             ratio = statistics.median(own / base for own, base in zip(found, first, strict=True))
