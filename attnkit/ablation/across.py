@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from attnkit.ablation.cells import Cell, check_apart
-from attnkit.ablation.results import Results, p_text
+from attnkit.ablation.results import INTERACTION, Results, p_text, word
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Effect, interquartile_mean, mean_of_tasks, mean_over_tasks, seed_slopes, stratified_interval
+from attnkit.ablation.statistics import Effect, interquartile_mean, mean_of_seeds, mean_over_tasks, seed_slopes, stratified_interval
 from attnkit.ablation.statistics.comparison import FLOAT32
 from attnkit.ablation.tables import Table, interval_text
 
@@ -41,7 +41,7 @@ class Question:
         least = [float(np.linalg.norm(s * w)) for s, w in zip(steps.values(), self.weights, strict=True)]
         if self.sampled:
             return mean_over_tasks(by_task, alpha=level, resolutions=least)
-        return mean_of_tasks([np.sum(by_task, axis=0)], alpha=level, resolutions=[math.hypot(*least)])
+        return mean_of_seeds(np.sum(by_task, axis=0), alpha=level, resolution=math.hypot(*least))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Aggregate:
         per_doubling: Whether it is the change with each doubling of the size.
         effect: The estimate; None where a run diverged or is missing.
         level: The part of alpha that it has.
-        verdict: As that of a comparison; of a slope `grows`, `shrinks` or `inconclusive`.
+        verdict: As that of a comparison; of a slope `grows`, `shrinks` or `inconclusive`; of interactions in the words of `INTERACTION`.
         reason: Why there is no estimate.
     """
 
@@ -102,16 +102,22 @@ class Across:
 
     @cached_property
     def names(self) -> list[tuple[str, str]]:
-        """The differences that all cells have, each with its reference."""
-        every = [{c.variant: c.reference for c in results.comparisons} for _, results in self.results]
+        """The contrasts that all cells have, interactions among them, each with its reference."""
+        every = [{c.variant: c.reference for c in results.family} for _, results in self.results]
         return [(name, reference) for name, reference in every[0].items() if all(found.get(name) == reference for found in every)]
 
     @cached_property
     def partial(self) -> list[tuple[str, str, str]]:
-        """The differences that only some cells have, each with its reference, and the first cell that lacks it."""
-        have = {cell.name: {(c.variant, c.reference) for c in results.comparisons} for cell, results in self.results}
-        every = dict.fromkeys((c.variant, c.reference) for _, results in self.results for c in results.comparisons)
+        """The contrasts that only some cells have, each with its reference, and the first cell that lacks it."""
+        have = {cell.name: {(c.variant, c.reference) for c in results.family} for cell, results in self.results}
+        every = dict.fromkeys((c.variant, c.reference) for _, results in self.results for c in results.family)
         return [(*pair, next(cell for cell in have if pair not in have[cell])) for pair in every if pair not in self.names]
+
+    @property
+    def differences(self) -> list[str]:
+        """The names of those that are differences of two sides, so that a sign is better."""
+        first = self.results[0][1]
+        return [name for name, _ in self.names if first.contrasts[name].kind == "difference"]
 
     def improvements(self, name: str) -> Mapping[str, np.ndarray] | str:
         """Return the improvements of a contrast by task, each [seeds, sizes]; or why there are none."""
@@ -143,8 +149,9 @@ class Across:
         return {task: np.array(steps) for task, steps in found.items()}
 
     def _unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
-        weights = results.contrasts[name].weights
-        theirs = [v or 0.0 for variant, w in weights.items() if w < 0 for v in map(results.values(variant).get, cell.study.seeds)]
+        theirs = [
+            v or 0.0 for variant in results.beside(results.contrasts[name]) for v in map(results.values(variant).get, cell.study.seeds)
+        ]
         mean = sum(theirs) / len(theirs)
         return abs(float(cell.study.margin(mean) or 0.0) if self.by_margin else mean)
 
@@ -180,6 +187,7 @@ class Across:
     def _aggregate(self, name: str, reference: str, question: Question) -> Aggregate:
         found = self.improvements(name)
         effect = None if isinstance(found, str) else question.effect(found, self._steps(name), self.level)
+        verdict = "inconclusive" if effect is None else self._verdict(effect, self.level, question.per_doubling)
         return Aggregate(
             variant=name,
             reference=reference,
@@ -187,7 +195,7 @@ class Across:
             per_doubling=question.per_doubling,
             effect=effect,
             level=self.level,
-            verdict="inconclusive" if effect is None else self._verdict(effect, self.level, question.per_doubling),
+            verdict=verdict if name in self.differences else INTERACTION.get(verdict, verdict),
             reason=found if isinstance(found, str) else "",
         )
 
@@ -208,7 +216,12 @@ class Across:
             over = f"{a.over}, per doubling" if a.per_doubling else a.over
             if a.effect is not None and a.effect.between is not None:
                 over += f" (sd between tasks {a.effect.between:.2g})"
-            rows.append((a.verdict not in ("inconclusive", "equivalent"), (a.variant, a.reference, over, number, p, a.verdict)))
+            rows.append(
+                (
+                    a.verdict not in ("inconclusive", "equivalent", INTERACTION["equivalent"]),
+                    (a.variant, a.reference, over, number, p, a.verdict),
+                )
+            )
         rows += [(False, (name, reference, "-", f"- ({cell} does not compare them)", "", "-")) for name, reference, cell in self.partial]
         return Table(headers, rows, (0, 3, 5))
 
@@ -217,19 +230,19 @@ class Across:
         rows = []
         for name in dict.fromkeys([name for name, _ in self.names] + [name for name, *_ in self.partial]):
             for cell, results in self.results:
-                if not (found := [c for c in results.comparisons if c.variant == name]):
+                if not (found := [c for c in results.family if c.variant == name]):
                     rows.append((False, (name, cell.name, cell.study.metric, "- (not compared)", "", "-")))
                     continue
                 [c] = found
                 number = "-" if c.mean is None else f"{c.mean:+.3g}{interval_text(*(c.interval or (None, None)))}"
                 p = None if c.p_adjusted is None else min(1.0, c.p_adjusted * self.study.alpha / cell.study.alpha)
-                rows.append((c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(p), c.verdict)))
+                rows.append((c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(p), word(c))))
         return Table(("variant", "cell", "metric", "difference [interval]", "p (adjusted)", "verdict"), rows, (0, 3, 5))
 
     def robust_table(self) -> Table:
         """Return the interquartile mean of the improvements of all runs of all tasks, with its bootstrap interval; no verdict."""
         rows = []
-        for name, _ in self.names if len(self.tasks) > 1 else []:
+        for name in self.differences if len(self.tasks) > 1 else []:
             found = self.improvements(name)
             if isinstance(found, str):
                 rows.append((False, (name, f"- ({found})")))

@@ -10,14 +10,14 @@ from attnkit.ablation.across import Across
 from attnkit.ablation.canvas import Figure, lines
 from attnkit.ablation.certificate import sentences_across
 from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table
-from attnkit.ablation.statistics import mean_of_tasks, performance_profile
+from attnkit.ablation.statistics import performance_profile
 from attnkit.files import atomic
 
 
 def figures_across(across: Across) -> list[Figure]:
     """Return the performance profiles over tasks, and the improvements by size."""
     axis = f"improvement (1: {'min_effect' if across.by_margin else across.unit})"
-    found = {name: d for name, _ in across.names if not isinstance(d := across.improvements(name), str)}
+    found = {name: d for name in across.differences if not isinstance(d := across.improvements(name), str)}
     shown = []
     if found and len(across.tasks) > 1:
         scores = {name: np.array([d.mean(1) for d in by_task.values()]).T for name, by_task in found.items()}
@@ -31,7 +31,7 @@ def figures_across(across: Across) -> list[Figure]:
     sizes = [size for size in across.sizes if size is not None]
     if found and len(sizes) > 1:
         means = {
-            name: [(size, mean_of_tasks([d[:, i] for d in by_task.values()]).mean) for i, size in enumerate(sizes)]
+            name: [(size, float(np.mean([d[:, i] for d in by_task.values()]))) for i, size in enumerate(sizes)]
             for name, by_task in found.items()
         }
         shown.append(lines("sizes", "Improvement by size, averaged over tasks", means, "size", axis, log=True))
@@ -51,6 +51,7 @@ def methods_across(across: Across) -> str:
         "'These tasks' are fixed: the mean over them for each seed, and then Student's t over the seeds. 'Tasks like these' are a sample: "
         "Student's t of the means of the tasks, whose runs share no seeds, with the spread between tasks in its interval. "
         "'Per doubling' is the slope over log2 of the size, by least squares for each seed, and then Student's t over the seeds. "
+        "An interaction is in the same units: above 0 where the joint improvement exceeds the sum of the two. "
         f"Adjusted p-values are below {study.alpha:g} where a difference is shown. "
         "The interquartile mean has a stratified bootstrap interval, which is "
         "too short with few seeds, and no verdict (Agarwal et al. 2021)."

@@ -11,6 +11,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from attnkit.ablation.plan import refuse_change
 from attnkit.ablation.sections import ScaleSection, TaskSection
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.study_file import MAX_SEEDS
@@ -88,15 +89,11 @@ def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
         ConfigurationError: They are others, or the file that says which is damaged.
     """
     file = folder / study.name / "cells.json"
-    sizes = {name: scale.at for name, scale in study.scales.items()}
-    now, asked = {"tasks": list(study.tasks), "sizes": sizes}, read_json(file)
-    if asked is None and begins:
-        write_json(file, now)
-    elif asked not in (None, now):
-        raise ConfigurationError(
-            f"{file.parent} has results of other tasks or sizes: {asked}, now {now}. Whoever chooses them when the answers are known can "
-            "choose the answer: give the study another name (equal runs are used again), or undo the change"
-        )
+    question = {"tasks": list(study.tasks), "sizes": {name: scale.at for name, scale in study.scales.items()}}
+    if (asked := read_json(file)) is not None:
+        refuse_change(file.parent, asked, question)
+    elif begins:
+        write_json(file, question)
 
 
 def check_apart(keys: Mapping[str, Collection[str]]) -> None:

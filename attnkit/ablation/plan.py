@@ -178,11 +178,7 @@ class Plan(StoredPlan):
         if asked is None:
             asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds)}
             write_json(file, asked)
-        if changed := [k for k in question if asked.get(k) != question[k]]:
-            raise ConfigurationError(
-                f"{self.study_folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the "
-                f"answer is known makes p-values void; give the study another name (equal runs are used again), or undo the change"
-            )
+        refuse_change(self.study_folder, asked, question)
         added = [seed for seed in self.study.seeds if seed not in asked["seeds_at_start"]]
         if unpaid := [seed for seed in added if seed not in asked.get("seeds_added", [])]:
             raise ConfigurationError(
@@ -191,6 +187,15 @@ class Plan(StoredPlan):
             )
         stored = StoredPlan(**{f.name: getattr(self, f.name) for f in fields(StoredPlan)})
         write_json(self.study_folder / "plan.json", asdict(stored))
+
+
+def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any]) -> None:
+    """Raise a `ConfigurationError` if a question is another than the one that was asked before the results in a folder."""
+    if changed := [k for k in question if not isinstance(asked, dict) or asked.get(k) != question[k]]:
+        raise ConfigurationError(
+            f"{folder} has results of another study: {', '.join(changed)} changed since. Changing the question after the answer is known "
+            "makes p-values void; give the study another name (equal runs are used again), or undo the change"
+        )
 
 
 def question_of(study: StudySpec) -> dict[str, Any]:

@@ -144,9 +144,12 @@ class Results(Measurements):
         keys, study = self.plan.key_by_variant, self.study
         chosen = self._ended(c, seeds) or seeds
         values = {name: {seed: self.value(keys[name, seed]) for seed in chosen} for name in c.weights}
-        reference = [name for name, weight in c.weights.items() if weight < 0] if c.kind == "difference" else [self.plan.variants[0].name]
-        margin = self._margin([v for name in reference for v in values[name].values()])
+        margin = self._margin([self.value(keys[name, seed]) for name in self.beside(c) for seed in chosen])
         return c.measure(values, better=study.better, min_effect=margin, resolution=study.resolution)
+
+    def beside(self, c: Contrast) -> list[str]:
+        """Return the variants of whose mean a relative difference is a share: the other side, and of an interaction the baseline."""
+        return [name for name, weight in c.weights.items() if weight < 0] if c.kind == "difference" else [self.plan.variants[0].name]
 
     def _ended(self, c: Contrast, seeds: Sequence[int]) -> list[int]:
         keys = self.plan.key_by_variant
@@ -203,7 +206,14 @@ def word(c: Comparison) -> str:
     return c.verdict if c.kind == "difference" else INTERACTION.get(c.verdict, c.verdict)
 
 
-INTERACTION = {"better": "an interaction", "worse": "an interaction", "equivalent": "none that matters"}
+INTERACTION = {
+    "better": "an interaction",
+    "worse": "an interaction",
+    "equivalent": "none that matters",
+    "grows": "changes",
+    "shrinks": "changes",
+}
+"""What verdicts say of interactions, also of those over tasks and sizes."""
 
 
 def sentence(c: Comparison, study: StudySpec) -> str:

@@ -16,7 +16,7 @@ from scipy import special, stats
 from attnkit.ablation.looks import planned
 from attnkit.ablation.plan import Look
 from attnkit.ablation.sections import Decide
-from attnkit.ablation.statistics import Comparison, compare, judge, mean_of_tasks, mean_over_tasks, seed_slopes
+from attnkit.ablation.statistics import Comparison, compare, judge, mean_of_seeds, mean_of_tasks, mean_over_tasks, seed_slopes
 
 ALPHA = 0.05
 NOISES = ("normal", "heavy tails", "a divergent tenth")
@@ -84,7 +84,7 @@ def aggregates(noise: str, tasks: int, sizes: int, seeds: int, studies: int, eff
             shown[1] |= mean_over_tasks(means, alpha=level).p < level
             if sizes > 1:
                 slopes = [seed_slopes(task, at) for task in d]
-                shown[2] |= any(mean_of_tasks([one]).p < level for one in slopes) or mean_of_tasks(slopes).p < level
+                shown[2] |= any(mean_of_seeds(one).p < level for one in slopes) or mean_of_tasks(slopes).p < level
         found += shown
     return tuple((found / studies).tolist())
 

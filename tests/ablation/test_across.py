@@ -185,8 +185,8 @@ def test_tasks_and_sizes_cannot_change_when_there_are_results() -> None:
     lock_cells(spec, folder, begins=False)
     others = {"one": {}, "two": TASKS["two"], "four": {"set": {"model.c": 1}}}
     larger = SCALES | {"large": {"at": 8, "set": {"model.d": 4}}}
-    for changes in ({"tasks": others}, {"scales": larger}, {"tasks": {"one": {}}}):
-        with pytest.raises(ConfigurationError, match="runs/s has results of other tasks or sizes"):
+    for key, changes in (("tasks", {"tasks": others}), ("sizes", {"scales": larger}), ("tasks", {"tasks": {"one": {}}})):
+        with pytest.raises(ConfigurationError, match=f"runs/s has results of another study: {key} changed since"):
             lock_cells(several(**changes), folder, begins=False)
 
 
@@ -267,3 +267,30 @@ def test_seeds_that_one_cell_paid_for_change_no_aggregate_but_what_may_be_false(
     assert after.aggregates == before.aggregates, "not '4 runs of one have no value'"
     assert "any false verdict is at most 0.05." in methods_across(before)
     assert "any false verdict is at most 0.06, with 0.01 that was paid for more seeds of cells" in methods_across(after)
+
+
+def test_interactions_have_aggregates_in_words_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """How much better the two are together than the sum of both, over tasks and by size, in the same family."""
+    factors = {"model.a": [1], "model.b": [2]}
+    spec = several(tasks={"one": {}, "three": {"set": {"model.c": 1}}}, factors=factors, design="full_factorial", seeds=5)
+    found = []
+    for cell in spec.cells():
+        plan = cell.study.plan("runs")
+        plan.lock()
+        for run in plan.runs:
+            both = run.job["recipe"]["model"].keys() >= {"model.a", "model.b"}
+            number = 10.0 + run.seed % 10 - both * (2.0 + cell.size + 0.01 * (run.seed % 10_000) ** 2)
+            write_json(plan.run_folder(run.key) / PROVENANCE, asdict(made()))
+            write_json(plan.run_folder(run.key) / "result.json", {"metrics": {cell.study.metric: number}, "curve": []})
+            write_json(plan.run_folder(run.key) / "status.json", {"status": "ok"})
+        found.append((cell, Results(plan)))
+    across = Across(spec, found)
+    assert [name for name, _ in across.names] == ["a=1", "b=2", "a=1 x b=2"]
+    assert across.level == 0.025 / (3 * 4), "interactions are in the family"
+    mean, slope_one, *_ = [a for a in across.aggregates if a.variant == "a=1 x b=2"]
+    assert mean.effect is not None
+    assert mean.effect.mean == pytest.approx((2.0 + 2.5 + 0.01 * 6) / 0.5), "the joint improvement beyond the sum of the two"
+    assert (mean.verdict, slope_one.verdict) == ("an interaction", "changes"), "of which no sign is better"
+    assert across.differences == ["a=1", "b=2"]
+    assert [cells[0] for _, cells in across.robust_table().rows] == ["a=1", "b=2"], "no share of runs that improve"
+    assert {cells[-1] for _, cells in across.cells_table().rows if cells[0] == "a=1 x b=2"} == {"an interaction"}

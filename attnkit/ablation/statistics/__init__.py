@@ -11,7 +11,7 @@ from attnkit.ablation.statistics.aggregate import interquartile_mean, performanc
 from attnkit.ablation.statistics.comparison import Better, Comparison, Runs, Verdict, compare, contrast, judge
 from attnkit.ablation.statistics.exact import divergence_p, sign_flip_p, signed_rank_p
 from attnkit.ablation.statistics.power import detectable, power, seeds_needed, seeds_range
-from attnkit.ablation.statistics.tasks import Effect, mean_of_tasks, mean_over_tasks, seed_slopes, slope
+from attnkit.ablation.statistics.tasks import Effect, mean_of_seeds, mean_of_tasks, mean_over_tasks, seed_slopes, slope
 
 __all__ = [
     "Better",
@@ -25,6 +25,7 @@ __all__ = [
     "divergence_p",
     "interquartile_mean",
     "judge",
+    "mean_of_seeds",
     "mean_of_tasks",
     "mean_over_tasks",
     "performance_profile",

@@ -55,6 +55,22 @@ def mean_of_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, reso
     return _student(np.mean(groups, axis=0), math.hypot(*resolutions) / len(groups), alpha)
 
 
+def mean_of_seeds(values: ArrayLike, *, alpha: float = 0.05, resolution: float = 0.0) -> Effect:
+    """Return the mean of one number for each seed, such as a mean over tasks or a slope, with Student's t.
+
+    Args:
+        values: The numbers, at least 2.
+        alpha: See `mean_of_tasks`.
+        resolution: Their smallest step, below which no spread is known.
+
+    Example:
+        >>> e = mean_of_seeds([1.0, 1.2, 0.8])
+        >>> round(e.mean, 3), e.df, [round(end, 2) for end in e.interval]
+        (1.0, 2, [0.5, 1.5])
+    """
+    return _student(*_groups([values]), resolution, alpha)
+
+
 def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, resolutions: Sequence[float] = ()) -> Effect:
     r"""Return the mean effect over tasks like these: of a population of tasks from which these are a sample.
 
@@ -99,8 +115,7 @@ def slope(differences: ArrayLike, sizes: ArrayLike, *, alpha: float = 0.05) -> E
         >>> round(e.mean, 3), e.df
         (1.0, 1)
     """
-    slopes = seed_slopes(differences, sizes)
-    return mean_of_tasks([slopes], alpha=alpha)
+    return mean_of_seeds(seed_slopes(differences, sizes), alpha=alpha)
 
 
 def seed_slopes(differences: ArrayLike, sizes: ArrayLike) -> np.ndarray:
