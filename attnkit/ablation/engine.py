@@ -92,11 +92,11 @@ def run_plan(
         raise ConfigurationError(f"jobs must be at least 1, but is {jobs}")
     spec = engine or plan.study.engine
     progress = progress or Progress()
-    if plan.trials is not None and not plan.tuned:
-        say(f"tuning {plan.study.tune}: {len(plan.trials.runs)} trials")
-        run_plan(plan.trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+    while (trials := plan.trials) is not None and not plan.tuned:
+        say(f"tuning {plan.study.tune}: {len(trials.runs)} trials")
+        run_plan(trials, jobs=jobs, fail_fast=fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
         plan = make_plan(plan.study, plan.folder)
-        if not plan.tuned:
+        if not plan.tuned and plan.trials is not None and len(plan.trials.runs) == len(trials.runs):
             raise ConfigurationError("a trial of the tuning failed: attnkit ablate status says which, attnkit ablate retry runs it again")
         progress.ended.clear()
     for line in edges(plan):

@@ -68,7 +68,7 @@ def _tuning(results: Results) -> list[Check]:
         return [(False, f"{asked}: the trials are not finished")]
     edges = [name for name, found in tuned.items() if found.edges]
     inside = "the best values of tuning are inside their grids or ranges"
-    trials = f"{len(tune.combinations)} combinations of values" if len(tune.keys) > 1 else f"{len(tune.combinations)} values"
+    trials = f"{tune.count} combinations of values" if len(tune.keys) > 1 else f"{tune.count} values"
     return [
         (True, f"{asked}: {tune}, {trials} with {tune.seeds} seeds each, separate from those of the results"),
         (not edges, inside + (f", but not for {', '.join(edges)}: a better one may lie beyond" if edges else "")),

@@ -49,9 +49,14 @@ def methods(results: Results) -> str:
         grids = [f"{key} among {', '.join(map(str, values))}" for key, values in tune.grid.items()]
         grids += [f"{key} in [{r.low}, {r.high}]{' on a log scale' if r.log else ''}" for key, r in tune.search.items()]
         text += (
-            f" Chosen for each variant by {tune.metric or study.metric}, by {len(tune.combinations)} combinations with {tune.seeds} other "
-            f"seeds each, the same for every variant: {'; '.join(grids)}."
+            f" Chosen for each variant by {tune.metric or study.metric}, by {tune.count} combinations with {tune.seeds} other "
+            f"seeds each, {'the same' if len(tune.first) == tune.count else 'as many'} for every variant: {'; '.join(grids)}."
         )
+        if len(tune.first) < tune.count:
+            text += (
+                f" The first {len(tune.first)} are the same for all; each later one is that of Optuna's tree-structured Parzen estimator, "
+                "from what that variant had found."
+            )
     text += (
         " Where runs diverged, three tests share the level: an exact test of how often the two diverge, the t test of the pairs with "
         "numbers, unless it points to the other side, and with six seeds or more the signed-rank test, in which a diverged run "

@@ -39,8 +39,9 @@ def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
     if study.budget:
         lines.append(_budget(planned))
     if planned.trials is not None and study.tune is not None:
-        each = f"{len(study.tune.combinations)} values x {study.tune.seeds} seeds for each variant"
-        lines.append(f"First, {len(planned.trials.runs)} runs tune {study.tune}: {each}.")
+        each = f"{study.tune.count} values x {study.tune.seeds} seeds for each variant"
+        total = len(planned.variants) * study.tune.count * study.tune.seeds if study.tune.search else len(planned.trials.runs)
+        lines.append(f"First, {total} runs tune {study.tune}: {each}.")
         lines += [f"  {name}: {written(found.chosen)}" for name, found in planned.tuned.items()]
         lines += edges(planned)
     return [*lines, *_power(planned), *stale_lines(planned), *_times(planned, times, jobs=jobs)]

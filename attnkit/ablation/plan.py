@@ -174,7 +174,8 @@ class Plan(StoredPlan):
         file = self.study_folder / "study.json"
         asked = read_question(self.study_folder)
         question = question_of(self.study)
-        question["variants_resolved"] = self.compositions
+        named = {v.name for v in self.study.expanded()}  # a search adds trials that are answers
+        question["variants_resolved"] = {name: key for name, key in self.compositions.items() if name in named}
         if asked is None:
             asked = question | {"format": FORMAT, "seeds_at_start": list(self.study.seeds)}
             write_json(file, asked)

@@ -10,7 +10,7 @@ from attnkit.ablation.design import Variant
 from attnkit.ablation.inspection import inspect
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.spec import SEED_KINDS, StudySpec
-from attnkit.ablation.tuning import best_of, trials_of
+from attnkit.ablation.tuning import best_of, proposed, told, trials_of
 from attnkit.recipe import plain
 from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
@@ -26,11 +26,17 @@ def make_plan(study: StudySpec, folder: Path) -> Plan:
     plan = _plan_of(study, study.expanded(), folder)
     if study.tune is None:
         return plan
-    tuning, grid = trials_of(study, plan.variants)
-    trials = _plan_of(tuning, grid, folder)
-    if trials.left_out:
-        raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be built: {trials.left_out[0][1]}")
-    tuned = best_of(study, plan.variants, trials)
+    points = {v.name: study.tune.first for v in plan.variants}
+    while True:
+        tuning, tried = trials_of(study, plan.variants, points)
+        trials = _plan_of(tuning, tried, folder)
+        if trials.left_out:
+            raise ConfigurationError(f"tune: {trials.left_out[0][0].name} cannot be built: {trials.left_out[0][1]}")
+        found = told(plan.variants, trials, points)
+        if not found or len(points[plan.variants[0].name]) >= study.tune.count:
+            break
+        points = {name: [*points[name], proposed(study.tune.search, one, better=tuning.better)] for name, one in found.items()}
+    tuned = {name: best_of(one, better=tuning.better) for name, one in found.items()}
     if tuned:
         chosen = [replace(v, overrides={**v.overrides, **tuned[v.name].chosen}) for v in plan.variants]
         plan = replace(_plan_of(study, chosen, folder), left_out=plan.left_out)

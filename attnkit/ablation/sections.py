@@ -37,6 +37,11 @@ class Range:
             above = ", and low above 0 with log" if self.log else ""
             raise ConfigurationError(f"tune: search needs low below high{above}, but they are {self.low} and {self.high}")
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its numbers are integers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
     def at(self, share: float) -> float:
         """Return the number at a share of the range, in [0, 1), with 4 digits.
 
@@ -44,12 +49,19 @@ class Range:
             >>> Range(low=1e-4, high=1e-2, log=True).at(0.5), Range(low=2, high=6).at(0.99)
             (0.001, 6)
         """
-        if isinstance(self.low, int) and isinstance(self.high, int) and not self.log:
+        if self.is_whole and not self.log:
             return self.low + int(share * (self.high - self.low + 1))
-        value = self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low)
-        if isinstance(self.low, int) and isinstance(self.high, int):
+        return self.written(self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low))
+
+    def written(self, value: float) -> float:
+        """Return a number of the range as it is tried: an integer, or with 4 digits."""
+        if self.is_whole:
             return round(value)
         return min(max(float(f"{value:.4g}"), self.low), self.high)  # 4 digits may lie outside the range
+
+
+EVEN = 10
+"""The points of a search that do not depend on what is found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +70,9 @@ class Tune:
 
     Attributes:
         grid: The values of each key of the recipe, in order. Every combination is tried.
-        search: In its place, the range of each key: `trials` points are tried, the same for every variant.
-        trials: The number of points.
+        search: In its place, the range of each key: `trials` points are tried. The first are the same for every variant; see
+            `attnkit.ablation.tuning.proposed` for those after `EVEN`.
+        trials: The number of points, the same for every variant.
         seeds: The number of seeds for each combination.
         metric: The metric that decides; None: the study's. It must not be a metric of the test data.
         better: Whether a lower or a higher one is better; None: as for the study's metric, of which it is then the validation's.
@@ -94,16 +107,22 @@ class Tune:
         return (*self.grid, *self.search)
 
     @property
-    def combinations(self) -> list[dict[str, Any]]:
-        r"""Every combination of values that is tried, by key.
+    def count(self) -> int:
+        """The number of combinations of values that each variant tries."""
+        return self.trials or len(self.first)
 
-        The points of a search fill its ranges evenly, whatever their number: coordinate i of point n is the fraction of
-        $\frac12 + n \phi_d^{-i}$, where $\phi_d$ is the positive root of $x^{d+1} = x + 1$ (Roberts 2018). Equal points are tried once.
+    @property
+    def first(self) -> list[dict[str, Any]]:
+        r"""The combinations of values that are tried whatever is found, by key: all of a grid, and the first of a search.
+
+        They fill its ranges evenly, whatever their number: coordinate i of point n is the fraction of $\frac12 + n \phi_d^{-i}$, where
+        $\phi_d$ is the positive root of $x^{d+1} = x + 1$ (Roberts 2018). Up to `EVEN` trials, such points end nearer to the optimum than
+        random ones or a sampler that learns from them.
 
         Example:
-            >>> Tune(grid={"model.optimizer.lr": [0.1, 0.2], "model.dropout": [0, 0.5]}).combinations[1]
+            >>> Tune(grid={"model.optimizer.lr": [0.1, 0.2], "model.dropout": [0, 0.5]}).first[1]
             {'model.optimizer.lr': 0.1, 'model.dropout': 0.5}
-            >>> Tune(search={"model.optimizer.lr": Range(low=1e-4, high=1e-2, log=True)}, trials=4).combinations[0]
+            >>> Tune(search={"model.optimizer.lr": Range(low=1e-4, high=1e-2, log=True)}, trials=4).first[0]
             {'model.optimizer.lr': 0.001}
         """
         if not self.search:
@@ -111,16 +130,10 @@ class Tune:
         root = 2.0
         for _ in range(60):
             root = (1 + root) ** (1 / (len(self.search) + 1))
-        points = [
-            {key: r.at((0.5 + n * root**-i) % 1) for i, (key, r) in enumerate(self.search.items(), 1)} for n in range(self.trials or 0)
+        return [
+            {key: r.at((0.5 + n * root**-i) % 1) for i, (key, r) in enumerate(self.search.items(), 1)}
+            for n in range(min(self.trials or 0, EVEN))
         ]
-        return [point for i, point in enumerate(points) if point not in points[:i]]
-
-    @property
-    def tried(self) -> dict[str, list[Any]]:
-        """The numbers of each key that are tried, in rising order; a key with other values, such as names, has none."""
-        columns = {key: [point[key] for point in self.combinations] for key in self.keys}
-        return {key: sorted({*values}) for key, values in columns.items() if all(type(value) in (int, float) for value in values)}
 
     def __str__(self) -> str:
         return ", ".join(self.keys)

@@ -133,7 +133,7 @@ WIDE = 6
 def tuning_table(results: Results) -> Table:
     """Return the chosen values and all trials of each variant; no rows if nothing was tuned."""
     tuned = results.plan.tuned
-    values = [written(values) for values, _ in next(iter(tuned.values())).means] if tuned else []
+    values = [written(values) for values, _ in next(iter(tuned.values())).means] if tuned else []  # up to EVEN, the same for all
     if len(values) <= WIDE:
         cells = {name: tuple("diverged" if mean is None else f"{mean:.4g}" for _, mean in found.means) for name, found in tuned.items()}
         headers = tuple(values)

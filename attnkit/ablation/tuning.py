@@ -1,12 +1,17 @@
-"""Tuning: equally many trials for every variant, on seeds that no result uses. The trials are a plan, whose runs are stored like others."""
+"""Tuning: equally many trials for every variant, on seeds that no result uses. The trials are a plan, whose runs are stored like others.
+
+A grid, and the first points of a search, are one plan. Then each variant has one point after another, and the plan grows.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from attnkit.ablation.design import Variant
 from attnkit.ablation.plan import Plan, Tuned
+from attnkit.ablation.sections import EVEN, Range
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.validity import state_of
 from attnkit.registry import ConfigurationError
@@ -16,21 +21,35 @@ FIRST_SEED = 1_000_000
 """Of tuning: results have smaller ones."""
 
 
-def trials_of(study: StudySpec, variants: Sequence[Variant]) -> tuple[StudySpec, list[Variant]]:
-    """Return the study of the trials, and its variants: each variant of the study with each value.
+Point = dict[str, Any]
+"""A value for each key that is tuned."""
+
+Told = Sequence[tuple[Point, float | None]]
+"""Points with the metric's mean over the seeds of tuning; None: a run diverged."""
+
+
+def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str, Sequence[Point]]) -> tuple[StudySpec, list[Variant]]:
+    """Return the study of the trials, and its variants so far: each variant of the study with each of its points.
+
+    The question of that study are the points that do not depend on answers.
 
     Raises:
-        ConfigurationError: A variant sets a key that is tuned.
+        ConfigurationError: A variant sets a key that is tuned, or a package is missing.
     """
     tune = study.tune
     assert tune is not None
     if fixed := [(key, v.name) for v in variants for key in tune.keys if key in v.overrides]:
         raise ConfigurationError(f"tune: {fixed[0][0]} is set by the variant {fixed[0][1]!r}, so it cannot be tuned")
-    trials = [Variant(name=_name(v.name, values), overrides={**v.overrides, **values}) for v in variants for values in tune.combinations]
     if max(study.seeds) >= FIRST_SEED:
         raise ConfigurationError(
             f"tune: seeds from {FIRST_SEED} are those of tuning, which results must not use: give the study smaller ones"
         )
+    if tune.search and tune.count > EVEN and find_spec("optuna") is None:
+        raise ConfigurationError(f"tune: a search of more than {EVEN} trials needs the package 'optuna': pip install 'attnkit[tune]'")
+    first, trials = (
+        list({(name := _name(v.name, point)): Variant(name=name, overrides={**v.overrides, **point}) for v, point in pairs}.values())
+        for pairs in ([(v, point) for v in variants for point in some[v.name]] for some in (dict.fromkeys(points, tune.first), points))
+    )
     seeds = tuple(range(FIRST_SEED, FIRST_SEED + tune.seeds))
     tuning = replace(
         study,
@@ -38,7 +57,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant]) -> tuple[StudySpec,
         metric=tune.metric or study.metric,
         better=tune.better or study.better,
         design="list",
-        variants=tuple(trials),
+        variants=tuple(first),
         factors=(),
         effects=(),
         decide=None,
@@ -52,27 +71,58 @@ def trials_of(study: StudySpec, variants: Sequence[Variant]) -> tuple[StudySpec,
     return tuning, trials
 
 
-def best_of(study: StudySpec, variants: Sequence[Variant], trials: Plan) -> dict[str, Tuned]:
-    """Return the outcome of tuning for each variant; empty unless every trial has an outcome."""
-    tune, keys, runs = study.tune, trials.key_by_variant, {run.key: run for run in trials.runs}
-    assert tune is not None
-    sign = 1.0 if trials.study.better == "lower" else -1.0
-    found = {}
+def told(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequence[Point]]) -> dict[str, Told]:
+    """Return what the trials found for each variant; empty unless every trial has an outcome."""
+    keys, runs = trials.key_by_variant, {run.key: run for run in trials.runs}
+    found: dict[str, Told] = {}
     for variant in variants:
-        means: list[tuple[dict[str, Any], float | None]] = []
-        for values in tune.combinations:
-            chosen = [runs[keys[_name(variant.name, values), seed]] for seed in trials.study.seeds]
+        means: list[tuple[Point, float | None]] = []
+        for point in points[variant.name]:
+            chosen = [runs[keys[_name(variant.name, point), seed]] for seed in trials.study.seeds]
             states = [state_of(trials, run)["status"] for run in chosen]
             if not {*states} <= {"ok", "diverged"}:
                 return {}
             metrics = [result_of(trials.run_folder(run.key)).get("metrics", {}).get(trials.study.metric) for run in chosen]
             lost = "diverged" in states or None in metrics
-            means.append((values, None if lost else sum(metrics) / len(metrics)))
-        best = min(means, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]
-        nothing = all(mean is None for _, mean in means)  # then every value is as good as the first
-        edges = tune.keys if nothing else tuple(key for key, values in tune.tried.items() if best[key] in (values[0], values[-1]))
-        found[variant.name] = Tuned(chosen=best, means=tuple(means), edges=edges)
+            means.append((point, None if lost else sum(metrics) / len(metrics)))
+        found[variant.name] = means
     return found
+
+
+def proposed(search: Mapping[str, Range], found: Told, *, better: str) -> Point:
+    """Return the point that a search tries after these: that of Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
+
+    It is a function of what was found and of nothing else, so that a search goes on as it would have, also after it was killed.
+
+    Example:
+        >>> lr = {"model.optimizer.lr": Range(low=1e-4, high=1e-2, log=True)}
+        >>> found = [({"model.optimizer.lr": 1e-4 * n}, abs(n - 30)) for n in range(1, 100, 9)]
+        >>> 1e-3 < proposed(lr, found, better="lower")["model.optimizer.lr"] < 6e-3
+        True
+    """
+    import optuna
+
+    kinds = {True: optuna.distributions.IntDistribution, False: optuna.distributions.FloatDistribution}
+    space = {key: kinds[one.is_whole](one.low, one.high, log=one.log) for key, one in search.items()}
+    optuna.logging.disable_default_handler()  # a line for each study that it makes
+    sampler = optuna.samplers.TPESampler(seed=len(found), n_startup_trials=0)
+    study = optuna.create_study(sampler=sampler, direction="minimize" if better == "lower" else "maximize")
+    worst = math.inf if better == "lower" else -math.inf
+    for point, mean in found:
+        study.add_trial(optuna.trial.create_trial(params=point, distributions=space, value=worst if mean is None else mean))
+    values = study.ask(space).params
+    return {key: one.written(values[key]) for key, one in search.items()}
+
+
+def best_of(found: Told, *, better: str) -> Tuned:
+    """Return the outcome of tuning for a variant."""
+    sign = 1.0 if better == "lower" else -1.0
+    best = min(found, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]
+    nothing = all(mean is None for _, mean in found)  # then every value is as good as the first
+    columns = {key: [point[key] for point, _ in found] for key in best}
+    numbers = {key: values for key, values in columns.items() if all(type(value) in (int, float) for value in values)}
+    edges = tuple(key for key, values in numbers.items() if best[key] in (min(values), max(values)))
+    return Tuned(chosen=best, means=tuple(found), edges=tuple(best) if nothing else edges)
 
 
 def written(values: Mapping[str, Any]) -> str:

@@ -13,7 +13,8 @@ from attnkit.ablation.engine import edges, retry, run_plan
 from attnkit.ablation.plan import Plan, stored_plan
 from attnkit.ablation.report import markdown
 from attnkit.ablation.results import Results
-from attnkit.ablation.sections import Range
+from attnkit.ablation.sections import EVEN, Range
+from attnkit.ablation.tuning import proposed
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import PROVENANCE, status_of, write_json
 from tests.ablation.conftest import made, study
@@ -188,3 +189,43 @@ def test_points_are_inside_their_range() -> None:
 def test_a_search_is_checked(guessed: None, tune: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make(tune=tune)
+
+
+def test_a_longer_search_learns_from_what_each_variant_found(worker: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first points are the same for all; each later one follows from the results before it, whoever asks, and whenever."""
+    tune = {"search": {LR: {"low": 0.001, "high": 0.1, "log": True}}, "trials": EVEN + 2}
+    said: list[str] = []
+    plan = run_plan(make(factors={"model.stack.position": ["none"]}, tune=tune), jobs=2, say=said.append)
+    assert plan.trials is not None
+    assert [line for line in said if line.startswith("tuning")] == [f"tuning {LR}: {2 * 2 * n} trials" for n in (10, 11, 12)]
+    mine, theirs = ([dict(point) for point, _ in found.means] for found in plan.tuned.values())
+    assert mine[:EVEN] == theirs[:EVEN]
+    search = {LR: Range(low=0.001, high=0.1, log=True)}
+    for found in plan.tuned.values():
+        for n in (10, 11):
+            assert found.means[n][0] == proposed(search, found.means[:n], better="lower"), "of what was found, and nothing else"  # type: ignore[arg-type]
+    assert len(mine) == len(theirs) == 12, "equal budgets"
+    again = run_plan(make(factors={"model.stack.position": ["none"]}, tune=tune), say=said.append)
+    assert again.tuned == plan.tuned, "points that were found do not make it another question"
+    assert len(Path("ran.txt").read_text().split()) == 2 * 2 * 12 + 6
+    text = " ".join(markdown(Results(plan)).split())
+    assert "by 12 combinations with 2 other seeds each, as many for every variant" in text
+    assert "The first 10 are the same for all; each later one is that of Optuna's tree-structured Parzen estimator" in text
+    monkeypatch.setattr("attnkit.ablation.tuning.find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigurationError, match=r"a search of more than 10 trials needs the package 'optuna': pip install 'attnkit\[tune\]'"
+    ):
+        make(tune=tune)
+    make(tune=tune | {"trials": EVEN})
+
+
+def test_a_proposal_keeps_away_from_points_that_diverged_and_is_one_of_its_range() -> None:
+    search = {LR: Range(low=0.001, high=0.1, log=True), "n": Range(low=1, high=4)}
+    found: list[tuple[dict[str, Any], float | None]] = [
+        ({LR: 0.001 * n, "n": 1 + n % 4}, None if n > 20 else float(n)) for n in range(1, 100, 4)
+    ]
+    for better, ends in (("lower", (0.001, 0.02)), ("higher", (0.001, 0.03))):
+        point = proposed(search, found, better=better)
+        assert ends[0] <= point[LR] <= ends[1]
+        assert point["n"] in (1, 2, 3, 4)
+        assert point[LR] == float(f"{point[LR]:.4g}")
