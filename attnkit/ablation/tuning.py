@@ -102,7 +102,7 @@ def proposed(search: Mapping[str, Range], found: Told, *, better: str) -> Point:
     """
     import optuna
 
-    kinds = {True: optuna.distributions.IntDistribution, False: optuna.distributions.FloatDistribution}
+    kinds: dict[bool, Any] = {True: optuna.distributions.IntDistribution, False: optuna.distributions.FloatDistribution}
     space = {key: kinds[one.is_whole](one.low, one.high, log=one.log) for key, one in search.items()}
     optuna.logging.disable_default_handler()  # a line for each study that it makes
     sampler = optuna.samplers.TPESampler(seed=len(found), n_startup_trials=0)

@@ -68,7 +68,7 @@ def mean_of_seeds(values: ArrayLike, *, alpha: float = 0.05, resolution: float =
         >>> round(e.mean, 3), e.df, [round(end, 2) for end in e.interval]
         (1.0, 2, [0.5, 1.5])
     """
-    return _student(*_groups([values]), resolution, alpha)
+    return _student(_groups([values])[0], resolution, alpha)
 
 
 def mean_over_tasks(differences: Sequence[ArrayLike], *, alpha: float = 0.05, resolutions: Sequence[float] = ()) -> Effect:
