@@ -1,11 +1,9 @@
 """The paragraph on methods of a report."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from scipy import stats
-
+from attnkit.ablation.noise import noise_sentence
 from attnkit.ablation.results import Results
 
 
@@ -63,7 +61,7 @@ def methods(results: Results) -> str:
         "is worse than "
         "any number."
     )
-    text += _of_examples(results)
+    text += f" {noise_sentence(results)}"
     text += " Effects are in standard deviations of the differences."
     text += (
         " FLOPs are those of matrix products, forward and backward, for each non-padding token (counted on a batch of the validation data),"
@@ -75,43 +73,6 @@ def methods(results: Results) -> str:
     if exact:
         text += f" Exact sign-flip tests (uncorrected): {'; '.join(exact)}."
     return text
-
-
-def _of_examples(results: Results) -> str:
-    """Return how well the examples know the metric, where it is a share of them: a variance that no number of seeds removes."""
-    count, share = results.examples(), results.mean_of([results.plan.variants[0].name])
-    if count is None or share is None:
-        return ""
-    error = math.sqrt(max(0.0, share * (1 - share)) / count)
-    return (
-        f" Intervals are of training seeds on these {count:,} examples, which are a sample, too: from so many, a "
-        f"{results.study.metric} of {share:.3g} is known with a standard error of {error:.2g}. Differences on the same examples are known "
-        f"better than that, as far as variants fail on the same ones.{_beyond_examples(results, count)}"
-    )
-
-
-def _beyond_examples(results: Results, count: int) -> str:
-    """Return which differences are shown for other examples, too: beyond the sum of the interval of seeds and that of examples.
-
-    Each has half of the level. The noise of examples is at most that of two shares of independent examples, unless variants fail on
-    different ones; with two failures and two successes more, so that a share of 0 has some (Agresti and Coull 1998).
-    """
-    shown = [c for c in results.by_variant.values() if c.verdict in ("better", "worse") and not any(c.diverged)]
-    kept = []
-    for c in shown:
-        assert c.level is not None
-        assert c.sd is not None
-        assert c.mean is not None
-        shares = [((results.mean_of([name]) or 0.0) * count + 2) / (count + 4) for name in (c.variant, c.reference)]
-        of_examples = float(stats.norm.isf(c.level / 4)) * math.sqrt(sum(share * (1 - share) for share in shares) / count)
-        of_seeds = float(stats.t.isf(c.level / 4, c.pairs - 1)) * c.sd / math.sqrt(c.pairs)
-        kept += [c.variant] if abs(c.mean) > of_seeds + of_examples else []
-    if not shown:
-        return ""
-    return (
-        f" Of the {len(shown)} differences that are shown for these examples, {len(kept)} are for other examples like them, too, with "
-        f"half of each level for their noise, taken at its most: {', '.join(kept) or 'none'}."
-    )
 
 
 def _budget(results: Results) -> str:

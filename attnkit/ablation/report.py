@@ -13,6 +13,7 @@ from attnkit.ablation.certificate import certificate
 from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
 from attnkit.ablation.methods import methods
+from attnkit.ablation.noise import noise_table
 from attnkit.ablation.published import published
 from attnkit.ablation.results import Results, word
 from attnkit.ablation.tables import (
@@ -30,6 +31,7 @@ from attnkit.ablation.tables import (
 from attnkit.files import atomic
 
 UNFINISHED = "Not every run has an outcome yet. The verdicts below may change: whoever stops at one that was seen by chance makes it void."
+NOISE = "Standard errors of each difference, and whether it is shown beyond all sources that are known; see Methods."
 LIMITS = "What the study can neither control nor measure in the user's own classes"
 ALL_RUNS = "{} runs, with the command that repeats each"
 ENVIRONMENT = Environment(loader=PackageLoader("attnkit.ablation", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -82,6 +84,8 @@ def markdown(results: Results) -> str:
     lines += ["## Results", "", markdown_table(variants_table(results)), LEGEND, ""]
     if (effects := effects_table(results)).rows:
         lines += ["## Effects", "", markdown_table(effects), ""]
+    if (noise := noise_table(results)).rows:
+        lines += ["## Other examples, another tuning", "", NOISE, "", markdown_table(noise), ""]
     if path := path_lines(results):
         lines += ["## Looks", "", *(escape.markdown_item(line) for line in path), ""]
     for figure in figures(results):
@@ -152,6 +156,8 @@ def page(results: Results) -> str:
         main=variants_table(results),
         costs=costs_table(results),
         effects=effects_table(results),
+        noise=noise_table(results),
+        noise_means=NOISE,
         tuning=tuning_table(results),
         runs=runs_table(results),
         figures=figures(results),

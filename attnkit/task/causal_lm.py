@@ -25,6 +25,7 @@ from attnkit.registry import (
     tasks,
 )
 from attnkit.task.config import default, trained_tokenizer
+from attnkit.task.evaluation import row_sums
 from attnkit.task.generating import GeneratorConfig, TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity
@@ -185,6 +186,7 @@ class CausalLM(TextGenerator):
         sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
         right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
         updates = {"loss": (sums.nll, sums.targets), "perplexity": (sums.nll, sums.targets), "token_accuracy": (right, sums.targets)}
+        rows = {} if self.by_row is None else row_sums(logits, targets, pad_id=Tokenizer.pad_id)
         for offset, scores in enumerate(further, start=1):
             found = cross_entropy(scores, _later(targets, offset, documents), pad_id=Tokenizer.pad_id)
             updates[f"loss_{offset + 1}"] = (found.nll, found.targets)
@@ -194,6 +196,9 @@ class CausalLM(TextGenerator):
             has_answers = batch["answers"] > 0
             is_exact = ((logits.argmax(-1) == targets) | (targets == Tokenizer.pad_id)).all(-1)
             updates["exact_match"] = ((is_exact & has_answers).sum(), has_answers.sum())
+            rows["exact_match"] = (is_exact & has_answers, has_answers)
+        if self.by_row is not None:
+            self.by_row.append(rows)
         self.log_metrics(stage, updates, rows=len(tokens), shown=["loss", "bits_per_character"])
 
     @override

@@ -4,7 +4,8 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torchmetrics import Metric
 from typing_extensions import override
 
@@ -14,12 +15,21 @@ Direction = Literal["min", "max"]
 T = TypeVar("T")
 
 
+RowSums = dict[str, tuple[Tensor, Tensor]]
+"""For metrics that are means, the sum of each row of a batch, and the number of what is averaged; each [B]."""
+
+
 class EvaluatedTask(Task):
     """A task with metrics in validation (`val/...`) and test (`test/...`), the same in both.
 
     A subclass writes `new_metrics`, and `evaluate`, which passes their updates to `log_metrics`. After a validation, the metrics in
     `printed` are printed, followed by the `samples`; none: nothing is printed.
+
+    Attributes:
+        by_row: A list to which a subclass that can appends the `row_sums` of each batch of an evaluation; None (default): nobody asks.
     """
+
+    by_row: list[RowSums] | None = None
 
     @override
     def derive(self) -> None:
@@ -88,6 +98,26 @@ class EvaluatedTask(Task):
         values = ", ".join(f"{name} {metrics[name].compute():.4g}" for name in self.printed)  # on every rank: it is reduced over them
         title = f"Step {self.trainer.global_step}" if self.trainer.global_step else "Validation"  # 0 outside of a fit
         self.print("\n".join([f"{title}: {values}", *(f"  {line}" for line in self.samples())]))
+
+
+def row_sums(logits: Tensor, targets: Tensor, *, pad_id: int) -> RowSums:
+    """Return the sums of `loss` and `token_accuracy` over the targets of each row that are not padding.
+
+    Args:
+        logits: [B, T, V].
+        targets: [B, T].
+        pad_id: The class of padding.
+
+    Example:
+        >>> import torch
+        >>> sums = row_sums(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), pad_id=0)
+        >>> [(nll / count).round(decimals=3).tolist() for nll, count in [sums["loss"]]]
+        [[1.609, 1.609]]
+    """
+    nll = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=pad_id, reduction="none")
+    real = targets != pad_id
+    right = (logits.argmax(-1) == targets) & real
+    return {"loss": (nll.view_as(targets).sum(1), real.sum(1)), "token_accuracy": (right.sum(1), real.sum(1))}
 
 
 def spread(rows: Sequence[T], count: int) -> Sequence[T]:

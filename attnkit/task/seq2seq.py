@@ -22,7 +22,7 @@ from attnkit.registry import (
     tasks,
 )
 from attnkit.task.config import default, trained_tokenizer
-from attnkit.task.evaluation import Direction, spread
+from attnkit.task.evaluation import Direction, row_sums, spread
 from attnkit.task.generating import GeneratorConfig, TextGenerator, input_mask
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
@@ -224,6 +224,8 @@ class Seq2Seq(TextGenerator):
         logits = self(batch["src"], batch["tgt"][:, :-1], batch.get("src_mask"))
         sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
         right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
+        if self.by_row is not None:
+            self.by_row.append(row_sums(logits, targets, pad_id=Tokenizer.pad_id))
         hypotheses = self._answers(batch, "references") if self.metric_names else []
         texts = (hypotheses, batch["references"])
         means = {"loss": (sums.nll, sums.targets), "perplexity": (sums.nll, sums.targets), "token_accuracy": (right, sums.targets)}

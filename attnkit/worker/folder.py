@@ -46,12 +46,14 @@ Row = Mapping[str, float | None]
 class Result:
     """The measurements of a run; numbers that are not finite are None.
 
-    `batch_hash` leaves out values of the types in `unhashed`.
+    `examples` are sums over groups of examples, and what they are divided by, of each metric that is a mean over them; see
+    `attnkit.worker.examples`. `batch_hash` leaves out values of the types in `unhashed`.
     """
 
     metrics: Row
     curve: tuple[Row, ...] = ()
     lengths: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    examples: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
     parameters: int | None = None
     batches: int | None = None
     batch_hash: str = ""

@@ -16,6 +16,7 @@ from attnkit.ablation.certificate import certificate
 from attnkit.ablation.discard import set_aside
 from attnkit.ablation.figures import figures
 from attnkit.ablation.looks import planned
+from attnkit.ablation.noise import noise_table, noises
 from attnkit.ablation.plan import Tuned, add_seeds, stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
@@ -207,19 +208,9 @@ def test_no_table_of_the_page_is_wider_than_eight_columns(results: Results) -> N
     assert "@media print" in html
 
 
-def test_the_noise_of_the_examples_is_told_where_the_metric_is_a_share_of_them(results: Results) -> None:
-    assert "which are a sample, too" not in markdown(results), "a loss is no share"
-    plan = replace(results.plan, study=replace(results.study, metric="test/sequence_error_rate"))
-    shares = Results(plan)
-    for result in shares.result.values():
-        result["metrics"] = {"test/sequence_error_rate": 0.1}
-    text = markdown(shares)
-    assert "these 90 examples" in text, "30 of each of three lengths"
-    assert f"a standard error of {math.sqrt(0.1 * 0.9 / 90):.2g}" in text
-
-
-def test_differences_that_other_examples_would_show_too_are_named(results: Results) -> None:
+def test_where_examples_were_not_kept_the_noise_of_a_share_is_taken_at_its_most(results: Results) -> None:
     """Of 90 examples .5 against .1 is beyond their noise, and .15 against .1 is not, however well seeds know it."""
+    assert "| position=none |" not in markdown(results).partition("## Other examples")[2], "a loss is no share"
     plan = replace(results.plan, study=replace(results.study, metric="test/sequence_error_rate", min_effect=None))
     shares = {"baseline": 0.1, "position=none": 0.5, "position=learned": 0.15}
     found = Results(plan)
@@ -229,8 +220,10 @@ def test_differences_that_other_examples_would_show_too_are_named(results: Resul
         }
         found.status[run.key] = {"status": "ok"}
     assert [c.verdict for c in found.comparisons] == ["worse", "worse"]
-    assert "Of the 2 differences that are shown for these examples, 1 are for other examples like them, too" in markdown(found)
-    assert "taken at its most: position=none." in markdown(found)
+    assert [(cells[0], cells[-1]) for _, cells in noise_table(found).rows] == [("position=none", "yes"), ("position=learned", "no")]
+    p, q = ((90 * found.mean_of([name]) + 2) / 94 for name in ("position=none", "baseline"))  # type: ignore[operator]
+    assert noises(found)[0].examples == pytest.approx(math.sqrt((p * (1 - p) + q * (1 - q)) / 90))
+    assert "but here at its most, as if variants failed independently" in " ".join(markdown(found).split())
 
 
 @pytest.mark.parametrize(

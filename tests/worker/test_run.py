@@ -55,6 +55,16 @@ def test_variants_see_the_same_batches_and_other_seeds_others() -> None:
     assert run("data", seeds=SEEDS | {"data": 9})["batch_hash"] != one["batch_hash"]
 
 
+def test_what_is_kept_by_example_gives_the_metrics_of_the_run() -> None:
+    """Their quotient is the metric; of the test, if that was the last evaluation."""
+    for name, layers, test in (("val", (), False), ("test", (), True)):
+        found = run(name, {"model": {"metrics": ["sequence_error_rate", "token_error_rate"]}}, *layers, test=test)
+        assert found["examples"].keys() == {"loss", "token_accuracy", "sequence_error_rate", "token_error_rate"}
+        for metric, (top, bottom) in found["examples"].items():
+            assert sum(top) / sum(bottom) == pytest.approx(found["metrics"][f"{name}/{metric}"], rel=1e-5)
+        assert sum(found["examples"]["sequence_error_rate"][1]) == sum(row["count"] for row in found["lengths"]["source"])
+
+
 def test_each_seed_does_what_it_is_for() -> None:
     one = run("one")
     assert run("again")["metrics"] == one["metrics"]

@@ -11,6 +11,7 @@ from attnkit.ablation.statistics.aggregate import interquartile_mean, performanc
 from attnkit.ablation.statistics.comparison import Better, Comparison, Runs, Verdict, compare, contrast, judge
 from attnkit.ablation.statistics.exact import divergence_p, sign_flip_p, signed_rank_p
 from attnkit.ablation.statistics.power import detectable, power, seeds_needed, seeds_range
+from attnkit.ablation.statistics.sources import examples_error, joint_half, tuning_spread
 from attnkit.ablation.statistics.tasks import Effect, mean_of_seeds, mean_of_tasks, mean_over_tasks, seed_slopes, slope
 
 __all__ = [
@@ -23,7 +24,9 @@ __all__ = [
     "contrast",
     "detectable",
     "divergence_p",
+    "examples_error",
     "interquartile_mean",
+    "joint_half",
     "judge",
     "mean_of_seeds",
     "mean_of_tasks",
@@ -37,4 +40,5 @@ __all__ = [
     "signed_rank_p",
     "slope",
     "stratified_interval",
+    "tuning_spread",
 ]

@@ -1,0 +1,142 @@
+"""What else a difference could be due to: other test examples, and another outcome of tuning. Intervals that hold for them, too."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scipy import stats
+
+from attnkit.ablation.results import Results
+from attnkit.ablation.statistics import Comparison, examples_error, joint_half, tuning_spread
+from attnkit.ablation.tables import Table, interval_text
+
+TOLERANCE = 1e-4
+"""The largest relative difference of a metric from the quotient of its sums that is due to rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The sources of noise of a contrast, and what is shown beyond all that are known.
+
+    Attributes:
+        contrast: Its name.
+        seeds: The standard error of training seeds.
+        examples: That of test examples; None: not known.
+        tuning: How far a repeated tuning would move the difference; None: not known, or nothing was tuned.
+        interval: The simultaneous interval with all of them.
+        missing: Why one is not known, in words.
+    """
+
+    contrast: str
+    seeds: float | None = None
+    examples: float | None = None
+    tuning: float | None = None
+    interval: tuple[float, float] | None = None
+    missing: tuple[str, ...] = ()
+
+
+def noises(results: Results) -> list[Noise]:
+    """Return the sources of noise of each contrast of a study."""
+    return [_noise(results, c) for c in results.family]
+
+
+def _noise(results: Results, c: Comparison) -> Noise:
+    if c.mean is None or c.sd is None or c.level is None or any(c.diverged) or any(c.failed):
+        return Noise(contrast=c.variant, missing=("runs diverged or failed, or too few have ended",))
+    weights = results.contrasts[c.variant].weights
+    seeds = c.sd / math.sqrt(c.pairs)
+    parts, missing, others = [(seeds, float(c.pairs - 1))], [], dict[str, float]()
+    for name, found in (("examples", _of_examples(results, weights, c.pairs)), ("tuning", _of_tuning(results, weights, c.pairs))):
+        if isinstance(found, str):
+            missing += [found] if found else []
+        else:
+            others[name] = found[0]
+            parts.append(found)
+    half = joint_half(parts, alpha=c.level)
+    interval = (c.mean - half, c.mean + half) if others else None
+    return Noise(contrast=c.variant, seeds=seeds, interval=interval, missing=tuple(missing), **others)
+
+
+def _of_examples(results: Results, weights: Mapping[str, float], pairs: int) -> tuple[float, float] | str:
+    """Return the standard error of test examples with its degrees of freedom, or why it is not known."""
+    metric, keys = results.study.metric.partition("/")[2], results.plan.key_by_variant
+    runs = []
+    for name, weight in weights.items():
+        for seed in results.study.seeds[:pairs]:
+            result = results.result[keys[name, seed]]
+            sums = result.get("examples", {}).get(metric)
+            if sums is None:
+                return _at_most(results, weights) or f"{metric} was not kept by example, or is no mean over examples"
+            value, (top, bottom) = result["metrics"][results.study.metric], sums
+            if not math.isclose(sum(top) / (sum(bottom) or math.nan), value, rel_tol=TOLERANCE, abs_tol=TOLERANCE**2):
+                return f"{metric} is not the mean of what was kept by example"
+            runs.append((weight / pairs, top, bottom))
+    try:
+        error, df = examples_error(runs)
+    except ValueError as reason:
+        return str(reason)
+    return error, float(df)
+
+
+def _at_most(results: Results, weights: Mapping[str, float]) -> tuple[float, float] | None:
+    """Return the largest standard error that a sum of shares of the same examples may have, unless variants fail on different ones.
+
+    With two failures and two successes more, so that a share of 0 has some (Agresti and Coull 1998).
+    """
+    count = results.examples()
+    if count is None or any(results.mean_of([name]) is None for name in weights):
+        return None
+    shares = [(weight, ((results.mean_of([name]) or 0.0) * count + 2) / (count + 4)) for name, weight in weights.items()]
+    return math.sqrt(sum(weight**2 * share * (1 - share) for weight, share in shares) / count), math.inf
+
+
+def _of_tuning(results: Results, weights: Mapping[str, float], pairs: int) -> tuple[float, float] | str:
+    """Return how far a repeated tuning would move a contrast, or why it is not known; nothing to say where nothing was tuned."""
+    study, tuned = results.study, results.plan.tuned
+    if study.tune is None or not tuned:
+        return ""
+    if (study.tune.metric or study.metric).partition("/")[2] != study.metric.partition("/")[2]:
+        return "tuning was by another metric, in other units"
+    square = 0.0
+    for name, weight in weights.items():
+        values = [v for v in results.values(name).values() if v is not None][:pairs]
+        means = [mean for _, mean in tuned[name].means if mean is not None]
+        if not means:
+            return "every trial of tuning diverged"
+        error = float(stats.tstd(values)) / math.sqrt(study.tune.seeds)
+        square += (weight * tuning_spread(means, error, higher=study.better == "higher")) ** 2
+    return math.sqrt(square), math.inf
+
+
+HEADERS = ("contrast", "seeds", "examples", "tuning", "interval with all of these", "still shown")
+
+
+def noise_table(results: Results) -> Table:
+    """Return a row for each contrast; none where only seeds are known."""
+    found = noises(results)
+    rows = []
+    for one, c in zip(found, results.family, strict=True):
+        decided = c.verdict in ("better", "worse")
+        beyond = one.interval is not None and (one.interval[0] > 0 or one.interval[1] < 0)
+        still = "-" if one.interval is None or not decided else "yes" if beyond else "no"
+        errors = ("-" if error is None else f"{error:.2g}" for error in (one.seeds, one.examples, one.tuning))
+        rows.append((still == "yes", (one.contrast, *errors, interval_text(*(one.interval or (None, None))).strip() or "-", still)))
+    return Table(HEADERS, rows if any(one.interval for one in found) else [], (0, 5))
+
+
+def noise_sentence(results: Results) -> str:
+    """Return what the intervals of a report are about, for its methods."""
+    found = noises(results)
+    text = "Differences, their intervals and verdicts are of training seeds, for these test examples"
+    text += " and these outcomes of tuning." if results.plan.tuned else "."
+    if any(one.interval for one in found):
+        text += (
+            " A table has the standard errors of the other sources: of test examples like these, example by example, so that variants that "
+            "fail on the same ones gain from it (Miller 2024)"
+        )
+        if not any(result.get("examples") for result in results.result.values()):
+            text += ", but here at its most, as if variants failed independently, for runs of that time did not keep them"
+        text += ", and how far a repeated choice among the trials of tuning would move a difference" if results.plan.tuned else ""
+        text += "; its intervals have all that are known, at the same levels (Banerjee 1960)."
+    reasons = dict.fromkeys(reason for one in found for reason in one.missing)
+    return text + (f" Where one is -: {'; '.join(reasons)}." if reasons else "")

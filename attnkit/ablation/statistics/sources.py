@@ -1,0 +1,76 @@
+"""Further sources of noise beside seeds: the test examples, which are a sample, too, and the choice that tuning made."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+
+def examples_error(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> tuple[float, int]:
+    r"""Return the standard error, over test examples, of a weighted sum of metrics of runs on them, and its degrees of freedom.
+
+    A metric is a quotient of sums over examples, $R = \sum_e a_e / \sum_e b_e$, such as wrong tokens and tokens. To first order, example e
+    contributes $u_e = E (a_e - R b_e) / \sum b$. The contributions of the weighted sum are those of its runs, example by example, so that
+    runs that fail on the same examples gain from it (Miller 2024); their standard error is that of a mean.
+
+    Args:
+        runs: The weight of each run, and its two sums for each example or each random group of examples, in the same order.
+
+    Raises:
+        ValueError: Runs have other examples, or fewer than 2.
+
+    Example:
+        >>> ours, theirs = [0, 0, 1, 0], [1, 0, 1, 1]
+        >>> error, df = examples_error([(1.0, ours, [1] * 4), (-1.0, theirs, [1] * 4)])
+        >>> round(error, 3), df
+        (0.289, 3)
+    """
+    total, below = np.zeros(0), np.zeros(0)
+    for weight, top, bottom in runs:
+        a, b = np.asarray(top, dtype=np.float64), np.asarray(bottom, dtype=np.float64)
+        if len(below) and not np.array_equal(b, below):
+            raise ValueError("runs have other examples")
+        below = b
+        parts = weight * len(b) * (a - a.sum() / b.sum() * b) / b.sum()
+        total = parts if not len(total) else total + parts
+    n = len(total)
+    if n < 2:
+        raise ValueError("at least 2 examples are needed")
+    return math.sqrt(float((total**2).sum()) / (n * (n - 1))), n - 1
+
+
+def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False, redraws: int = 2000) -> float:
+    """Return how far the metric would be from that of the chosen value if tuning were repeated: the root of its mean square.
+
+    The means of the trials are drawn anew around those that were found, each with its standard error, and the best is chosen again.
+
+    Args:
+        means: Of the metric of tuning, for each value that was tried.
+        error: Their standard error.
+        higher: Whether higher is better.
+        redraws: Number of draws.
+
+    Example:
+        >>> tuning_spread([1.0, 3.0], 0.1), round(tuning_spread([1.0, 1.1], 0.1), 2)
+        (0.0, 0.05)
+    """
+    found = np.asarray(means) * (-1.0 if higher else 1.0)
+    chosen = (found + error * np.random.default_rng(0).standard_normal((redraws, len(found)))).argmin(1)
+    return float(np.sqrt(((found[chosen] - found.min()) ** 2).mean()))
+
+
+def joint_half(parts: Iterable[tuple[float, float]], *, alpha: float) -> float:
+    r"""Return the half-width of an interval of a sum of independent estimates: $\sqrt{\sum_i t_i^2 s_i^2}$, where $t_i$ is the quantile of
+    Student's t for the degrees of freedom of the standard error $s_i$. It covers with a probability of at least 1 - alpha (Banerjee 1960).
+
+    Args:
+        parts: Standard errors with their degrees of freedom; infinite for one that is known.
+        alpha: The interval covers with a probability of 1 - alpha.
+
+    Example:
+        >>> round(joint_half([(1.0, 4), (0.5, math.inf)], alpha=0.05), 3)
+        2.945
+    """
+    return math.sqrt(sum((float(stats.t.isf(alpha / 2, df)) * error) ** 2 for error, df in parts))

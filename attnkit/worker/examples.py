@@ -1,0 +1,71 @@
+"""The sums of metrics over the examples of the last evaluation, from which a report tells how well so many examples know a difference."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+from typing_extensions import override
+
+from attnkit.task.evaluation import EvaluatedTask
+from attnkit.task.metrics import SequenceErrorRate, TokenErrorRate, generation_metric
+from attnkit.task.seq2seq import Seq2Seq
+
+GROUPS = 200
+"""Examples are summed in so many random groups, the same in all runs: their spread is known as well as it needs to be, in 200 numbers."""
+
+Sums = tuple[Sequence[float], Sequence[float]]
+"""What is averaged, and how much of it there is, for each group."""
+
+
+class Examples(Callback):
+    """Keeps, for metrics that are means, their sums over examples, of the last evaluation.
+
+    Tasks that cannot have none, nor have runs with several ranks, of which each sees only a part.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[tuple[float, float]]] = {}
+
+    @override
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._rows = {}
+        if isinstance(pl_module, EvaluatedTask) and trainer.world_size == 1:
+            pl_module.by_row = []
+
+    @override
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if not isinstance(pl_module, EvaluatedTask) or pl_module.by_row is None:
+            return
+        for sums in pl_module.by_row:
+            for name, pair in sums.items():
+                self._rows.setdefault(name, []).extend(zip(*(one.tolist() for one in pair), strict=True))
+        pl_module.by_row = []
+        if isinstance(pl_module, Seq2Seq) and outputs["hypotheses"]:
+            self._add_texts(pl_module, outputs["hypotheses"], batch["references"])
+
+    on_test_epoch_start, on_test_batch_end = on_validation_epoch_start, on_validation_batch_end
+
+    def _add_texts(self, task: Seq2Seq, hypotheses: Sequence[str], references: Sequence[Any]) -> None:
+        for name in task.metric_names:
+            for text, acceptable in zip(hypotheses, references, strict=True):
+                metric = generation_metric(name, tokenize=task.reference_tokens)
+                if isinstance(metric, SequenceErrorRate | TokenErrorRate):  # a quotient of two sums
+                    metric.update([text], [acceptable])
+                    top, bottom = (value for value in metric.metric_state.values() if isinstance(value, Tensor))
+                    self._rows.setdefault(name, []).append((float(top), float(bottom)))
+
+    def sums(self) -> dict[str, Sums]:
+        """Return the sums of each metric by group of examples; of a metric that is not finite, none."""
+        found: dict[str, Sums] = {}
+        for name, rows in self._rows.items():
+            count = min(len(rows), GROUPS)
+            group = np.random.default_rng(0).permutation(len(rows)) % count
+            totals = [np.bincount(group, weights=column, minlength=count) for column in np.array(rows, dtype=np.float64).T]
+            if all(np.isfinite(total).all() for total in totals):
+                top, bottom = ([float(f"{value:.7g}") for value in total] for total in totals)
+                found[name] = (top, bottom)
+        return found
