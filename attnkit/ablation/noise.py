@@ -60,9 +60,9 @@ def _noise(results: Results, c: Comparison) -> Noise:
 def _of_examples(results: Results, weights: Mapping[str, float], pairs: int) -> tuple[float, float] | str:
     """Return the standard error of test examples with its degrees of freedom, or why it is not known."""
     metric, keys = results.study.metric.partition("/")[2], results.plan.key_by_variant
-    runs = []
-    for name, weight in weights.items():
-        for seed in results.study.seeds[:pairs]:
+    runs, below = [], set()
+    for seed in results.study.seeds[:pairs]:
+        for name, weight in weights.items():
             result = results.result[keys[name, seed]]
             sums = result.get("examples", {}).get(metric)
             if sums is None:
@@ -71,10 +71,12 @@ def _of_examples(results: Results, weights: Mapping[str, float], pairs: int) -> 
             if not math.isclose(sum(top) / (sum(bottom) or math.nan), value, rel_tol=TOLERANCE, abs_tol=TOLERANCE**2):
                 return f"{metric} is not the mean of what was kept by example"
             runs.append((weight / pairs, top, bottom))
-    try:
-        error, df = examples_error(runs)
-    except ValueError as reason:
-        return str(reason)
+            below.add((seed, tuple(bottom)))
+    if len(below) > pairs:
+        return "variants have other test examples"
+    if len({bottom for _, bottom in below}) > 1:
+        return "each seed has test examples of its own, so that their noise is in that of the seeds"
+    error, df = examples_error(runs)
     return error, float(df)
 
 

@@ -112,8 +112,13 @@ def leave(code: int) -> NoReturn:
     """End this process without taking the interpreter apart, which would copy every page of a fork: seconds for nothing."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as `multiprocessing` does in its forks
     atexit._run_exitfuncs()
-    own = (found for found in gc.get_objects() if issubclass(type(found), io.TextIOBase | io.BufferedIOBase))  # the server's are frozen
-    for file in (sys.stdout, sys.stderr, *own):
+    found = gc.get_objects()  # the server's are frozen; to ask each object for its class took seconds where other work ran
+    kinds = {kind for kind in set(map(type, found)) if issubclass(kind, io.TextIOBase | io.BufferedIOBase)}
+    for file in (
+        sys.stdout,
+        sys.stderr,
+        *(one for one in found if type(one) in kinds),
+    ):
         with suppress(OSError, ValueError):  # it is closed, or can only be read
             file.flush()
     os._exit(code)

@@ -1,8 +1,9 @@
 """Simulate studies with the code of reports, and print the table of docs/explanation/statistics.md.
 
-    python docs/_tools/error_rates.py [STUDIES [tasks]]
+    python docs/_tools/error_rates.py [STUDIES [tasks | sources]]
 
-`tasks` prints those of studies of several tasks and sizes, and of adjusting for early loss.
+`tasks` prints those of studies of several tasks and sizes, and of adjusting for early loss; `sources` the coverage of intervals that hold
+for other test examples and another outcome of tuning, too.
 
 In an A/A study all variants have the same distribution; every verdict of a difference is false. The error is the share of studies with any.
 """
@@ -16,7 +17,18 @@ from scipy import special, stats
 from attnkit.ablation.looks import planned
 from attnkit.ablation.plan import Look
 from attnkit.ablation.sections import Decide
-from attnkit.ablation.statistics import Comparison, compare, judge, mean_of_seeds, mean_of_tasks, mean_over_tasks, seed_slopes
+from attnkit.ablation.statistics import (
+    Comparison,
+    compare,
+    examples_error,
+    joint_half,
+    judge,
+    mean_of_seeds,
+    mean_of_tasks,
+    mean_over_tasks,
+    seed_slopes,
+    tuning_spread,
+)
 
 ALPHA = 0.05
 NOISES = ("normal", "heavy tails", "a divergent tenth")
@@ -137,10 +149,60 @@ def over_tasks(studies: int) -> None:
             print(f"| {shift:g} sd | {seeds} | {coverage:.3f} | {width:.2f} |", flush=True)
 
 
+def examples(seeds: int, count: int, share: float, studies: int) -> tuple[float, float]:
+    """Return the coverage of intervals of seeds, and of those of seeds and examples, of the difference on all examples there could be.
+
+    `share` is that of test examples in the variance of the mean difference; a hundredth of it is of both together.
+    """
+    rng = np.random.default_rng(6)
+    covered = np.zeros(2)
+    for _ in range(studies):
+        d = math.sqrt((1 - share) * seeds) * rng.standard_normal((seeds, 1)) + math.sqrt(share * count) * rng.standard_normal((1, count))
+        d = d + math.sqrt(0.01 * seeds * count) * rng.standard_normal((seeds, count))
+        error, df = examples_error([(1 / seeds, one, np.ones(count)) for one in d])
+        parts = [(float(stats.sem(d.mean(1))), seeds - 1.0), (error, float(df))]
+        covered += [abs(d.mean()) < joint_half(some, alpha=ALPHA) for some in (parts[:1], parts)]
+    return float(covered[0] / studies), float(covered[1] / studies)
+
+
+def tunings(values: int, steepness: float, seeds: int, studies: int) -> tuple[float, float]:
+    """Return the coverage of intervals of seeds, and of those of seeds and tuning, of the difference on average over repeated tuning.
+
+    Two equal variants are tuned among `values` on a parabola, with two seeds each; the noise of a run is 1.
+    """
+    rng = np.random.default_rng(7)
+    true = steepness * (np.arange(values) - values / 2 + 0.3) ** 2
+    covered = np.zeros(2)
+    for _ in range(studies):
+        parts, runs = [], []
+        for _ in range(2):
+            means = true + rng.standard_normal(values) / math.sqrt(2)
+            runs.append(true[means.argmin()] + rng.standard_normal(seeds))
+            parts.append((tuning_spread(means.tolist(), float(runs[-1].std(ddof=1)) / math.sqrt(2), redraws=300), math.inf))
+        d = runs[0] - runs[1]
+        parts.insert(0, (float(stats.sem(d)), seeds - 1.0))
+        covered += [abs(d.mean()) < joint_half(some, alpha=ALPHA) for some in (parts[:1], parts)]
+    return float(covered[0] / studies), float(covered[1] / studies)
+
+
+def sources(studies: int) -> None:
+    """Print the coverage of intervals with and without the noise of test examples, and of tuning."""
+    print("| seeds, examples | share of examples | seeds alone | with examples |\n|---|---|---|---|")
+    for seeds, count in ((3, 50), (5, 200), (10, 200)):
+        for share in (0.1, 0.5, 0.9):
+            alone, both = examples(seeds, count, share, studies)
+            print(f"| {seeds}, {count} | {share:g} | {alone:.3f} | {both:.3f} |", flush=True)
+    print("\n| seeds, values | steepness | seeds alone | with tuning |\n|---|---|---|---|")
+    for seeds, values in ((3, 4), (5, 4), (10, 4), (5, 8), (10, 8)):
+        for steepness in (0.0, 0.5, 2.0):
+            alone, both = tunings(values, steepness, seeds, studies)
+            print(f"| {seeds}, {values} | {steepness:g} | {alone:.3f} | {both:.3f} |", flush=True)
+
+
 def main() -> None:
     """Print the tables as Markdown."""
-    if sys.argv[2:] == ["tasks"]:
-        over_tasks(int(sys.argv[1]))
+    if sys.argv[2:]:
+        {"tasks": over_tasks, "sources": sources}[sys.argv[2]](int(sys.argv[1]))
         return
     studies = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     high = stats.binom.ppf(0.999, studies, ALPHA) / studies

@@ -99,3 +99,14 @@ def test_sums_that_do_not_give_the_metric_are_not_used(guessed: None, seed: int)
         results.result[key]["metrics"]["val/token_accuracy"] += 0.01
     [one] = noises(results)
     assert (one.examples, one.missing) == (None, ("token_accuracy is not the mean of what was kept by example",))
+
+
+def test_examples_that_differ_between_runs_are_told_apart(guessed: None, seed: int) -> None:
+    """Between seeds, their noise is in that of the seeds; between variants, nothing is paired."""
+    rows = list(np.random.default_rng(seed).random((4, 30)))
+    results = answered({"baseline": rows, "a=1": [r + 0.1 for r in rows]})
+    keys = results.plan.key_by_variant
+    for name, word in (("a=1", "variants have other test examples"), ("baseline", "each seed has test examples of its own")):
+        sums = results.result[keys[name, 0]]["examples"]
+        sums["token_accuracy"] = [tuple(2 * value for value in column) for column in sums["token_accuracy"]]
+        assert noises(results)[0].missing[0].startswith(word)
