@@ -43,18 +43,38 @@ def methods_across(across: Across) -> str:
     study, count = across.study, len(across.aggregates)
     spent = sum(paid["alpha"] for _, results in across.results for paid in results.answers.asked.get("looks_added", ()))
     at_most = f"{study.alpha + spent:g}" + (f", with {spent:g} that was paid for more seeds of cells" if spent else "")
+    named = [f"{count} {word}" for count, word in ((len(study.tasks), "tasks"), (len(study.scales), "sizes")) if count]
+    of_questions = (
+        (
+            len(across.tasks) > 1,
+            "'These tasks' are fixed: the mean over them for each seed, and then Student's t over the seeds. ",
+        ),
+        (
+            any(question.sampled for question in across.questions),
+            "'Tasks like these' are a sample: Student's t of the means of the tasks, whose runs share no seeds, with the spread between "
+            "tasks in its interval. ",
+        ),
+        (
+            any(question.per_doubling for question in across.questions),
+            "'Per doubling' is the slope over log2 of the size, by least squares for each seed, and then Student's t over the seeds. ",
+        ),
+        (
+            len(across.differences) < len(across.names),
+            "An interaction is in the same units: above 0 where the joint improvement exceeds the sum of the two. ",
+        ),
+        (
+            len(across.tasks) > 1,
+            "The interquartile mean has a stratified bootstrap interval, which is too short with few seeds, and no verdict (Agarwal et al. "
+            "2021). ",
+        ),
+    )
     return (
-        f"{len(across.results)} cells ({len(across.tasks)} tasks, {len(across.sizes)} sizes) are studies of their own, with "
+        f"{len(across.results)} cells ({', '.join(named)}) are studies of their own, with "
         f"{len(study.seeds)} seeds each. Half of alpha, {study.alpha:g}, is for their verdicts in equal parts, and half for the {count} "
         f"aggregates, each at the same level: the probability of any false verdict is at most {at_most}. An improvement is the "
         f"difference from the reference of the same seed, positive where the variant is better, in units of {across.unit}, taken as known. "
-        "'These tasks' are fixed: the mean over them for each seed, and then Student's t over the seeds. 'Tasks like these' are a sample: "
-        "Student's t of the means of the tasks, whose runs share no seeds, with the spread between tasks in its interval. "
-        "'Per doubling' is the slope over log2 of the size, by least squares for each seed, and then Student's t over the seeds. "
-        "An interaction is in the same units: above 0 where the joint improvement exceeds the sum of the two. "
-        f"Adjusted p-values are below {study.alpha:g} where a difference is shown. "
-        "The interquartile mean has a stratified bootstrap interval, which is "
-        "too short with few seeds, and no verdict (Agarwal et al. 2021)."
+        f"{''.join(text for applies, text in of_questions if applies)}"
+        f"Adjusted p-values are below {study.alpha:g} where a difference is shown."
     )
 
 

@@ -14,6 +14,10 @@ TOLERANCE = 1e-4
 """The largest relative difference of a metric from the quotient of its sums that is due to rounding."""
 
 
+OWN = "each seed has test examples of its own, so that their noise is in that of the seeds"
+"""As generated data have."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """The sources of noise of a contrast, and what is shown beyond all that are known.
@@ -75,7 +79,7 @@ def _of_examples(results: Results, weights: Mapping[str, float], pairs: int) -> 
     if len(below) > pairs:
         return "variants have other test examples"
     if len({bottom for _, bottom in below}) > 1:
-        return "each seed has test examples of its own, so that their noise is in that of the seeds"
+        return OWN
     error, df = examples_error(runs)
     return error, float(df)
 
@@ -129,8 +133,10 @@ def noise_table(results: Results) -> Table:
 def noise_sentence(results: Results) -> str:
     """Return what the intervals of a report are about, for its methods."""
     found = noises(results)
-    text = "Differences, their intervals and verdicts are of training seeds, for these test examples"
-    text += " and these outcomes of tuning." if results.plan.tuned else "."
+    reasons = list(dict.fromkeys(reason for one in found for reason in one.missing))
+    text = "Differences, their intervals and verdicts are of training seeds"
+    text += ", each with test examples of its own" if OWN in reasons else ", for these test examples"
+    text += ", and for these outcomes of tuning." if results.plan.tuned else "."
     if any(one.interval for one in found):
         text += (
             " A table has the standard errors of the other sources: of test examples like these, example by example, so that variants that "
@@ -140,5 +146,5 @@ def noise_sentence(results: Results) -> str:
             text += ", but here at its most, as if variants failed independently, for runs of that time did not keep them"
         text += ", and how far a repeated choice among the trials of tuning would move a difference" if results.plan.tuned else ""
         text += "; its intervals have all that are known, at the same levels (Banerjee 1960)."
-    reasons = dict.fromkeys(reason for one in found for reason in one.missing)
-    return text + (f" Where one is -: {'; '.join(reasons)}." if reasons else "")
+        return text + (f" Where one is -: {'; '.join(reasons)}." if reasons else "")
+    return text + (f" No other source is known: {'; '.join(reasons)}." if reasons else "")

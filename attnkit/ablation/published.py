@@ -21,14 +21,20 @@ class PublishedTable(NamedTuple):
 def published(results: Results) -> PublishedTable | None:
     """Return the table of a paper beside ours; None if the study names none.
 
-    A direction is compared where our verdict is better or worse and the paper has the reference of the comparison too. Where at least
+    A direction is compared where our verdict is better or worse and the paper has the reference of the comparison too. The comparisons are
+    those of two variants, whatever their names: also the simple effects of a full factorial design. Where at least
     four variants have a number in both, Spearman's rank correlation tells how well the orders agree.
     """
     study = results.study
     if study.published is None:
         return None
-    summary = {row["variant"]: row for row in results.summary().to_dict("records")}
     theirs = {variant: next(iter(row.items())) for variant, row in study.published.rows.items()}
+    summary = {row["variant"]: row for row in results.summary().to_dict("records")}
+    for c in results.comparisons:
+        weights = results.contrasts[c.variant].weights
+        reference, *_, variant = sorted(weights, key=weights.__getitem__)
+        if sorted(weights.values()) == [-1.0, 1.0] and reference in theirs:
+            summary[variant] |= {"reference": reference, "difference": c.mean, "verdict": c.verdict}
     sign = 1.0 if study.published.better == "higher" else -1.0
     rows: list[Row] = []
     agreed: list[bool] = []

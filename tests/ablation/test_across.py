@@ -294,3 +294,14 @@ def test_interactions_have_aggregates_in_words_of_their_own(capsys: pytest.Captu
     assert across.differences == ["a=1", "b=2"]
     assert [cells[0] for _, cells in across.robust_table().rows] == ["a=1", "b=2"], "no share of runs that improve"
     assert {cells[-1] for _, cells in across.cells_table().rows if cells[0] == "a=1 x b=2"} == {"an interaction"}
+
+
+def test_the_methods_name_only_what_the_page_has() -> None:
+    everything = methods_across(answered(several(), lambda cell, s, ours: 1.0 + s))
+    assert "6 cells (3 tasks, 2 sizes)" in everything
+    words = ("'These tasks'", "'Tasks like these'", "'Per doubling'", "interquartile")
+    assert all(word in everything for word in words)
+    assert "An interaction" not in everything
+    sizes = methods_across(answered(several(tasks={}), lambda cell, s, ours: 1.0 + s, "sizes"))
+    assert "2 cells (2 sizes)" in sizes
+    assert [word for word in words if word in sizes] == ["'Per doubling'"]

@@ -89,7 +89,9 @@ def test_the_report_has_an_interval_for_other_examples_of_every_contrast(guessed
     for key in results.result:
         del results.result[key]["examples"]
     assert noise_table(results).rows == [], "nothing is known of examples"
-    assert noise_sentence(results).endswith("Where one is -: token_accuracy was not kept by example, or is no mean over examples.")
+    assert noise_sentence(results).endswith(
+        "No other source is known: token_accuracy was not kept by example, or is no mean over examples."
+    )
 
 
 def test_sums_that_do_not_give_the_metric_are_not_used(guessed: None, seed: int) -> None:
@@ -110,3 +112,4 @@ def test_examples_that_differ_between_runs_are_told_apart(guessed: None, seed: i
         sums = results.result[keys[name, 0]]["examples"]
         sums["token_accuracy"] = [tuple(2 * value for value in column) for column in sums["token_accuracy"]]
         assert noises(results)[0].missing[0].startswith(word)
+        assert ("each with test examples of its own" in noise_sentence(results)) == word.startswith("each seed")

@@ -300,6 +300,27 @@ def test_a_verdict_beside_a_published_table_is_ours_and_equal_columns_have_no_co
     assert "nan" not in table.summary
 
 
+def test_simple_effects_stand_beside_a_published_table() -> None:
+    """A variant of a full factorial design is compared under the name of an effect, and with a reference of its own."""
+    factors = {"model.position": ["none"], "model.deep": [1]}
+    far = [v + 0.5 for v in BASE]
+    values: dict[str, list[float | str]] = {
+        "baseline": [*BASE],
+        "deep=1": [*BASE],
+        "position=none": [*far],
+        "position=none, deep=1": [*far],
+    }
+    rows = {"baseline": {"base": 20.0}, "position=none": {"no": 18.0}, "deep=1": {"deep": 22.0}, "position=none, deep=1": {"both": 23.0}}
+    more = {"design": "full_factorial", "effects": ["position at deep"], "factors": factors}
+    table = published(stored(values, published={"source": "A", "better": "higher", "rows": rows}, **more))
+    assert table is not None
+    found = {cells[0]: cells[2:4] + cells[6:] for _, cells in table.table.rows}
+    assert found["position=none"] == ("+0.5", "worse", "-2", "yes")
+    assert found["position=none, deep=1"] == ("+0.5", "worse", "+1", "no"), "beside deep=1, as in the effect, not beside the baseline"
+    assert found["deep=1"][-1] == "not compared here"
+    assert table.summary.startswith("Of 2 significant differences with a published counterpart, 1 point in the same direction")
+
+
 def test_means_of_figures_say_which_runs_they_lack() -> None:
     values: dict[str, list[float | str]] = {
         "baseline": list(BASE),
