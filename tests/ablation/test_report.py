@@ -321,6 +321,19 @@ def test_simple_effects_stand_beside_a_published_table() -> None:
     assert table.summary.startswith("Of 2 significant differences with a published counterpart, 1 point in the same direction")
 
 
+def test_a_percentage_is_of_the_baseline_also_where_an_interaction_leaves_it_out() -> None:
+    factors = {"model.a": [1], "model.b": [1], "model.c": [1]}
+    parts = ("a=1", "b=1", "c=1")
+    names = [", ".join(part for part in parts if part in chosen) for n in (1, 2, 3) for chosen in combinations(parts, n)]
+    kept = [name for name in names if name != "a=1, b=1"]
+    more = {"design": "full_factorial", "effects": ["a x b"], "factors": factors, "min_effect": "10%"}
+    more["exclude"] = [{"when": {"a": "1", "b": "1", "c": "baseline"}, "reason": "not asked"}]
+    results = stored({"baseline": [2.0 + v for v in BASE], **{name: [*BASE] for name in kept}}, **more)
+    [c] = results.family
+    assert "baseline" not in results.contrasts[c.variant].weights
+    assert c.min_effect == pytest.approx(0.1 * (2.0 + sum(BASE) / len(BASE)))
+
+
 def test_means_of_figures_say_which_runs_they_lack() -> None:
     values: dict[str, list[float | str]] = {
         "baseline": list(BASE),
