@@ -83,14 +83,15 @@ def _blocks(x: Tensor, dim: int) -> list[tuple[int, int]]:
     return [(start, min(step, length - start)) for start in range(0, length, step)]
 
 
-def _takes_steps(states: Tensor, dim: int, matrix: bool) -> bool:
+def takes_steps(states: Tensor, dim: int, matrix: bool) -> bool:
+    """Return whether one step follows the other."""
     return states.is_cpu and states.numel() >= STEP // (16 if matrix else 1) * states.shape[dim]
 
 
 def scan_forward(decay: Tensor, write: Tensor, state: Tensor, dim: int, matrix: bool) -> Tensor:
     """Return all states, see `scan`, without a graph for gradients."""
     states, times = torch.empty_like(write), torch.matmul if matrix else torch.mul
-    if _takes_steps(write, dim, matrix):
+    if takes_steps(write, dim, matrix):
         for a, b, out in zip(decay.unbind(dim), write.unbind(dim), states.unbind(dim), strict=True):
             state = torch.add(b, a @ state, out=out) if matrix else torch.addcmul(b, a, state, out=out)
         return states
@@ -105,7 +106,7 @@ def scan_backward(grad: Tensor, decay: Tensor, state: Tensor, states: Tensor, di
     """Return the gradients of the decays, the writes and the first state: $g_t = dh_t + a_{t+1}^T g_{t+1}$, a scan in reverse."""
     times = torch.matmul if matrix else torch.mul
     to_decay, to_write, carried = torch.empty_like(decay), torch.empty_like(states), torch.zeros_like(state)
-    if _takes_steps(states, dim, matrix):
+    if takes_steps(states, dim, matrix):
         parts = [decay.unbind(dim), grad.unbind(dim), [state, *states.unbind(dim)[:-1]], to_decay.unbind(dim), to_write.unbind(dim)]
         following: tuple[Tensor, Tensor] | None = None  # the decay and the gradient of the next step
         for a, dh, before, da, db in reversed([*zip(*parts, strict=True)]):

@@ -142,19 +142,23 @@ def test_without_a_state_it_is_zero() -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-@pytest.mark.parametrize("length", [1, 16, 50])
-def test_a_selective_scan_and_its_gradients_equal_the_recurrence(length: int, kept: bool) -> None:
+@pytest.mark.parametrize("length", [1, 16, 150])  # one step, and blocks of at most 64
+@pytest.mark.parametrize("step", [1, 10**9])  # one after another; in pairs
+def test_a_selective_scan_and_its_gradients_equal_the_recurrence(
+    length: int, kept: bool, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "STEP", step)
     torch.manual_seed(length)
     keep = (uniform(2, length) > 0.2).double() if kept else None
-    step, rate, value = uniform(2, length, 3), uniform(3, 4), normal(2, length, 3)
-    tensors = [x.requires_grad_() for x in (step, rate, value, normal(2, length, 4), normal(2, length, 4), normal(2, 3, 4))]
-    step, rate, value, write, read, state = tensors
+    delta, rate, value = uniform(2, length, 3), uniform(3, 4), normal(2, length, 3)
+    tensors = [x.requires_grad_() for x in (delta, rate, value, normal(2, length, 4), normal(2, length, 4), normal(2, 3, 4))]
+    delta, rate, value, write, read, state = tensors
     outputs, h = [], state
     for t in range(length):
-        decay = torch.exp(-step[:, t, :, None] * rate) * (1.0 if keep is None else keep[:, t, None, None])
-        h = decay * h + (step[:, t] * value[:, t])[..., None] * write[:, t, None]
+        decay = torch.exp(-delta[:, t, :, None] * rate) * (1.0 if keep is None else keep[:, t, None, None])
+        h = decay * h + (delta[:, t] * value[:, t])[..., None] * write[:, t, None]
         outputs.append((h * read[:, t, None]).sum(-1))
-    slow, fast = (torch.stack(outputs, 1), h), selective_scan(step, rate, value, write, read, keep, state)
+    slow, fast = (torch.stack(outputs, 1), h), selective_scan(delta, rate, value, write, read, keep, state)
     weights = [torch.randn_like(x) for x in slow]
     gradients = []
     for form in (slow, fast):
