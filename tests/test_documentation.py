@@ -12,7 +12,6 @@ import pytest
 import attnkit
 from attnkit.recipe import read_yaml
 from attnkit.registry import FAMILIES, optimizers
-from attnkit.strategy.tensor_parallel import SPLIT
 from tests import commands
 
 ROOT = Path(__file__).parents[1]
@@ -177,7 +176,7 @@ def test_the_table_of_mixers_is_what_they_declare() -> None:
         directions = ", ".join(direction for direction in ("causal", "bidirectional", "cross") if direction in kind.directions)
         reads = ", ".join(word for way, word in ways.items() if way in kind.reads_positions) or "-"
         flags = " | ".join("yes" if flag else "no" for flag in (kind.reads_masks, kind.has_weights))
-        splits = "splits heads" if kind in SPLIT else "whole"
+        splits = "splits heads" if kind.splits else "whole"
         expected.append(f"| `{name}` | {directions} | {kind.growth} | {reads} | {flags} | {splits} |")
     page = (ROOT / "docs/explanation/mixers.md").read_text(encoding="utf-8")
     assert [line for line in page.splitlines() if line.startswith("| `")] == expected

@@ -29,7 +29,8 @@ def check(names: Sequence[str]) -> bool:
             else:
                 print(f"ok      {registry.family}.{name}: {rule.name}", flush=True)
     print(f"{total - failures} of {total} checks passed")
-    return failures == 0 and (bool(names) or _check_combinations())
+    combinations_are_right = bool(names) or _check_combinations()
+    return failures == 0 and combinations_are_right
 
 
 def _check_combinations() -> bool:

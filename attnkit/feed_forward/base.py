@@ -19,9 +19,12 @@ class FeedForward(nn.Module, ABC):
 
     Attributes:
         breaks_graphs: Whether torch.compile cannot trace it whole, since shapes inside it depend on data; the rest of a layer is compiled.
+        splits: The linear maps whose outputs tensor parallelism splits by hidden units, in a kind that ends with a map `output`; without
+            any, every process computes it whole.
     """
 
     breaks_graphs: ClassVar[bool] = False
+    splits: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:

@@ -39,6 +39,8 @@ class GLU(FeedForward):
         torch.Size([2, 3, 8])
     """
 
+    splits = ("gate", "input")
+
     def __init__(
         self,
         *,

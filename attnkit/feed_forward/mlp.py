@@ -37,6 +37,8 @@ class MLP(FeedForward):
         torch.Size([2, 3, 8])
     """
 
+    splits = ("input",)
+
     def __init__(
         self, *, d_model: int, ffn_dim: int | None = None, activation: str = "relu", bias: bool = True, dropout: float = 0.0
     ) -> None:

@@ -57,6 +57,8 @@ class Mixer(nn.Module, ABC, Generic[S]):
         reads_masks: Whether a mask between any two tokens can restrict it (`attn_mask`); padding and documents restrict every mixer.
         growth: How its state grows with the tokens that it has read: not at all (`none`: there is no state; `constant`), until it holds
             a window of tokens, or with each token (`linear`).
+        splits: The linear maps whose outputs tensor parallelism splits by heads, in a mixer that ends with a map `output` and computes
+            with any part of its heads; without any, every process computes it whole.
     """
 
     directions: ClassVar[frozenset[Direction]]
@@ -64,6 +66,7 @@ class Mixer(nn.Module, ABC, Generic[S]):
     has_weights: ClassVar[bool] = False
     reads_masks: ClassVar[bool] = False
     growth: Growth
+    splits: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:

@@ -55,6 +55,7 @@ class MultiHeadAttention(CachedAttention):
     """
 
     reads_positions = frozenset({"rotation", "bias", "query_bias"})
+    splits = ("query", "key", "value", "gate")
 
     @classmethod
     def options_read(cls, arguments: Mapping[str, Any]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from attnkit.registry import ConfigurationError, nearest, optimizers
 from attnkit.strategy.preparation import layers
-from attnkit.strategy.tensor_parallel import SPLIT, split_maps
+from attnkit.strategy.tensor_parallel import split_maps
 from attnkit.task.base import Task
 from attnkit.task.masked_lm import MaskedLM
 from attnkit.task.parameters import parameter_groups
@@ -154,7 +154,7 @@ def _count_sums(model: nn.Module, sums: list[int]) -> list[RemovableHandle]:
     def of_output(_: nn.Module, __: tuple[Tensor], output: Tensor) -> None:
         sums.append(_bytes(output))
 
-    parts = [module for module in model.modules() if type(module) in SPLIT]
+    parts = [module for module in model.modules() if split_maps(module)]
     for module in parts:
         module.get_submodule("output").register_forward_hook(of_output)
     return [module.get_submodule(name).register_forward_hook(of_inputs) for module in parts for name in split_maps(module)]

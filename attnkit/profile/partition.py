@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnkit.attention import Attention
 from attnkit.layers import TransformerLayer
-from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.profile.memory import StepMemory
 from attnkit.registry import ConfigurationError, stacks, tasks
 
@@ -95,18 +95,18 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
     layer = next((m for m in built.modules() if isinstance(m, TransformerLayer)), None)
     if layer is None:
         raise ConfigurationError("tensor parallelism splits Transformer layers, but this stack has none; use a mesh such as 8x1")
-    heads = layer.mixer
-    if not isinstance(heads, MultiHeadAttention):
-        raise ConfigurationError(f"tensor parallelism splits heads, but the mixer is {type(heads).__name__}; use a mesh such as 8x1")
+    attention = next((part for part in layer.mixer.modules() if isinstance(part, Attention)), None)
+    if attention is None or not layer.mixer.splits:
+        raise ConfigurationError(f"tensor parallelism splits heads, but the mixer is {type(layer.mixer).__name__}; use a mesh such as 8x1")
     output = getattr(layer.feed_forward, "output", None)
     if not isinstance(output, nn.Linear):
         kind = type(layer.feed_forward).__name__
         raise ConfigurationError(f"there is no plan for split hidden units of {kind}; use a mesh such as 8x1")
-    widths = {"num_heads": heads.attention.num_heads, "num_kv_heads": heads.attention.num_kv_heads, "ffn_dim": output.in_features}
+    widths = {"num_heads": attention.num_heads, "num_kv_heads": attention.num_kv_heads, "ffn_dim": output.in_features}
     for key, width in widths.items():
         if width % size:
             raise ConfigurationError(f"{key} {width} cannot be split over {size} processes")
-    stack: dict[str, Any] = {**stacks.resolve(model["stack"]), "head_dim": heads.head_dim}
+    stack: dict[str, Any] = {**stacks.resolve(model["stack"]), "head_dim": attention.head_dim}
     if stack.get("layers") or stack.get("decoder_layers"):
         raise ConfigurationError("there is no plan for split layers that differ from each other; use a mesh such as 8x1")
     stack |= {key: widths[key] // size for key in ("num_heads", "num_kv_heads")}

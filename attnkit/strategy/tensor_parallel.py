@@ -17,27 +17,17 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from attnkit.attention import Attention, FiniteBias, LazyBias
 from attnkit.dropout import Dropout
 from attnkit.feed_forward import FeedForward
-from attnkit.feed_forward.glu import GLU
-from attnkit.feed_forward.mlp import MLP
 from attnkit.layers import TransformerLayer
-from attnkit.mixer import Tokens
+from attnkit.mixer import Mixer, Tokens
 from attnkit.mixer.memory_keys import MemoryKeys
-from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.normalizer import Normalizer
 from attnkit.position import Position
 from attnkit.registry import ConfigurationError, mixers
 
-# Linear maps whose outputs are split, in the kinds that end with a map `output` whose inputs are. Other kinds stay whole.
-SPLIT: dict[type[nn.Module], tuple[str, ...]] = {
-    MultiHeadAttention: ("query", "key", "value", "gate"),
-    MLP: ("input",),
-    GLU: ("gate", "input"),
-}
-
 
 def split_maps(module: nn.Module) -> list[str]:
-    """Return the names of the linear maps of a module whose outputs are split, in a kind that `SPLIT` lists."""
-    return [name for name in SPLIT[type(module)] if getattr(module, name) is not None]
+    """Return the names of a module's own linear maps whose outputs are split: none where every process computes it whole."""
+    return [name for name in module.splits if getattr(module, name) is not None] if isinstance(module, Mixer | FeedForward) else []
 
 
 def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
@@ -64,12 +54,13 @@ def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
             if isinstance(module, Attention):
                 _check_counts(size, num_heads=module.num_heads, num_kv_heads=module.num_kv_heads)
                 _refuse_shared(module, [n for n, p in module.named_parameters() if _is_shared(n, p, module)])
-            elif isinstance(module, MultiHeadAttention):
-                own = (*SPLIT[MultiHeadAttention], "output", "attention", "memory_keys")
+            elif isinstance(module, Mixer) and module.splits:
+                by_head = [name for name, part in module.named_children() if isinstance(part, Attention | MemoryKeys)]
+                own = {*module.splits, "output", *by_head}
                 _refuse_shared(module, [n for n, _ in module.named_parameters() if n.partition(".")[0] not in own])
-            elif isinstance(module, FeedForward) and type(module) in SPLIT:
+            elif split_maps(module):
                 _check_counts(size, ffn_dim=cast(nn.Linear, module.output).in_features)
-    if not any(type(module) in SPLIT for layer in layers for module in layer.modules()):
+    if not any(split_maps(module) for layer in layers for module in layer.modules()):
         whole = sorted({mixers.name_of(type(layer.mixer)) for layer in layers if isinstance(layer, TransformerLayer)})
         raise ConfigurationError(
             f"tensor parallelism has nothing to split: there is no feed-forward network to split, and every process computes the mixers "
@@ -93,11 +84,11 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
             _refuse_shared(module, [name for name, _ in module.named_parameters()])
     for layer in layers:
         for module in layer.modules():
-            if type(module) in SPLIT:
-                styles: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in split_maps(module)}
+            if maps := split_maps(module):
+                styles: dict[str, ParallelStyle] = dict.fromkeys(maps, ColwiseParallel())
                 parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
                 _number_own(module, mesh)
-            if isinstance(module, MultiHeadAttention):
+            if maps and isinstance(module, Mixer):
                 module.register_forward_pre_hook(_OwnHeads(mesh))
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
@@ -106,8 +97,9 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
 
 def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
     """Tell dropout which heads or hidden units this process has, so that it drops the same ones as a single process."""
-    if isinstance(module, MultiHeadAttention):
-        module.attention.first_head = mesh.get_local_rank() * (module.attention.num_heads // mesh.size())
+    if isinstance(module, Mixer):
+        for attention in (part for part in module.modules() if isinstance(part, Attention)):
+            attention.first_head = mesh.get_local_rank() * (attention.num_heads // mesh.size())
     else:
         width = cast(nn.Linear, module.output).in_features
         cast(Dropout, module.dropout).first = mesh.get_local_rank() * (width // mesh.size())

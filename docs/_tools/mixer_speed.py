@@ -4,9 +4,9 @@
     python docs/_tools/mixer_speed.py docs/results/mixers.json --page > docs/results/mixers.md
 
 Every measurement has the same number of tokens, in rows of T: a forward and a backward pass of one mixer, without the layer around it.
-Everything takes its turn at one length before anything is measured again; the least processor time counts. Beside the mixers stand their
-recurrences alone, and those of other hands on the same numbers: functions of transformers, and the forms that papers print. The file is
-written after each length, and lengths that it has are not measured again.
+Mixers that take a step for each token are measured at a constant number of rows, too. Everything takes its turn at one length before
+anything is measured again; the least processor time counts. Beside the mixers stand their recurrences alone, and those of other hands on
+the same numbers (`mixer_forms.py`). The file is written after each length, and lengths that it has are not measured again.
 """
 
 import argparse
@@ -23,14 +23,27 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from mixer_forms import (
+    by_exponentials,
+    cumulative_sums,
+    lightning,
+    logarithmic_scan,
+    segment_sums,
+    stepping_means,
+    stepping_selective_scan,
+    stepping_sum,
+)
+from torch import Tensor, nn
 
 from attnkit.files import atomic
 from attnkit.masks import Mask
 from attnkit.mixer import Tokens
 from attnkit.mixer.recurrence.delta_rule import delta_rule
+from attnkit.mixer.recurrence.long_convolution import ImplicitKernel, LongConvolution
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.scan import scan
+from attnkit.mixer.recurrence.selective_scan import selective_scan
+from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.profile.bench import peak_memory
 from attnkit.registry import mixers
 from attnkit.state import State
@@ -38,13 +51,16 @@ from attnkit.state import State
 FLAT = 1.3
 """The most that a time per token may differ between two lengths, as a factor, to be called flat."""
 STEPS = 2048
-"""The most tokens of a row for which the memory of mixers with a step for each is measured: torch's profiler keeps 100 to 250 kB a step."""
+"""The most tokens of a row for which forms in which torch takes a step for each token are measured, and the memory of ours: torch's
+profiler keeps 100 to 250 kB a step."""
 CELLS = ("rnn", "lstm", "gru")
 STEPPING = (*CELLS, "selective_state_space")
-ONE_ROW, WIDE = ", one row", ", four times as wide"
-SEQUENTIAL = ": it computes one token after another by nature, and with a constant number of tokens, longer rows are fewer"
-CALLS = ": in a single row a step has 2,048 numbers at this width, and nearly half of the time goes into calling operations, not into them"
-REASONS = {**dict.fromkeys(CELLS, SEQUENTIAL), "selective_state_space": CALLS}
+ROWS = 8
+AT_ROWS, WIDE = f", {ROWS} rows", ", four times as wide"
+HEAD = 32
+SEQUENTIAL = "it takes one step after another by nature, and with a constant number of tokens, longer rows are fewer and have more steps"
+FEW = "in a single row a step has 2,048 numbers at this width, and much of the time goes into calling operations, not into them"
+REASONS = {**dict.fromkeys(CELLS, SEQUENTIAL), "selective_state_space": FEW}
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,7 @@ def main() -> None:
     for length in given.lengths:
         if str(length) not in found["lengths"]:
             rows = given.tokens // length
-            cases = {name: make(rows, length) for name, make in what.items() if rows > 1 or not name.endswith(ONE_ROW)}
+            cases = {name: make(rows, length) for name, make in what.items() if length <= STEPS or not name.endswith(": steps")}
             found["lengths"][str(length)] = _measure(cases, given.rounds)
             with atomic(given.file) as file:
                 file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -125,26 +141,26 @@ def page(found: dict[str, Any]) -> str:
     """Return the page of measurements."""
     lengths = dict(sorted(found["lengths"].items(), key=lambda item: int(item[0])))
     names = [*next(iter(lengths.values()))["rows"]]
-    results = {name: [_row(part["rows"], name) for part in lengths.values()] for name in names}
+    results = {name: [part["rows"].get(name) for part in lengths.values()] for name in names}
     functions = {name: row for name, row in results.items() if ": " in name}
-    single = {name: row for name, row in results.items() if name.endswith(ONE_ROW)}
-    ours = {name: row for name, row in results.items() if name not in functions and name not in single}
+    at_rows = {name: row for name, row in results.items() if name.endswith(AT_ROWS)}
+    ours = {name: row for name, row in results.items() if name not in functions and name not in at_rows}
     constant = [name for name, row in ours.items() if len({part["state_bytes"] for part in row}) == 1 and not name.endswith(WIDE)]
     flat = [name for name in constant if _ratio(ours[name]) <= FLAT]
+    also = [name for name in constant if name not in flat and _ratio(at_rows[name + AT_ROWS]) <= FLAT]
     loads = [part["load"] for part in lengths.values()]
     lines = [
         "# Mixers by length",
         "",
-        f"A forward and a backward pass of one mixer (`d_model` {found['width']}, heads of 32, fp32) over {found['tokens']} tokens in",
+        f"A forward and a backward pass of one mixer (`d_model` {found['width']}, heads of {HEAD}, fp32) over {found['tokens']} tokens in",
         f"rows of T, in microseconds of processor time per token on one thread: the least of {found['rounds']} rounds in which all take",
         f'turns (torch {found["torch"]}). The ratio is that of the slowest length to the fastest; "flat" is at most {FLAT}. Peaks are of',
         f"memory that a pass allocates. The machine has {found['cores']} cores; its load average was {min(loads)} to {max(loads)}. All at",
         "one length is measured in one process.",
         "",
-        f"Of {len(constant)} mixers with a state of constant size, {len(flat)} are flat: {_names(flat)}. Not flat are:",
-        "",
-        *[f"- `{name}`, {_ratio(ours[name]):.2f}{REASONS.get(name, '')}" for name in constant if name not in flat],
-        *[f"- (`{name}`: {_ratio(row):.2f})" for name, row in ours.items() if name.endswith(WIDE)],
+        f"Of {len(constant)} mixers with a state of constant size, {len(flat)} are flat with a constant number of tokens: {_names(flat)}.",
+        f"With a constant number of rows, {len(also)} more are: {_names(also)}.",
+        *_exceptions(ours, at_rows, [name for name in constant if name not in flat]),
         "",
         *_table("mixer", ours, [*lengths]),
         "",
@@ -155,27 +171,27 @@ def page(found: dict[str, Any]) -> str:
         "length. The measurement tells glibc to keep freed memory, as",
         "`GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296` does for a training on a CPU.",
         "",
-        "## Cells in one row",
+        f"## A step for each token, in {ROWS} rows",
         "",
-        "With one row of each length, `rnn`, `gru` and `lstm` do the same work in each step, and the time of a step",
-        "does not grow: they too are linear in T. Short rows also pay for what is done once.",
+        "These mixers take one step after another. The table above gives them fewer and fewer rows, that is, smaller steps, of which each",
+        f"costs a call. With {ROWS} rows at each length, a step is the same work, and the time per token is that of a step: whether it is",
+        "flat says whether the mixer is linear in T.",
         "",
-        *_table("cell", single, [*lengths]),
+        *_table("mixer", at_rows, [*lengths]),
         "",
-        "## The recurrences alone, and those of other hands",
+        "## The same by other hands",
         "",
-        "The same queries, keys and values. Those of transformers are its plain torch forms, which cut time into chunks of 64 tokens, as",
-        "`paper` does (ours into 32): that is the form that the paper of Mamba-2 prints, with segment sums",
-        "(https://arxiv.org/abs/2405.21060, listing 1). `logarithms` computes a decaying sum by cumulative sums of logarithms (Heinsen",
-        "2023, https://arxiv.org/abs/2311.06281): it subtracts large numbers where ours multiplies.",
+        "Each group computes one function (layers draw parameters of their own). `transformers` are functions of that package, in plain",
+        "torch; other forms are in `docs/_tools/mixer_forms.py`: `paper` is what the paper of Mamba-2 prints, with segment sums",
+        "(https://arxiv.org/abs/2405.21060, listing 1); `lightning` goes from block to block (https://arxiv.org/abs/2401.04658);",
+        "`logarithms` computes a decaying sum by cumulative sums of logarithms (Heinsen 2023, https://arxiv.org/abs/2311.06281), and",
+        "`exponentials` divides by decays: both subtract large numbers where ours multiplies, and the latter overflows in fp32 with",
+        "decays below 0.06. `steps` goes from token to token, as transformers does for Mamba, RWKV and RecurrentGemma on a processor; it",
+        f"is measured up to T = {STEPS}.",
         "",
-        *_table("recurrence", functions, [*lengths]),
+        *_table("function", functions, [*lengths]),
         "",
         *_against(functions),
-        "",
-        "A sum of vectors takes one step after another where a step is large (rows of 512), otherwise it combines pairs of steps, which is",
-        "more work in fewer calls. For the recurrences of `selective_state_space` and `rwkv`, transformers loops over the tokens unless it",
-        "is compiled; these are not measured.",
         "",
         "```bash",
         "OMP_NUM_THREADS=1 python docs/_tools/mixer_speed.py docs/results/mixers.json",
@@ -185,30 +201,39 @@ def page(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _against(functions: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Return a line for each recurrence that others have too: how much faster ours is, over the lengths."""
-    lines = []
-    for kind in dict.fromkeys(name.split(": ")[0] for name in functions):
-        (_, ours), *others = [row for row in functions.items() if row[0].startswith(f"{kind}: ")]
-        if others:
-            times = [[part["microseconds"] for part in row] for row in [ours, *(row for _, row in others)]]
-            factors = [min(theirs) / own for own, *theirs in zip(*times, strict=True)]
-            lines.append(f"- {kind}: the fastest other form takes {min(factors):.1f} to {max(factors):.1f} times as long as attnkit's.")
+def _exceptions(ours: dict[str, list[Any]], at_rows: dict[str, list[Any]], names: list[str]) -> list[str]:
+    """Return lines about mixers whose time is not flat with a constant number of tokens."""
+    if not names:
+        return []
+    wide = [f"{_ratio(row):.2f}" for name, row in ours.items() if name.endswith(WIDE)]
+    lines = ["", "Not flat with a constant number of tokens are:", ""]
+    for name in names:
+        line = f"- `{name}`, {_ratio(ours[name]):.2f} ({_ratio(at_rows[name + AT_ROWS]):.2f} in {ROWS} rows): {REASONS[name]}"
+        lines.append(line + (f"; four times as wide, {wide[0]}" if name == "selective_state_space" else ""))
     return lines
 
 
-def _row(rows: dict[str, dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return a row; where the length is the number of tokens, a mixer has one row in any case."""
-    return rows[name] if name in rows else rows[name.removesuffix(ONE_ROW)]
+def _against(functions: dict[str, list[dict[str, Any] | None]]) -> list[str]:
+    """Return a line for each function that others have too: how much longer the fastest of them takes, over the lengths."""
+    lines = []
+    for kind in dict.fromkeys(name.split(": ")[0] for name in functions):
+        (_, ours), *others = [row for row in functions.items() if row[0].startswith(f"{kind}: ")]
+        factors = []
+        for i, own in enumerate(ours):
+            times = [row[i]["microseconds"] for _, row in others if row[i] is not None]  # type: ignore[index]
+            factors += [min(times) / own["microseconds"]] if times and own else []
+        slower = "" if min(factors) >= 1 else ", **less** at some length"
+        lines.append(f"- {kind}: the fastest other form takes {min(factors):.2f} to {max(factors):.2f} times as long as attnkit's{slower}.")
+    return lines
 
 
 def _names(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
-def _table(title: str, rows: dict[str, list[dict[str, Any]]], lengths: list[str]) -> list[str]:
-    def cells(row: list[dict[str, Any]], key: str, form: str) -> list[str]:
-        return ["-" if part[key] is None else format(part[key], form) for part in row]
+def _table(title: str, rows: dict[str, list[Any]], lengths: list[str]) -> list[str]:
+    def cells(row: list[dict[str, Any] | None], key: str, form: str) -> list[str]:
+        return ["-" if part is None or part[key] is None else format(part[key], form) for part in row]
 
     heads = [f"T = {n}" for n in lengths]
     lines = [
@@ -223,8 +248,8 @@ def _table(title: str, rows: dict[str, list[dict[str, Any]]], lengths: list[str]
     return lines
 
 
-def _ratio(row: list[dict[str, Any]]) -> float:
-    times = [part["microseconds"] for part in row]
+def _ratio(row: list[dict[str, Any] | None]) -> float:
+    times = [part["microseconds"] for part in row if part is not None]
     return float(max(times) / min(times))
 
 
@@ -234,109 +259,128 @@ def _measured(width: int) -> Iterator[tuple[str, Callable[[int, int], Case]]]:
         if "causal" in kind.directions and kind.growth == "constant":
             yield name, lambda rows, length, name=name: _mixer(name, width, rows, length)
     yield "convolution, long", lambda rows, length: _mixer({"name": "convolution", "kernel_size": None}, width, rows, length)
-    wide = "selective_state_space"
-    yield wide + WIDE, lambda rows, length: _mixer(wide, 4 * width, rows, length)
-    for name in CELLS:
-        yield name + ONE_ROW, lambda rows, length, name=name: _mixer(name, width, 1, length)
-    for name, function in _recurrences():
-        yield name, lambda rows, length, function=function: _function(function, width, rows, length)
+    yield f"selective_state_space{WIDE}", lambda rows, length: _mixer("selective_state_space", 4 * width, rows, length)
+    for name in STEPPING:
+        yield name + AT_ROWS, lambda rows, length, name=name: _mixer(name, width, ROWS, length, passes=max(1, rows // ROWS))
+    for functions, inputs in ((_of_heads(), _heads), (_of_channels(width), _channels)):
+        for name, function in functions:
+            yield (
+                name,
+                lambda rows, length, name=name, function=function, inputs=inputs: _function(name, function, inputs(width, rows, length)),
+            )
 
 
-def _mixer(spec: Any, width: int, rows: int, length: int) -> Case:
+def _mixer(spec: Any, width: int, rows: int, length: int, *, passes: int = 1) -> Case:
     torch.manual_seed(0)
-    mixer = mixers.build(spec, d_model=width, num_heads=width // 32, direction="causal")
+    mixer = mixers.build(spec, d_model=width, num_heads=width // HEAD, direction="causal")
     x = torch.randn(rows, length, width, requires_grad=True)
     tokens = Tokens(mask=Mask(causal=True))
     with torch.no_grad():
         _, state = mixer(x[:1], tokens)
 
     def run() -> None:
-        y, _ = mixer(x, tokens)
-        y.backward(torch.ones_like(y))
+        for _ in range(passes):
+            y, _ = mixer(x, tokens)
+            y.backward(torch.ones_like(y))
 
-    return Case(run, rows * length, _bytes(state), has_peak=spec not in STEPPING or length <= STEPS)
+    return Case(run, passes * rows * length, _bytes(state), has_peak=passes == 1 and (spec not in STEPPING or length <= STEPS))
 
 
-def _function(function: Callable[..., Tensor], width: int, rows: int, length: int) -> Case:
-    torch.manual_seed(0)
-    heads = width // 32
-    query, key, value = (torch.randn(rows, length, heads, 32, requires_grad=True) for _ in range(3))
-    decay, beta = (torch.rand(rows, length, heads, requires_grad=True) for _ in range(2))
-
+def _function(name: str, function: Callable[..., Tensor], inputs: list[Tensor]) -> Case:
     def run() -> None:
-        y = function(query, F.normalize(key, dim=-1), value, decay, beta)
+        y = function(*inputs)
         y.backward(torch.ones_like(y))
 
-    return Case(run, rows * length, None, has_peak=True)
+    return Case(run, inputs[0].shape[0] * inputs[0].shape[1], None, has_peak=not name.startswith(CELLS) and not name.endswith(": steps"))
 
 
-def _recurrences() -> Iterator[tuple[str, Callable[..., Tensor]]]:
-    """Yield recurrences of queries, keys and values [B, T, H, N], and of decays and betas [B, T, H]: ours, and that of transformers."""
+def _heads(width: int, rows: int, length: int) -> list[Tensor]:
+    """Return queries, keys of length one and values [B, T, H, N], and decays and betas [B, T, H]."""
+    torch.manual_seed(0)
+    heads = width // HEAD
+    query, key, value = (torch.randn(rows, length, heads, HEAD) for _ in range(3))
+    parts = query, F.normalize(key, dim=-1), value, *(torch.rand(rows, length, heads) for _ in range(2))
+    return [x.requires_grad_() for x in parts]
+
+
+def _channels(width: int, rows: int, length: int) -> list[Tensor]:
+    """Return inputs and gates [B, T, D], gates in (0, 1), and two vectors of state [B, T, 16]."""
+    torch.manual_seed(0)
+    parts = torch.randn(rows, length, width), torch.rand(rows, length, width), *(torch.randn(rows, length, 16) for _ in range(2))
+    return [x.requires_grad_() for x in parts]
+
+
+def _of_heads() -> Iterator[tuple[str, Callable[..., Tensor]]]:
+    """Yield functions of queries, keys, values, decays and betas: ours first, then those of others."""
     from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
     from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
 
-    def ours(*tensors: Tensor) -> list[Tensor]:
+    def turned(*tensors: Tensor) -> list[Tensor]:
         return [x.transpose(1, 2) for x in tensors]
 
-    def scalar(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        return outer_product(*ours(q, k, v * decay[..., None], -decay[..., None]))[0]
+    def rates(decay: Tensor) -> Tensor:
+        return torch.linspace(0.02, 0.2, decay.shape[2])
 
-    def mamba2(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        return mamba2_chunk_scan(v, decay, -torch.ones(decay.shape[2]), k, q, chunk_size=64)
-
-    def gated_delta(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        return delta_rule(*ours(q, k, v, beta[..., None], -decay[..., None]))[0]
-
-    def qwen3_next(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        return torch_chunk_gated_delta_rule(q, k, v, g=-decay, beta=beta)[0]
-
-    def channels(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        return outer_product(*ours(q, k, v, -decay[..., None] * v.sigmoid()))[0]
-
-    def printed(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        return segment_sums(v * decay[..., None], -decay, k, q)
-
-    yield "decay by head: attnkit", scalar
-    yield "decay by head: transformers, mamba2", mamba2
-    yield "decay by head: paper", printed
-    yield "gated delta: attnkit", gated_delta
-    yield "gated delta: transformers, qwen3_next", qwen3_next
-
-    def numbers(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        return scan((-decay[..., None] * k.sigmoid()).exp(), v, torch.zeros_like(v[:, 0]), dim=1)
-
-    def logarithms(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
-        return logarithmic_scan(-decay[..., None] * k.sigmoid(), v)
-
-    yield "decay by channel: attnkit", channels
-    yield "sum of vectors: attnkit", numbers
-    yield "sum of vectors: logarithms", logarithms
+    yield "sum: attnkit", lambda q, k, v, d, b: outer_product(*turned(q, k, v), torch.zeros(1, 1, v.shape[1], 1))[0].transpose(1, 2)
+    yield "sum: cumulative sums", lambda q, k, v, d, b: cumulative_sums(q, k, v)
+    yield (
+        "fixed decay by head: attnkit",
+        lambda q, k, v, d, b: outer_product(*turned(q, k, v), -rates(d)[None, :, None, None].expand(1, -1, v.shape[1], 1))[0],
+    )
+    yield "fixed decay by head: lightning", lambda q, k, v, d, b: lightning(q, k, v, rates(d))
+    yield "decay by head: attnkit", lambda q, k, v, d, b: outer_product(*turned(q, k, v * d[..., None], -d[..., None]))[0]
+    yield (
+        "decay by head: transformers, mamba2",
+        lambda q, k, v, d, b: mamba2_chunk_scan(v, d, -torch.ones(d.shape[2]), k, q, chunk_size=64),
+    )
+    yield "decay by head: paper", lambda q, k, v, d, b: segment_sums(v * d[..., None], -d, k, q)
+    yield "gated delta: attnkit", lambda q, k, v, d, b: delta_rule(*turned(q, k, v, b[..., None], -d[..., None]))[0]
+    yield "gated delta: transformers, qwen3_next", lambda q, k, v, d, b: torch_chunk_gated_delta_rule(q, k, v, g=-d, beta=b)[0]
+    yield "decay by channel: attnkit", lambda q, k, v, d, b: outer_product(*turned(q, k, v, -d[..., None] * v.sigmoid()))[0]
+    yield "decay by channel: exponentials", lambda q, k, v, d, b: by_exponentials(q, k, v, -d[..., None] * v.sigmoid())
 
 
-def segment_sums(x: Tensor, log_decay: Tensor, write: Tensor, read: Tensor, size: int = 64) -> Tensor:
-    r"""Return $y_t = \sum_{s \le t} \exp(\sum_{l = s + 1}^{t} g_l) (c_t \cdot b_s) x_s$ in blocks, as listing 1 of Mamba-2 does."""
-    x, write, read = (part.unflatten(1, (-1, size)) for part in (x, write, read))  # [B, chunks, C, H, ...]
-    log_decay = log_decay.unflatten(1, (-1, size)).permute(0, 3, 1, 2)  # [B, H, chunks, C]
-    sums = log_decay.cumsum(-1)
-    inside = torch.einsum("bclhn,bcshn,bhcls,bcshp->bclhp", read, write, _segments(log_decay).exp(), x)
-    states = torch.einsum("bclhn,bhcl,bclhp->bchpn", write, (sums[..., -1:] - sums).exp(), x)
-    states = torch.cat([torch.zeros_like(states[:, :1]), states], 1)
-    states = torch.einsum("bhzc,bchpn->bzhpn", _segments(F.pad(sums[..., -1], (1, 0))).exp(), states)[:, :-1]
-    return (inside + torch.einsum("bclhn,bchpn,bhcl->bclhp", read, states, sums.exp())).flatten(1, 2)
+def _of_channels(width: int) -> Iterator[tuple[str, Callable[..., Tensor]]]:
+    """Yield functions of inputs, gates and two vectors of state: ours first, then those of others."""
+    torch.manual_seed(0)
+    rate, taps = torch.rand(width, 16).requires_grad_(), nn.Conv1d(width, width, 3, groups=width, padding=2)
+    short = ShortConvolution(channels=width, kernel_size=3, bias=True, activation="identity")
+    long, kernel, rwkv = LongConvolution(channels=width, bias=False, activation="identity"), ImplicitKernel(channels=width), _rwkv(width)
+    yield "sum of vectors: attnkit", lambda x, g, b, c: scan(g, x, torch.zeros_like(x[:, 0]), dim=1)
+    yield "sum of vectors: logarithms", lambda x, g, b, c: logarithmic_scan(g.log(), x)
+    yield "sum of vectors: steps", lambda x, g, b, c: stepping_sum(g.log(), x)
+    yield (
+        "selective scan: attnkit",
+        lambda x, g, b, c: selective_scan(g, rate, x, b, c, None, x.new_zeros(len(x), *rate.shape))[0],
+    )
+    yield "selective scan: steps", lambda x, g, b, c: stepping_selective_scan(g, rate, x, b, c)
+    yield "rwkv: attnkit", lambda x, g, b, c: rwkv(x, Tokens())[0]
+    yield "rwkv: steps", lambda x, g, b, c: _stepping_rwkv(rwkv, x)
+    yield "short convolution: attnkit", lambda x, g, b, c: short(x, Tokens())[0]
+    yield "short convolution: torch, Conv1d", lambda x, g, b, c: taps(x.mT)[..., :-2].mT
+    yield "long convolution: attnkit", lambda x, g, b, c: long(x, Tokens())[0]
+    yield "long convolution: rfft", lambda x, g, b, c: _fourier(x, kernel(x.shape[1]))
+    for name, kind in (("rnn", nn.RNN), ("lstm", nn.LSTM), ("gru", nn.GRU)):
+        ours, theirs = mixers.build(name, d_model=width, direction="causal"), kind(width, width, batch_first=True)
+        yield f"{name}: attnkit", lambda x, g, b, c, ours=ours: ours(x, Tokens())[0]
+        yield f"{name}: torch", lambda x, g, b, c, theirs=theirs: theirs(x)[0]
 
 
-def logarithmic_scan(log_decay: Tensor, x: Tensor) -> Tensor:
-    r"""Return $h_t = e^{g_t} h_{t-1} + x_t$ over the axis 1 as Heinsen 2023 does: positive and negative parts apart."""
-    decayed = log_decay.cumsum(1)
-    parts = torch.stack([x, -x]).clamp(min=1e-30).log() - decayed
-    sums = (decayed + parts.logcumsumexp(2)).exp()
-    return sums[0] - sums[1]
+def _rwkv(width: int) -> Any:
+    return mixers.build("rwkv", d_model=width, direction="causal")
 
 
-def _segments(x: Tensor) -> Tensor:
-    size = x.shape[-1]
-    below = torch.ones(size, size, dtype=torch.bool).tril()
-    return x[..., None].expand(*x.shape, size).masked_fill(~below.tril(-1), 0).cumsum(-2).masked_fill(~below, float("-inf"))
+def _stepping_rwkv(mixer: Any, x: Tensor) -> Tensor:
+    """Return what the mixer `rwkv` does, with the recurrence token by token."""
+    before = F.pad(x, (0, 0, 1, -1))
+    parts = zip((mixer.receptance, mixer.key, mixer.value), (mixer.mix_receptance, mixer.mix_key, mixer.mix_value), strict=True)
+    receptance, key, value = (projection(before.lerp(x, share)) for projection, share in parts)
+    return mixer.output(receptance.sigmoid() * stepping_means(mixer.log_rate.exp(), mixer.bonus, key, value))  # type: ignore[no-any-return]
+
+
+def _fourier(x: Tensor, kernel: Tensor) -> Tensor:
+    size = 2 * x.shape[1]
+    return torch.fft.irfft(torch.fft.rfft(x, n=size, dim=1) * torch.fft.rfft(kernel, n=size, dim=0), n=size, dim=1)[:, : x.shape[1]]
 
 
 def _bytes(state: State | None) -> int:

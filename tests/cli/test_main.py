@@ -2,6 +2,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from attnkit import __version__
 from attnkit.cli.commands import COMMANDS
 from attnkit.registry import FAMILIES, ConfigurationError, Registry, norms
 from attnkit.testing import kit
+from attnkit.testing.combinations import Outcome
 
 Command = Callable[..., Any]
 EXECUTABLE = Path(sys.executable).with_name("attnkit")
@@ -134,9 +136,11 @@ def test_check_prints_a_line_for_each_check(attnkit: Command, rules: None) -> No
     assert outcome.out == "ok      norm.rms_norm: holds\nok      norm.rms_norm: is_root_mean_square\n2 of 2 checks passed\n"
 
 
-def test_a_failed_check_has_status_1_and_stops_nothing(attnkit: Command, rules: None) -> None:
+def test_a_failed_check_has_status_1_and_stops_nothing(attnkit: Command, rules: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnkit.cli.check.check_combinations", lambda: Outcome(3, Counter({"no reason": 2}), []))
     outcome = attnkit("check", "--all")
     assert outcome.status == 1
+    assert outcome.out.endswith("refused      2: no reason\n3 legal combinations keep the rules, 2 are refused, 0 are wrong\n")
     assert "FAILED  norm.layer_norm: is_root_mean_square: layer_norm is not" in outcome.out
     assert "ok      norm.rms_norm: is_root_mean_square" in outcome.out
     held = len(norms.names()) + 1  # of two rules, the second holds for one norm
