@@ -264,10 +264,7 @@ def _measured(width: int) -> Iterator[tuple[str, Callable[[int, int], Case]]]:
         yield name + AT_ROWS, lambda rows, length, name=name: _mixer(name, width, ROWS, length, passes=max(1, rows // ROWS))
     for functions, inputs in ((_of_heads(), _heads), (_of_channels(width), _channels)):
         for name, function in functions:
-            yield (
-                name,
-                lambda rows, length, name=name, function=function, inputs=inputs: _function(name, function, inputs(width, rows, length)),
-            )
+            yield name, lambda rows, length, case=(name, function, inputs): _function(*case, width, rows, length)
 
 
 def _mixer(spec: Any, width: int, rows: int, length: int, *, passes: int = 1) -> Case:
@@ -286,12 +283,14 @@ def _mixer(spec: Any, width: int, rows: int, length: int, *, passes: int = 1) ->
     return Case(run, passes * rows * length, _bytes(state), has_peak=passes == 1 and (spec not in STEPPING or length <= STEPS))
 
 
-def _function(name: str, function: Callable[..., Tensor], inputs: list[Tensor]) -> Case:
+def _function(name: str, function: Callable[..., Tensor], draw: Callable[..., list[Tensor]], width: int, rows: int, length: int) -> Case:
+    inputs = draw(width, rows, length)
+
     def run() -> None:
         y = function(*inputs)
         y.backward(torch.ones_like(y))
 
-    return Case(run, inputs[0].shape[0] * inputs[0].shape[1], None, has_peak=not name.startswith(CELLS) and not name.endswith(": steps"))
+    return Case(run, rows * length, None, has_peak=not name.startswith(CELLS) and not name.endswith(": steps"))
 
 
 def _heads(width: int, rows: int, length: int) -> list[Tensor]:
