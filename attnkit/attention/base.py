@@ -4,6 +4,7 @@ A kind of attention is a *score*: one number per query and key. Everything else 
 grouped-query heads, caches, recorded weights and every backend from the start.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Self
@@ -95,12 +96,12 @@ class Attention(nn.Module, ABC):
             This attention.
 
         Raises:
-            ValueError: `scale` or `softcap` is not positive.
+            ValueError: `scale` or `softcap` is not positive and finite.
             ConfigurationError: An unknown normalizer, or a wrong argument of it.
         """
         for name, number in (("scale", scale), ("softcap", softcap)):
-            if number is not None and not number > 0:
-                raise ValueError(f"{name} must be positive, but is {number}")
+            if number is not None and not 0 < number < math.inf:
+                raise ValueError(f"{name} must be positive and finite, but is {number}")
         self.normalizer: Normalizer = normalizers.build(normalizer, num_heads=self.num_heads)
         self.factor, self.softcap = scale, softcap
         self.talking_heads = TalkingHeads(self.num_heads) if talking_heads else None

@@ -1,6 +1,8 @@
 # https://arxiv.org/abs/1608.05859
 """The linear head."""
 
+import math
+
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -28,7 +30,7 @@ class LinearHead(Head):
         softcap: The cap c of the logits' absolute values (Gemma 2: 30; default: none).
 
     Raises:
-        ConfigurationError: `softcap` is not positive, or the embedding to tie to has no table.
+        ConfigurationError: `softcap` is not positive and finite, or the embedding to tie to has no table.
 
     Example:
         >>> head = LinearHead(d_model=2, outputs=3, softcap=30.0)
@@ -47,8 +49,8 @@ class LinearHead(Head):
         softcap: float | None = None,
     ) -> None:
         super().__init__(d_model=d_model, outputs=outputs, tied=tied, bias=bias)
-        if softcap is not None and softcap <= 0:
-            raise ConfigurationError(f"softcap must be positive, but is {softcap}; leave it out for logits without a cap")
+        if softcap is not None and not 0 < softcap < math.inf:
+            raise ConfigurationError(f"softcap must be positive and finite, but is {softcap}; leave it out for logits without a cap")
         self.scale, self.softcap = scale, softcap
 
     @override

@@ -140,6 +140,8 @@ class Layers:
             if self.pattern.entries[i]["share"] and self.pattern.places(i) == 1:
                 raise ConfigurationError(f"layers[{i}]: share has no effect, because the entry stands once; remove it, or repeat the entry")
         self._check_value_residuals()
+        if self.stack.skips and self.pattern.depth == 1:
+            raise ConfigurationError("skips has no effect in a stack of one layer, which has no mirror image; remove it")
         if norms.resolve(self.stack.norm).name == "none":
             for name in ("embedding_norm", "final_norm"):
                 if getattr(self.stack, name) != parameters(TransformerConfig)[name].default:

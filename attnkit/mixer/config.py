@@ -1,5 +1,6 @@
 """The options that a layer hands to its mixer."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -113,8 +114,8 @@ class MultiHeadConfig(MixerConfig):
             raise ConfigurationError("value_residual mixes the values of layers, but a memory is not one: remove it from the cross_mixer")
         if self.memory_keys < 0:
             raise ValueError(f"memory_keys must not be negative, but is {self.memory_keys}")
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip must be positive, but is {self.clip}; leave it out for no bounds")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise ValueError(f"clip must be positive and finite, but is {self.clip}; leave it out for no bounds")
 
     def has_bias(self, projection: Projection) -> bool:
         """Return whether a projection has a bias."""

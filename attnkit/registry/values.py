@@ -57,6 +57,8 @@ def is_of_type(value: Any, annotation: Any) -> bool:
         return any(is_of_type(value, a) for a in get_args(annotation))
     if origin is typing.Literal:
         return value in get_args(annotation)
+    if origin is list:
+        return isinstance(value, list | tuple) and all(is_of_type(item, get_args(annotation)[0]) for item in value)
     if annotation is None or annotation is types.NoneType:
         return value is None
     if annotation in (bool, str):

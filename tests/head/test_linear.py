@@ -25,9 +25,10 @@ def test_logits_are_their_equation(tied: bool, bias: bool, seed: int) -> None:
     assert plain.projection is None or plain.projection.bias is None
 
 
-def test_a_cap_that_is_not_positive_is_refused() -> None:
-    with pytest.raises(attnkit.ConfigurationError, match="softcap must be positive, but is 0"):
-        attnkit.heads.build({"name": "linear", "softcap": 0.0}, d_model=4, outputs=5)
+@pytest.mark.parametrize("softcap", [0.0, float("inf"), float("nan")])
+def test_a_cap_that_is_not_positive_and_finite_is_refused(softcap: float) -> None:
+    with pytest.raises(attnkit.ConfigurationError, match=f"softcap must be positive and finite, but is {softcap}"):
+        attnkit.heads.build({"name": "linear", "softcap": softcap}, d_model=4, outputs=5)
 
 
 def test_the_cap_is_that_of_gemma_2(seed: int) -> None:

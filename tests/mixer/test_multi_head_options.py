@@ -190,12 +190,19 @@ def test_recorded_maps_have_a_column_for_each_token_alone(seed: int) -> None:
         ({"biases": ["gate"]}, "there is no gate"),
         ({"memory_keys": -1}, "memory_keys must not be negative"),
         ({"softcap": 0.0}, "softcap must be positive"),
+        ({"softcap": float("inf")}, "softcap must be positive and finite, but is inf"),
+        ({"clip": float("nan")}, "clip must be positive and finite, but is nan"),
         ({"normalizer": "soft"}, "Did you mean 'softmax'"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, ConfigurationError), match=message):
         MultiHeadAttention(**{**SIZES, **options})
+
+
+def test_a_projection_that_does_not_exist_has_no_bias_to_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"biases must be list\[Literal\['query', .*\] \| None, but is \['query', 'q'\]"):
+        attnkit.mixers.resolve({"name": "multi_head", "biases": ["query", "q"]})
 
 
 def test_memory_keys_have_no_position(seed: int) -> None:

@@ -167,3 +167,8 @@ def test_skips_add_the_mirror_image(depth: int, seed: int) -> None:
         y = layer(y, Tokens(mask=attnkit.masks.Mask(causal=True)))[0]
         outputs.append(y)
     torch.testing.assert_close(stack(x)[0], y, rtol=1e-12, atol=1e-12)
+
+
+def test_skips_of_one_layer_are_refused() -> None:
+    with pytest.raises(attnkit.ConfigurationError, match="skips has no effect in a stack of one layer"):
+        attnkit.stacks.build({"name": "decoder", **SIZES, "num_layers": 1, "skips": True})
