@@ -147,7 +147,7 @@ def page(found: dict[str, Any]) -> str:
     ours = {name: row for name, row in results.items() if name not in functions and name not in at_rows}
     constant = [name for name, row in ours.items() if len({part["state_bytes"] for part in row}) == 1 and not name.endswith(WIDE)]
     flat = [name for name in constant if _ratio(ours[name]) <= FLAT]
-    also = [name for name in constant if name not in flat and _ratio(at_rows[name + AT_ROWS]) <= FLAT]
+    also = [name for name in constant if name not in flat and name + AT_ROWS in at_rows and _ratio(at_rows[name + AT_ROWS]) <= FLAT]
     loads = [part["load"] for part in lengths.values()]
     lines = [
         "# Mixers by length",
@@ -159,7 +159,7 @@ def page(found: dict[str, Any]) -> str:
         "one length is measured in one process.",
         "",
         f"Of {len(constant)} mixers with a state of constant size, {len(flat)} are flat with a constant number of tokens: {_names(flat)}.",
-        f"With a constant number of rows, {len(also)} more are: {_names(also)}.",
+        *([f"With a constant number of rows, {len(also)} more are: {_names(also)}."] if at_rows else []),
         *_exceptions(ours, at_rows, [name for name in constant if name not in flat]),
         "",
         *_table("mixer", ours, [*lengths]),
@@ -171,14 +171,7 @@ def page(found: dict[str, Any]) -> str:
         "length. The measurement tells glibc to keep freed memory, as",
         "`GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296` does for a training on a CPU.",
         "",
-        f"## A step for each token, in {ROWS} rows",
-        "",
-        "These mixers take one step after another. The table above gives them fewer and fewer rows, that is, smaller steps, of which each",
-        f"costs a call. With {ROWS} rows at each length, a step is the same work, and the time per token is that of a step: whether it is",
-        "flat says whether the mixer is linear in T.",
-        "",
-        *_table("mixer", at_rows, [*lengths]),
-        "",
+        *(_in_rows(at_rows, [*lengths]) if at_rows else []),
         "## The same by other hands",
         "",
         "Each group computes one function (layers draw parameters of their own). `transformers` are functions of that package, in plain",
@@ -201,6 +194,20 @@ def page(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _in_rows(at_rows: dict[str, list[Any]], lengths: list[str]) -> list[str]:
+    """Return the section about a constant number of rows."""
+    return [
+        f"## A step for each token, in {ROWS} rows",
+        "",
+        "These mixers take one step after another. The table above gives them fewer and fewer rows, that is, smaller steps, of which each",
+        f"costs a call. With {ROWS} rows at each length, a step is the same work, and the time per token is that of a step: whether it is",
+        "flat says whether the mixer is linear in T.",
+        "",
+        *_table("mixer", at_rows, lengths),
+        "",
+    ]
+
+
 def _exceptions(ours: dict[str, list[Any]], at_rows: dict[str, list[Any]], names: list[str]) -> list[str]:
     """Return lines about mixers whose time is not flat with a constant number of tokens."""
     if not names:
@@ -208,8 +215,11 @@ def _exceptions(ours: dict[str, list[Any]], at_rows: dict[str, list[Any]], names
     wide = [f"{_ratio(row):.2f}" for name, row in ours.items() if name.endswith(WIDE)]
     lines = ["", "Not flat with a constant number of tokens are:", ""]
     for name in names:
-        line = f"- `{name}`, {_ratio(ours[name]):.2f} ({_ratio(at_rows[name + AT_ROWS]):.2f} in {ROWS} rows): {REASONS[name]}"
-        lines.append(line + (f"; four times as wide, {wide[0]}" if name == "selective_state_space" else ""))
+        steady = f" ({_ratio(at_rows[name + AT_ROWS]):.2f} in {ROWS} rows)" if name + AT_ROWS in at_rows else ""
+        lines.append(
+            f"- `{name}`, {_ratio(ours[name]):.2f}{steady}: {REASONS[name]}"
+            + (f"; four times as wide, {wide[0]}" if name == "selective_state_space" else "")
+        )
     return lines
 
 
