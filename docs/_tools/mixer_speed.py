@@ -212,14 +212,12 @@ def _exceptions(ours: dict[str, list[Any]], at_rows: dict[str, list[Any]], names
     """Return lines about mixers whose time is not flat with a constant number of tokens."""
     if not names:
         return []
-    wide = [f"{_ratio(row):.2f}" for name, row in ours.items() if name.endswith(WIDE)]
+    wide = [f"; four times as wide, {_ratio(row):.2f}" for name, row in ours.items() if name.endswith(WIDE)]
     lines = ["", "Not flat with a constant number of tokens are:", ""]
     for name in names:
         steady = f" ({_ratio(at_rows[name + AT_ROWS]):.2f} in {ROWS} rows)" if name + AT_ROWS in at_rows else ""
-        lines.append(
-            f"- `{name}`, {_ratio(ours[name]):.2f}{steady}: {REASONS[name]}"
-            + (f"; four times as wide, {wide[0]}" if name == "selective_state_space" else "")
-        )
+        wider = "".join(wide) if name + WIDE in ours else ""
+        lines.append(f"- `{name}`, {_ratio(ours[name]):.2f}{steady}: {REASONS[name]}{wider}")
     return lines
 
 
