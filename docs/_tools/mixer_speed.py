@@ -230,6 +230,8 @@ def _against(functions: dict[str, list[dict[str, Any] | None]]) -> list[str]:
         for i, own in enumerate(ours):
             times = [row[i]["microseconds"] for _, row in others if row[i] is not None]  # type: ignore[index]
             factors += [min(times) / own["microseconds"]] if times and own else []
+        if not factors:
+            continue
         slower = "" if min(factors) >= 1 else ", **less** at some length"
         lines.append(f"- {kind}: the fastest other form takes {min(factors):.2f} to {max(factors):.2f} times as long as attnkit's{slower}.")
     return lines
