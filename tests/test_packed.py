@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from attnkit.linear import Linear
-from attnkit.packed import MIN_USES, Packed, packing
+from attnkit.packed import MIN_PRODUCTS, MIN_USES, Packed, packing
 
 WIDTH = 512  # wide enough to be packed
 
@@ -75,6 +75,24 @@ def test_parts_of_one_matrix_follow_their_input_and_their_weights(seed: int) -> 
             changed = (first.weight, second.bias)[step % 2]
             if step > MIN_USES:
                 changed.mul_(-2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("columns_are_faster", [True, False])
+@pytest.mark.parametrize(
+    ("outputs", "rows", "onednn"),
+    [(WIDTH, 1, (False, True)), (WIDTH, 3, (True, True)), (8, 3, (False, False)), (8, MIN_PRODUCTS // (8 * WIDTH), (True, True))],
+)
+def test_onednn_multiplies_by_large_weights_or_many_rows(
+    outputs: int, rows: int, onednn: tuple[bool, bool], columns_are_faster: bool, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """(Whether it does where one row is faster by columns, and where it is not.)"""
+    monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", columns_are_faster)
+    layer, x, packed = Linear(WIDTH, outputs), torch.randn(rows, WIDTH), Packed()
+    with packing(packed), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        for _ in range(MIN_USES + 1):
+            torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
+    assert any(event.name == "mkldnn::_linear_pointwise" for event in recorded.events()) is onednn[not columns_are_faster]
 
 
 @pytest.mark.parametrize("from_step", [0, MIN_USES + 1])
