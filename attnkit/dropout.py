@@ -102,18 +102,19 @@ class Dropout(nn.Module):
             raise ValueError(f"dropout must be in [0, 1], but is {p}")
         self.p = p
 
-    def forward(self, x: Tensor, *, call: int = 0, position: int = 0) -> Tensor:
+    def forward(self, x: Tensor, *, call: int = 0, position: int = 0, first: int = 0) -> Tensor:
         """Drop some elements.
 
         Args:
             x: [B, ..., N].
             call: Number of this call, for a module that is called several times in a step: each call drops different elements.
             position: Position of the first row [..., N] of an example, for a sequence that is processed in parts.
+            first: Number of the first of the N elements, for rows that are processed in parts.
         """
         if not self.training or self.p == 0.0:
             return x
         rows = position + torch.arange(x.shape[1:-1].numel(), device=x.device).view(x.shape[1:-1])
-        return dropout(x, self.p, site=self.site + call, rows=rows, first=self.first)
+        return dropout(x, self.p, site=self.site + call, rows=rows, first=self.first + first)
 
     def extra_repr(self) -> str:
         """Show the probability."""

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from attnkit import draws
 from attnkit.dropout import Dropout, dropout
 
 
@@ -60,3 +61,12 @@ def test_the_module_acts_only_in_training(seed: int) -> None:
 def test_probabilities_outside_0_and_1_are_refused(p: float) -> None:
     with pytest.raises(ValueError, match=f"must be in \\[0, 1\\], but is {p}"):
         Dropout(p)
+
+
+def test_parts_of_rows_lose_what_the_whole_rows_lose() -> None:
+    drop = Dropout(0.5)
+    with draws.using(torch.tensor([7, 8])):
+        whole = drop(torch.ones(2, 3, 10))
+        parts = [drop(torch.ones(2, 3, 6)), drop(torch.ones(2, 3, 4), first=6)]
+    assert torch.equal(torch.cat(parts, -1), whole)
+    assert 0 < (whole == 0).sum() < whole.numel()

@@ -63,11 +63,11 @@ class Additive(Attention):
 
     def project_query(self, query: Tensor) -> Tensor:
         """Return W^T q, [B, H, Q, A]."""
-        return query @ self.query_weight
+        return torch.einsum("bhqd,hda->bhqa", query, self.query_weight)  # `@` would copy the matrices for each row of the batch
 
     def project_key(self, key: Tensor) -> Tensor:
         """Return U^T k, [B, Hkv, K, A]."""
-        return key @ self.key_weight
+        return torch.einsum("bhkd,hda->bhka", key, self.key_weight)
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """Return v . tanh(query + key), [B, H, Q, K]."""

@@ -176,10 +176,14 @@ class ContextDecoder(nn.Module):
     def _attend_before(self, x: Tensor, state: ContextState, mask: Mask | None) -> tuple[Tensor, tuple[CellState, ...]]:
         """Read a context with each input: the lowest layer takes one token at a time, those above the whole sequence."""
         lowest, last = cast(RecurrentLayer, self.recurrent.layers[0]), state.layers[0]
-        contexts, outputs = [], []
+        contexts, outputs, drop = [], [], self.recurrent.dropout
+        walk = lowest.walk(drop(x)) if x.shape[1] > 1 else None
         for t, token in enumerate(x.unbind(1)):
             contexts.append(self._attend(last.hidden[:, None], state, mask, first_query=t)[:, 0])
-            last = lowest.step(self.recurrent.dropout(torch.cat([token, contexts[-1]], -1), position=t), last)
+            if walk is None:
+                last = lowest.step(drop(torch.cat([token, contexts[-1]], -1)), last)
+            else:
+                last = walk.step(t, drop(contexts[-1], position=t, first=x.shape[-1]), last)
             outputs.append(last.hidden)
         y, above = self.recurrent.run(torch.stack(outputs, 1), state.layers, first=1)
         return self._join(torch.stack(contexts, 1), y), (last, *above.layers)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.decoding import Generation, Hypotheses, Options, Start, beam, stream
-from attnkit.linear import Packed, packing
+from attnkit.packed import Packed, packing
 from attnkit.registry import NormSpec, StackSpec, stacks
 from attnkit.state import State
 
@@ -78,7 +78,7 @@ class GeneratingModel(Model, ABC):
             TypeError: The mask is not bool.
         """
         generation = self._generation(options)
-        with generating(self), packing({}):
+        with generating(self), packing(Packed()):
             if generation.beam_size > 1:
                 return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
             return torch.stack(list(stream(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)), 1)
@@ -94,7 +94,7 @@ class GeneratingModel(Model, ABC):
             (torch.Size([2, 3, 4]), torch.Size([2, 3]))
         """
         generation = self._generation(options)
-        with generating(self), packing({}):
+        with generating(self), packing(Packed()):
             return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)
 
     def stream(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
@@ -112,7 +112,7 @@ class GeneratingModel(Model, ABC):
         return self._one_by_one(tokens)
 
     def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
-        weights: Packed = {}
+        weights = Packed()
         while True:
             # only while a token is computed: between tokens, the caller's own work keeps its gradients
             with generating(self), packing(weights):

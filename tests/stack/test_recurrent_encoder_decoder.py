@@ -221,3 +221,20 @@ def test_it_stands_in_for_the_transformer_in_a_composition(stack: str, seed: int
 def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises((ConfigurationError, ValueError), match=message):
         attnkit.stacks.build({**NAME, "d_model": D, "num_layers": 1, **wrong})
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_gradients_of_a_whole_target_are_those_of_its_tokens_one_by_one(cell: Any, seed: int) -> None:
+    stack = attnkit.stacks.build(
+        {"name": "recurrent_encoder_decoder", "d_model": 6, "num_layers": 1, "cell": cell, "attention": "additive", "placement": "before"}
+    ).double()
+    x, memory = torch.randn(2, 4, 6, dtype=torch.float64), torch.randn(2, 5, 6, dtype=torch.float64)
+
+    def gradients(parts: int) -> tuple[Tensor, ...]:
+        state, outputs = stack.encode(memory), []
+        for tokens in x.split(parts, 1):
+            y, state = stack.decode(tokens, state)
+            outputs.append(y)
+        return torch.autograd.grad(torch.cat(outputs, 1).square().sum(), list(stack.decoder.parameters()))
+
+    torch.testing.assert_close(gradients(4), gradients(1))

@@ -7,6 +7,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from attnkit.linear import linear
+from attnkit.mixer.recurrence.repeated import Repeated
 from attnkit.mixer.recurrence.tokens import rows
 from attnkit.registry import ConfigurationError
 from attnkit.state import State
@@ -126,10 +128,25 @@ class RecurrentLayer(nn.Module):
 
     def step(self, x: Tensor, state: CellState) -> CellState:
         """Return the state after one more token, [B, I]. Its `hidden` is the output."""
-        weights = (self.input_weight, self.hidden_weight, self.input_bias, self.hidden_bias)
+        read = linear(x, cast(Tensor, self.input_weight), self.input_bias)
+        return self.after(read, linear(state.hidden, cast(Tensor, self.hidden_weight), self.hidden_bias), state)
+
+    def after(self, read: Tensor, kept: Tensor, state: CellState) -> CellState:
+        """Return the state after a token, given the products W x + b and U h + b', [B, G H]."""
+        hidden = state.hidden.to(read.dtype)
         if state.cell is not None:
-            return CellState(*torch.lstm_cell(x, (state.hidden, state.cell), *weights))
-        return CellState((torch.gru_cell if self.cell == "gru" else torch.rnn_tanh_cell)(x, state.hidden, *weights))
+            i, f, g, o = (read + kept).chunk(4, -1)
+            cell = f.sigmoid() * state.cell.to(read.dtype) + i.sigmoid() * g.tanh()
+            return CellState(o.sigmoid() * cell.tanh(), cell)
+        if self.cell == "rnn":
+            return CellState((read + kept).tanh())
+        (r, z, n), (kept_r, kept_z, kept_n) = read.chunk(3, -1), kept.chunk(3, -1)
+        candidate = (n + (r + kept_r).sigmoid() * kept_n).tanh()
+        return CellState(candidate + (z + kept_z).sigmoid() * (hidden - candidate))
+
+    def walk(self, x: Tensor) -> "Walk":
+        """Return what runs over a sequence token by token, when `x` [B, T, J], the first channels of the inputs, is all that is known."""
+        return Walk(self, x)
 
     def _fused(self, x: Tensor, state: CellState, input_weight: Tensor) -> tuple[Tensor, CellState]:
         """Run torch's kernel over all tokens of `x`; in autocast, in its precision throughout, so that weights are cast once."""
@@ -154,6 +171,26 @@ class RecurrentLayer(nn.Module):
         hold = self.input_weight.new_zeros(4, self.hidden_dim)
         hold[0], hold[1] = -SHUT, SHUT
         return hold.view(-1, 1)
+
+
+class Walk:
+    """One layer over a sequence, token by token: the products with what is known before are computed at once, for all tokens.
+
+    Args:
+        layer: The layer.
+        x: [B, T, J], the first channels of the inputs.
+    """
+
+    def __init__(self, layer: RecurrentLayer, x: Tensor) -> None:
+        self.layer, known, how = layer, x.shape[-1], {"batch": x.shape[0], "steps": x.shape[1]}
+        self.known = nn.functional.linear(x, layer.input_weight[:, :known], layer.input_bias).unbind(1)
+        self.inputs = Repeated(layer.input_weight[:, known:], **how)
+        self.hidden = Repeated(layer.hidden_weight, **how)
+
+    def step(self, t: int, x: Tensor, state: CellState) -> CellState:
+        """Return the state after token `t`, given the other channels `x` [B, I - J] of its input."""
+        kept = self.hidden(state.hidden)
+        return self.layer.after(self.known[t] + self.inputs(x), kept + self.layer.hidden_bias.to(kept.dtype), state)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -1,0 +1,79 @@
+"""A linear map that a recurrence applies step by step, with one gradient of its weight for all steps."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+
+class Repeated:
+    """The products of a weight with T inputs, each known only after the last product.
+
+    Adding up the gradients of T steps writes a matrix T times. Here the backward pass keeps those of the outputs, [T, B, O], and multiplies
+    them with the inputs at once. Second derivatives raise an error. Where `torch.compile` or `torch.func` follow, all is left to torch.
+
+    Args:
+        weight: [O, I]; in autocast, all products are in its precision.
+        batch: Rows B.
+        steps: T, the most that there are.
+
+    Example:
+        >>> weight = torch.ones(3, 2, requires_grad=True)
+        >>> product, x = Repeated(weight, batch=1, steps=2), torch.ones(1, 2)
+        >>> (product(x) + product(2 * x)).sum().backward()
+        >>> weight.grad
+        tensor([[3., 3.],
+                [3., 3.],
+                [3., 3.]])
+    """
+
+    def __init__(self, weight: Tensor, *, batch: int, steps: int) -> None:
+        device = weight.device.type
+        if torch.is_autocast_enabled(device) and weight.dtype != torch.float64:
+            weight = weight.to(torch.get_autocast_dtype(device))
+        self.weight = weight
+        self.inputs: list[Tensor] = []
+        self.slots: tuple[Tensor, ...] = ()
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return
+        if torch.is_grad_enabled() and weight.requires_grad:
+            self.weight, self.slots = weight.detach(), _Collected.apply(weight, self.inputs, batch, steps).unbind()  # type: ignore[no-untyped-call]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the product [B, O] of the input `x` [B, I] of the next step and the weight's transpose."""
+        x = x.to(self.weight.dtype)
+        if not self.slots:
+            return nn.functional.linear(x, self.weight)
+        product: Tensor = _Product.apply(x, self.weight, self.slots[len(self.inputs)])  # type: ignore[no-untyped-call]
+        self.inputs.append(x.detach())
+        return product
+
+
+class _Product(torch.autograd.Function):
+    """A product; the gradient of its output goes to a slot, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, slot: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return nn.functional.linear(x, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
+        (weight,) = ctx.saved_tensors
+        return gradient @ weight, None, gradient
+
+
+class _Collected(torch.autograd.Function):
+    """Slots, [T, B, O], whose gradients become that of the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, inputs: list[Tensor], batch: int, steps: int) -> Tensor:
+        ctx.inputs = inputs
+        return weight.new_zeros(()).expand(steps, batch, len(weight))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return gradients[: len(ctx.inputs)].flatten(0, 1).T @ torch.cat(ctx.inputs), None, None, None

@@ -1,0 +1,185 @@
+"""The weights of a generation, packed: its products of few rows, which read a weight for each number of it once or a few times."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.half import has_bfloat16
+
+MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
+"""By type, the numbers of the smallest weight that is kept in another order: a call of oneDNN takes 15 to 30 microseconds however small."""
+
+MIN_PRODUCTS = 2**20
+"""Smaller weights are, too, with so many rows that there are this many products."""
+
+MIN_USES = 8
+"""A weight is packed when it has been used so often. Packing takes as long as it saves in 25 uses or more: at 64 new tokens, 8 was faster
+than 32, and a short generation packs nothing."""
+
+
+COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
+"""Whether torch multiplies one row faster than oneDNN: measured on an EPYC with AVX2; with AVX-512 oneDNN was faster."""
+
+
+class Packed:
+    """Weights in the order in which products read them fastest, and those that multiply one input as one matrix.
+
+    Attributes:
+        uses: By the id of a weight, which it keeps alive.
+    """
+
+    def __init__(self) -> None:
+        self.uses: dict[int, _Use] = {}
+        self._input: Tensor | None = None
+        self._together: list[_Use] = []
+
+    def multiply(self, x: Tensor, weight: nn.Parameter, bias: Tensor | None) -> Tensor:
+        """Return the product of `x` [..., I] and the transpose of `weight` [O, I], plus `bias` [O]: [..., O]."""
+        use = self.uses.get(id(weight))
+        if use is None or not use.holds(bias):
+            use = self.uses[id(weight)] = _Use(weight, bias, _versions(weight, bias))
+        if use.product is None and use.count < MIN_USES:
+            if x is not self._input or x.is_inference():  # nobody knows whether an inference tensor has changed
+                self._input, self._together = x, []
+            if use not in self._together:
+                self._together.append(use)
+                use.count, use.together = use.count + 1, self._together
+            return _Matrix(weight.detach(), bias, rows=_rows(x), is_kept=False)(x)
+        if use.product is None:
+            _Product([other for other in use.together if other.joins(use)], rows=_rows(x))
+        assert use.product is not None
+        return use.product.part(x, use.place)
+
+
+@contextmanager
+def packing(weights: Packed) -> Iterator[None]:
+    """Inside the `with` block, compute the products of `linear` in fp32 and bf16 on a CPU fast for few rows; without gradients only.
+
+    - Products of one input with several weights become one product, once they have been used often enough.
+    - With one row, a product takes as long as reading the matrix. Without AVX-512, torch's own (MKL) reads one with more outputs than
+      inputs fastest, if the weights of each input lie side by side.
+    - Otherwise, oneDNN's product takes half the time of MKL's in fp32 where MKL does not know the processor, and less with a matrix
+      in the order in which it reads it.
+    - In bf16, where the processor has no such products, those in fp32 take a seventh of the time of torch's own.
+
+    The copies are made once a weight has been used often, and double the memory of large weights inside the block, or triple it (fp32).
+
+    Args:
+        weights: Filled with the copies; a weight that has changed since is copied again.
+
+    Example:
+        >>> from attnkit.linear import Linear
+        >>> layer, x = Linear(512, 512), torch.ones(4, 512)
+        >>> with torch.no_grad(), packing(Packed()):
+        ...     y = layer(x)
+        >>> bool(torch.allclose(y, layer(x), atol=1e-5))
+        True
+    """
+    is_open = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled  # type: ignore[no-untyped-call]
+    is_open = is_open and not torch.is_autocast_enabled("cpu")
+    token = _packed.set(weights if is_open else None)
+    try:
+        yield
+    finally:
+        _packed.reset(token)
+
+
+_packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
+
+
+def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
+    """Return what computes the product of `x` and `weight` in this block, or None if torch does.
+
+    It does if nothing is between us and the numbers. A weight that a module computes for each call would be kept for each.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return None
+    packed = _packed.get()
+    if packed is None or type(weight) is not nn.Parameter or type(x) is not Tensor:
+        return None
+    is_fast = x.dtype is weight.dtype and x.dtype in MIN_NUMBERS and x.is_cpu and weight.is_cpu and bool(x.numel())
+    return packed if is_fast and not weight.is_inference() and not torch._C._are_functorch_transforms_active() else None
+
+
+@dataclass(eq=False)
+class _Use:
+    """A weight that is used with this bias: how often it has been, and which others have multiplied the same input."""
+
+    weight: nn.Parameter
+    bias: Tensor | None
+    versions: tuple[int, int]
+    count: int = 0
+    together: list["_Use"] = field(default_factory=list)
+    product: "_Product | None" = None
+    place: int = 0
+
+    def holds(self, bias: Tensor | None) -> bool:
+        """Return whether this is the bias, and neither has changed."""
+        return self.bias is bias and self.versions == _versions(self.weight, bias)
+
+    def joins(self, leader: "_Use") -> bool:
+        """Return whether it can be part of one matrix with another."""
+        return self is leader or (self.product is None and (self.bias is None) is (leader.bias is None) and self.holds(self.bias))
+
+
+class _Product:
+    """The product of one input with several weights, of which each takes its part."""
+
+    def __init__(self, uses: list[_Use], *, rows: int) -> None:
+        for place, use in enumerate(uses):
+            use.product, use.place = self, place
+        self.sizes = [len(use.weight) for use in uses]
+        weights, biases = [use.weight.detach() for use in uses], [use.bias for use in uses if use.bias is not None]
+        is_one = len(uses) == 1
+        bias = None if not biases else biases[0] if is_one else torch.cat(biases)
+        self.matrix = _Matrix(weights[0] if is_one else torch.cat(weights), bias, rows=rows, is_kept=True)
+        self.input: Tensor | None = None
+        self.version = 0
+        self.parts: list[Tensor | None] = []
+
+    def part(self, x: Tensor, place: int) -> Tensor:
+        """Return the product with the weight at this place; those with the others wait until they are asked for."""
+        if len(self.sizes) == 1:
+            return self.matrix(x)
+        if x is not self.input or x.is_inference() or x._version != self.version or self.parts[place] is None:
+            self.parts = list(torch.split(self.matrix(x), self.sizes, -1))
+            self.input, self.version = x, 0 if x.is_inference() else x._version
+        part, self.parts[place] = self.parts[place], None  # once: who has it may write into it
+        assert part is not None
+        return part
+
+
+class _Matrix:
+    """A matrix [O, I] and a bias [O], in the order and the type that suit this number of rows; in a new order only if it is kept."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, *, rows: int, is_kept: bool) -> None:
+        dtype, numbers = weight.dtype, weight.numel()
+        is_large = numbers >= MIN_NUMBERS[dtype]
+        self.weight, self.bias, self.is_onednn = weight, bias, False
+        is_native = dtype is not torch.bfloat16 or has_bfloat16()
+        if rows == 1 and (COLUMNS_ARE_FASTER if is_native and dtype is torch.float32 else not is_native):
+            if is_kept and is_large and is_native and weight.shape[0] >= weight.shape[1]:
+                self.weight = weight.t().contiguous().t()
+        elif is_large or numbers * rows >= MIN_PRODUCTS:
+            weight = weight if is_native else weight.float()
+            self.weight, self.is_onednn = torch.ops.mkldnn._reorder_linear_weight(weight) if is_kept else weight, True
+            # oneDNN reads the bias number by number, whatever its strides
+            self.bias = None if bias is None else bias.to(weight.dtype).contiguous()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not self.is_onednn:
+            return nn.functional.linear(x, self.weight, self.bias)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x.to(self.weight.dtype), self.weight, self.bias, "none", [], "")
+        return product.to(x.dtype)
+
+
+def _versions(weight: Tensor, bias: Tensor | None) -> tuple[int, int]:
+    return weight._version, 0 if bias is None or bias.is_inference() else bias._version
+
+
+def _rows(x: Tensor) -> int:
+    return x.numel() // x.shape[-1]

@@ -1,0 +1,165 @@
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attnkit.linear import Linear
+from attnkit.packed import MIN_PRODUCTS, MIN_USES, Packed, packing
+
+WIDTH = 512  # wide enough to be packed
+
+
+@pytest.fixture
+def layer(seed: int) -> Linear:
+    return Linear(WIDTH, WIDTH)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shape", [(1,), (5,), (80,), (2, 3), (0,), ()])
+@pytest.mark.parametrize("bias", [True, False])
+def test_packed_products_are_those_of_torch(shape: tuple[int, ...], bias: bool, seed: int) -> None:
+    layer = Linear(WIDTH, 2 * WIDTH, bias=bias)
+    x = torch.randn(*shape, 2, WIDTH)[..., 0, :]  # not contiguous
+    expected = F.linear(x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double())
+    with packing(packed := Packed()):
+        for _ in range(MIN_USES + 2):
+            torch.testing.assert_close(layer(x).double(), expected, rtol=0, atol=1e-4)
+    assert len(packed.uses) == (0 not in shape)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("outputs", [WIDTH // 2, 2 * WIDTH])
+def test_products_in_bf16_are_those_of_fp32_rounded_once(rows: int, outputs: int, seed: int) -> None:
+    layer, x, packed = Linear(WIDTH, outputs).bfloat16(), torch.randn(rows, WIDTH).bfloat16(), Packed()
+    expected = F.linear(x.double(), layer.weight.double(), layer.bias.double())
+    with packing(packed):
+        for _ in range(MIN_USES + 2):
+            torch.testing.assert_close(layer(x).double(), expected, rtol=2**-8, atol=1e-4)
+    assert packed.uses
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("width", [8, WIDTH])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_multiply_one_input_become_one_matrix(width: int, rows: int, dtype: torch.dtype, seed: int) -> None:
+    layers = [Linear(width, outputs, bias=bias).to(dtype) for outputs, bias in ((width, True), (3, True), (5, False), (2 * width, True))]
+    after, packed = Linear(width, width).to(dtype), Packed()
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
+    with packing(packed):
+        for _ in range(MIN_USES + 3):
+            x = torch.randn(1, rows, width, dtype=dtype)
+            for layer in layers:
+                torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=tolerance)
+            y = F.linear(x, after.weight, after.bias)
+            torch.testing.assert_close(after(x.clone()), y, rtol=0, atol=tolerance)
+    products = [packed.uses[id(layer.weight)].product for layer in (*layers, after)]
+    assert [product is products[0] for product in products] == [True, True, False, True, False]
+
+
+@torch.no_grad()
+def test_parts_of_one_matrix_follow_their_input_and_their_weights(seed: int) -> None:
+    first, second = Linear(8, 8), Linear(8, 8)
+    with packing(Packed()):
+        for step in range(MIN_USES + 6):
+            x = torch.randn(2, 8)
+            for layer in (first, second, first):  # the second time, in which it is no longer waiting, too
+                y = layer(x)
+                torch.testing.assert_close(y, F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5)
+                y.zero_()  # is the caller's own
+            first(x)
+            x.mul_(3)
+            torch.testing.assert_close(second(x), F.linear(x, second.weight, second.bias), rtol=0, atol=1e-5)
+            changed = (first.weight, second.bias)[step % 2]
+            if step > MIN_USES:
+                changed.mul_(-2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("columns_are_faster", [True, False])
+@pytest.mark.parametrize(
+    ("outputs", "rows", "onednn"),
+    [(WIDTH, 1, (False, True)), (WIDTH, 3, (True, True)), (8, 3, (False, False)), (8, MIN_PRODUCTS // (8 * WIDTH), (True, True))],
+)
+def test_onednn_multiplies_by_large_weights_or_many_rows(
+    outputs: int, rows: int, onednn: tuple[bool, bool], columns_are_faster: bool, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """(Whether it does where one row is faster by columns, and where it is not.)"""
+    monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", columns_are_faster)
+    layer, x, packed = Linear(WIDTH, outputs), torch.randn(rows, WIDTH), Packed()
+    with packing(packed), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        for _ in range(MIN_USES + 1):
+            torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
+    assert any(event.name == "mkldnn::_linear_pointwise" for event in recorded.events()) is onednn[not columns_are_faster]
+
+
+@pytest.mark.parametrize("from_step", [0, MIN_USES + 1])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_inference_tensors_are_multiplied_too(rows: int, from_step: int, layer: Linear) -> None:
+    other, packed = Linear(WIDTH, WIDTH), Packed()
+    for step in range(MIN_USES + 4):
+        with torch.inference_mode(step >= from_step), torch.no_grad(), packing(packed):
+            x = torch.randn(rows, WIDTH)
+            for _ in range(2):
+                torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
+                torch.testing.assert_close(other(x), F.linear(x, other.weight, other.bias), rtol=0, atol=1e-4)
+                x.mul_(2)
+    first, second = (packed.uses[id(one.weight)].product for one in (layer, other))
+    assert (first is second) is (from_step > 0)  # nobody knows whether an inference tensor has changed
+
+
+@torch.no_grad()
+def test_a_weight_that_changes_is_packed_again(layer: Linear) -> None:
+    x, weights = torch.randn(3, WIDTH), Packed()
+    for _ in range(3):
+        with packing(weights):
+            for _ in range(MIN_USES + 2):
+                y = layer(x)
+        torch.testing.assert_close(y, F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
+        layer.weight.mul_(-2)
+
+
+@torch.no_grad()
+def test_weights_that_live_for_one_call_are_not_mistaken_for_each_other(layer: Linear) -> None:
+    x = torch.randn(3, WIDTH)
+    with packing(Packed()):
+        for i in range(3 * MIN_USES):
+            other = copy.copy(layer)
+            other._parameters = {"weight": layer.weight * i, "bias": None}
+            torch.testing.assert_close(other(x), i * F.linear(x, layer.weight), rtol=0, atol=1e-3)
+
+
+@torch.no_grad()
+def test_weights_that_live_for_one_call_are_not_kept(layer: Linear) -> None:
+    packed = Packed()
+    with packing(packed):
+        for _ in range(3):
+            other = copy.copy(layer)
+            other._parameters = {"weight": layer.weight * 2, "bias": None}
+            other(torch.ones(3, WIDTH))
+    assert not packed.uses
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [torch.arange(2.0 * WIDTH)[::2], torch.ones(1).expand(WIDTH)])
+def test_a_bias_may_have_any_strides(bias: torch.Tensor, layer: Linear) -> None:
+    x, layer.bias = torch.randn(3, WIDTH), torch.nn.Parameter(bias)
+    with packing(Packed()):
+        torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=1e-6, atol=1e-4)
+
+
+def test_gradients_transforms_autocast_and_other_types_go_to_torch(layer: Linear) -> None:
+    x, weights = torch.randn(3, WIDTH), Packed()
+    with packing(weights):
+        layer(x).sum().backward()
+        assert layer.weight.grad is not None
+        with torch.no_grad():
+            torch.func.vmap(layer)(x[:, None])
+            layer.double()(x.double())
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16), packing(weights):
+        assert layer.float()(x).dtype == torch.bfloat16
+    with torch.no_grad():
+        layer(x)
+    assert not weights.uses
