@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from latex2mathml.converter import convert
 
 import attnkit
 from attnkit.recipe import read_yaml
@@ -41,6 +42,18 @@ def test_the_readme_has_exactly_two_set_up_commands_of_one_line_each() -> None:
     assert all(line.startswith("python3 -m venv ") and "-c constraints.txt" in line for [line] in commands)
     environments = {re.search(r"-m venv (\S+)", line)[1] for [line] in commands}
     assert len(environments) == 2
+
+
+def test_equations_become_mathml_without_a_rest_of_latex() -> None:
+    found: list[tuple[str, str]] = []
+    for path in (*(ROOT / "attnkit").rglob("*.py"), *(ROOT / "docs").rglob("*.md")):
+        text = re.sub(r"`[^`\n]*`", "", path.read_text(encoding="utf-8"))
+        marks = r"\$\$(.+?)\$\$" if path.suffix == ".py" else r"\$\$(.+?)\$\$|\\\((.+?)\\\)|\\\[(.+?)\\\]"
+        found += [(path.name, "".join(equation.groups(""))) for equation in re.finditer(marks, text, re.DOTALL)]
+    found = [(name, equation) for name, equation in found if "{latex" not in equation]  # the catalogue's own template
+    assert len(found) > 150
+    for name, equation in found:
+        assert "\\" not in re.sub(r"<[^>]+>", "", convert(equation)), f"{name}: {equation}"
 
 
 def test_links_in_the_readme_lead_to_files() -> None:

@@ -12,7 +12,8 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "docs/_tools"))
 import claims  # noqa: E402
-from story_pages.base import SEEDS, means  # noqa: E402
+from story_pages.base import SEEDS, means, seven, task_of  # noqa: E402
+from story_pages.gradient import FACTOR, enlarged  # noqa: E402
 from story_pages.sequential import longest_chain  # noqa: E402
 
 ENGLISH, KOREAN = claims.LANGUAGES
@@ -69,6 +70,9 @@ def test_a_page_says_the_same_in_both_languages(name: str) -> None:
     [
         ("gradient", "RNN", "gradient", 1.0),
         ("gradient", "Transformer", "gradient", 1e-9),
+        ("gradient", "RNN", "with_large_weights", 1.0),
+        ("gradient", "LSTM", "with_large_weights", 1e12),
+        ("gradient", "Transformer", "with_large_weights", 1e9),
         ("scale", "scaled_dot_product", "variance", 1e3),
         ("cost", "attention (reference)", "train_mb", 1.0),
     ],
@@ -101,6 +105,16 @@ def test_the_longest_chain_is_that_of_operations_that_wait_for_each_other() -> N
         y = y.tanh()
     assert longest_chain(y.sum()) == 1 + 5 + 1  # the sum, five steps, and where the gradient is stored
     assert longest_chain(torch.stack([x.tanh() for _ in range(5)]).sum()) == 1 + 1 + 1 + 1
+
+
+def test_large_weights_are_the_matrices_of_the_layers_times_the_factor() -> None:
+    stack = seven(d_model=8, num_layers=1)["LSTM + attention"]
+    plain = task_of(stack, 0)
+    plain.configure_model()
+    before, after = dict(plain.model.named_parameters()), dict(enlarged(task_of(stack, 0)).model.named_parameters())
+    for name, weight in before.items():
+        factor = FACTOR if weight.ndim == 2 and "embeddings" not in name else 1.0
+        torch.testing.assert_close(after[name], factor * weight, rtol=0, atol=0)
 
 
 def test_the_templates_are_no_pages() -> None:

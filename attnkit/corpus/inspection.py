@@ -31,9 +31,9 @@ class Side:
     characters: Counter[str] = field(default_factory=Counter)
 
     def add(self, text: Iterable[str]) -> None:
-        """Count a text, given in chunks."""
+        """Count a text, given in chunks, as tokenizers read it: in Unicode's composed form, NFC."""
         length = size = 0
-        for chunk in text:
+        for chunk in (unicodedata.normalize("NFC", chunk) for chunk in text):
             length, size = length + len(chunk), size + len(chunk.encode("utf-8", "replace"))
             self.words += len(chunk.split())
             self.characters.update(chunk)
@@ -52,12 +52,16 @@ class Side:
     @property
     def line(self) -> str:
         """A line that describes it."""
-        rare = [c for c, _ in reversed(self.characters.most_common()) if not c.isascii() or not c.isprintable()]
-        odd = f"; rare or unprintable ones such as {', '.join(map(named, rare[:SHOWN]))}" if rare else ""
+        counts = self.characters.items()
+        odd = {
+            "that occur once": [c for c, n in counts if n == 1 and not c.isascii()],
+            "that cannot be seen": [c for c in self.characters if not c.isprintable() and c != "\n"],
+        }
+        notes = [f"; {len(found):,} {what}, such as {', '.join(map(named, found[:SHOWN]))}" for what, found in odd.items() if found]
         return (
             f"{self.name}: {self.total:,} characters, {len(self.characters):,} different ones, in {self.words:,} words; "
             f"median length {statistics.median(self.lengths):,.0f} characters, 95 % of the rows have at most {self.quantile(0.95):,}, "
-            f"the longest has {max(self.lengths):,}{odd}"
+            f"the longest has {max(self.lengths):,}{''.join(notes)}"
         )
 
 

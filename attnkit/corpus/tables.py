@@ -57,6 +57,8 @@ def _decoded(path: str) -> Iterator[tuple[int, str, str | None]]:
         for number, line in enumerate(file, start=1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
+                if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    raise ConfigurationError(f"{path} is UTF-16, not UTF-8; convert it, as with: iconv -f UTF-16 -t UTF-8")
             try:
                 yield number, line.decode().rstrip("\r\n"), None
             except UnicodeDecodeError as error:

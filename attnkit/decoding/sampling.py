@@ -18,7 +18,7 @@ def stream(step: Step, start: Start, generation: Generation, *, pad_id: int) -> 
     r"""Choose each next token: the most probable one (greedy) or, with a temperature, a sampled one.
 
     Equation:
-        $$y_t = \arg\max_y p(y \mid y_{<t}) \qquad \text{or} \qquad y_t \sim \mathrm{softmax}(z_t / \tau)$$
+        $$y_t = \operatorname{argmax}_y p(y \mid y_{<t}) \qquad \text{or} \qquad y_t \sim \mathrm{softmax}(z_t / \tau)$$
 
     Args:
         step: The model.

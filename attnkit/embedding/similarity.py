@@ -15,8 +15,8 @@ class WordSpace:
     r"""Words and their vectors, compared by cosine.
 
     Equation:
-        $$\mathrm{neighbours}(a) = \arg\max_w \cos(v_w, v_a), \quad a : b = c : \arg\max_{w \notin \{a, b, c\}} \cos(v_w, \hat v_b - \hat
-        v_a + \hat v_c)$$
+        $$\mathrm{neighbours}(a) = \operatorname{argmax}_w \cos(v_w, v_a), \quad a : b = c :
+        \operatorname{argmax}_{w \notin \{a, b, c\}} \cos(v_w, \hat v_b - \hat v_a + \hat v_c)$$
 
     with vectors of unit length, $\hat v$ (Mikolov et al. 2013; Levy and Goldberg 2014 call the analogy 3CosAdd).
 

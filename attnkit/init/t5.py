@@ -14,7 +14,7 @@ class T5(Init):
     r"""Normal distributions by fan-in. Queries of a score that does not scale (`dot_product`) are drawn smaller instead.
 
     Equation:
-        $$W \sim N(0, 1 / \mathrm{fan\_in}), \quad W_Q \sim N(0, 1 / (d \, d_h)) \ \text{for dot\_product}, \quad
+        $$W \sim N(0, 1 / \mathrm{fan\_in}), \quad W_Q \sim N(0, 1 / (d \, d_h)) \ \text{for dot product}, \quad
         E, W_{\mathrm{head}} \sim N(0, 1), \quad b \sim N(0, 1 / d)$$
         for embedded vectors E and position biases b
 

@@ -50,7 +50,8 @@ class QuestionAnswering(LabellingTask):
     r"""Finds the span of a passage that answers a question.
 
     Equation:
-        $$p(i) = \mathrm{softmax}_i(s_i), \quad q(j) = \mathrm{softmax}_j(e_j), \quad (i, j) = \arg\max_{i \le j < i + n} s_i + e_j$$
+        $$p(i) = \mathrm{softmax}_i(s_i), \quad q(j) = \mathrm{softmax}_j(e_j), \quad (i, j) =
+        \operatorname{argmax}_{i \le j < i + n} s_i + e_j$$
 
     over the first tokens of the words of the passage, with a score $s$ as the first and a score $e$ as the last word of the answer, and at
     most $n$ words.

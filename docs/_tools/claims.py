@@ -62,7 +62,7 @@ def files() -> Iterator[tuple[Path, str]]:
                 "seconds": shown_seconds(stored.get("seconds", 0), language),
             }
             page = Template(template).substitute(found)
-            yield folder / f"{name}.md", page.replace(" %", "%") if language.code == "ko" else page
+            yield folder / f"{name}.md", page.replace(" %", "%" if language.code == "ko" else "\u00a0%")  # no line ends before it
             title = template.splitlines()[0].removeprefix("# ")
             lines[language].append(f"| [{title}]({name}.md) | {found['verdict']} |")
     for language, folder in LANGUAGES.items():

@@ -2,7 +2,7 @@
 
 Each page (all of them, or those whose address begins with PAGE) is opened in light and dark and in two widths, and written to the folder
 PICTURES. The script prints, and fails for: messages on the console, requests to other servers, pictures that were not loaded, equations
-that were not drawn, tables without a head, and pages wider than the window.
+that were not drawn, tables without a head, pages wider than the window, and pages in another scheme than the one that was asked for.
 """
 
 import asyncio
@@ -26,6 +26,8 @@ WIDTHS = (1200, 375)
 SCHEMES = ("light", "dark")
 FAULTS = """(() => {
   const found = [];
+  const scheme = matchMedia('(prefers-color-scheme: dark)').matches ? 'slate' : 'default';
+  if (document.body.dataset.mdColorScheme !== scheme) found.push(`in the scheme ${document.body.dataset.mdColorScheme}, not ${scheme}`);
   const wide = document.documentElement.scrollWidth;
   if (wide > innerWidth) {
     const outside = (e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.md-typeset__scrollwrap, pre, .equation');
@@ -39,7 +41,7 @@ FAULTS = """(() => {
     const box = equation.getBoundingClientRect();
     const shown = equation.parentElement.checkVisibility();
     if (shown && box.width * box.height === 0) found.push(`empty equation: ${equation.textContent}`);
-    if (/\\\\[a-z]+/.test(equation.textContent)) found.push(`raw LaTeX: ${equation.textContent}`);
+    if (/\\\\/.test(equation.textContent)) found.push(`raw LaTeX: ${equation.textContent}`);
   }
   return found;
 })()"""
@@ -77,15 +79,24 @@ class Browser:
             case "Network.requestWillBeSent" if not params["request"]["url"].startswith((self.home, "data:", "blob:")):
                 self.faults.append(f"asks another server: {params['request']['url']}")
 
-    async def look(self, page: str, width: int, scheme: str, picture: Path) -> list[str]:
-        """Open a page, write its picture and return its faults."""
-        self.faults, self.loaded = [], False
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        await self.do("Emulation.setDeviceMetricsOverride", **metrics)
+    async def prefer(self, scheme: str) -> None:
+        """Set the scheme before any page is opened, since an open one writes the change down, and the next page may read it."""
+        await self.open("about:blank")
         await self.do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        await self.do("Page.navigate", url=f"{self.home}/{page}")
+
+    async def open(self, url: str) -> None:
+        """Open an address and wait until it is loaded."""
+        self.loaded = False
+        await self.do("Page.navigate", url=url)
         while not self.loaded:
             self.note(await self.socket.receive_json())
+
+    async def look(self, page: str, width: int, picture: Path) -> list[str]:
+        """Open a page, write its picture and return its faults."""
+        self.faults = []
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        await self.do("Emulation.setDeviceMetricsOverride", **metrics)
+        await self.open(f"{self.home}/{page}")
         ready = "Promise.all([document.fonts.ready, new Promise((done) => setTimeout(done, 150))])"
         await self.do("Runtime.evaluate", expression=ready, awaitPromise=True)
         answer = await self.do("Runtime.evaluate", expression=FAULTS, returnByValue=True)
@@ -115,11 +126,12 @@ async def look_at(site: Path, pictures: Path, wanted: tuple[str, ...]) -> int:
                         await browser.do(f"{domain}.enable")
                     forget = "localStorage.clear()"  # the theme remembers its first palette
                     await browser.do("Page.addScriptToEvaluateOnNewDocument", source=forget)
-                    for page in pages_of(site, wanted):
-                        for width in WIDTHS:
-                            for scheme in SCHEMES:
+                    for scheme in SCHEMES:
+                        await browser.prefer(scheme)
+                        for page in pages_of(site, wanted):
+                            for width in WIDTHS:
                                 name = f"{page.strip('/').replace('/', '-') or 'index'}_{width}_{scheme}.png"
-                                for fault in await browser.look(page, width, scheme, pictures / name):
+                                for fault in await browser.look(page, width, pictures / name):
                                     faults += 1
                                     print(f"{page} {width} {scheme}: {fault}", flush=True)
         finally:

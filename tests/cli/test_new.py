@@ -1,5 +1,6 @@
 """`attnkit new`: what it sees in a file, the recipe that it writes, and what it refuses."""
 
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,23 @@ def test_a_recipe_for_pairs_of_odd_characters_trains(capsys: pytest.CaptureFixtu
     assert "36 rows have the source of another row with another target" in said
     assert "U+200B" in said or "U+202E" in said
     assert trains("translation.yaml")
+
+
+def test_the_look_at_a_korean_text_names_the_characters_that_are_rare_or_invisible_and_counts_composed_syllables(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [f"row {i}\t{word}" for i in range(30) for word in ("세상", "바다", "학교", unicodedata.normalize("NFD", "친구"))]
+    write("own.tsv", [*rows, "last\t늘\u200b"])
+    assert main(["new", "translation", "--train", "own.tsv"]) == 0
+    [targets] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  targets: ")]
+    assert targets.startswith(f"  targets: {2 * 120 + 2} characters, 10 different ones")
+    assert targets.endswith("; 2 that occur once, such as '늘' (U+B298), U+200B; 1 that cannot be seen, such as U+200B")
+
+
+def test_utf_16_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.tsv").write_text("".join(f"row {i}\t세상\n" for i in range(9)), encoding="utf-16")
+    assert main(["new", "translation", "--train", "own.tsv"]) == 2
+    assert "own.tsv is UTF-16, not UTF-8; convert it, as with: iconv -f UTF-16 -t UTF-8" in capsys.readouterr().err
 
 
 def test_recipes_for_a_text_and_for_classes_train(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ HEADINGS = {
     "product up to here": "여기까지의 곱",
     "with w = 2, h = 0": "w = 2, h = 0일 때",
     "left after 99 tokens": "99토큰 뒤에 남은 비율",
+    "weights times 4: left after 99 tokens": "가중치 4배: 99토큰 뒤의 비율",
     "keys that it reads": "읽는 키의 수",
     "sum so far": "누적 합",
     "steps of a recurrence": "순환 신경망의 단계",
