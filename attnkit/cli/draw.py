@@ -23,8 +23,8 @@ def draw(kind: str, *, out: str, **options: Any) -> None:
     Raises:
         ConfigurationError: `out` is no picture, or an option is wrong.
     """
-    if Path(out).suffix not in (".png", ".svg"):
-        raise ConfigurationError(f"--out must end in .svg or .png, but is {out!r}")
+    if Path(out).suffix not in (".html", ".png", ".svg"):
+        raise ConfigurationError(f"--out must end in .svg, .html or .png, but is {out!r}")
     pictures: dict[str, Callable[..., None]] = {"position": draw_position, "mask": draw_mask, "score": draw_score, "step": draw_step}
     pictures[kind](**options, out=out)
     print(f"Wrote {out}")

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
 SIDE = 3.2  # inches of a panel
 MANY = 40  # more labels than this are left out
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>
+<style>:root {{ color-scheme: light dark; }} body {{ margin: 0 auto; max-width: 76rem; padding: 1rem; }}
+figure {{ margin: 0; padding: .5rem; background: #fff; overflow-x: auto; }}
+svg {{ max-width: 100%; min-width: 24rem; height: auto; }}</style>
+<figure role="img" aria-label="{title}">
+{figure}
+</figure>
+"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class Panel:
 
 
 def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") -> None:
-    """Draw panels side by side into a file (`.svg` or `.png`). A panel with negative numbers has zero in white.
+    """Draw panels side by side into a file (`.svg`, `.png` or `.html`). A panel with negative numbers has zero in white.
 
     Raises:
         ConfigurationError: matplotlib is not installed.
@@ -64,7 +74,7 @@ def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") 
 
     texts = [title, *(text for p in panels for text in (p.title, *p.rows, *p.columns))]
     fonts, _ = families({c for text in texts for c in text})
-    kind = Path(path).suffix.removeprefix(".")
+    kind = {".html": "svg"}.get(Path(path).suffix, Path(path).suffix.removeprefix("."))
     settings: Any = {"svg.hashsalt": title, "font.family": fonts, "text.parse_math": False, "font.size": 8}
     with matplotlib.rc_context(settings):
         across = min(len(panels), 4)
@@ -79,6 +89,9 @@ def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") 
         with atomic(path) as file, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing from")
             figure.savefig(file, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+            if Path(path).suffix == ".html":
+                svg = file.read_text(encoding="utf-8")
+                file.write_text(PAGE.format(title=escape(title), figure=svg[svg.index("<svg") :]), encoding="utf-8")
 
 
 def _draw(axes: "Axes", panel: Panel) -> None:

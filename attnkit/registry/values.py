@@ -2,7 +2,7 @@
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, Union, get_args, get_origin
 
 from attnkit.registry.errors import ConfigurationError
@@ -57,8 +57,10 @@ def is_of_type(value: Any, annotation: Any) -> bool:
         return any(is_of_type(value, a) for a in get_args(annotation))
     if origin is typing.Literal:
         return value in get_args(annotation)
-    if origin is list:
-        return isinstance(value, list | tuple) and all(is_of_type(item, get_args(annotation)[0]) for item in value)
+    if origin in (list, Sequence):
+        if not isinstance(value, list | tuple):
+            return origin is Sequence  # a component may say more about a string
+        return all(is_of_type(item, get_args(annotation)[0]) for item in value)
     if annotation is None or annotation is types.NoneType:
         return value is None
     if annotation in (bool, str):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 import attnkit
 from attnkit.cli import draw as pictures
 from attnkit.cli.main import main
-from attnkit.drawing.heatmaps import Panel
+from attnkit.drawing.heatmaps import Panel, write_panels
 from attnkit.registry import positions
 
 pytestmark = [
@@ -46,6 +46,16 @@ def test_a_score_is_drawn_over_its_keys(panels) -> None:
     pictures.draw_score("dot_product", out="s.svg", query=(1.0, 0.5))
     side = torch.linspace(-2, 2, 81)
     assert torch.allclose(panels[0].values, side[None] + 0.5 * side[:, None])  # rows are channel 1, columns channel 0
+
+
+def test_a_picture_as_a_page_holds_itself_and_its_escaped_title(tmp_path: Path) -> None:
+    out = tmp_path / "picture.html"
+    write_panels([Panel("a <b>", torch.ones(2, 2), "query", "key")], out, title='<script>"x"')
+    page = out.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert page.count("<svg") == page.count("</svg>") == 1
+    assert "<script>" not in page
+    assert "<title>&lt;script&gt;&quot;x&quot;</title>" in page
 
 
 @pytest.mark.parametrize("name", sorted(positions.built_in()))
@@ -98,7 +108,7 @@ def test_two_models_are_shown_side_by_side(checkpoints, tmp_path: Path, capsys) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mask", "--out", "m.html"], "must end in .svg or .png"),
+        (["mask", "--out", "m.pdf"], "must end in .svg, .html or .png"),
         (["mask", "--prefix", "20", "--out", "m.svg"], "--prefix must be from 0"),
         (["score", "additiv", "--out", "s.svg"], "Did you mean 'additive'"),
     ],

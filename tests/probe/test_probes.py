@@ -269,6 +269,7 @@ def test_the_command_prints_limits_and_a_table_and_writes_both_files(tmp_path, m
         (["gradient", "synthetic/decoder", "--length", "many"], "length must be int"),
         (["gradient", "synthetic/decoder", "--long", "5"], "has no argument 'long'"),
         (["gradient", "synthetic/decoder", "--out", "g.png"], "must end in .json or .svg"),
+        (["word_map", "synthetic/decoder", "--words", "[1, 2]"], "words must be Sequence[str], but is [1, 2]"),
         (["gradient", "nothing.ckpt"], "nothing.ckpt"),
     ],
 )
