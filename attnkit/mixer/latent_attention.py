@@ -31,7 +31,8 @@ class LatentAttention(CachedAttention):
     Paper: DeepSeek-AI 2024, https://arxiv.org/abs/2405.04434
 
     Cost: the projections, and 2 T K (head_dim + content_dim + value_dim) operations per head for T queries and K keys. State: `latent_dim +
-    head_dim` numbers for each token (`linear`), or for those of the window.
+    head_dim` numbers for each token (`linear`), or for those of the window. In training, keys and values of all heads are kept, and memory
+    grows as that of `multi_head`.
 
     Args:
         d_model: Width of the residual stream.

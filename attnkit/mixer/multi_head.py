@@ -40,7 +40,8 @@ class MultiHeadAttention(CachedAttention):
     Paper: Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
 
     Cost: the projections, and 4 T K d_model operations for T queries and K keys. State: the keys and values of all tokens (`linear`), or of
-    the last `window` - 1 real tokens (`window`).
+    the last `window` - 1 real tokens (`window`). In training, memory grows with the tokens, as that of a projection does; the backend
+    `reference` keeps T K weights for each head besides, which the others compute again.
 
     Raises:
         ValueError: `num_kv_heads` does not divide `num_heads`, or the score has no such backend.
