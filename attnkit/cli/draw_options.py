@@ -10,9 +10,7 @@ def add_kinds(parser: argparse.ArgumentParser) -> None:
 
     def add(kind: str, meaning: str, /, **options: Any) -> None:
         own = kinds.add_parser(kind, help=meaning, description=meaning, allow_abbrev=False)
-        for flag, how in (
-            options | {"--out": {"required": True, "metavar": "FILE", "help": "a picture: .svg, .html or .png"}}
-        ).items():
+        for flag, how in (options | {"--out": {"required": True, "metavar": "FILE", "help": "a picture: .svg, .html or .png"}}).items():
             own.add_argument(flag, **how)
 
     def number(meaning: str, default: int | None = None) -> dict[str, Any]:

@@ -30,8 +30,8 @@ class SelectiveStateSpace(Mixer[RecurrentState]):
     Initialisation: A is 1, ..., N in each channel, D one, and b such that $\Delta$ is log-uniform in [0.001, 0.1].
 
     Cost per token and channel: about 10 N operations, none of which is a matrix product. State: `constant`, N numbers per channel and
-    K - 1 tokens of the convolution. In training, a state is kept for each block of 8 to 256 tokens, and
-    the states between are computed again.
+    K - 1 tokens of the convolution. In training, a state is kept for each block of 8 to 256 tokens, and the states
+    between are computed again.
 
     Args:
         d_model: Width.
