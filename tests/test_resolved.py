@@ -68,8 +68,8 @@ def test_its_plain_data_resolve_to_an_equal_one() -> None:
     assert type(spec.plain()["norm"]) is dict
     assert attnkit.stacks.resolve(spec.plain()) == spec == spec.plain()
     assert spec != stack()
-    with pytest.raises(ConfigurationError, match="sizes must be plain data"):
-        norms.resolve({"name": "lists", "sizes": object()}).plain()
+    with pytest.raises(ConfigurationError, match=r"words\.a must be plain data"):
+        norms.resolve({"name": "lists", "sizes": [1], "words": {"a": object()}}).plain()
 
 
 @pytest.mark.parametrize("remake", [copy.deepcopy, lambda spec: pickle.loads(pickle.dumps(spec))])

@@ -110,9 +110,9 @@ def row_sums(logits: Tensor, targets: Tensor, *, pad_id: int) -> RowSums:
 
     Example:
         >>> import torch
-        >>> sums = row_sums(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), pad_id=0)
-        >>> [(nll / count).round(decimals=3).tolist() for nll, count in [sums["loss"]]]
-        [[1.609, 1.609]]
+        >>> nll, count = row_sums(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), pad_id=0)["loss"]
+        >>> [round(x, 3) for x in (nll / count).tolist()], count.tolist()
+        ([1.609, 1.609], [2, 1])
     """
     nll = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=pad_id, reduction="none")
     real = targets != pad_id

@@ -71,6 +71,6 @@ def joint_half(parts: Iterable[tuple[float, float]], *, alpha: float) -> float:
 
     Example:
         >>> round(joint_half([(1.0, 4), (0.5, math.inf)], alpha=0.05), 3)
-        2.945
+        2.944
     """
     return math.sqrt(sum((float(stats.t.isf(alpha / 2, df)) * error) ** 2 for error, df in parts))
