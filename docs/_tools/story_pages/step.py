@@ -100,7 +100,8 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
     on = {m: sum(row["on_the_mirror"] for row in rows if row["model"] == m) / TESTED for m in MODELS}
     beside = {m: sum(row["beside_it"] for row in rows if row["model"] == m) / TESTED for m in MODELS}
     right = {m: sum(row["right"] for row in rows if row["model"] == m) / TESTED for m in MODELS}
-    found = drawn(rows, "Korean" if language.code == "ko" else "English")
+    sentence = "Korean" if language.code == "ko" else "English"
+    found = drawn(rows, sentence)
     panels = {panel["title"]: panel for panel in found["panels"]}
     scores, weights, next_tokens = panels["scores"], panels["coefficients"], panels["candidates"]
     total = sum(exp(score) for score in scores["values"])
@@ -128,6 +129,8 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         "on": percent(on["Transformer"]),
         "worked": language.table(worked),
         "sum": shown(total),
+        "due": f"`{TEXTS[sentence][::-1][DRAWN].replace(' ', '␣')}`",
+        "largest": str(worked[0]["letter"]),
         "candidate": f"`{next_tokens['rows'][0].replace(' ', '␣')}`",
         "probability": shown(next_tokens["values"][0]),
         "table": language.table(
