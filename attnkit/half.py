@@ -16,23 +16,23 @@ PRODUCTS = (
     *(f"{product}{kind}" for product in ("mm", "bmm", "addmm", "baddbmm") for kind in ("", ".out")),
     *("addmm_", "baddbmm_", "convolution", "convolution_backward", _ATTENTION, f"{_ATTENTION}_backward"),
 )
-"""torch's operators that are slow there."""
+"""torch's operators that are slow without such instructions."""
 
 _is_open = False
 
 
 def has_bfloat16() -> bool:
-    """Return whether this processor multiplies bfloat16 matrices by instructions of its own (AVX-512 BF16, AMX, or Arm's BF16)."""
+    """Return whether this processor has instructions that multiply bfloat16 matrices (AVX-512 BF16, AMX, or Arm's BF16)."""
     return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def products_in_float32() -> Iterator[None]:
-    """Inside the `with` block, multiply half-precision matrices on a CPU in float32, and round the product, unless it has bfloat16.
+    """Inside the `with` block, multiply half-precision matrices on a CPU without bfloat16 instructions in float32, and round the product.
 
-    Without such instructions torch's own loops are 10 to 25 times slower than its float32 products. Products of two bfloat16 numbers are
-    exact in float32, and sums are in float32 here as there, so a product differs from torch's own only by the order of its sum. Fused
-    attention rounds its weights less often. The block holds for every module of this process, and takes a millisecond to enter.
+    Without such instructions, torch's own loops are 10 to 25 times slower than its float32 products. Products of two bfloat16 numbers are
+    exact in float32, and both ways sum in float32, so the results differ only in the order of the sum. Fused attention rounds its weights
+    less often. The block applies to every module of this process, and takes a millisecond to enter.
 
     Example:
         >>> x = torch.ones(2, 3, dtype=torch.bfloat16)
@@ -58,7 +58,7 @@ def products_in_float32() -> Iterator[None]:
 
 
 def _in_float32(name: str) -> Callable[..., Any]:
-    """Return the kernel of an operator of torch that computes half precision in float32, and everything else as torch does."""
+    """Return a kernel for an operator of torch that computes half precision in float32, and everything else as torch does."""
     packet = name.partition(".")[0]
     torch_kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
     product = getattr(torch.ops.aten, packet.removesuffix("_")).default

@@ -1,4 +1,4 @@
-"""The weights of a generation, packed: its products of few rows, which read a weight for each number of it once or a few times."""
+"""Packed weights for generation, whose products have few rows: their time goes into reading the weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,25 +11,25 @@ from torch import Tensor, nn
 from attnkit.half import has_bfloat16
 
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
-"""By type, the numbers of the smallest weight that is kept in another order: a call of oneDNN takes 15 to 30 microseconds however small."""
+"""By type, the size from which a weight is reordered or multiplied by oneDNN, whose calls take 15 to 30 microseconds, however small it is."""
 
 MIN_PRODUCTS = 2**20
-"""Smaller weights are, too, with so many rows that there are this many products."""
+"""A smaller weight is multiplied by oneDNN, too, if its size times the number of rows reaches this."""
 
 MIN_USES = 8
-"""A weight is packed when it has been used so often. Packing takes as long as it saves in 25 uses or more: at 64 new tokens, 8 was faster
-than 32, and a short generation packs nothing."""
+"""After this many uses, a weight is packed. Packing pays off after 25 uses or more; at 64 new tokens, a threshold of 8 was faster than one
+of 32, and a short generation packs nothing."""
 
 
 COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
-"""Whether torch multiplies one row faster than oneDNN: measured on an EPYC with AVX2; with AVX-512 oneDNN was faster."""
+"""Whether torch multiplies one row faster than oneDNN does: it did on an EPYC with AVX2, but not with AVX-512."""
 
 
 class Packed:
-    """Weights in the order in which products read them fastest, and those that multiply one input as one matrix.
+    """Weights in the memory order that products read fastest; weights that multiply the same input are joined in one matrix.
 
     Attributes:
-        uses: By the id of a weight, which it keeps alive.
+        uses: The use of each weight, by the weight's id; it keeps the weight alive.
     """
 
     def __init__(self) -> None:
@@ -60,16 +60,17 @@ def packing(weights: Packed) -> Iterator[None]:
     """Inside the `with` block, compute the products of `linear` in fp32 and bf16 on a CPU fast for few rows; without gradients only.
 
     - Products of one input with several weights become one product, once they have been used often enough.
-    - With one row, a product takes as long as reading the matrix. Without AVX-512, torch's own (MKL) reads one with more outputs than
-      inputs fastest, if the weights of each input lie side by side.
-    - Otherwise, oneDNN's product takes half the time of MKL's in fp32 where MKL does not know the processor, and less with a matrix
-      in the order in which it reads it.
-    - In bf16, where the processor has no such products, those in fp32 take a seventh of the time of torch's own.
+    - With one row, a product takes as long as reading the matrix. Without AVX-512, torch's own product (MKL) reads a matrix with at least
+      as many outputs as inputs fastest if the weights of each input lie side by side.
+    - Otherwise, oneDNN's fp32 product takes half the time of MKL's where MKL does not know the processor, and less still with a matrix in
+      oneDNN's own order.
+    - In bf16 on a processor without bf16 products, fp32 products take a seventh of the time of torch's own.
 
-    The copies are made once a weight has been used often, and double the memory of large weights inside the block, or triple it (fp32).
+    The copies are made once a weight has been used often. They double the memory of large weights inside the block, or triple it where bf16
+    weights are copied to fp32.
 
     Args:
-        weights: Filled with the copies; a weight that has changed since is copied again.
+        weights: Filled with the copies; a weight that has changed since then is copied again.
 
     Example:
         >>> from attnkit.linear import Linear
@@ -94,7 +95,8 @@ _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
     """Return what computes the product of `x` and `weight` in this block, or None if torch does.
 
-    It does if nothing is between us and the numbers. A weight that a module computes for each call would be kept for each.
+    torch computes it under gradients, compilation, `torch.func` and tensor subclasses. It also does for weights that are not parameters:
+    a module may compute them anew for each call, and every one would be kept.
     """
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
@@ -107,7 +109,7 @@ def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
 
 @dataclass(eq=False)
 class _Use:
-    """A weight that is used with this bias: how often it has been, and which others have multiplied the same input."""
+    """How often a weight has been used with a bias, and which other weights have multiplied the same input."""
 
     weight: nn.Parameter
     bias: Tensor | None
@@ -118,16 +120,16 @@ class _Use:
     place: int = 0
 
     def holds(self, bias: Tensor | None) -> bool:
-        """Return whether this is the bias, and neither has changed."""
+        """Return whether this is its bias, and neither the bias nor the weight has changed."""
         return self.bias is bias and self.versions == _versions(self.weight, bias)
 
     def joins(self, leader: "_Use") -> bool:
-        """Return whether it can be part of one matrix with another."""
+        """Return whether its weight can be joined with the leader's in one matrix."""
         return self is leader or (self.product is None and (self.bias is None) is (leader.bias is None) and self.holds(self.bias))
 
 
 class _Product:
-    """The product of one input with several weights, of which each takes its part."""
+    """The product of one input with several joined weights; each weight takes its part of it."""
 
     def __init__(self, uses: list[_Use], *, rows: int) -> None:
         for place, use in enumerate(uses):
@@ -142,7 +144,7 @@ class _Product:
         self.parts: list[Tensor | None] = []
 
     def part(self, x: Tensor, place: int) -> Tensor:
-        """Return the product with the weight at this place; those with the others wait until they are asked for."""
+        """Return the product with the weight at this place; the parts of the other weights are kept until they are asked for."""
         if len(self.sizes) == 1:
             return self.matrix(x)
         if x is not self.input or x.is_inference() or x._version != self.version or self.parts[place] is None:
@@ -154,7 +156,7 @@ class _Product:
 
 
 class _Matrix:
-    """A matrix [O, I] and a bias [O], in the order and the type that suit this number of rows; in a new order only if it is kept."""
+    """A matrix [O, I] and a bias [O], in the order and type that suit this number of rows; reordered only if it is kept."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, rows: int, is_kept: bool) -> None:
         dtype, numbers = weight.dtype, weight.numel()

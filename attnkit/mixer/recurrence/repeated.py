@@ -8,15 +8,16 @@ from torch.autograd.function import once_differentiable
 
 
 class Repeated:
-    """The products of a weight with T inputs, each known only after the last product.
+    """The products of a weight with T inputs, each of which is known only after the product before it.
 
-    Adding up the gradients of T steps writes a matrix T times. Here the backward pass keeps those of the outputs, [T, B, O], and multiplies
-    them with the inputs at once. Second derivatives raise an error. Where `torch.compile` or `torch.func` follow, all is left to torch.
+    Adding up the gradients of T steps would write the weight's gradient T times. Instead, the backward pass collects the gradients of the
+    outputs, [T, B, O], and multiplies them with all inputs at once. Second derivatives raise an error. Under `torch.compile` and
+    `torch.func`, everything is left to torch.
 
     Args:
-        weight: [O, I]; in autocast, all products are in its precision.
+        weight: [O, I]; under autocast, all products are in autocast's precision.
         batch: Rows B.
-        steps: T, the most that there are.
+        steps: The maximum number of steps T.
 
     Example:
         >>> weight = torch.ones(3, 2, requires_grad=True)
@@ -51,7 +52,7 @@ class Repeated:
 
 
 class _Product(torch.autograd.Function):
-    """A product; the gradient of its output goes to a slot, too."""
+    """A product; the gradient of its output also goes to a slot."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, slot: Tensor) -> Tensor:
@@ -66,7 +67,7 @@ class _Product(torch.autograd.Function):
 
 
 class _Collected(torch.autograd.Function):
-    """Slots, [T, B, O], whose gradients become that of the weight."""
+    """Slots [T, B, O], whose gradients become the gradient of the weight."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, inputs: list[Tensor], batch: int, steps: int) -> Tensor:
