@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnkit.half import has_bfloat16
 
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
-"""By type, the size from which a weight is reordered or multiplied by oneDNN, whose calls take 15 to 30 microseconds, however small it is."""
+"""By type, the size from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
 
 MIN_PRODUCTS = 2**20
 """A smaller weight is multiplied by oneDNN, too, if its size times the number of rows reaches this."""

@@ -1,4 +1,4 @@
-"""What else a difference could be due to: other test examples, and another outcome of tuning. Intervals that hold for them, too."""
+"""What else a difference could be due to: the choice of test examples, and the outcome of tuning; and intervals that cover these, too."""
 
 import math
 from collections.abc import Mapping
@@ -11,24 +11,24 @@ from attnkit.ablation.statistics import Comparison, examples_error, joint_half, 
 from attnkit.ablation.tables import Table, interval_text
 
 TOLERANCE = 1e-4
-"""The largest relative difference of a metric from the quotient of its sums that is due to rounding."""
+"""The largest relative difference between a metric and the quotient of its sums that counts as rounding."""
 
 
 OWN = "each seed has test examples of its own, so that their noise is in that of the seeds"
-"""As generated data have."""
+"""The reason where data are generated anew for each seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """The sources of noise of a contrast, and what is shown beyond all that are known.
+    """The sources of noise of a contrast, and its interval with all sources that are known.
 
     Attributes:
-        contrast: Its name.
-        seeds: The standard error of training seeds.
-        examples: That of test examples; None: not known.
+        contrast: The name of the contrast.
+        seeds: The standard error of training seeds; None: not known.
+        examples: The standard error of test examples; None: not known.
         tuning: How far a repeated tuning would move the difference; None: not known, or nothing was tuned.
-        interval: The simultaneous interval with all of them.
-        missing: Why one is not known, in words.
+        interval: The simultaneous interval with all known sources; None: no source but the seeds is known.
+        missing: For each source that is not known, the reason.
     """
 
     contrast: str
@@ -85,9 +85,10 @@ def _of_examples(results: Results, weights: Mapping[str, float], pairs: int) -> 
 
 
 def _at_most(results: Results, weights: Mapping[str, float]) -> tuple[float, float] | None:
-    """Return the largest standard error that a sum of shares of the same examples may have, unless variants fail on different ones.
+    """Return the standard error of a sum of shares of the same examples, as if variants failed on them independently.
 
-    With two failures and two successes more, so that a share of 0 has some (Agresti and Coull 1998).
+    It is too large if they fail on the same ones. Two failures and two successes are added, so that a share of 0 has an error, too (Agresti
+    and Coull 1998).
     """
     count = results.examples()
     if count is None or any(results.mean_of([name]) is None for name in weights):
@@ -97,7 +98,7 @@ def _at_most(results: Results, weights: Mapping[str, float]) -> tuple[float, flo
 
 
 def _of_tuning(results: Results, weights: Mapping[str, float], pairs: int) -> tuple[float, float] | str:
-    """Return how far a repeated tuning would move a contrast, or why it is not known; nothing to say where nothing was tuned."""
+    """Return how far a repeated tuning would move a contrast, or why that is not known: an empty reason if nothing was tuned."""
     study, tuned = results.study, results.plan.tuned
     if study.tune is None or not tuned:
         return ""
@@ -118,7 +119,7 @@ HEADERS = ("contrast", "seeds", "examples", "tuning", "interval with all of thes
 
 
 def noise_table(results: Results) -> Table:
-    """Return a row for each contrast; none where only seeds are known."""
+    """Return a row for each contrast, or no rows if seeds are the only known source."""
     found = noises(results)
     rows = []
     for one, c in zip(found, results.family, strict=True):
@@ -131,7 +132,7 @@ def noise_table(results: Results) -> Table:
 
 
 def noise_sentence(results: Results) -> str:
-    """Return what the intervals of a report are about, for its methods."""
+    """Return what the intervals of a report account for, for its methods."""
     found = noises(results)
     reasons = list(dict.fromkeys(reason for one in found for reason in one.missing))
     text = "Differences, their intervals and verdicts are of training seeds"

@@ -1,6 +1,6 @@
-"""Tuning: equally many trials for every variant, on seeds that no result uses. The trials are a plan, whose runs are stored like others.
+"""Tuning: the same number of trials for every variant, on seeds that no result uses. Trials form a plan, whose runs are stored like others.
 
-A grid, and the first points of a search, are one plan. Then each variant has one point after another, and the plan grows.
+A grid, or the first points of a search, form one plan. After that each variant gets one point after another, and the plan grows.
 """
 
 import math
@@ -18,20 +18,20 @@ from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import result_of
 
 FIRST_SEED = 1_000_000
-"""Of tuning: results have smaller ones."""
+"""The first seed of tuning; the seeds of results are smaller."""
 
 
 Point = dict[str, Any]
 """A value for each key that is tuned."""
 
 Told = Sequence[tuple[Point, float | None]]
-"""Points with the metric's mean over the seeds of tuning; None: a run diverged."""
+"""Points, each with the mean of the metric over the seeds of tuning; None: a run diverged."""
 
 
 def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str, Sequence[Point]]) -> tuple[StudySpec, list[Variant]]:
     """Return the study of the trials, and its variants so far: each variant of the study with each of its points.
 
-    The question of that study are the points that do not depend on answers.
+    The question of that study consists of the points that do not depend on results.
 
     Raises:
         ConfigurationError: A variant sets a key that is tuned, or a package is missing.
@@ -72,7 +72,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
 
 
 def told(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequence[Point]]) -> dict[str, Told]:
-    """Return what the trials found for each variant; empty unless every trial has an outcome."""
+    """Return the outcomes of the trials of each variant; empty unless every trial has one."""
     keys, runs = trials.key_by_variant, {run.key: run for run in trials.runs}
     found: dict[str, Told] = {}
     for variant in variants:
@@ -90,9 +90,9 @@ def told(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequenc
 
 
 def proposed(search: Mapping[str, Range], found: Told, *, better: str) -> Point:
-    """Return the point that a search tries after these: that of Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
+    """Return the point that a search tries next, by Optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
 
-    It is a function of what was found and of nothing else, so that a search goes on as it would have, also after it was killed.
+    It depends only on what was found, so a search that was killed continues as if it had not been.
 
     Example:
         >>> lr = {"model.optimizer.lr": Range(low=1e-4, high=1e-2, log=True)}
@@ -115,7 +115,7 @@ def proposed(search: Mapping[str, Range], found: Told, *, better: str) -> Point:
 
 
 def best_of(found: Told, *, better: str) -> Tuned:
-    """Return the outcome of tuning for a variant."""
+    """Return the outcome of tuning of one variant."""
     sign = 1.0 if better == "lower" else -1.0
     best = min(found, key=lambda pair: math.inf if pair[1] is None else sign * pair[1])[0]
     nothing = all(mean is None for _, mean in found)  # then every value is as good as the first
@@ -126,7 +126,7 @@ def best_of(found: Told, *, better: str) -> Tuned:
 
 
 def written(values: Mapping[str, Any]) -> str:
-    """Return values of tuned keys in words.
+    """Return the values of tuned keys as text.
 
     Example:
         >>> written({"model.optimizer.lr": 0.01, "model.dropout": 0.1})

@@ -1,4 +1,4 @@
-"""The sums of metrics over the examples of the last evaluation, from which a report tells how well so many examples know a difference."""
+"""Sums of metrics over the examples of the last evaluation, from which a report derives the standard error due to the test examples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,16 +13,16 @@ from attnkit.task.metrics import SequenceErrorRate, TokenErrorRate, generation_m
 from attnkit.task.seq2seq import Seq2Seq
 
 GROUPS = 200
-"""Examples are summed in so many random groups, the same in all runs: their spread is known as well as it needs to be, in 200 numbers."""
+"""The number of random groups in which examples are summed, the same in all runs: 200 sums are enough to know the spread."""
 
 Sums = tuple[Sequence[float], Sequence[float]]
-"""What is averaged, and how much of it there is, for each group."""
+"""For each group, the numerator and the denominator of a mean."""
 
 
 class Examples(Callback):
-    """Keeps, for metrics that are means, their sums over examples, of the last evaluation.
+    """Keeps the sums over examples, in the last evaluation, of metrics that are means.
 
-    Tasks that cannot have none, nor have runs with several ranks, of which each sees only a part.
+    Nothing is kept for tasks that do not evaluate by example, nor in runs with several ranks, each of which sees only a part.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Examples(Callback):
                     self._rows.setdefault(name, []).append((float(top), float(bottom)))
 
     def sums(self) -> dict[str, Sums]:
-        """Return the sums of each metric by group of examples; of a metric that is not finite, none."""
+        """Return the sums of each metric by group of examples; a metric with a sum that is not finite is left out."""
         found: dict[str, Sums] = {}
         for name, rows in self._rows.items():
             count = min(len(rows), GROUPS)
