@@ -52,7 +52,7 @@ def methods(results: Results) -> str:
         )
         if len(tune.first) < tune.count:
             text += (
-                f" The first {len(tune.first)} are the same for all; each later one is that of Optuna's tree-structured Parzen estimator, "
+                f" The first {len(tune.first)} are the same for all; each later one is proposed by Optuna's tree-structured Parzen estimator, "
                 "from what that variant had found."
             )
     text += (

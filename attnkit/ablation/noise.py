@@ -144,7 +144,7 @@ def noise_sentence(results: Results) -> str:
             "fail on the same ones gain from it (Miller 2024)"
         )
         if not any(result.get("examples") for result in results.result.values()):
-            text += ", but here at its most, as if variants failed independently, for runs of that time did not keep them"
+            text += ", but here as if variants failed independently, because these runs did not keep them"
         text += ", and how far a repeated choice among the trials of tuning would move a difference" if results.plan.tuned else ""
         text += "; its intervals have all that are known, at the same levels (Banerjee 1960)."
         return text + (f" Where one is -: {'; '.join(reasons)}." if reasons else "")
