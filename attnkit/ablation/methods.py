@@ -52,8 +52,8 @@ def methods(results: Results) -> str:
         )
         if len(tune.first) < tune.count:
             text += (
-                f" The first {len(tune.first)} are the same for all; each later one is proposed by Optuna's tree-structured Parzen estimator, "
-                "from what that variant had found."
+                f" The first {len(tune.first)} are the same for all; each later one is proposed by Optuna's tree-structured Parzen "
+                "estimator, from what that variant had found."
             )
     text += (
         " Where runs diverged, three tests share the level: an exact test of how often the two diverge, the t test of the pairs with "

@@ -60,6 +60,7 @@ AT_ROWS, WIDE = f", {ROWS} rows", ", four times as wide"
 HEAD = 32
 SEQUENTIAL = "it takes one step after another by nature, and with a constant number of tokens, longer rows are fewer and have more steps"
 FEW = "in a single row a step has 2,048 numbers at this width, and much of the time goes into calling operations, not into them"
+UNEXPLAINED = "why is not known, since its operations per token are the same at each length"
 REASONS = {**dict.fromkeys(CELLS, SEQUENTIAL), "selective_state_space": FEW}
 
 
@@ -217,7 +218,7 @@ def _exceptions(ours: dict[str, list[Any]], at_rows: dict[str, list[Any]], names
     for name in names:
         steady = f" ({_ratio(at_rows[name + AT_ROWS]):.2f} in {ROWS} rows)" if name + AT_ROWS in at_rows else ""
         wider = "".join(wide) if name + WIDE in ours else ""
-        lines.append(f"- `{name}`, {_ratio(ours[name]):.2f}{steady}: {REASONS[name]}{wider}")
+        lines.append(f"- `{name}`, {_ratio(ours[name]):.2f}{steady}: {REASONS.get(name, UNEXPLAINED)}{wider}")
     return lines
 
 

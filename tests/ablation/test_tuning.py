@@ -210,7 +210,7 @@ def test_a_longer_search_learns_from_what_each_variant_found(worker: Use, monkey
     assert len(Path("ran.txt").read_text().split()) == 2 * 2 * 12 + 6
     text = " ".join(markdown(Results(plan)).split())
     assert "by 12 combinations with 2 other seeds each, as many for every variant" in text
-    assert "The first 10 are the same for all; each later one is that of Optuna's tree-structured Parzen estimator" in text
+    assert "The first 10 are the same for all; each later one is proposed by Optuna's tree-structured Parzen estimator" in text
     monkeypatch.setattr("attnkit.ablation.tuning.find_spec", lambda name: None)
     with pytest.raises(
         ConfigurationError, match=r"a search of more than 10 trials needs the package 'optuna': pip install 'attnkit\[tune\]'"
