@@ -4,6 +4,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, overload
 
 import torch
@@ -122,7 +123,7 @@ class Muon(torch.optim.Optimizer):
         moves = torch._foreach_lerp(gradients, momenta, group["momentum"])
         exact = params[0].dtype == torch.float64
         wide = torch.stack([_wide(_whole(x, like=p)) for x, p in zip(moves, params, strict=True)])  # [N, m, n], m <= n
-        with products_in_float32():
+        with products_in_float32() if wide.is_cpu else nullcontext():
             found = orthogonalise(wide if exact else wide.bfloat16()).to(params[0].dtype).unbind()
         steps = [_part(x if x.shape == p.shape else x.mT, like=p) for x, p in zip(found, params, strict=True)]
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])

@@ -133,7 +133,6 @@ class RecurrentLayer(nn.Module):
 
     def after(self, read: Tensor, kept: Tensor, state: CellState) -> CellState:
         """Return the state after a token, given the products W x + b and U h + b', [B, G H]."""
-        hidden = state.hidden.to(read.dtype)
         if state.cell is not None:
             i, f, g, o = (read + kept).chunk(4, -1)
             cell = f.sigmoid() * state.cell.to(read.dtype) + i.sigmoid() * g.tanh()
@@ -142,7 +141,7 @@ class RecurrentLayer(nn.Module):
             return CellState((read + kept).tanh())
         (r, z, n), (kept_r, kept_z, kept_n) = read.chunk(3, -1), kept.chunk(3, -1)
         candidate = (n + (r + kept_r).sigmoid() * kept_n).tanh()
-        return CellState(candidate + (z + kept_z).sigmoid() * (hidden - candidate))
+        return CellState(candidate + (z + kept_z).sigmoid() * (state.hidden.to(read.dtype) - candidate))
 
     def walk(self, x: Tensor) -> "Walk":
         """Return what runs over a sequence token by token, when `x` [B, T, J], the first channels of the inputs, is all that is known."""
