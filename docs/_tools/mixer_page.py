@@ -1,0 +1,145 @@
+"""The page of the measurements of `mixer_speed.py`."""
+
+from typing import Any
+
+FLAT = 1.3
+"""The most that a time per token may differ between two lengths, as a factor, to be called flat."""
+STEPS = 2048
+"""The most tokens of a row for which forms in which torch takes a step for each token are measured, and the memory of ours: torch's
+profiler keeps 100 to 250 kB a step."""
+CELLS = ("rnn", "lstm", "gru")
+STEPPING = (*CELLS, "selective_state_space")
+ROWS = 8
+AT_ROWS, WIDE = f", {ROWS} rows", ", four times as wide"
+HEAD = 32
+SEQUENTIAL = "it takes one step after another by nature, and with a constant number of tokens, longer rows are fewer and have more steps"
+FEW = "in a single row a step has 2,048 numbers at this width, and much of the time goes into calling operations, not into them"
+UNEXPLAINED = "why is not known, since its operations per token are the same at each length"
+REASONS = {**dict.fromkeys(CELLS, SEQUENTIAL), "selective_state_space": FEW}
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the page of measurements."""
+    lengths = dict(sorted(found["lengths"].items(), key=lambda item: int(item[0])))
+    names = [*next(iter(lengths.values()))["rows"]]
+    results = {name: [part["rows"].get(name) for part in lengths.values()] for name in names}
+    functions = {name: row for name, row in results.items() if ": " in name}
+    at_rows = {name: row for name, row in results.items() if name.endswith(AT_ROWS)}
+    ours = {name: row for name, row in results.items() if name not in functions and name not in at_rows}
+    constant = [name for name, row in ours.items() if len({part["state_bytes"] for part in row}) == 1 and not name.endswith(WIDE)]
+    flat = [name for name in constant if _ratio(ours[name]) <= FLAT]
+    also = [name for name in constant if name not in flat and name + AT_ROWS in at_rows and _ratio(at_rows[name + AT_ROWS]) <= FLAT]
+    loads = [part["load"] for part in lengths.values()]
+    lines = [
+        "# Mixers by length",
+        "",
+        f"A forward and a backward pass of one mixer (`d_model` {found['width']}, heads of {HEAD}, fp32) over {found['tokens']} tokens in",
+        f"rows of T, in microseconds of processor time per token on one thread: the least of {found['rounds']} rounds in which all take",
+        f'turns (torch {found["torch"]}). The ratio is that of the slowest length to the fastest; "flat" is at most {FLAT}. Peaks are of',
+        f"memory that a pass allocates. The machine has {found['cores']} cores; its load average was {min(loads)} to {max(loads)}. All at",
+        "one length is measured in one process, and more rounds in another. On a shared machine, single rounds are up to 1.4 times apart.",
+        "",
+        f"Of {len(constant)} mixers with a state of constant size, {len(flat)} are flat with a constant number of tokens: {_names(flat)}.",
+        *([f"With a constant number of rows, {len(also)} more are: {_names(also)}."] if at_rows else []),
+        *_exceptions(ours, at_rows, [name for name in constant if name not in flat]),
+        "",
+        *_table("mixer", ours, [*lengths]),
+        "",
+        "`convolution, long` has a kernel as long as the sequence, by fast Fourier transforms: its time grows with log T, and it remembers",
+        "all tokens. Where there is no peak of memory, torch's profiler would have to keep some 200 kB for each step.",
+        "",
+        "Tensors above 32 MiB are made of new pages whenever they are allocated, which costs `state_space` up to half of its time at any",
+        "length. The measurement tells glibc to keep freed memory, as",
+        "`GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296` does for a training on a CPU.",
+        "",
+        *(_in_rows(at_rows, [*lengths]) if at_rows else []),
+        "## The same by other hands",
+        "",
+        "Each group computes one function (layers draw parameters of their own). `transformers` are functions of that package, in plain",
+        "torch; other forms are in `docs/_tools/mixer_forms.py`: `paper` is what the paper of Mamba-2 prints, with segment sums",
+        "(https://arxiv.org/abs/2405.21060, listing 1); `lightning` goes from block to block (https://arxiv.org/abs/2401.04658);",
+        "`logarithms` computes a decaying sum by cumulative sums of logarithms (Heinsen 2023, https://arxiv.org/abs/2311.06281), and",
+        "`exponentials` divides by decays: both subtract large numbers where ours multiplies, and the latter overflows in fp32 with",
+        "decays below 0.06. `steps` goes from token to token, as transformers does for Mamba, RWKV and RecurrentGemma on a processor; it",
+        f"is measured up to T = {STEPS}.",
+        "",
+        *_table("function", functions, [*lengths]),
+        "",
+        *_against(functions),
+        "",
+        "```bash",
+        "OMP_NUM_THREADS=1 python docs/_tools/mixer_speed.py docs/results/mixers.json",
+        "OMP_NUM_THREADS=1 python docs/_tools/mixer_speed.py docs/results/mixers.json --rounds 3 --more",
+        "python docs/_tools/mixer_speed.py docs/results/mixers.json --page > docs/results/mixers.md",
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _in_rows(at_rows: dict[str, list[Any]], lengths: list[str]) -> list[str]:
+    """Return the section about a constant number of rows."""
+    return [
+        f"## A step for each token, in {ROWS} rows",
+        "",
+        "These mixers take one step after another. The table above gives them fewer and fewer rows, that is, smaller steps, of which each",
+        f"costs a call. With {ROWS} rows at each length, a step is the same work, and the time per token is that of a step: whether it is",
+        "flat says whether the mixer is linear in T.",
+        "",
+        *_table("mixer", at_rows, lengths),
+        "",
+    ]
+
+
+def _exceptions(ours: dict[str, list[Any]], at_rows: dict[str, list[Any]], names: list[str]) -> list[str]:
+    """Return lines about mixers whose time is not flat with a constant number of tokens."""
+    if not names:
+        return []
+    wide = [f"; four times as wide, {_ratio(row):.2f}" for name, row in ours.items() if name.endswith(WIDE)]
+    lines = ["", "Not flat with a constant number of tokens are:", ""]
+    for name in names:
+        steady = f" ({_ratio(at_rows[name + AT_ROWS]):.2f} in {ROWS} rows)" if name + AT_ROWS in at_rows else ""
+        wider = "".join(wide) if name + WIDE in ours else ""
+        lines.append(f"- `{name}`, {_ratio(ours[name]):.2f}{steady}: {REASONS.get(name, UNEXPLAINED)}{wider}")
+    return lines
+
+
+def _against(functions: dict[str, list[dict[str, Any] | None]]) -> list[str]:
+    """Return a line for each function that others have too: how much longer the fastest of them takes, over the lengths."""
+    lines = []
+    for kind in dict.fromkeys(name.split(": ")[0] for name in functions):
+        (_, ours), *others = [row for row in functions.items() if row[0].startswith(f"{kind}: ")]
+        factors = []
+        for i, own in enumerate(ours):
+            times = [row[i]["microseconds"] for _, row in others if row[i] is not None]  # type: ignore[index]
+            factors += [min(times) / own["microseconds"]] if times and own else []
+        if not factors:
+            continue
+        slower = "" if min(factors) >= 1 else ", **less** at some length"
+        lines.append(f"- {kind}: the fastest other form takes {min(factors):.2f} to {max(factors):.2f} times as long as attnkit's{slower}.")
+    return lines
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _table(title: str, rows: dict[str, list[Any]], lengths: list[str]) -> list[str]:
+    def cells(row: list[dict[str, Any] | None], key: str, form: str) -> list[str]:
+        return ["-" if part is None or part[key] is None else format(part[key], form) for part in row]
+
+    heads = [f"T = {n}" for n in lengths]
+    lines = [
+        f"| {title} | {' | '.join(heads)} | ratio | MiB, {heads[0]} | MiB, {heads[-1]} | bytes of state |",
+        "|---|" + "---:|" * (len(lengths) + 4),
+    ]
+    for name, row in rows.items():
+        peaks, states = cells(row, "mib", ".0f"), cells(row, "state_bytes", "d")
+        state = states[0] if len(set(states)) == 1 else f"{states[0]} to {states[-1]}"
+        parts = [*cells(row, "microseconds", ".2f"), f"{_ratio(row):.2f}", peaks[0], peaks[-1], state]
+        lines.append(f"| {name} | {' | '.join(parts)} |")
+    return lines
+
+
+def _ratio(row: list[dict[str, Any] | None]) -> float:
+    times = [part["microseconds"] for part in row if part is not None]
+    return float(max(times) / min(times))
