@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.plugins import MixedPrecision, Precision
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
 from lightning.pytorch.trainer.connectors import checkpoint_connector
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
 from typing_extensions import override
 
 from attnkit.files import atomic
@@ -102,6 +105,37 @@ def restart_epoch(trainer: Trainer) -> None:
 def is_accumulating(trainer: Trainer) -> bool:
     """Return whether the current batch is not the last micro-batch of its optimizer step."""
     return bool(trainer.fit_loop.epoch_loop._should_accumulate())
+
+
+def clips_what_it_sees(trainer: Trainer, callback: Callback) -> bool:
+    """Return whether Lightning clips the gradients exactly as a callback sees them in `on_before_optimizer_step`, by their norm.
+
+    No hook comes between that could change them, and the precision neither unscales them nor clips in a way of its own.
+    """
+    later = trainer.callbacks[trainer.callbacks.index(callback) + 1 :]  # type: ignore[attr-defined]
+    plugin = trainer.precision_plugin
+    return (
+        not any(is_overridden("on_before_optimizer_step", hooks) for hooks in (*later, trainer.lightning_module))
+        and type(plugin).clip_gradients in (Precision.clip_gradients, MixedPrecision.clip_gradients)
+        and type(plugin).clip_grad_by_norm is Precision.clip_grad_by_norm
+        and type(plugin).main_params is Precision.main_params
+        and getattr(plugin, "scaler", None) is None
+    )
+
+
+def log_step(module: LightningModule, values: Mapping[str, Tensor], *, prog_bar: bool = False) -> None:
+    """Log scalars of a training step, as `module.log_dict` does, from a hook for which Lightning accumulates nothing over the epoch.
+
+    After the first batch of an epoch a known name goes straight to its metric: for each value and step, Lightning would check the name and
+    the arguments again and look through the metric for tensors to move, which takes longer than everything else that it does to log.
+    """
+    trainer, hook = module.trainer, module._current_fx_name
+    results, is_known = trainer._results, trainer._logger_connector._first_loop_iter is False
+    for name, value in values.items():
+        if results is not None and is_known and (key := f"{hook}.{name}") in results:
+            results.update_metrics(key, value.detach(), batch_size=1)
+        else:
+            module.log(name, value, prog_bar=prog_bar)
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:

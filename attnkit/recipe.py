@@ -7,7 +7,8 @@ command line (`trainer`, `seed_everything`, ...). Layers are merged in the order
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -234,10 +235,10 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
             return {"name": base, **over}
         old, new = (_name(base), _name(over))
         if isinstance(base, Mapping) and (new is None or old is None or new == old):
-            merged = dict(base)
+            whole = dict(base)
             for key, value in over.items():
-                merged[key] = merge(merged[key], value, path=f"{path}.{key}".lstrip("."), dropped=dropped) if key in merged else value
-            return merged
+                whole[key] = merge(whole[key], value, path=f"{path}.{key}".lstrip("."), dropped=dropped) if key in whole else value
+            return whole
         if isinstance(base, list) and over and all(key.isdigit() for key in over):
             return _merge_items(base, over, path=path, dropped=dropped)
     elif isinstance(base, Mapping) and _name(base) == _name(over):
@@ -257,14 +258,20 @@ def merge(base: Any, over: Any, *, path: str = "", dropped: list[str]) -> Any:
     return over
 
 
+def merged(layers: Iterable[Mapping[str, Any]], *, dropped: list[str] | None = None) -> dict[str, Any]:
+    """Return the layers of a recipe as one, each overlaid with the next; see `merge`."""
+    notes = [] if dropped is None else dropped
+    return reduce(lambda below, over: merge(below, over, dropped=notes), layers, {})
+
+
 def _merge_items(base: list[Any], over: Mapping[str, Any], *, path: str, dropped: list[str]) -> list[Any]:
     """Return a list overlaid with a mapping from indices to items, as in `layers: {1: {mixer: none}}`."""
-    merged = list(base)
+    whole = list(base)
     for index, value in over.items():
-        if int(index) >= len(merged):
-            raise ConfigurationError(f"{path} has {len(merged)} entries, numbered from 0, so there is no {path}.{index}")
-        merged[int(index)] = merge(merged[int(index)], value, path=f"{path}.{index}", dropped=dropped)
-    return merged
+        if int(index) >= len(whole):
+            raise ConfigurationError(f"{path} has {len(whole)} entries, numbered from 0, so there is no {path}.{index}")
+        whole[int(index)] = merge(whole[int(index)], value, path=f"{path}.{index}", dropped=dropped)
+    return whole
 
 
 def _name(spec: Any) -> Any:

@@ -5,7 +5,7 @@ backward, against the formula in torch's own functions. `half`: a linear map of 
 in bfloat16 as attnkit's commands compute it and by torch alone. `muon`: training steps of the recipe g2p/transformer with the optimizers
 AdamW and Muon; lengths are `batch_tokens`.
 
-Usage: python scripts/speed.py {additive,bias,window,cross_entropy,half,muon} [--lengths T ...] [--rounds N]
+Usage: python scripts/speed.py {additive,bias,window,cross_entropy,half,muon} [--lengths T ...] [--rounds N] [--flush-denormal]
 """
 
 import argparse
@@ -123,8 +123,10 @@ def main() -> None:
     parser.add_argument("kind", choices=LENGTHS)
     parser.add_argument("--lengths", type=int, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--flush-denormal", action="store_true", help="numbers below 1e-38 are zero, as by torch.set_flush_denormal")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    torch.set_flush_denormal(chosen.flush_denormal)
     torch.manual_seed(0)
     for length in chosen.lengths or LENGTHS[chosen.kind]:
         calls = contestants(chosen.kind, length)

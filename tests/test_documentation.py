@@ -156,12 +156,12 @@ except attnkit.ConfigurationError as error:
 
 
 @pytest.fixture(scope="module")
-def moving_average(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def min_gru(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the mixer of the how-to, as it is printed there; return its folder."""
     folder = tmp_path_factory.mktemp("mixer")
-    [content] = blocks("docs/how-to/add-a-mixer.md", 'python title="moving_average.py"')
+    [content] = blocks("docs/how-to/add-a-mixer.md", 'python title="min_gru.py"')
     assert sum(bool(line.strip()) for line in content.splitlines()) <= 40
-    (folder / "moving_average.py").write_text(content, encoding="utf-8")
+    (folder / "min_gru.py").write_text(content, encoding="utf-8")
     return folder
 
 
@@ -169,16 +169,16 @@ def moving_average(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("check moving_average --imports moving_average", "checks passed"),
+        ("check min_gru --imports min_gru", "checks passed"),
         (
-            "fit --config synthetic/decoder --imports moving_average --model.stack.position none --model.stack.mixer moving_average "
+            "fit --config synthetic/decoder --imports min_gru --model.stack.position none --model.stack.mixer min_gru "
             "--trainer.max_steps 3 --trainer.limit_val_batches 1",
             "",
         ),
     ],
 )
-def test_the_mixer_of_the_how_to_keeps_the_rules_and_trains(moving_average: Path, command: str, expected: str) -> None:
-    assert expected in run_module(f"attnkit {command}", moving_average)
+def test_the_mixer_of_the_how_to_keeps_the_rules_and_trains(min_gru: Path, command: str, expected: str) -> None:
+    assert expected in run_module(f"attnkit {command}", min_gru)
 
 
 def test_the_table_of_mixers_is_what_they_declare() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from matplotlib.ft2font import FT2Font
 
-from attnkit.drawing import AttentionMap, draw, fonts, page, write_figure, write_page
+from attnkit.drawing import AttentionMap, draw, draw_lines, fonts, page, write_figure, write_page
 from attnkit.drawing import figure as figures
 from attnkit.registry import ConfigurationError
 
@@ -127,6 +127,17 @@ def test_korean_labels_get_a_font_that_has_them(tmp_path: Path) -> None:
     assert not notes
     assert figure.axes[0].get_yticklabels()[0].get_fontfamily() == families
     assert write_figure([make([KOREAN, "ab", "c"])], tmp_path / "map.png") == []
+
+
+def test_a_plain_face_comes_before_bold_and_slanted_ones() -> None:
+    files = ["/f/NotoSansCJK-Bold.ttc", "/f/NotoSansCJK-Regular.ttc", "/f/NanumGothicLight.ttf", "/f/NotoSerifCJK-Regular.ttc"]
+    assert sorted(files, key=fonts._rank)[0] == "/f/NotoSansCJK-Regular.ttc"
+
+
+def test_axes_of_whole_numbers_have_ticks_at_whole_numbers() -> None:
+    svg = draw_lines([{"layer": i, "cosine": 100.0 * i} for i in range(3)], x="layer", y=["cosine"])
+    assert ">1<" in svg
+    assert not re.search(r">[01]\.\d+<", svg)
 
 
 def test_without_a_font_the_note_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

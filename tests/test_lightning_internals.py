@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.strategies.launchers import subprocess_script
 from torch import Tensor, nn
@@ -20,8 +21,10 @@ from attnkit.lightning_internals import (
     METRICS,
     RunLogger,
     batches_done,
+    clips_what_it_sees,
     is_accumulating,
     is_resuming,
+    log_step,
     observing_processes,
     read_rows,
     restart_epoch,
@@ -158,6 +161,80 @@ def test_a_run_knows_that_it_accumulates(fit: Any) -> None:
     ask.answers = []
     fit(ask, accumulate_grad_batches=3, max_epochs=1)
     assert ask.answers == [True, True, False, False]  # the last batch ends a step
+
+
+def test_a_step_is_logged_as_lightning_logs_it_and_checked_once_in_an_epoch(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    log = LightningModule.log
+    monkeypatch.setattr(LightningModule, "log", lambda self, name, *args, **kwargs: (asked.append(name), log(self, name, *args, **kwargs)))
+
+    class Log(Callback):
+        def __init__(self, *, quickly: bool) -> None:
+            self.quickly, self.found = quickly, []
+
+        def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+            assert isinstance(pl_module, Line)
+            values = {"x": pl_module.layer.weight.sum() + len(pl_module.seen), "y": torch.tensor(batch_idx, dtype=torch.float64)}
+            values = values if batch_idx != 1 else {"x": values["x"]}
+            log_step(pl_module, values, prog_bar=True) if self.quickly else pl_module.log_dict(values, prog_bar=True)
+
+        def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+            self.found.append([dict(x) for x in (trainer.callback_metrics, trainer.progress_bar_metrics, trainer.logged_metrics)])
+
+        def on_train_end(self, trainer: Trainer, *_: Any) -> None:
+            self.on_train_batch_start(trainer)
+
+    quick, slow = Log(quickly=True), Log(quickly=False)
+    for callback in (quick, slow):
+        torch.manual_seed(1)
+        fit(callback)
+    assert quick.found == slow.found
+    assert len(quick.found) == 2 * BATCHES + 1
+    assert quick.found[-1][0]["y"] == BATCHES - 1
+    assert len(asked) == 2 * 2 + 2 * (2 * BATCHES - 1)  # twice in each of two epochs; and, when not quick, each value
+
+
+class Sees(Callback):
+    def on_before_optimizer_step(self, *_: Any) -> None:
+        pass
+
+
+class Scaled(MixedPrecision):
+    def clip_grad_by_norm(self, optimizer: Any, clip_val: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("later", "settings", "expected"),
+    [
+        ([], {}, True),
+        ([Callback()], {"precision": "bf16-mixed"}, True),
+        ([Sees()], {}, False),
+        ([], {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]}, False),
+        ([], {"plugins": [Scaled("bf16-mixed", "cpu")]}, False),
+    ],
+)
+def test_a_callback_knows_whether_what_it_sees_is_clipped(fit: Any, later: list[Callback], settings: Any, expected: bool) -> None:
+    class Ask(Sees):
+        answer: bool
+
+        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            self.answer = clips_what_it_sees(trainer, self)
+
+    ask = Ask()
+    fit(Sees(), ask, *later, **settings)
+    assert ask.answer is expected
+
+
+def test_a_module_s_own_hook_comes_before_clipping(fit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(Sees, "on_before_optimizer_step", lambda self, *_: order.append("callback"))
+    monkeypatch.setattr(Line, "on_before_optimizer_step", lambda self, optimizer: order.append("module"), raising=False)
+    monkeypatch.setattr(Line, "configure_gradient_clipping", lambda self, *_, **__: order.append("clip"))
+    sees = Sees()
+    trainer, _ = fit(sees, max_steps=1)
+    assert order == ["callback", "module", "clip"]
+    assert not clips_what_it_sees(trainer, sees)
 
 
 def test_a_module_knows_whether_it_has_a_trainer(fit: Any) -> None:

@@ -1,11 +1,12 @@
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from attnkit.linear import Linear
-from attnkit.packed import MIN_PRODUCTS, MIN_USES, Packed, packing
+from attnkit.packed import MIN_PRODUCTS, MIN_USES, Packed, _is_intel, packing
 
 WIDTH = 512  # wide enough to be packed
 
@@ -93,6 +94,20 @@ def test_onednn_multiplies_by_large_weights_or_many_rows(
         for _ in range(MIN_USES + 1):
             torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
     assert any(event.name == "mkldnn::_linear_pointwise" for event in recorded.events()) is onednn[not columns_are_faster]
+
+
+@pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False), (None, False)])
+def test_the_processor_s_maker_is_read_where_the_system_says_it(
+    vendor: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "cpuinfo"
+    if vendor is not None:
+        path.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
+    monkeypatch.setattr("attnkit.packed.Path", lambda _: path)
+    monkeypatch.setattr("platform.processor", lambda: "AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD")
+    assert _is_intel() is expected
+    monkeypatch.setattr("platform.processor", lambda: "Intel64 Family 6 Model 143 Stepping 8, GenuineIntel")
+    assert _is_intel() is (expected or vendor is None)
 
 
 @pytest.mark.parametrize("from_step", [0, MIN_USES + 1])

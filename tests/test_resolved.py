@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -111,3 +112,17 @@ def test_a_mapping_without_a_name_adds_to_the_default_of_its_slot() -> None:
     }
     with pytest.raises(ConfigurationError, match=r"many\[0\]: norm spec .* has no name"):
         norms.resolve({"name": "lists", "sizes": [], "many": [{"eps": 0.25}]})
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ({"softcap": 30.0}, "It is an argument of mixer 'multi_head': mixer: {name: multi_head, softcap: ...}."),
+        ({"negative_eigenvalues": True, "mixer": "delta_rule"}, "mixer: {name: delta_rule, negative_eigenvalues: ...}."),
+        ({"negative_eigenvalues": True}, "has no argument 'negative_eigenvalues'. Its arguments:"),  # multi_head has none of this name
+        ({"nrom": "rms_norm"}, "Did you mean 'norm'?"),
+    ],
+)
+def test_an_argument_of_a_component_in_a_slot_is_shown_where_it_belongs(spec: dict[str, Any], hint: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(hint)):
+        attnkit.stacks.resolve({"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, **spec})

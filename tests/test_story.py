@@ -19,6 +19,23 @@ from story_pages.sequential import longest_chain  # noqa: E402
 ENGLISH, KOREAN = claims.LANGUAGES
 
 
+LIMITS = {  # of each claim: the constants that its `verdict` compares with, and where the page has them
+    "words": {"SHARE": "share", "TIMES": "times"},
+    "gradient": {"VANISHED": "vanished", "EXPLODED": "exploded", "LESS": "less", "FLAT": "low"},
+    "recall": {"BEHIND": "behind"},
+    "context": {"SHARE": "share", "LEARNED": "learned"},
+    "exposure": {"GAP": "limit"},
+    "step": {"LIMIT": "limit"},
+    "convolution": {"BLIND": "blind", "SEES": "sees"},
+    "sequential": {"GROWS": "grows"},
+    "scale": {"GROWS": "grows", "LEVEL": "level", "SHARPER": "sharper"},
+    "positions": {"NOTICED": "noticed", "SHARE": "share"},
+    "layers": {"ALIKE": "alike", "DIFFERENT": "different", "GAIN": "gain"},
+    "cost": {"MEMORY_POWER": "memory_power", "TIME_POWER": "time_power"},
+    "pretraining": {"CONFIDENCE": "confidence"},
+}
+
+
 def stored(name: str) -> list[dict]:
     rows = json.loads((claims.FOLDER / f"{name}.json").read_text(encoding="utf-8"))["rows"]
     return means(rows, claims.claim(name).FIGURE["x"])
@@ -55,9 +72,10 @@ def test_the_page_on_pretraining_has_the_stored_results_of_studies() -> None:
 @pytest.mark.parametrize("name", claims.CLAIMS)
 def test_a_page_says_the_same_in_both_languages(name: str) -> None:
     found = [claims.claim(name).values(stored(name), language) for language in (ENGLISH, KOREAN)]
+    english, korean = (claims.claim(name).verdict(stored(name), language) for language in (ENGLISH, KOREAN))
     verdicts = {"**holds**": "**성립합니다**", "**does not hold here**": "**여기서는 성립하지 않습니다**"}
     assert found[0].keys() == found[1].keys()
-    assert found[1]["verdict"] == verdicts.get(found[0]["verdict"], found[1]["verdict"])
+    assert korean == verdicts.get(english, korean)
     assert all("한국어" not in text for text in found[0].values())
     templates = [(claims.FOLDER / "templates" / code / f"{name}.md").read_text(encoding="utf-8") for code in ("en", "ko")]
     used = [set(re.findall(r"\$[a-z_]+", text)) for text in templates]
@@ -79,12 +97,38 @@ def test_a_page_says_the_same_in_both_languages(name: str) -> None:
 )
 def test_a_verdict_follows_the_numbers(name: str, model: str, column: str, value: float) -> None:
     rows = stored(name)
-    assert claims.claim(name).values(rows, ENGLISH)["verdict"].startswith("**holds")
+    assert claims.claim(name).verdict(rows, ENGLISH).startswith("**holds")
     largest = max(row[claims.claim(name).FIGURE["x"]] for row in rows)
     for row in rows:
         if row["model"] == model and row[claims.claim(name).FIGURE["x"]] == largest:
             row[column] = value
-    assert claims.claim(name).values(rows, ENGLISH)["verdict"] == "**does not hold here**"
+    assert claims.claim(name).verdict(rows, ENGLISH) == "**does not hold here**"
+
+
+def test_a_page_names_the_seeds_that_alone_would_have_another_verdict() -> None:
+    rows = json.loads((claims.FOLDER / "scale.json").read_text(encoding="utf-8"))["rows"]
+    verdict = claims.claim("scale").verdict(stored("scale"), ENGLISH)
+    assert ENGLISH.by_seed(verdict, claims.verdicts_alone("scale", rows, ENGLISH)) == "Each seed gives this verdict by itself, too."
+    for row in rows:
+        if row["seed"] == 1 and row["width"] == 1024:
+            row["variance"] = 1.0
+    said = ENGLISH.by_seed(verdict, claims.verdicts_alone("scale", rows, ENGLISH))
+    assert said == "Seed 1 by itself would give another verdict (does not hold here). Each of the others gives this one."
+    alone = claims.verdicts_alone("scale", rows, KOREAN)
+    assert KOREAN.by_seed(claims.claim("scale").verdict(stored("scale"), KOREAN), alone).startswith("시드 1만 보면 판정이 달라집니다")
+
+
+@pytest.mark.parametrize("name", claims.CLAIMS)
+def test_a_page_states_every_limit_that_decides_its_verdict(name: str) -> None:
+    template = (claims.FOLDER / "templates/en" / f"{name}.md").read_text(encoding="utf-8")
+    values = claims.claim(name).values
+    limits = LIMITS[name]
+    assert limits
+    for constant, key in limits.items():
+        assert hasattr(claims.claim(name), constant)
+        assert f"${key}" in template, f"the page does not state {constant}"
+        assert values(stored(name), ENGLISH)[key]
+    assert ("$by_seed" in template) == (name not in ("cost", "pretraining"))
 
 
 def test_pages_are_not_made_from_rows_of_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ def checklist(results: Results) -> list[Check]:
         seeds += ": no, for the data take none" if not plan.limits else ": only in what they draw from global generators, see below"
     return [
         (not unpaired and not unhashed, f"all variants saw the same batches in the same order, by a hash of every batch{only}"),
+        *_starts(results),
         (seeded, seeds),
         (not failures, f"every run has a number: {len(results.runs) - len(failures)} of {len(results.runs)}"),
         _sizes(results),
@@ -35,6 +36,16 @@ def checklist(results: Results) -> list[Check]:
         (study.min_effect is not None, "the smallest difference that matters was declared"),
         *_tuning(results),
     ]
+
+
+def _starts(results: Results) -> list[Check]:
+    found = results.starts()
+    if found is None:
+        return []
+    equal, different = found
+    text = "parameters of equal names and shapes start equal in all variants, by a hash of each"
+    others = ", ".join(f"{count} in {variant}" for variant, count in different.items())
+    return [(not different, f"{text}: {equal:,} of {equal + sum(different.values()):,}" + (f", but not {others}" if others else ""))]
 
 
 def _sizes(results: Results) -> Check:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Literal
@@ -14,8 +14,9 @@ from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.validity import Accepted
 from attnkit.worker.provenance import mixtures
 
-COSTS = ("flops_per_token", "flops", "tokens_per_second", "memory", "seconds")
-"""The costs of a training: FLOPs for each token, and in total; its speed; the peak memory of its process, in bytes; its time."""
+COSTS = ("flops_per_token", "flops", "elementwise_per_token", "tokens_per_second", "memory", "seconds")
+"""The costs of a training: FLOPs for each token, and in total; element-wise operations for each token; its speed; the peak memory of its
+process, in bytes; its time."""
 
 SHARES = ("sequence_error_rate",)
 """Metrics that are a share of examples."""
@@ -154,6 +155,24 @@ class Measurements:
             if self.status[run.key]["status"] == "ok":
                 hashes.setdefault(run.seed, set()).add(self.result[run.key].get("batch_hash", ""))
         return [seed for seed, found in hashes.items() if len(found) > 1]
+
+    def starts(self) -> tuple[int, Mapping[str, int]] | None:
+        """Return how many parameters start in the variants with the values that they have in the baseline, and where others do not.
+
+        Parameters of equal name and shape are compared, seed by seed, in finished runs.
+
+        Returns:
+            The number of equal parameters, and the numbers of different ones by variant; None if nothing can be compared.
+        """
+        equal, different = 0, Counter[str]()
+        baseline = self.plan.variants[0].name
+        for (variant, seed), key in self.plan.key_by_variant.items():
+            first, own = (self.result[k].get("starts", {}) for k in (self.plan.key_by_variant[baseline, seed], key))
+            for name in first.keys() & own.keys() if variant != baseline else ():
+                if first[name].rpartition(" ")[0] == own[name].rpartition(" ")[0]:
+                    equal += first[name] == own[name]
+                    different[variant] += first[name] != own[name]
+        return (equal, +different) if equal or different else None
 
     def unhashed(self) -> list[str]:
         """Return the types of values in batches that could not be hashed, so that nobody knows whether they were the same."""

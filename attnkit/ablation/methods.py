@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnkit.ablation.noise import noise_sentence
+from attnkit.ablation.noise import noise_sentence, saved_by_pairing
 from attnkit.ablation.results import Results
 
 
@@ -62,10 +62,12 @@ def methods(results: Results) -> str:
         "any number."
     )
     text += f" {noise_sentence(results)}"
+    if (saved := saved_by_pairing(results)) is not None:
+        text += f" Pairing by seed {'removes' if saved >= 0 else 'adds'} {abs(saved):.0%} of the variance of unpaired differences."
     text += " Effects are in standard deviations of the differences."
     text += (
-        " FLOPs are those of matrix products, forward and backward, for each non-padding token (counted on a batch of the validation data),"
-        " times the tokens of the training. Tokens/s and the curves by time count training alone, without validation"
+        " FLOPs are those of matrix products and scans, forward and backward, for each non-padding token (counted on a batch of the "
+        "validation data), times the tokens of the training. Tokens/s and the curves by time count training alone, without validation"
     )
     text += ", in processor time of one thread." if results.clocks() == {"processor"} else ", in wall-clock time."
     text += " Memory is the peak of a process, libraries included; on a GPU, the peak of its tensors."

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import variance
 
 from scipy import stats
 
@@ -129,6 +130,24 @@ def noise_table(results: Results) -> Table:
         errors = ("-" if error is None else f"{error:.2g}" for error in (one.seeds, one.examples, one.tuning))
         rows.append((still == "yes", (one.contrast, *errors, interval_text(*(one.interval or (None, None))).strip() or "-", still)))
     return Table(HEADERS, rows if any(one.interval for one in found) else [], (0, 5))
+
+
+def saved_by_pairing(results: Results) -> float | None:
+    r"""Return the share of the variance of the contrasts that pairing by seed removes; negative if it adds some, None if it is not known.
+
+    Equation:
+        $$1 - \frac{\sum_c \mathrm{var}(d_c)}{\sum_c \sum_v w_{cv}^2 \mathrm{var}(x_v)}$$
+        where contrast c weighs the variants v by w, and d are its values by seed
+    """
+    paired = apart = 0.0
+    for c in results.family:
+        weights = results.contrasts[c.variant].weights
+        values = {name: [v for v in results.values(name).values() if v is not None and math.isfinite(v)] for name in weights}
+        if c.sd is None or c.pairs < 2 or any(len(of) < c.pairs for of in values.values()):
+            continue
+        paired += c.sd**2
+        apart += sum(weight**2 * variance(values[name]) for name, weight in weights.items())
+    return 1 - paired / apart if apart else None
 
 
 def noise_sentence(results: Results) -> str:

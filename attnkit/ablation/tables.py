@@ -58,12 +58,13 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "memory": ("memory", lambda row: "-" if row["memory"] is None else f"{_si(row['memory'])}B"),
     "parameters": ("parameters", lambda row: _number(row["parameters"], "{:,}")),
     "flops_per_token": ("FLOPs/token", lambda row: _si(row["flops_per_token"])),
+    "elementwise_per_token": ("element-wise/token", lambda row: _si(row["elementwise_per_token"])),
     "flops": ("FLOPs", lambda row: _si(row["flops"])),
 }
 """The columns that the tables of variants may have."""
 
 VERDICTS = ("variant", "mean", "difference", "p", "verdict", "effect", "p_better", "runs")
-COSTS = ("variant", "time", "speed", "memory", "parameters", "flops_per_token", "flops")
+COSTS = ("variant", "time", "speed", "memory", "parameters", "flops_per_token", "flops", "elementwise_per_token")
 PRINTED = ("variant", "mean", "difference", "p", "verdict")
 """The columns of LaTeX, unless others are asked for: they fit the width of a page."""
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
@@ -15,8 +15,10 @@ from typing_extensions import override
 from attnkit.callback.diagnosis import Seen, count, first_not_finite, random_state
 from attnkit.callback.health import UnhealthyError
 from attnkit.files import atomic
+from attnkit.lightning_internals import clips_what_it_sees, log_step
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
+from attnkit.task.steps import gradients
 
 Policy = Literal["stop", "skip"]
 
@@ -29,7 +31,8 @@ class FiniteCheck(Callback):
     Only in that case the step is repeated with hooks, to name the first module whose output or gradient was not finite. Checkpoints with
     non-finite parameters are not written.
 
-    Logs `train/gradient_norm`, the L2 norm over all parameters before clipping, and `train/skipped_steps` after the first one.
+    Logs `train/gradient_norm`, the L2 norm over all parameters of the optimizer before clipping, which takes the same number unless a later
+    callback may change the gradients; and `train/skipped_steps` after the first one.
 
     Each step reads one answer from the device; the rest is computed there. With a loss scaler (`16-mixed`) an overflow of the gradient is
     normal: the scaler skips the step itself, and only more than `most_skips` in a row stop the run.
@@ -57,6 +60,12 @@ class FiniteCheck(Callback):
         self.skipped = self._in_a_row = 0
         self._seen: list[Seen] = []
         self._loss: Tensor | None = None
+        self._hands_on = False
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        is_sharded = any(isinstance(p, DTensor) for p in pl_module.parameters())
+        self._hands_on = isinstance(pl_module, Task) and not is_sharded and clips_what_it_sees(trainer, self)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -68,14 +77,16 @@ class FiniteCheck(Callback):
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        norm = gradient_norm(pl_module)
+        norm = norm_of(gradients(optimizer))
         loss = norm.new_zeros(()) if self._loss is None else self._loss.to(norm)
         if trainer.world_size > 1:
             loss = trainer.strategy.reduce(loss, reduce_op="sum")  # all processes decide alike
-        pl_module.log("train/gradient_norm", norm)
+        log_step(pl_module, {"train/gradient_norm": norm})
         norm_is_finite, loss_is_finite = torch.stack([norm, loss]).isfinite().tolist()
         if norm_is_finite and loss_is_finite:
             self._in_a_row = 0
+            if self._hands_on:
+                pl_module.norm_to_clip = norm
         else:
             self._handle(trainer, pl_module, optimizer, f"loss {_word(loss_is_finite)}, gradient {_word(norm_is_finite)}", loss_is_finite)
         if self.skipped:
@@ -128,18 +139,6 @@ class FiniteCheck(Callback):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.skipped, self._in_a_row = state_dict["skipped"], state_dict["in_a_row"]
-
-
-def gradient_norm(module: nn.Module) -> Tensor:
-    """Return the L2 norm of all gradients of a module, a scalar; sharded gradients count completely.
-
-    Example:
-        >>> layer = nn.Linear(2, 1, bias=False)
-        >>> layer.weight.grad = torch.tensor([[3.0, 4.0]])
-        >>> gradient_norm(layer)
-        tensor(5.)
-    """
-    return norm_of([p.grad for p in module.parameters() if p.grad is not None])
 
 
 def norm_of(tensors: list[Tensor]) -> Tensor:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnkit.checkpoint import load_exported
 from attnkit.drawing import AttentionMap, require_matplotlib, write_figure, write_page, write_pages
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
@@ -48,7 +47,7 @@ def attention(
         raise ConfigurationError(f"several checkpoints are shown side by side in a page: --out must end in .html, but is {out!r}")
     drawn: list[tuple[str, list[AttentionMap]]] = []
     for checkpoint in checkpoints:
-        task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
+        task = Task.load(checkpoint)
         with notes():
             reading = read_text(task, text, target, beam_size=beam_size)
         title = text if reading.output is None else f"{text} → {reading.output}"

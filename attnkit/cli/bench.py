@@ -13,7 +13,7 @@ from attnkit.models import compose
 from attnkit.profile.bench import WORKS, Plan, Row, measure
 from attnkit.profile.ceilings import measure_machine
 from attnkit.profile.peers import PEERS, peer
-from attnkit.recipe import merge, read_layers, read_yaml
+from attnkit.recipe import merged, read_layers, read_yaml
 from attnkit.registry import ConfigurationError
 from attnkit.train.output import output
 
@@ -83,13 +83,11 @@ def _models(chosen: argparse.Namespace) -> int:
 
 def _model(subject: str, vocab: int) -> nn.Module:
     """Return the model of a recipe or of a spec, with random weights."""
-    recipe: dict[str, Any] = {}
     if subject.lstrip().startswith("{"):
         found: Any = read_yaml(subject, where="bench")
     else:
-        for layer in read_layers([subject]):
-            recipe = merge(recipe, layer, dropped=[])
-        found = {key: recipe.get("model", {})[key] for key in MODEL_KEYS if key in recipe.get("model", {})}
+        model = merged(read_layers([subject])).get("model", {})
+        found = {key: model[key] for key in MODEL_KEYS if key in model}
     if not isinstance(found, Mapping) or "stack" not in found:
         raise ConfigurationError(f"{subject} names no stack to build")
     stack = found["stack"]

@@ -189,7 +189,7 @@ def _export(arguments: Arguments) -> int:
     parser.add_argument("--out", required=True, metavar="FILE", help="model.safetensors: weights and spec; vectors.txt, .vec: word vectors")
     chosen = parser.parse_args(arguments)
     if chosen.out.endswith((".txt", ".vec")):
-        from attnkit.cli.vectors import export_vectors
+        from attnkit.task.words import export_vectors
 
         print(export_vectors(chosen.checkpoint, chosen.out))
         return 0

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from attnkit.cli.arguments import read_arguments
-from attnkit.recipe import COMMANDS, merge, read_recipe, recipe_names
+from attnkit.recipe import COMMANDS, merged, read_recipe, recipe_names
 from attnkit.registry import FAMILIES, ConfigurationError
 
 SCRIPTS = {
@@ -107,10 +107,7 @@ def _candidates(
 def _recipe(words: Sequence[str]) -> dict[str, Any]:
     """Return the recipe on the command line so far; the modules that it imports are left alone."""
     request = read_arguments(words)
-    recipe: dict[str, Any] = {}
-    for layer in [*map(read_recipe, request.recipes), request.flags]:
-        recipe = merge(recipe, layer, dropped=[])
-    return recipe
+    return merged([*map(read_recipe, request.recipes), request.flags])
 
 
 def _inside(recipe: Any, path: Sequence[str]) -> Any:

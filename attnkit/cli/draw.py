@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from attnkit import masks
-from attnkit.checkpoint import load_exported
 from attnkit.drawing.heatmaps import Panel, write_panels
 from attnkit.models.base import generating
 from attnkit.recording import record_attention
@@ -105,8 +104,7 @@ def draw_score(name: str, *, out: str, seed: int = 0, query: tuple[float, float]
 
 def draw_step(checkpoint: str, text: str, *, out: str, **options: Any) -> None:
     """Draw one step of decoding of a checkpoint, a file of `attnkit fit` or of `attnkit export`: see `panels_of_step`."""
-    task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
-    panels, title = panels_of_step(task, text, **options)
+    panels, title = panels_of_step(Task.load(checkpoint), text, **options)
     write_panels(panels, out, title=title)
 
 

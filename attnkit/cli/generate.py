@@ -3,9 +3,7 @@
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
-from attnkit.checkpoint import load_exported
 from attnkit.decoding import Options
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
@@ -33,7 +31,7 @@ def generate(
     if stream and (n_best is not None or out is not None):
         other = "--n_best ranks whole outputs" if n_best is not None else "the file of --out is created only when complete"
         raise ConfigurationError(f"--stream prints an output as it is generated, but {other}; remove one of them")
-    task = load_exported(checkpoint) if Path(checkpoint).suffix == ".safetensors" else Task.load(checkpoint)
+    task = Task.load(checkpoint)
     if not isinstance(task, TextGenerator | MaskedLM):
         raise ConfigurationError(f"the task {task.registered_name!r} of {checkpoint} does not turn text into text: see attnkit predict")
     if options.get("temperature") is not None and options.get("seed") is None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnkit.catalogue import argument_docs
 from attnkit.cli.components import describe, list_components
-from attnkit.recipe import SEED, merge, recipe_names
+from attnkit.recipe import SEED, merged, recipe_names
 from attnkit.registry import FAMILIES, ConfigurationError, datasets, nearest, probes, tasks
 from attnkit.train.request import Request
 
@@ -62,9 +62,7 @@ def trainer_overview() -> str:
 def describe_slot(request: Request) -> str:
     """Answer `--model.stack.attention.help [NAME]`: follow the slots of the recipe's components from the top."""
     key, *path = str(request.help_of).split(".")
-    recipe: dict[str, Any] = {}
-    for layer in [*request.layers(), request.flags]:
-        recipe = merge(recipe, layer, dropped=[])
+    recipe = merged([*request.layers(), request.flags])
     registry, spec = (tasks if key == "model" else datasets), recipe.get(key)
     for part in path:
         named = _name_in(spec)

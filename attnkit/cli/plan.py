@@ -23,7 +23,7 @@ from attnkit.profile.flops import row_lengths
 from attnkit.profile.machine import SPARE, Machine, StepTime
 from attnkit.profile.memory import PRECISIONS
 from attnkit.profile.partition import share_of_batch
-from attnkit.recipe import merge, read_layers
+from attnkit.recipe import merged, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, datasets, tasks
 from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import values_from_data
@@ -45,9 +45,7 @@ def plan(arguments: list[str]) -> int:
     trainer = trainer_flags(request)
     chosen = plan_parser().parse_args(request.others)
     names = [*chosen.recipe, *request.recipes]
-    recipe: dict[str, Any] = {}
-    for layer in [*read_layers(names, imports=request.flags.get(IMPORTS, ())), request.flags, {"trainer": trainer}]:
-        recipe = merge(recipe, layer, dropped=[])
+    recipe = merged([*read_layers(names, imports=request.flags.get(IMPORTS, ())), request.flags, {"trainer": trainer}])
     trainer = recipe.get("trainer") or {}
     mesh, strategy = processes_of(chosen, trainer)
     precision = str(chosen.precision or trainer.get("precision", "32-true"))

@@ -11,7 +11,7 @@ from attnkit.checkpoint import load_checkpoint, rebuild
 from attnkit.cli.arguments import read_arguments
 from attnkit.files import atomic
 from attnkit.probe import Probe
-from attnkit.recipe import merge, read_layers
+from attnkit.recipe import merged, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, Word, datasets, probes, tasks
 from attnkit.task import Task
 from attnkit.train.composition import complete_recipe
@@ -76,19 +76,17 @@ def _subject(
             raise ConfigurationError("a checkpoint has its own model: leave --model out, or give a recipe in its place")
         checkpoint = load_checkpoint(subject)
         task: Task = rebuild(checkpoint, subject)
-        recipe = merge(recipe_in(checkpoint, "test"), flags, dropped=[])
+        recipe = merged([recipe_in(checkpoint, "test"), flags])
         if not needs_data:
             return task, None
         spec = datasets.resolve(recipe["data"])
         data = datasets.build(spec)
-        state = {key: task.hparams[key] for key in tasks.from_data(task.registered_name) if "tokenizer" in key and key in task.hparams}
-        if state:
-            data.load_state_dict(state)  # the tokenizers of the checkpoint
+        # what its own framing saved, as `attnkit test` reads it; another framing gets the tokenizers
+        taken = {key: task.hparams[key] for key in tasks.from_data(task.registered_name) if "tokenizer" in key and key in task.hparams}
+        if state := checkpoint.get(type(data).__qualname__, taken):
+            data.load_state_dict(state)
     else:
-        recipe = {}
-        for layer in [*read_layers([subject, *recipes], imports=flags.get(IMPORTS, ())), flags]:
-            recipe = merge(recipe, layer, dropped=[])
-        specs = complete_recipe(recipe)
+        specs = complete_recipe(merged([*read_layers([subject, *recipes], imports=flags.get(IMPORTS, ())), flags]))
         say("note: the model is new: its weights are random")
         data = datasets.build(specs["data"])
         torch.manual_seed(seed)

@@ -11,7 +11,7 @@ from attnkit.corpus.base import (
     TagCorpus,
     TextCorpus,
 )
-from attnkit.corpus.images import Images
+from attnkit.corpus.image_reading import Images
 
 __all__ = [
     "AnswerCorpus",

@@ -4,10 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Literal, NamedTuple, get_args
 
-from attnkit.corpus.bad_rows import BadRows, OnBadRows
-from attnkit.corpus.images import Images
+from attnkit.corpus.image_reading import Images
 from attnkit.corpus.signals import Signals
-from attnkit.corpus.tables import Column
+from attnkit.corpus.tables import BadRows, Column, OnBadRows
 
 Part = Literal["train", "validation", "test"]
 Pair = tuple[str, str]  # source, target

@@ -7,8 +7,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from attnkit.corpus.base import ImageCorpus, Part
-from attnkit.corpus.image_reading import read_images
-from attnkit.corpus.images import Images
+from attnkit.corpus.image_reading import Images, read_images
 from attnkit.corpus.named import Named, Source
 from attnkit.registry import ConfigurationError, corpora
 

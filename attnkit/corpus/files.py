@@ -9,7 +9,6 @@ from typing import Any, TypeVar, get_args
 
 from typing_extensions import override
 
-from attnkit.corpus.bad_rows import OnBadRows
 from attnkit.corpus.base import (
     ImageCorpus,
     LabelCorpus,
@@ -24,21 +23,22 @@ from attnkit.corpus.base import (
     Tagged,
     references,
 )
-from attnkit.corpus.image_reading import ARRAYS, read_images
-from attnkit.corpus.images import Images
+from attnkit.corpus.documents import between, read_documents
+from attnkit.corpus.image_reading import ARRAYS, Images, read_images
 from attnkit.corpus.reading import HUB, ask_hub, check, iterate_columns
 from attnkit.corpus.signals import Signals, read_signal
 from attnkit.corpus.splitting import set_aside
-from attnkit.corpus.tables import Column
-from attnkit.registry import ConfigurationError, corpora
+from attnkit.corpus.tables import Column, OnBadRows
+from attnkit.registry import ConfigurationError, corpora, fields_as_keywords, require_at_least
 
 Locations = str | list[str]
 T = TypeVar("T")
 
-_CHUNK = 1 << 16  # characters to read at once
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @corpora.register("files")
+@fields_as_keywords
 class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, QuestionCorpus):
     r"""Your own files: pairs of texts, running text, labelled texts or images, images or sounds with texts, tagged words or questions.
 
@@ -96,47 +96,36 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     rows = "pairs of texts, running text, labelled texts or images, images or sounds with texts, tagged words or questions"
 
-    def __init__(
-        self,
-        *,
-        train: Locations | None = None,
-        validation: Locations | None = None,
-        test: Locations | None = None,
-        hub: str | None = None,
-        columns: list[str | int] | None = None,
-        separator: str | None = None,
-        validation_fraction: float = 0.0,
-        test_fraction: float = 0.0,
-        max_rows: int | None = None,
-        streaming: bool = False,
-        on_bad_rows: OnBadRows = "error",
-        seed: int = 0,
-    ) -> None:
-        self.on_bad_rows = on_bad_rows
+    train: Locations | None = None
+    validation: Locations | None = None
+    test: Locations | None = None
+    hub: str | None = None
+    columns: list[str | int] | None = None
+    separator: str | None = None
+    validation_fraction: float = 0.0
+    test_fraction: float = 0.0
+    max_rows: int | None = None
+    streaming: bool = False
+    on_bad_rows: OnBadRows = "error"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
         super().__init__()
-        if separator == "":
+        if self.separator == "":
             raise ConfigurationError("separator must not be empty; remove it if each .txt file is one document")
-        if max_rows is not None and max_rows < 1:
-            raise ConfigurationError(f"max_rows must be at least 1, but is {max_rows}")
-        if validation_fraction < 0 or test_fraction < 0 or validation_fraction + test_fraction >= 1:
+        if self.max_rows is not None:
+            require_at_least(1, max_rows=self.max_rows)
+        fractions = self.validation_fraction, self.test_fraction
+        if min(fractions) < 0 or sum(fractions) >= 1:
             raise ConfigurationError(
-                f"validation_fraction and test_fraction must be at least 0 and together below 1, but are {validation_fraction} and "
-                f"{test_fraction}"
+                f"validation_fraction and test_fraction must be at least 0 and together below 1, but are {fractions[0]} and {fractions[1]}"
             )
-        for name, location, fraction in (("validation", validation, validation_fraction), ("test", test, test_fraction)):
-            if location is not None and fraction > 0:
+        self._locations: dict[Part, Locations | None] = {"train": self.train, "validation": self.validation, "test": self.test}
+        self._fractions: dict[Part, float] = dict(zip(PARTS, (0.0, *fractions), strict=True))
+        for name in PARTS:
+            if self._locations[name] is not None and self._fractions[name] > 0:
                 raise ConfigurationError(f"{name} and {name}_fraction exclude each other: remove one of them")
-        self._locations: dict[Part, Locations | None] = {"train": train, "validation": validation, "test": test}
-        self._fractions: dict[Part, float] = {"train": 0.0, "validation": validation_fraction, "test": test_fraction}
         self._shared: dict[object, Any] = {}
-        self.hub, self.columns, self.separator, self.max_rows, self.streaming, self.seed = (
-            hub,
-            columns,
-            separator,
-            max_rows,
-            streaming,
-            seed,
-        )
 
     @override
     def has(self, part: Part) -> bool:
@@ -206,7 +195,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
         validation, test = self._fractions["validation"], self._fractions["test"]
         ends = {"train": (0.0, 1 - validation - test), "validation": (1 - validation - test, 1 - test), "test": (1 - test, 1.0)}[part]
         first, last = (round(end * self._train_characters) for end in ends)
-        return self._between(first, last)
+        return between(self._documents("train"), first, last)
 
     def location(self, part: Part) -> Locations | None:
         """Return the location of a split; None if it is set aside from the training rows, or does not exist."""
@@ -239,7 +228,7 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
 
     def _set_aside(self, keys: Sequence[object], what: str) -> dict[Part, list[int]]:
         parts = set_aside(keys, validation=self._fractions["validation"], test=self._fractions["test"], seed=self.seed, what=what)
-        return dict(zip(get_args(Part), parts, strict=True))
+        return dict(zip(PARTS, parts, strict=True))
 
     def _rows(self, part: Part, *names: str) -> list[tuple[str, ...]]:
         if not self._is_shared(part):
@@ -269,29 +258,10 @@ class Files(PairCorpus, LabelCorpus, ImageCorpus, SignalCorpus, TagCorpus, Quest
     def _train_characters(self) -> int:
         return sum(len(chunk) for document in self._documents("train") for chunk in document)
 
-    def _between(self, first: int, last: int) -> Iterator[Iterable[str]]:
-        """Yield the training text between two character positions."""
-        position = 0
-
-        def kept(document: Iterable[str]) -> Iterator[str]:
-            nonlocal position
-            for chunk in document:
-                yield chunk[max(0, first - position) : max(0, last - position)]
-                position += len(chunk)
-
-        for document in self._documents("train"):
-            if position >= last:
-                return
-            yield kept(document)
-
     def _documents(self, part: Part) -> Iterator[Iterable[str]]:
         for location in expand(self._located(part)):
-            if location.startswith(HUB) or Path(location).suffix != ".txt":
-                yield from self._iterate(location, self.columns_for("text"), part)
-            elif self.separator is None:
-                yield _chunks(location)
-            else:
-                yield from ([document] for document in split(_chunks(location), self.separator))
+            is_text = not location.startswith(HUB) and Path(location).suffix == ".txt"
+            yield from read_documents(location, self.separator) if is_text else self._iterate(location, self.columns_for("text"), part)
 
 
 def expand(locations: Locations) -> list[str]:
@@ -311,27 +281,3 @@ def expand(locations: Locations) -> list[str]:
     for location in found:
         check(location)
     return found
-
-
-def split(chunks: Iterable[str], separator: str) -> Iterator[str]:
-    r"""Split a text given in chunks of any size.
-
-    Example:
-        >>> list(split(["a\n", "\nb", "c"], "\n\n"))
-        ['a', 'bc']
-    """
-    rest = ""
-    for chunk in chunks:
-        *complete, rest = (rest + chunk).split(separator)
-        yield from complete
-    yield rest
-
-
-def _chunks(path: str) -> Iterator[str]:
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            yield from iter(lambda: file.read(_CHUNK), "")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(
-            f"{path}: not UTF-8 (byte 0x{error.object[error.start]:02x}); convert the file, as with: iconv -f ENCODING -t UTF-8"
-        ) from error

@@ -3,6 +3,7 @@
 import io
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnkit.corpus.images import Images
 from attnkit.corpus.reading import HUB, load_hub
 from attnkit.files import read_member, regular
 from attnkit.registry import ConfigurationError, nearest
@@ -32,6 +32,26 @@ MAX_CLASSES = 1 << 20
 """Maximum number of classes of labels in arrays."""
 
 Location = str | list[str]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images as they are stored.
+
+    Attributes:
+        pixels: [N, C, H, W] uint8.
+        labels: The class of each image, by name or by number; None without labels.
+        names: The name of each image: a path, or an index.
+    """
+
+    pixels: Tensor
+    labels: Sequence[str] | Sequence[int] | None
+    names: Sequence[str]
+
+    def select(self, indices: Sequence[int]) -> "Images":
+        """Return the images at these indices."""
+        labels: Any = None if self.labels is None else [self.labels[i] for i in indices]
+        return Images(self.pixels[torch.as_tensor(indices)], labels, [self.names[i] for i in indices])
 
 
 def read_images(

@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from attnkit.corpus.bad_rows import BadRows
-from attnkit.corpus.tables import Column, Row, csv_rows, lines, no_column, tsv_rows
-from attnkit.files import parse_json, read_parquet
+from attnkit.corpus.tables import BadRows, Column, Row, csv_rows, lines, no_column, tsv_rows
+from attnkit.files import parse_json
+from attnkit.parquet import read_parquet
 from attnkit.registry import ConfigurationError, nearest
 
 HUB = "hub:"

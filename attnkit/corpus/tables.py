@@ -1,4 +1,4 @@
-"""TSV and CSV tables: lines, cells and columns."""
+"""TSV and CSV tables: lines, cells and columns, and rows that cannot be used."""
 
 import codecs
 import csv
@@ -8,19 +8,65 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from threading import Lock
-from typing import Any
+from typing import Any, Literal, get_args
 
-from attnkit.corpus.bad_rows import BadRows
 from attnkit.registry import ConfigurationError, nearest
 
 LONGEST_CELL = 16 * 2**20  # maximum characters of a CSV cell
 DEFAULT_COLUMNS = (("source", "target"), ("text", "label"), ("file", "text"))  # columns of a TSV file without a header line
 
 Column = str | int
+OnBadRows = Literal["error", "skip"]
 Row = tuple[str, Mapping[Any, Any]]  # its location, for messages, and its cells by column
 
 _QUOTES = 'Write a quote inside a cell as "", and enclose the whole cell in quotes'
 _limit = Lock()
+
+
+class BadRows:
+    """The unusable rows of one split: `error` raises at the first one, `skip` omits and counts them.
+
+    If a file is read several times, each row is counted once.
+
+    Args:
+        on_bad_rows: How to handle them (default: `error`, for readers without this setting: messages do not mention it).
+
+    Attributes:
+        first: The location of the first skipped row, and what is wrong with it.
+
+    Raises:
+        ConfigurationError: `on_bad_rows` is neither.
+
+    Example:
+        >>> bad = BadRows("skip")
+        >>> for _ in range(2):
+        ...     bad.add("train.csv:7", "3 cells, but the header has 2")
+        >>> len(bad), bad.first
+        (1, 'train.csv:7: 3 cells, but the header has 2')
+    """
+
+    def __init__(self, on_bad_rows: OnBadRows | None = None) -> None:
+        if on_bad_rows not in (None, *get_args(OnBadRows)):
+            raise ConfigurationError(f"on_bad_rows must be error or skip, but is {on_bad_rows!r}")
+        self._on_bad_rows = on_bad_rows
+        self._places: set[str] = set()
+        self.first: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, where: str, reason: str) -> None:
+        """Skip a row.
+
+        Raises:
+            ConfigurationError: Bad rows are errors.
+        """
+        message = f"{where}: {reason}"
+        if self._on_bad_rows != "skip":
+            hint = "" if self._on_bad_rows is None else ". Correct the row, or omit such rows with on_bad_rows: skip"
+            raise ConfigurationError(message.removesuffix(".") + hint if hint else message)
+        self._places.add(where)
+        self.first = self.first or message
 
 
 def lines(path: str, bad: BadRows) -> Iterator[tuple[int, str]]:

@@ -39,8 +39,7 @@ class SignalText(Framing):
     Args:
         corpus: The images or sounds: a corpus such as `fashion_strips`, or the path of your own table of files and texts.
         predict: The images or sounds for prediction: a file, a folder of files, an array of images, or a table with the column `file`
-            (default: those of the
-            test split).
+            (default: those of the test split).
         image_shape: Channels, height and width to which image files are converted (default: those of the first training image).
         tgt_tokenizer: Spec of the tokenizer of the texts; an untrained one is trained on the training texts.
         batch_tokens: Maximum number of source and target positions in a batch over all processes, padding included: frames, or columns of
@@ -152,7 +151,7 @@ class SignalText(Framing):
                 raise ConfigurationError(f"the {unit} {name} has the shape {shape_of(array)}, not {self.src_shape} as in training{cure}")
         every: Sequence[Sequence[str]] = signals.texts or [[] for _ in signals.names]
         rows = [(i, text) for i, texts in enumerate(every) for text in (texts if part == "train" else texts[:1] or [""])]
-        ids = [[Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id] for _, text in rows]
+        ids = [self.tgt_tokenizer.between_ends(text) for _, text in rows]
         lengths = [max(length_of(signals.arrays[i]), len(found)) for (i, _), found in zip(rows, ids, strict=True)]
         kept, summary = self.within_limit(part, lengths, unit=unit, rows=f"{part} rows")
         for r in kept:

@@ -160,7 +160,7 @@ class TextPairs(Framing):
         return array("i", [*self.src_tokenizer.encode(text), Tokenizer.eos_id])
 
     def _target_ids(self, text: str) -> Ids:
-        return array("i", [Tokenizer.bos_id, *self.tgt_tokenizer.encode(text), Tokenizer.eos_id])
+        return array("i", self.tgt_tokenizer.between_ends(text))
 
     def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[Ids], tgt: Sequence[Ids] | None) -> None:
         """Report the summary of a split, given the ids of both sides and their texts."""

@@ -1,5 +1,6 @@
 """Fonts for any language."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ if TYPE_CHECKING:
     from matplotlib.ft2font import FT2Font
 
 DEFAULT = "DejaVu Sans"  # comes with matplotlib
+STYLED = re.compile("thin|light|medium|bold|black|heavy|italic|oblique", re.IGNORECASE)
 
 
 def families(characters: Iterable[str]) -> tuple[list[str], str]:
@@ -28,8 +30,7 @@ def families(characters: Iterable[str]) -> tuple[list[str], str]:
     chosen = [DEFAULT]
     missing = {c for c in characters if c.isprintable()}
     missing -= _covered(FT2Font(font_manager.findfont(DEFAULT)), missing)
-    # plain faces before bold and italic ones, which have longer names
-    files = sorted(font_manager.findSystemFonts(), key=lambda f: (len(Path(f).stem), f)) if missing else []
+    files = sorted(font_manager.findSystemFonts(), key=_rank) if missing else []
     best: tuple[set[str], str] | None = None
     for file in files:
         try:
@@ -46,6 +47,12 @@ def families(characters: Iterable[str]) -> tuple[list[str], str]:
         chosen.append(FT2Font(file).family_name)
         missing -= found
     return chosen, "".join(sorted(missing))
+
+
+def _rank(file: str) -> tuple[bool, int, str]:
+    """Put plain faces before bold and slanted ones, and families before their variants, which have longer names."""
+    name = Path(file).stem
+    return bool(STYLED.search(name)), len(name), file
 
 
 def _covered(font: "FT2Font", characters: set[str]) -> set[str]:

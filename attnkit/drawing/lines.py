@@ -52,6 +52,8 @@ def draw_lines(
             if "x" in log:
                 axes.set_xscale("symlog" if any(row[x] == 0 for row in rows) else "log", base=2)
                 axes.xaxis.set_major_formatter("{x:g}")
+            elif all(isinstance(row[x], int) for row in rows):
+                axes.xaxis.get_major_locator().set_params(integer=True)  # there is no layer 1.5
             if "y" in log:
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter("{x:g}")  # the default is mathematics, which is not parsed

@@ -10,7 +10,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from attnkit.files import atomic, open_gzip, read_bytes, read_parquet
+from attnkit.files import atomic, open_gzip, read_bytes
+from attnkit.parquet import read_parquet
 from attnkit.registry import ConfigurationError, nearest
 
 Vector = npt.NDArray[np.float32]

@@ -12,8 +12,9 @@ from attnkit.layers.config import (
 )
 from attnkit.layers.context_decoder import ContextDecoder, ContextState, UnprojectedAttention
 from attnkit.layers.recurrent import Recurrent, RecurrentState
-from attnkit.layers.transformer import Transformer, TransformerState
+from attnkit.layers.transformer import Transformer
 from attnkit.layers.transformer_layer import TransformerLayer
+from attnkit.layers.transformer_state import TransformerState
 from attnkit.mixer.recurrence.recurrent_layer import CellState, RecurrentLayer
 
 __all__ = [

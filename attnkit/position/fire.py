@@ -8,6 +8,9 @@ from torch.nn import functional as F
 from attnkit.position.base import Position
 from attnkit.registry import positions
 
+FEWEST_PAIRS = 4096
+"""Pairs of a query and a key from which looking up pieces takes less time than the network, on CPUs."""
+
 
 @positions.register("fire")
 class FIRE(Position):
@@ -60,7 +63,29 @@ class FIRE(Position):
             distance = (query_positions[:, :, None] - key_positions[:, None, :]).abs().to(self.dtype)
             reach = torch.maximum(query_positions.to(self.dtype), limit)[:, :, None]
             share = (c * distance).log1p() / ((c * reach).log1p() + 1e-6)  # as in the paper's code, nothing is divided by zero
-            return self._linear(self.output, self._linear(self.input, share[..., None]).relu()).permute(0, 3, 1, 2)
+            # on GPUs, gradients of all pairs would meet at a few addresses
+            by_piece = share.is_cpu and share.numel() >= FEWEST_PAIRS
+            return self._pieces(share) if by_piece else self._network(share)
 
-    def _linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
-        return F.linear(x, layer.weight.to(self.dtype), layer.bias.to(self.dtype))
+    def _network(self, share: Tensor) -> Tensor:
+        """Return f of shares [B, Q, K] as it is written, [B, H, Q, K]; it computes `hidden_dim` numbers for each pair."""
+        weight, bias, out_weight, out_bias = self._parameters_of_network()
+        return F.linear(F.linear(share[..., None], weight, bias).relu(), out_weight, out_bias).permute(0, 3, 1, 2)
+
+    def _pieces(self, share: Tensor) -> Tensor:
+        """Return the same as `_network`: f is linear between the points where a hidden unit turns on or off.
+
+        Each pair looks up which piece its share is in, and the slope and the offset of that piece.
+        """
+        weight, bias, out_weight, out_bias = self._parameters_of_network()
+        weight = weight.squeeze(1)
+        bends, order = torch.where(weight == 0, torch.inf, -bias / weight).detach().sort()  # never 0 / 0, which has no place in an order
+        is_right = torch.arange(len(bends) + 1, device=share.device)[:, None] > order.argsort()  # [pieces, units]: of the unit's bend
+        is_on = torch.where(weight == 0, bias > 0, is_right == (weight > 0))
+        slopes, offsets = F.linear(is_on * weight, out_weight).T, F.linear(is_on * bias, out_weight, out_bias).T  # [H, pieces]
+        piece = torch.bucketize(share.detach(), bends).flatten().expand(len(slopes), -1)
+        flat = torch.addcmul(offsets.gather(1, piece), slopes.gather(1, piece), share.flatten())
+        return flat.view(-1, *share.shape).transpose(0, 1)
+
+    def _parameters_of_network(self) -> tuple[Tensor, ...]:
+        return tuple(x.to(self.dtype) for layer in (self.input, self.output) for x in (layer.weight, layer.bias))

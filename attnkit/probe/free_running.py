@@ -12,6 +12,7 @@ from attnkit.probe.base import Probe, Row
 from attnkit.probe.reading import answered, batches_of, prompt_lengths
 from attnkit.registry import ConfigurationError, probes
 from attnkit.task import Task
+from attnkit.task.generating import input_mask
 from attnkit.tokenizer import Tokenizer
 
 
@@ -48,7 +49,8 @@ class FreeRunning(Probe):
             inputs, start = batch.get("src"), torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
             if inputs is None:
                 lengths = prompt_lengths(batch)
-                lengths = torch.where(lengths < batch["tokens"].shape[1], lengths, (lengths // 2).clamp(min=1))
+                if "answers" not in batch:  # running text: its second half, or what is scored of it
+                    lengths = torch.maximum(lengths // 2, scored.int().argmax(1) + 1)
                 start, inputs = lengths - 1, batch["tokens"]
                 inputs = inputs[:, : int(lengths.max())] * (torch.arange(int(lengths.max()), device=targets.device) < lengths[:, None])
             columns = (start[:, None] + torch.arange(targets.shape[1], device=targets.device)).clamp(max=targets.shape[1] - 1)
@@ -56,7 +58,8 @@ class FreeRunning(Probe):
             truth, forced = targets.gather(1, columns), chosen.gather(1, columns)
             counted = (scored.gather(1, columns) & inside).int().cumprod(1).bool()  # the first answer only
             length = int(counted.sum(1).max())
-            free = model.generate(inputs, inputs != Tokenizer.pad_id, max_length=length, beam_size=1)
+            real = batch["src_mask"] if "src_mask" in batch else input_mask(inputs)
+            free = model.generate(inputs, real, max_length=length, beam_size=1)
             free = torch.nn.functional.pad(free, (0, length - free.shape[1]), value=Tokenizer.pad_id)
             for t in range(length):
                 rows = counted[:, t]

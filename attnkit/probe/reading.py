@@ -74,14 +74,15 @@ def answered(task: Task, batch: Batch) -> Answered:
 
 
 def prompt_lengths(batch: Batch) -> Tensor:
-    """Return the number of tokens [B] that a row of `tokens` begins with before an answer; all of them if every token is scored.
+    """Return the number of tokens [B] before the first answer of a row; of running text, which has no answers, all of them.
 
     Example:
-        >>> prompt_lengths({"tokens": torch.ones(2, 4), "targets": torch.tensor([[0, 0, 7, 2], [8, 9, 7, 2]])})
-        tensor([3, 4])
+        >>> batch = {"tokens": torch.ones(2, 4), "targets": torch.tensor([[0, 0, 7, 2], [8, 9, 7, 2]])}
+        >>> prompt_lengths({**batch, "answers": torch.ones(2)}), prompt_lengths(batch)  # overlapping windows score a part, too
+        (tensor([3, 1]), tensor([4, 4]))
     """
-    first = (batch["targets"] != Tokenizer.pad_id).int().argmax(1)
-    return torch.where(first > 0, first + 1, batch["tokens"].shape[1])
+    real: Tensor = batch["targets" if "answers" in batch else "tokens"] != Tokenizer.pad_id
+    return real.int().argmax(1) + 1 if "answers" in batch else real.sum(1)
 
 
 @contextmanager

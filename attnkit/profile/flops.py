@@ -1,7 +1,8 @@
 # https://arxiv.org/abs/2204.02311
 """The FLOPs of a task's forward pass, as a polynomial in the lengths of its rows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -43,10 +44,10 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
     Matrix products are counted, with two operations per multiply-add. In causal self-attention each token is paired with itself and the
     earlier ones, giving $S (S + 1) / 2$ pairs rather than $S^2$, because fused kernels skip the others (Chowdhery et al. 2022, who define
     model FLOPs utilisation, count them all). Pairs masked by a sliding window or a document boundary are counted, since no backend skips
-    them. Padding, recomputation, norms, softmax, tanh, short convolutions, Fourier transforms and recurrences without matrix products are
-    not counted. A module with a method `elementwise_flops`, which gets the arguments of its forward pass, declares what it costs besides: a
-    score without matrix products, say. Linear recurrences are counted as in long rows, which fill their chunks of 32 tokens.
-    Nothing is computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
+    them. An operator of attnkit's own, such as a scan, and any that states its FLOPs by `torch.utils.flop_counter.register_flop_formula`,
+    counts with what it states. Padding and recomputation are not counted, nor norms, softmax, tanh and whatever else computes element by
+    element: `attnkit.profile.elementwise` counts those. Linear recurrences are counted as in long rows, which fill their chunks of 32
+    tokens. Nothing is computed: torch counts the FLOPs of a few passes on fake tensors, and their shapes determine the polynomial.
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
 
@@ -66,36 +67,66 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
         Each token is multiplied by the 512 weights of each layer and the 8 x 6 of the head, and each pair costs 2 x 2 x 8 per layer:
         2 (2 x 512 + 48) S + 64 S (S + 1) / 2.
     """
+    with traced(task) as model:
+        return _formula(task, model)
+
+
+@contextmanager
+def countable() -> Iterator[None]:
+    """Make tensors fake, with shapes and without values, and let modules compute in the form whose operations are counted."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.double)  # in float32, oneDNN's fused LSTM would not be counted
     try:
-        with FakeTensorMode(), torch.random.fork_rng(devices=[]):
-            return _formula(task, task.build_model())
+        with FakeTensorMode(), torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
         torch.set_default_dtype(dtype)
 
 
+@contextmanager
+def traced(task: Task) -> Iterator[nn.Module]:
+    """Yield a task's model, whose operations can be counted."""
+    with countable():
+        model = task.build_model()
+        with generating(model):
+            yield model
+
+
+def model_inputs(model: nn.Module, s: int, t: int) -> tuple[Tensor, ...]:
+    """Return what a model reads of a row with `s` input tokens and `t` target tokens; an image has the size that it always has."""
+    if isinstance(model, EncoderDecoderModel):
+        shape: Any = model.spec.get("src_shape")
+        if model.source_embedding.reads == "image":
+            return torch.empty(1, *shape), _tokens(t)
+        stacked = model.source_embedding.stacking
+        return _tokens(s) if shape is None else torch.empty(1, -(-s // stacked) * stacked, *shape), _tokens(t)
+    if isinstance(model, ClassifierModel) and model.embedding.reads == "image":
+        return (torch.empty(1, *model.spec["image_shape"]),)
+    return (_tokens(s),)
+
+
+def trained_outputs(model: nn.Module) -> dict[str, bool]:
+    """Return the options with which a forward pass computes all outputs that training needs: further tokens, too."""
+    return {"further": True} if isinstance(model, DecoderModel) and model.multi_token is not None else {}
+
+
 def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
     if isinstance(model, ClassifierModel) and model.embedding.reads == "image":
-        return {(0, 0): _count(model, torch.empty(1, *model.spec["image_shape"]))}
+        return {(0, 0): _count(model, *model_inputs(model, 0, 0))}
     if isinstance(task, WordVectors):
         return {(1, 0): 2 * task.config.d_model * task.predictions}
     unit = _unit(model)
     if isinstance(model, EncoderDecoderModel):
-        shape: Any = model.spec.get("src_shape")
-        embedding = model.source_embedding
+        embedding, terms = model.source_embedding, TERMS
         if embedding.reads == "image":
             points = [(0, unit * t) for t in (1, 2, 3)]
             terms = tuple(t for t in TERMS if t[0] == 0)
-            return _causal(_solved(points, terms, [_count(model, torch.empty(1, *shape), _tokens(t)) for _, t in points]), (0, 1))
-        points = [(unit * embedding.stacking * s, unit * t) for s, t in ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2))]
-        sources = [_tokens(s) if shape is None else torch.empty(1, s, *shape) for s, _ in points]
-        counts = [_count(model, source, _tokens(t)) for source, (_, t) in zip(sources, points, strict=True)]
-        return _causal(_solved(points, TERMS, counts), (0, 1))
+        else:
+            points = [(unit * embedding.stacking * s, unit * t) for s, t in ((1, 1), (2, 1), (1, 2), (3, 1), (1, 3), (2, 2))]
+        return _causal(_solved(points, terms, [_count(model, *model_inputs(model, s, t)) for s, t in points]), (0, 1))
     lengths = [(unit * s, 0) for s in (1, 2, 3)]
     terms = tuple(t for t in TERMS if t[1] == 0)
-    further = {"further": True} if isinstance(model, DecoderModel) and model.multi_token is not None else {}
-    flops = _solved(lengths, terms, [_count(model, _tokens(s), **further) for s, _ in lengths])
+    flops = _solved(lengths, terms, [_count(model, *model_inputs(model, s, 0), **trained_outputs(model)) for s, _ in lengths])
     if any(isinstance(part, Transformer) and part.causal for part in model.modules()):
         flops = _causal(flops, (1, 0))
     if isinstance(task, MaskedLM):  # its head reads only the chosen tokens
@@ -178,19 +209,9 @@ def _tokens(length: int) -> Tensor:
 
 
 def _count(module: nn.Module, *inputs: Tensor, **options: bool) -> int:
-    declared = 0
-
-    def add(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal declared
-        declared += part.elementwise_flops(*args, **kwargs)
-
-    declaring = [part for part in module.modules() if hasattr(part, "elementwise_flops")]
-    hooks = [part.register_forward_pre_hook(add, with_kwargs=True) for part in declaring]
-    with generating(module), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter:
         module(*inputs, **options)
-    for hook in hooks:
-        hook.remove()
-    return int(counter.get_total_flops()) + declared
+    return int(counter.get_total_flops())
 
 
 def _solved(points: list[Exponents], terms: tuple[Exponents, ...], values: list[int]) -> dict[Exponents, int]:

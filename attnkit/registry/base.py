@@ -123,7 +123,7 @@ class Registry(Names):
             name = self.name_of(self.get(name), name) if "." in name else name
             declared = {a.name: a for a in self.arguments(name)}
             if unknown := [key for key in given if key not in declared]:
-                raise ConfigurationError(self._unknown_argument(name, unknown[0], declared))
+                raise ConfigurationError(self._unknown_argument(name, unknown[0], declared, given))
             absent = [a for a in declared.values() if a.name not in given]
             supplied = self.from_data(name)
             if missing := [a for a in absent if a.required and a.name not in supplied and not self._is_foreign(name)]:
@@ -150,7 +150,7 @@ class Registry(Names):
         """Return a resolved spec with some arguments replaced; only these are resolved. See `ResolvedSpec.replace`."""
         declared = {a.name: a for a in self.arguments(spec.name)}
         if unknown := [key for key in values if key not in declared]:
-            raise ConfigurationError(self._unknown_argument(spec.name, unknown[0], declared))
+            raise ConfigurationError(self._unknown_argument(spec.name, unknown[0], declared, spec.arguments))
         arguments = spec.arguments | {key: self.checked(declared[key], value, of=spec.name) for key, value in values.items()}
         return ResolvedSpec(self, spec.name, {key: arguments[key] for key in declared if key in arguments})
 
@@ -178,11 +178,24 @@ class Registry(Names):
         """Return whether this is a user's own class to which other parts of a recipe supply arguments."""
         return self.linked and name not in self.built_in()
 
-    def _unknown_argument(self, name: str, key: str, declared: Iterable[str]) -> str:
+    def _unknown_argument(self, name: str, key: str, declared: Mapping[str, Argument], given: Mapping[str, Any]) -> str:
         if key in self.given:
             return f"{self.family} {name!r} receives {key!r} from its parent; remove it from the spec"
         valid = ", ".join(declared) or "none"
-        return f"{self.family} {name!r} has no argument {key!r}.{nearest(key, declared)} Its arguments: {valid}."
+        hint = _argument_of_a_slot(key, declared.values(), given) or nearest(key, declared)
+        return f"{self.family} {name!r} has no argument {key!r}.{hint} Its arguments: {valid}."
+
+
+def _argument_of_a_slot(key: str, declared: Iterable[Argument], given: Mapping[str, Any]) -> str:
+    """Return ` It belongs to mixer 'multi_head': ...` if a component in one of the slots has the argument `key`."""
+    for slot in declared:
+        spec = given.get(slot.name, None if slot.required else slot.default)
+        if slot.registry is None or not (isinstance(spec, str) or (isinstance(spec, Mapping) and spec.keys() & {"name", "class_path"})):
+            continue
+        inner = slot.registry.split(spec)[0]
+        if inner in slot.registry.names() and key in {argument.name for argument in slot.registry.arguments(inner)}:
+            return f" It is an argument of {slot.registry.family} {inner!r}: {slot.name}: {{name: {inner}, {key}: ...}}."
+    return ""
 
 
 def _located(message: object, path: str) -> ConfigurationError:

@@ -14,7 +14,7 @@ from attnkit.recording import attention_maps, record_attention
 from attnkit.registry import ConfigurationError
 from attnkit.task.base import Task
 from attnkit.task.generating import UNFINISHED, TextGenerator, input_mask
-from attnkit.task.unknown import warn_of_unknown
+from attnkit.task.texts import warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
 UNKNOWN = "†"  # marks text that a tokenizer does not know
@@ -218,7 +218,7 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
     if isinstance(task, TextGenerator):
         ids = [*task.input_ids(text), *tokenizer.encode(target or "")]
     else:
-        ids = [Tokenizer.bos_id, *tokenizer.encode(text), Tokenizer.eos_id]
+        ids = tokenizer.between_ends(text)
         if target is not None:
             raise ConfigurationError(f"the task {task.registered_name!r} generates no text: leave --target out")
     if beam_size is not None:

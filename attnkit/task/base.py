@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from typing_extensions import override
 
 from attnkit import draws
-from attnkit.checkpoint import CheckpointError, load_checkpoint, rebuild, require_rebuildable
+from attnkit.checkpoint import CheckpointError, load_checkpoint, load_exported, rebuild, require_rebuildable
 from attnkit.checkpoint.description import describe, require_readable
 from attnkit.embedding import Embedding
 from attnkit.lightning_internals import trainer_of
@@ -96,7 +96,7 @@ class Task(ExactSteps, ABC):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Return the task in a checkpoint, on the CPU, rebuilt from the checkpoint alone.
+        """Return the task in a checkpoint, or in a `.safetensors` file of `attnkit export`, on the CPU, rebuilt from the file alone.
 
         It is in training mode, like a new one; `generate` and the Trainer's evaluation set their own mode.
 
@@ -104,7 +104,7 @@ class Task(ExactSteps, ABC):
             CheckpointError: The file is missing, damaged, foreign or too new, needs components that are not installed, or holds another
                 task.
         """
-        task: Task = rebuild(load_checkpoint(path), path)
+        task: Task = load_exported(path) if Path(path).suffix == ".safetensors" else rebuild(load_checkpoint(path), path)
         if not isinstance(task, cls):
             raise CheckpointError(
                 f"{path} holds the task {task.registered_name!r}: use {type(task).__name__}.load, not {cls.__name__}.load"

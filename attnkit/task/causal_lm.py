@@ -217,7 +217,7 @@ class CausalLM(TextGenerator):
         for name, metric in self.metrics(stage).items():
             if name.startswith("loss_") and metric.update_called:
                 with metric.sync_context():  # over all ranks
-                    is_empty = metric.targets == 0
+                    is_empty = metric.count == 0
                 if is_empty:
                     offset = int(name.removeprefix("loss_"))
                     raise ConfigurationError(

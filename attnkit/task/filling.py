@@ -6,9 +6,7 @@ from heapq import nlargest
 from itertools import islice
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import Unpack, override
 
 from attnkit.decoding import Options
@@ -16,10 +14,8 @@ from attnkit.models.base import generating
 from attnkit.registry import ConfigurationError
 from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.generating import Hypothesis
-from attnkit.task.unknown import warn_of_unknown
+from attnkit.task.texts import batches
 from attnkit.tokenizer import Tokenizer
-
-BATCH = 64  # texts
 
 
 class Candidate(NamedTuple):
@@ -123,15 +119,9 @@ class MaskFiller(EvaluatedTask):
         raise ConfigurationError(f"{self.registered_name} fills all masks at once, so there is nothing to stream: leave --stream out")
 
     def _batches(self, texts: Sequence[str]) -> Iterator[Tensor]:
-        """Yield the ids [B, T] of the texts, batch by batch."""
-        if isinstance(texts, str):
-            raise TypeError(f"texts must be a list, as in [{texts!r}], but is one string")
+        """Yield the ids [B, T] of the texts, batch by batch, in their order."""
         self.configure_model()
-        warn_of_unknown(self.tokenizer, texts)
-        for start in range(0, len(texts), BATCH):
-            chunk = texts[start : start + BATCH]
-            ids = [torch.tensor([Tokenizer.bos_id, *self.tokenizer.encode(text), Tokenizer.eos_id]) for text in chunk]
-            yield pad_sequence(ids, batch_first=True, padding_value=Tokenizer.pad_id).to(self.device)
+        return (tokens for _, tokens in batches(self, self.tokenizer, texts, self.tokenizer.between_ends, sort=False))
 
     def _filled(self, tokens: Tensor, *, n: int) -> list[list[tuple[str, float]]]:
         """Return the `n` most probable fillings of each row of `tokens` [B, T], with their log-probabilities."""

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeVar, Unpack, cast
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from attnkit.decoding import Generation, Options
@@ -15,12 +14,11 @@ from attnkit.registry import ConfigurationError, HeadSpec, InitSpec, require_at_
 from attnkit.task.config import TaskConfig, require_smoothing
 from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.loss import Sums, cross_entropy
-from attnkit.task.unknown import warn_of_unknown
+from attnkit.task.texts import batches, warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
-BATCH = 64  # texts
 UNFINISHED = "\ufffd"  # stands for bytes that do not yet make a character
 
 
@@ -191,20 +189,12 @@ class TextGenerator(EvaluatedTask):
 
     def _in_batches(self, texts: Sequence[str], answer: Callable[..., list[T]], options: Options) -> list[T]:
         """Return `answer(inputs, **options)` for all texts, in their order."""
-        if isinstance(texts, str):
-            raise TypeError(f"this takes a list of texts, as in [{texts!r}]")
         generation = Generation.of(options)
-        self.configure_model()
-        warn_of_unknown(self.input_tokenizer, texts)
-        ids = [torch.tensor(self.input_ids(text)) for text in texts]
-        order = list(range(len(ids)))
-        if not generation.samples:  # row i of a batch is drawn with seed + i, so batches keep the order of the texts
-            order.sort(key=lambda i: len(ids[i]))  # similar lengths together: less padding
+        self.configure_model()  # first: it says which arguments, such as tokenizers, are missing
         outputs: dict[int, T] = {}
-        for start in range(0, len(order), BATCH):
-            rows = order[start : start + BATCH]
-            inputs = pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id).to(self.device)
-            here: Options = options if generation.seed is None else {**options, "seed": generation.seed + start}
+        sort = not generation.samples  # row i of a batch is drawn with seed + i, so batches keep the order of the texts
+        for rows, inputs in batches(self, self.input_tokenizer, texts, self.input_ids, sort=sort):
+            here: Options = options if generation.seed is None else {**options, "seed": generation.seed + rows[0]}
             outputs.update(zip(rows, answer(inputs, **here), strict=True))
         return [outputs[i] for i in range(len(texts))]
 

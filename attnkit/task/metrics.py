@@ -5,7 +5,7 @@ Those of texts take `update(hypotheses, references)`: a text, and all its accept
 
 import re
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +19,30 @@ from attnkit.registry import ConfigurationError, nearest
 Tokenize = Callable[[str], Sequence[Hashable]]
 
 
-class Mean(Metric):
+class Quotient(Metric):
+    """A sum divided by another one.
+
+    Attributes:
+        zero: What the upper sum starts from: the integer 0 for counts, which stay exact.
+    """
+
+    higher_is_better = False
+    full_state_update = False
+    zero: ClassVar[float] = 0
+    total: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", torch.tensor(self.zero), dist_reduce_fx="sum")
+        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+
+    def compute(self) -> Tensor:
+        """Return the quotient."""
+        return self.total / self.count
+
+
+class Mean(Quotient):
     """Mean over targets; updated with sums.
 
     (torchmetrics' `MeanMetric` leaves out NaN, or forgets the weights when told not to; a loss of NaN must be seen.)
@@ -32,24 +55,12 @@ class Mean(Metric):
         tensor(1.7500)
     """
 
-    higher_is_better = False
-    full_state_update = False
-    total: Tensor
-    targets: Tensor
+    zero = 0.0
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
-        self.add_state("targets", torch.tensor(0), dist_reduce_fx="sum")
-
-    def update(self, total: Tensor, targets: Tensor) -> None:
+    def update(self, total: Tensor, count: Tensor) -> None:
         """Add the sum over a batch and its number of targets."""
         self.total += total
-        self.targets += targets
-
-    def compute(self) -> Tensor:
-        """Return the mean."""
-        return self.total / self.targets
+        self.count += count
 
 
 class Perplexity(Mean):
@@ -60,7 +71,7 @@ class Perplexity(Mean):
         return super().compute().exp()
 
 
-class SequenceErrorRate(Metric):
+class SequenceErrorRate(Quotient):
     """The fraction of sources whose output equals none of their references, ignoring white space.
 
     For pronunciations, where a sequence is the pronunciation of one word, the literature calls this word error rate (WER). It is
@@ -73,28 +84,14 @@ class SequenceErrorRate(Metric):
         tensor(0.5000)
     """
 
-    higher_is_better = False
-    full_state_update = False
-    wrong: Tensor
-    total: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("wrong", torch.tensor(0), dist_reduce_fx="sum")
-        self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
-
     def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         """Count the sources whose output is wrong."""
         pairs = zip(hypotheses, references, strict=True)
-        self.wrong += sum(hypothesis.split() not in [r.split() for r in acceptable] for hypothesis, acceptable in pairs)
-        self.total += len(hypotheses)
-
-    def compute(self) -> Tensor:
-        """Return the rate."""
-        return self.wrong / self.total
+        self.total += sum(hypothesis.split() not in [r.split() for r in acceptable] for hypothesis, acceptable in pairs)
+        self.count += len(hypotheses)
 
 
-class TokenErrorRate(Metric):
+class TokenErrorRate(Quotient):
     """Edit distance in tokens to the closest reference, divided by the length of that reference; both are summed first.
 
     For pronunciations this is the phoneme error rate (PER). Among equally close references the first counts.
@@ -109,16 +106,9 @@ class TokenErrorRate(Metric):
         tensor(0.4000)
     """
 
-    higher_is_better = False
-    full_state_update = False
-    distance: Tensor
-    length: Tensor
-
     def __init__(self, *, tokenize: Tokenize) -> None:
         super().__init__()
         self.tokenize = tokenize
-        self.add_state("distance", torch.tensor(0), dist_reduce_fx="sum")
-        self.add_state("length", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         """Add the distances and lengths of a batch."""
@@ -126,12 +116,8 @@ class TokenErrorRate(Metric):
             tokens = self.tokenize(hypothesis)
             candidates = [self.tokenize(reference) for reference in acceptable]
             distance, closest = min((edit_distance(tokens, c), i) for i, c in enumerate(candidates))
-            self.distance += distance
-            self.length += len(candidates[closest])
-
-    def compute(self) -> Tensor:
-        """Return the rate."""
-        return self.distance / self.length
+            self.total += distance
+            self.count += len(candidates[closest])
 
 
 class Bleu(SacreBLEUScore):
@@ -153,7 +139,7 @@ class ChrF(CHRFScore):
         return 100 * super().compute()
 
 
-class Rouge(Metric):
+class Rouge(Quotient):
     """ROUGE: the F1 of shared words, pairs of words, or the longest common subsequence, from 0 to 100; of references, the best counts.
 
     Computed by torchmetrics, without stemming. Words are runs of letters and digits of any script, in lower case. (Google's `rouge_score`
@@ -172,15 +158,11 @@ class Rouge(Metric):
     """
 
     higher_is_better = True
-    full_state_update = False
-    total: Tensor
-    texts: Tensor
+    zero = 0.0
 
     def __init__(self, key: Literal["rouge1", "rouge2", "rougeL"]) -> None:
         super().__init__()
         self.key = key
-        self.add_state("total", torch.tensor(0.0), dist_reduce_fx="sum")
-        self.add_state("texts", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
         """Add the scores of a batch."""
@@ -190,11 +172,7 @@ class Rouge(Metric):
                 list(hypotheses), acceptable, "best", rouge_keys=self.key, normalizer=str.lower, tokenizer=_LETTERS_AND_DIGITS.findall
             )
             self.total += 100 * scores[f"{self.key}_fmeasure"].to(self.total) * len(hypotheses)
-            self.texts += len(hypotheses)
-
-    def compute(self) -> Tensor:
-        """Return the mean."""
-        return self.total / self.texts
+            self.count += len(hypotheses)
 
 
 _LETTERS_AND_DIGITS = re.compile(r"[^\W_]+")

@@ -5,18 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 from attnkit.models.base import generating
 from attnkit.registry import ConfigurationError
 from attnkit.task.labelling import LabellingConfig, LabellingTask
-from attnkit.task.unknown import warn_of_unknown
+from attnkit.task.texts import batches
 from attnkit.tokenizer import Tokenizer
-
-BATCH = 64  # texts that `predict_texts` reads at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +68,11 @@ class PooledTask(LabellingTask):
             TypeError: `texts` is a single string.
             ConfigurationError: The model reads images.
         """
-        if isinstance(texts, str):
-            raise TypeError(f"predict_texts takes a list of texts, as in predict_texts([{texts!r}])")
+        self.configure_model()
         if self.tokenizer is None:
             raise ConfigurationError("this model reads images: call the task with a batch of them, or use `attnkit predict`")
-        self.configure_model()
-        warn_of_unknown(self.tokenizer, texts)
-        ids = [torch.tensor([Tokenizer.bos_id, *self.tokenizer.encode(text), Tokenizer.eos_id]) for text in texts]
-        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # similar lengths together: less padding
         found: dict[int, Any] = {}
-        with generating(self):
-            for start in range(0, len(order), BATCH):
-                rows = order[start : start + BATCH]
-                tokens = pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id)
-                found.update(zip(rows, self.answers(self(tokens.to(self.device)), {"text": [texts[i] for i in rows]}), strict=True))
+        for rows, tokens in batches(self, self.tokenizer, texts, self.tokenizer.between_ends):
+            with generating(self):
+                found.update(zip(rows, self.answers(self(tokens), {"text": [texts[i] for i in rows]}), strict=True))
         return [found[i] for i in range(len(texts))]

@@ -124,7 +124,7 @@ class QuestionAnswering(LabellingTask):
             pairs = start[:, None] + end  # [N, N]
             allowed = torch.ones_like(pairs).triu().tril(self.config.max_words - 1).bool()
             first, last = divmod(int(pairs.masked_fill(~allowed, -torch.inf).argmax()), len(start))
-            found.append(Span(row.question, words_between(row.passage, first, last)))
+            found.append(Span(row.question, " ".join(row.passage.split()[first : last + 1])))
         return found
 
     @override
@@ -136,16 +136,6 @@ class QuestionAnswering(LabellingTask):
         right = prediction.answer.lower().split() == truth.lower().split()
         mark, true = ("ok", "") if right else ("wrong", f"  ({truth})")
         return f"{mark:<5}  {shortened(prediction.question)} -> {prediction.answer}{true}"
-
-
-def words_between(passage: str, first: int, last: int) -> str:
-    """Return the words of a passage from number `first` to `last`, counted from 0.
-
-    Example:
-        >>> words_between("the  cat sat", 0, 1)
-        'the cat'
-    """
-    return " ".join(passage.split()[first : last + 1])
 
 
 def word_f1(answer: str, truth: str) -> float:

@@ -8,12 +8,14 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from typing_extensions import override
 
 from attnkit import draws
-from attnkit.lightning_internals import trainer_of
+from attnkit.lightning_internals import log_step, trainer_of
 from attnkit.reports import reporters, take_reports
 from attnkit.strategy import data_share
 from attnkit.task.loss import Sums
@@ -36,9 +38,11 @@ class ExactSteps(LightningModule, ABC):
 
     Attributes:
         draw_seed: Seed of dropout and other draws of training steps; a checkpoint keeps it (default: that of `seed_everything`).
+        norm_to_clip: The norm of the gradients as they are when they are clipped, if a callback knows it; clipping takes it.
     """
 
     draw_seed: int | None = None
+    norm_to_clip: Tensor | None = None
 
     @abstractmethod
     def objective(self, batch: Any) -> Sums:
@@ -106,12 +110,22 @@ class ExactSteps(LightningModule, ABC):
         def closure() -> Any:
             assert optimizer_closure is not None
             loss = optimizer_closure()  # the last micro-batch, and the sum over ranks
-            self._divide_gradients()
+            self._divide_gradients(optimizer)
             return loss
 
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
 
-    def _divide_gradients(self) -> None:
+    @override
+    def configure_gradient_clipping(
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        norm, self.norm_to_clip = self.norm_to_clip, None
+        if norm is None or not gradient_clip_val or gradient_clip_val < 0 or gradient_clip_algorithm not in (None, "norm"):
+            super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        else:
+            clip_grads_with_norm_((p for group in optimizer.param_groups for p in group["params"]), gradient_clip_val, norm)
+
+    def _divide_gradients(self, optimizer: Optimizer | LightningOptimizer) -> None:
         """Turn the gradients from (loss sum) * UNIT / (micro-batches * ranks) into loss sum / count, over all of both.
 
         Ranks of a tensor-parallel group share a batch and count as one.
@@ -122,9 +136,12 @@ class ExactSteps(LightningModule, ABC):
         tally = summed * (ranks / self.trainer.world_size)
         count = tally[0].clamp(min=1)
         factor = self.trainer.accumulate_grad_batches * ranks / UNIT / count
-        for parameter in self.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+        found = gradients(optimizer)
+        if found and not any(isinstance(grad, DTensor) for grad in found):
+            torch._foreach_mul_(found, factor)
+        else:
+            for grad in found:
+                grad.mul_(factor)
         self._nll = tally[1] / count
         self._tally = torch.zeros_like(self._tally)
         self._end_reports()
@@ -141,10 +158,15 @@ class ExactSteps(LightningModule, ABC):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         draws.begin(None)
         if self._nll is not None:  # an optimizer step was made
-            self.log_dict({f"train/{name}": value for name, value in self.training_log(self._nll).items()}, prog_bar=True)
-            self.log_dict({f"train/{name}": value for name, value in self._reports.items()})
+            log_step(self, {f"train/{name}": value for name, value in self.training_log(self._nll).items()}, prog_bar=True)
+            log_step(self, {f"train/{name}": value for name, value in self._reports.items()})
             self._nll, self._reports = None, {}
 
     @override
     def teardown(self, stage: str) -> None:
         draws.begin(None)  # a step that failed has left its own
+
+
+def gradients(optimizer: Optimizer | LightningOptimizer) -> list[Tensor]:
+    """Return the gradients that an optimizer reads."""
+    return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from attnkit.embedding import Embedding
 from attnkit.embedding.similarity import WordSpace
+from attnkit.embedding.vectors import write_vectors
 from attnkit.models.base import generating
 from attnkit.registry import ConfigurationError
 from attnkit.task.base import Task
@@ -33,3 +34,16 @@ def word_vectors(task: Task) -> tuple[list[str], Tensor]:
 def word_space(task: Task) -> WordSpace:
     """Return the words of a task's vocabulary, to be compared by their vectors."""
     return WordSpace(*word_vectors(task))
+
+
+def export_vectors(checkpoint: str, out: str) -> str:
+    """Write the word vectors of a checkpoint in word2vec's text format, and return a line that says how to start from them.
+
+    Raises:
+        CheckpointError: The checkpoint cannot be used.
+        ConfigurationError: Its model reads no tokens.
+    """
+    words, vectors = word_vectors(Task.load(checkpoint))
+    count = write_vectors(out, words, vectors.numpy())
+    dim = vectors.shape[1]
+    return f"Wrote {out}: {count:,} words; embedding: {{name: pretrained, path: {out}, dim: {dim}}} starts from them"

@@ -1,8 +1,8 @@
 """Rules for attention, and for the normalizer within it: masks, backends, precision, grouped heads, recorded weights."""
 
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,62 +13,12 @@ from attnkit.attention.backend import Refused
 from attnkit.masks import Mask
 from attnkit.recording import record_attention
 from attnkit.registry import Registry, Spec, attentions, normalizers
+from attnkit.testing.attention_inputs import BATCH, LENGTH, LONG, Inputs, inputs, masks
+from attnkit.testing.comparison import assert_close, assert_finite
 from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
 
-BATCH, LENGTH, LONG = 2, 7, 130  # half precision takes a different path on a CPU beyond 128 keys
 HALF_UNIT = 2.0**-8  # relative spacing of bfloat16
 LARGE = 300.0  # an inner product of four such channels is 360,000, over five times fp16's maximum
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Queries [B, H, T, Dh], keys and values [B, Hkv, T, Dh], a mask and a bias; all tensors are random."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Mask | Tensor | None = None
-    attn_bias: Tensor | None = None
-
-    def attend(self, attention: Callable[..., Tensor], *, backend: str = "reference", dropout: float = 0.0) -> Tensor:
-        """Return the output of `attention` for the inputs, [B, H, T, Dh]."""
-        return attention(self.query, self.key, self.value, mask=self.mask, attn_bias=self.attn_bias, backend=backend, dropout=dropout)
-
-
-def masks() -> dict[str, Mask | Tensor | None]:
-    """Return masks of every form: broadcast along any axis, symbolic, with fully masked rows."""
-    full = torch.rand(BATCH, NUM_HEADS, LENGTH, LENGTH) < 0.6
-    full[0, 0, 0] = False
-    key = torch.rand(BATCH, 1, 1, LENGTH) < 0.6
-    key[..., 0] = True
-    key[1] = False
-    return {
-        "none": None,
-        "causal": Mask(causal=True),
-        "vector": torch.arange(LENGTH) > 1,
-        "matrix": full[0, 0],
-        "query": torch.arange(LENGTH)[:, None] > 1,
-        "key": key,
-        "shared": full[:, :1],
-        "full": full,
-    }
-
-
-def inputs(
-    mask: Mask | Tensor | None = None, *, dtype: torch.dtype = torch.float64, bias: bool = False, size: float = 1.0, length: int = LENGTH
-) -> Inputs:
-    """Draw inputs with gradients."""
-
-    def draw(heads: int, width: int, size: float = 1.0) -> Tensor:
-        return (torch.randn(BATCH, heads, length, width, dtype=torch.float64) * size).to(dtype).requires_grad_()
-
-    return Inputs(
-        draw(NUM_HEADS, HEAD_DIM, size),
-        draw(NUM_KV_HEADS, HEAD_DIM, size),
-        draw(NUM_KV_HEADS, HEAD_DIM),
-        mask,
-        draw(NUM_HEADS, length) if bias else None,
-    )
 
 
 def make(registry: Registry, spec: Spec, *, dtype: torch.dtype = torch.float64, **other: Any) -> Attention:
@@ -91,21 +41,6 @@ def gradients(output: Tensor, given: Inputs, attention: nn.Module) -> dict[str, 
     unused = [name for name, gradient in zip(leaves, found, strict=True) if gradient is None]
     assert not unused, f"{', '.join(unused)} has no gradient"
     return dict(zip(leaves, found, strict=True))
-
-
-def assert_finite(tensors: dict[str, Tensor], where: str) -> None:
-    """Raise unless every element is finite."""
-    for name, tensor in tensors.items():
-        assert torch.isfinite(tensor).all(), f"{name} is not finite: {where}"
-
-
-def assert_close(actual: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
-    """Raise unless the tensors are equal up to `tolerance` times the largest expected element (or one)."""
-    assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)} instead of {tuple(expected.shape)}"
-    actual, expected = actual.detach().double(), expected.detach().double()
-    error = (actual - expected).abs().max().item() if actual.numel() else 0.0
-    allowed = tolerance * max(1.0, expected.abs().max().item() if expected.numel() else 0.0)
-    assert error <= allowed, f"{what}: off by {error:.3g}, where {allowed:.3g} is allowed"
 
 
 def _each(attention: Attention) -> Iterator[tuple[str, str, Mask | Tensor | None]]:

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from attnkit.registry import ConfigurationError, mixers, normalizers, positions, residuals, stacks
 from attnkit.stack import EncoderDecoderStack, EncoderStack
-from attnkit.testing.attention import assert_close
+from attnkit.testing.comparison import assert_close
 from attnkit.testing.stack import LENGTH, LENGTHS, Inputs
 
 D_MODEL = 8

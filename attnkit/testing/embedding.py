@@ -3,7 +3,7 @@
 import torch
 
 from attnkit.registry import Registry, Spec
-from attnkit.testing.attention import assert_close
+from attnkit.testing.comparison import assert_close
 from attnkit.testing.component import D_MODEL, VOCAB_SIZE, build
 from attnkit.testing.tokenwise import draw_input, make
 

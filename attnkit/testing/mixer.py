@@ -15,7 +15,7 @@ from attnkit.registry import ConfigurationError, Spec, mixers, positions
 from attnkit.registry.arguments import parameters
 from attnkit.state import Growing, State
 from attnkit.testing import transformer
-from attnkit.testing.attention import assert_close
+from attnkit.testing.comparison import assert_close
 from attnkit.testing.component import D_MODEL, STACK_SIZES, stack_sizes
 from attnkit.testing.transformer import LENGTH, LENGTHS, MASKS, Options, draw
 

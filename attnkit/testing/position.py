@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnkit.position import Position, QueryBias
 from attnkit.registry import Registry, Spec, positions
-from attnkit.testing.attention import assert_close
+from attnkit.testing.comparison import assert_close
 from attnkit.testing.component import (
     D_MODEL,
     HEAD_DIM,

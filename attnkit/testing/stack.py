@@ -10,7 +10,7 @@ from attnkit.recording import record_attention
 from attnkit.registry import Registry, Spec
 from attnkit.stack import DecoderStack, EncoderDecoderStack, EncoderStack
 from attnkit.state import State
-from attnkit.testing.attention import assert_close, assert_finite
+from attnkit.testing.comparison import assert_close, assert_finite
 from attnkit.testing.component import D_MODEL, build
 
 LENGTHS = (4, 6, 2)

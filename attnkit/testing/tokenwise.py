@@ -10,7 +10,7 @@ from attnkit.embedding import Embedding
 from attnkit.feed_forward import FeedForward
 from attnkit.registry import Registry, Spec
 from attnkit.residual import Residual
-from attnkit.testing.attention import assert_close, assert_finite
+from attnkit.testing.comparison import assert_close, assert_finite
 from attnkit.testing.component import D_MODEL, IMAGE_SHAPE, NUM_FEATURES, VOCAB_SIZE, WORDS, build
 
 BATCH, LENGTH = 2, 5

@@ -11,7 +11,7 @@ from attnkit.attention import Attention
 from attnkit.layers import Transformer, TransformerConfig
 from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, Spec, attentions, positions
-from attnkit.testing.attention import assert_close, assert_finite
+from attnkit.testing.comparison import assert_close, assert_finite
 from attnkit.testing.component import D_MODEL, NUM_HEADS, stack_sizes
 
 Options = Mapping[str, Any]

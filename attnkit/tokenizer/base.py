@@ -74,6 +74,10 @@ class Tokenizer(ABC):
             ConfigurationError: The tokenizer is not trained, or the text has a lone surrogate; the message says where.
         """
 
+    def between_ends(self, text: str) -> list[int]:
+        """Return the ids of a text, between bos and eos."""
+        return [self.bos_id, *self.encode(text), self.eos_id]
+
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids` before the first eos, without pad and bos."""

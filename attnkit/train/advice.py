@@ -49,7 +49,7 @@ def what_to_do_with(trainer: Trainer, model: LightningModule, data: ResolvedSpec
     if isinstance(model, TextGenerator) and model.reads_texts:
         lines.append(f"  attnkit generate {path} TEXT...")
     elif data is not None and "predict" in data:
-        lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE.txt")
+        lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE")
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from attnkit.checkpoint import load_checkpoint, require_rebuildable
 from attnkit.checkpoint.description import is_of_own_class
 from attnkit.checkpoint.outdated import without_outdated_data
-from attnkit.recipe import merge
+from attnkit.recipe import merge, merged
 from attnkit.registry import IMPORTS, ConfigurationError, Registry, ResolvedSpec, datasets, module_names, tasks
 from attnkit.train.composition import complete_recipe
 from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, read_init_from
@@ -66,10 +66,8 @@ def resolve_request(
     if request.trust and command != "fit":
         raise ConfigurationError(f"--trust is for attnkit fit: attnkit {command} uses no trainer settings from a checkpoint")
     dropped: list[str] = []
-    recipe: dict[str, Any] = {}
-    for layer in request.layers(command):
-        recipe = merge(recipe, layer, dropped=dropped)
-    import_classes(merge(recipe, request.flags, dropped=[]))
+    recipe = merged(request.layers(command), dropped=dropped)
+    import_classes(merged([recipe, request.flags]))
     ckpt_path, resumed = request.ckpt_path or recipe.pop("ckpt_path", None), None
     if request.resume or (command == "fit" and ckpt_path == "last"):
         resumed, ckpt_path = find_run(request, command, recipe, ckpt_path, claims)
@@ -132,7 +130,7 @@ def _recipe_in_checkpoint(
             listed = ", ".join(unasked)
             say(f"note: modules that the checkpoint's recipe imports were not imported: {listed}; if you trust them, add {needed}{trust}")
         require_imported(saved, path)
-    data = merge(recipe, request.flags, dropped=[]).get("data")
+    data = merged([recipe, request.flags]).get("data")
     saved, note = without_outdated_data(saved, checkpoint, path, given=data)
     if note is not None:
         say(f"note: {note}")

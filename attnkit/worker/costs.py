@@ -9,8 +9,10 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from attnkit.profile.elementwise import elementwise_operations
 from attnkit.profile.flops import BACKWARD, batch_flops, forward_flops, present_rows, row_lengths
 from attnkit.task import Task
+from attnkit.task.word_vectors import WordVectors
 
 
 def tokens_read(module: LightningModule, batch: Any) -> int:
@@ -37,6 +39,19 @@ def training_flops_per_token(task: LightningModule, batch: Any) -> int | None:
     if batch is None or not isinstance(task, Task) or not (tokens := tokens_read(task, batch)):
         return None
     return round((1 + BACKWARD) * batch_flops(forward_flops(task), task, batch) / tokens)
+
+
+def elementwise_per_token(task: LightningModule, batch: Any) -> int | None:
+    """Return the element-wise operations of a forward pass for each token, in a row of the average lengths of a batch.
+
+    None as in `training_flops_per_token`, and for word vectors, which have no rows.
+    """
+    if batch is None or not isinstance(task, Task) or isinstance(task, WordVectors) or not tokens_read(task, batch):
+        return None
+    lengths = row_lengths(task, batch)
+    present = present_rows(batch, lengths[0])
+    s, t = (round(float((present * length).sum() / present.sum())) for length in lengths)
+    return round(elementwise_operations(task, s, t) / (s + t)) if s + t else None
 
 
 def uses_processor_time() -> bool:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
 from typing_extensions import override
 
 from attnkit.task.evaluation import EvaluatedTask
@@ -55,8 +54,7 @@ class Examples(Callback):
                 metric = generation_metric(name, tokenize=task.reference_tokens)
                 if isinstance(metric, SequenceErrorRate | TokenErrorRate):  # a quotient of two sums
                     metric.update([text], [acceptable])
-                    top, bottom = (value for value in metric.metric_state.values() if isinstance(value, Tensor))
-                    self._rows.setdefault(name, []).append((float(top), float(bottom)))
+                    self._rows.setdefault(name, []).append((float(metric.total), float(metric.count)))
 
     def sums(self) -> dict[str, Sums]:
         """Return the sums of each metric by group of examples; a metric with a sum that is not finite is left out."""

@@ -48,6 +48,7 @@ class Result:
 
     `examples` are sums over groups of examples, and what they are divided by, of each metric that is a mean over them; see
     `attnkit.worker.examples`. `batch_hash` leaves out values of the types in `unhashed`.
+    `starts` has the shape and a hash of each parameter before the first step, without those that a strategy has sharded.
     """
 
     metrics: Row
@@ -57,6 +58,7 @@ class Result:
     parameters: int | None = None
     batches: int | None = None
     batch_hash: str = ""
+    starts: Mapping[str, str] = field(default_factory=dict)
     unhashed: tuple[str, ...] = ()
     tokens: int | None = None
     tokens_per_second: float | None = None
@@ -64,6 +66,7 @@ class Result:
     clock: str = ""
     memory: float | None = None
     flops_per_token: float | None = None
+    elementwise_per_token: float | None = None
     budget: Any = None
 
 

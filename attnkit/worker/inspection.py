@@ -13,7 +13,7 @@ from lightning.pytorch import Trainer
 
 from attnkit.files import cache_folder
 from attnkit.profile.flops import batch_flops, forward_flops
-from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, plain_specs, read_layers
+from attnkit.recipe import COMMANDS, SPEC_KEYS, merge, merged, plain_specs, read_layers
 from attnkit.registry import IMPORTS, ConfigurationError, ResolvedSpec, datasets, import_modules, module_names, nearest, tasks
 from attnkit.train.composition import complete_recipe, without_effect
 from attnkit.train.inheritance import inherited_layer, inherited_tokenizers, linked_values, read_init_from
@@ -98,10 +98,8 @@ class Inspector:
     def completed(self, layers: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
         """Return the recipe under layers with all of `model` and `data` written out, and notes on arguments that were dropped."""
         notes: list[str] = []
-        recipe: Any = {}
         import_modules([module for layer in layers for module in module_names(layer.get(IMPORTS))])
-        for over in (*self.layers, *layers):
-            recipe = merge(recipe, over, dropped=notes)
+        recipe = merged([*self.layers, *layers], dropped=notes)
         accepted = inspect.signature(Trainer).parameters
         for key in recipe.get("trainer") or {}:
             if key not in accepted:

@@ -17,8 +17,8 @@ from attnkit.worker.budget import Budget
 class Limit(Callback):
     """Ends a run at the first optimizer step at which its budget is used, with a validation. It goes after the `Recorder`.
 
-    FLOPs are those of matrix products for non-padding tokens, forward and backward; see `attnkit.profile.flops`. Over several processes,
-    tokens and FLOPs are summed.
+    FLOPs are those of matrix products and scans for non-padding tokens, forward and backward; see `attnkit.profile.flops`. Over several
+    processes, tokens and FLOPs are summed.
 
     Args:
         budget: The budget of the run.

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from typing_extensions import override
 
 from attnkit.callback.throughput import peak_memory
@@ -22,7 +23,7 @@ class Recorder(Callback):
     """Seeds the random numbers of a training, and records its measurements. Its state is in the checkpoints.
 
     Initialisation, data order and dropout have separate seeds, so that random draws of one variant do not affect another. A hash of all
-    batches proves that all variants saw the same ones.
+    batches proves that all variants saw the same ones, and one of each parameter that equal ones start equal.
 
     Args:
         seeds: The seeds of initialisation, data and dropout. attnkit's dropout is a function of its seed, the epoch and the example, and so
@@ -37,6 +38,7 @@ class Recorder(Callback):
         self.seeds = seeds
         self.diverged = False
         self.digest = ""
+        self.starts: dict[str, str] = {}  # the shape of each parameter and a hash of its first values
         self.unhashed: list[str] = []  # the types of values in batches that cannot be hashed
         self.batches = self.tokens = self.memory = 0
         self.seconds = 0.0
@@ -64,6 +66,12 @@ class Recorder(Callback):
         self._is_loading = True  # Lightning starts the loader of the first epoch of a fit before `on_train_epoch_start`, others after it
 
     @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.batches == 0:  # not after a resumption
+            whole = [(name, p.detach()) for name, p in pl_module.named_parameters() if not isinstance(p, DTensor)]
+            self.starts = {name: f"{tuple(p.shape)} {hashlib.sha256(_bytes(p)).hexdigest()[:8]}" for name, p in whole}
+
+    @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._is_loading:
             self.seed_data()
@@ -80,9 +88,9 @@ class Recorder(Callback):
         digest = hashlib.sha256(self.digest.encode())
         for leaf in leaves(batch):
             if isinstance(leaf, Tensor):
-                leaf = dense(leaf.detach()).cpu()
+                leaf = dense(leaf.detach())
                 digest.update(f"{leaf.dtype}{tuple(leaf.shape)}".encode())
-                digest.update(leaf.reshape(-1).contiguous().view(torch.uint8).numpy().data)
+                digest.update(_bytes(leaf))
             elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
                 digest.update(f"{leaf.dtype}{leaf.shape}".encode() + leaf.tobytes())
             elif leaf is None or isinstance(leaf, str | bytes | int | float | complex | np.generic):
@@ -128,12 +136,16 @@ class Recorder(Callback):
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        kept = ("digest", "unhashed", "batches", "tokens", "memory", "curve", "diverged")
+        kept = ("digest", "starts", "unhashed", "batches", "tokens", "memory", "curve", "diverged")
         return {name: getattr(self, name) for name in kept} | {"seconds": self.elapsed()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         vars(self).update(state_dict)
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data
 
 
 def logged(trainer: Trainer) -> dict[str, float]:

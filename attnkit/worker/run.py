@@ -31,7 +31,7 @@ from attnkit.train.ranks import is_lost, together
 from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
 from attnkit.worker.budget import Budget
-from attnkit.worker.costs import training_flops_per_token, uses_processor_time
+from attnkit.worker.costs import elementwise_per_token, training_flops_per_token, uses_processor_time
 from attnkit.worker.examples import Examples
 from attnkit.worker.folder import BUSY, FULL, UNDERWAY, note, read_json, write_json
 from attnkit.worker.lengths import Lengths
@@ -119,6 +119,7 @@ def train(folder: Path) -> None:
         "curve": [{k: v if math.isfinite(v) else None for k, v in point.items()} for point in recorder.curve],
         "batches": recorder.batches,
         "batch_hash": recorder.digest,
+        "starts": recorder.starts,
         "unhashed": recorder.unhashed,
         "tokens": recorder.tokens,
         "seconds": round(recorder.seconds, 3),
@@ -140,7 +141,9 @@ def train(folder: Path) -> None:
     if is_child():
         return
     if isinstance(cli.model, Task):
-        result["flops_per_token"] = training_flops_per_token(cli.model, next(iter(cli.datamodule.val_dataloader()), None))
+        batch = next(iter(cli.datamodule.val_dataloader()), None)
+        result["flops_per_token"] = training_flops_per_token(cli.model, batch)
+        result["elementwise_per_token"] = elementwise_per_token(cli.model, batch)
     witness.write()
     write_json(folder / "result.json", result)
     (folder / UNDERWAY).unlink(missing_ok=True)

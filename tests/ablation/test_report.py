@@ -14,9 +14,11 @@ from scipy import stats
 
 from attnkit.ablation.certificate import certificate
 from attnkit.ablation.discard import set_aside
+from attnkit.ablation.fairness import checklist
 from attnkit.ablation.figures import figures
 from attnkit.ablation.looks import planned
-from attnkit.ablation.noise import noise_table, noises
+from attnkit.ablation.methods import methods
+from attnkit.ablation.noise import noise_table, noises, saved_by_pairing
 from attnkit.ablation.plan import Tuned, add_seeds, stored_plan
 from attnkit.ablation.published import published
 from attnkit.ablation.report import latex, markdown, page, write_report
@@ -33,7 +35,13 @@ pytestmark = pytest.mark.usefixtures("guessed")
 BASE = [2.0, 2.1, 1.9, 2.05, 1.95, 2.0]
 
 
-def stored(values: dict[str, list[float | str]], *, hashes: dict[int, str] | None = None, **changes: Any) -> Results:
+def stored(
+    values: dict[str, list[float | str]],
+    *,
+    hashes: dict[int, str] | None = None,
+    starts: dict[str, dict[str, str]] | None = None,
+    **changes: Any,
+) -> Results:
     """Return the results of a study whose runs have these values; a word is a status."""
     plan = study(**{"seeds": 6, "min_effect": 0.05} | changes).plan(Path("runs"))
     plan.lock()
@@ -49,6 +57,7 @@ def stored(values: dict[str, list[float | str]], *, hashes: dict[int, str] | Non
             "metrics": {"val/loss": number},
             "curve": curve,
             "batch_hash": digest,
+            "starts": (starts or {}).get(run.variants[0], {}),
             "parameters": 10,
             "lengths": {"target": lengths},
             **cost,
@@ -513,3 +522,35 @@ def test_a_report_carries_the_error_rate_and_the_power_of_its_own_design(results
     assert [rate for _, rate in found.power] == pytest.approx(exact, abs=0.05)
     assert "## Certificate\n\n- if all variants were the same" in markdown(results)
     assert "if all variants were the same" in page(results)
+
+
+def test_parameters_that_start_otherwise_than_in_the_baseline_are_counted_by_variant() -> None:
+    values: dict[str, list[float | str]] = {name: list(BASE) for name in ("baseline", "position=none", "position=learned")}
+    starts = {
+        "baseline": {"head": "(3, 4) aa", "norm": "(4,) bb", "old": "(1,) cc"},
+        "position=none": {"head": "(3, 4) aa", "norm": "(4,) bb"},
+        "position=learned": {"head": "(3, 4) dd", "norm": "(5,) ee", "new": "(1,) cc"},  # a norm of another shape is another parameter
+    }
+    found = stored(values, starts=starts)
+    assert found.starts() == (12, {"position=learned": 6})
+    [(holds, text)] = [check for check in checklist(found) if "start equal" in check[1]]
+    assert not holds
+    assert text.endswith("by a hash of each: 12 of 18, but not 6 in position=learned")
+    found = stored(values, starts=dict.fromkeys(values, starts["baseline"]))
+    [(holds, text)] = [check for check in checklist(found) if "start equal" in check[1]]
+    assert holds
+    assert text.endswith(": 36 of 36")
+    assert not [text for _, text in checklist(stored(values)) if "start equal" in text]  # runs of before recorded none
+
+
+def test_the_methods_say_how_much_of_the_variance_pairing_saves() -> None:
+    apart = [0.0, 2.0, 0.0, 2.0, 0.0, 2.0]
+    together: dict[str, list[float | str]] = {
+        "baseline": list(apart),
+        "position=none": [v + 1 for v in apart],
+        "position=learned": list(apart),
+    }
+    assert saved_by_pairing(stored(together)) == pytest.approx(1)
+    against: dict[str, list[float | str]] = {**together, "position=none": [-v for v in apart], "position=learned": [-v for v in apart]}
+    assert saved_by_pairing(stored(against)) == pytest.approx(-1)  # var(2 x) = 4 var(x), against 2 var(x)
+    assert "Pairing by seed adds 100% of the variance" in methods(stored(against))

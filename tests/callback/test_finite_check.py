@@ -142,6 +142,44 @@ def test_a_healthy_run_is_bit_for_bit_the_same(make_task: Any, fit: Any, batches
     assert trainer.callback_metrics["train/gradient_norm"] > 0
 
 
+class Amplify(Callback):
+    """Multiplies gradients after those before it in the list have seen them."""
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        for parameter in pl_module.parameters():
+            parameter.grad.data.mul_(7)
+
+
+@pytest.mark.parametrize("later", [[], [Amplify()]])
+def test_clipping_takes_the_norm_of_the_check_unless_gradients_may_change_after_it(
+    make_task: Any, fit: Any, batches: list[Any], later: list[Callback], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Any] = []
+    clip = torch.nn.utils.clip_grad_norm_
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *args: measured.append(clip(*args)))
+    weights = []
+    for own in ([], [FiniteCheck()]):
+        torch.manual_seed(3)
+        task = make_task(stack=STACK)
+        trainer = fit(task, batches, callbacks=[*own, *later], gradient_clip_val=0.1)
+        weights.append(task.state_dict())
+        own_norms, measured[:] = len(measured), []
+        assert own_norms == (len(batches) if later or not own else 0)
+    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
+    assert trainer.callback_metrics["train/gradient_norm"] > 0.1  # so that it was clipped
+
+
+@pytest.mark.parametrize("settings", [{"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}, {"gradient_clip_val": 0.0}])
+def test_other_clipping_stays_lightning_s(make_task: Any, fit: Any, batches: list[Any], settings: dict[str, Any]) -> None:
+    weights = []
+    for callbacks in ([], [FiniteCheck()]):
+        torch.manual_seed(3)
+        task = make_task(stack=STACK)
+        fit(task, batches, callbacks=callbacks, **settings)
+        weights.append(task.state_dict())
+    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
+
+
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="policy must be stop or skip, but is 'ignore'"):
         FiniteCheck(policy="ignore")  # type: ignore[arg-type]

@@ -121,7 +121,7 @@ def test_an_exported_file_gives_equal_outputs(batches, make_task, fit, tmp_path,
     task = make_task(tie=tie)
     fit(task, batches, precision="64-true").save_checkpoint(tmp_path / "a.ckpt")
     export(tmp_path / "a.ckpt", tmp_path / "new" / "a.safetensors")
-    loaded = load_exported(tmp_path / "new" / "a.safetensors")
+    loaded = Seq2Seq.load(tmp_path / "new" / "a.safetensors")
     assert loaded.dtype == torch.float64
     assert same_outputs(task, loaded, batches[1])
     assert dict(loaded.hparams) == dict(task.hparams)

@@ -9,7 +9,7 @@ from samples import fashion_mnist as sample
 from attnkit import ConfigurationError
 from attnkit.corpus.base import Part
 from attnkit.corpus.fashion_mnist import FashionMNIST
-from attnkit.corpus.images import Images
+from attnkit.corpus.image_reading import Images
 from attnkit.data.labelled_images import LabelledImages
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from attnkit import ConfigurationError
 from attnkit.corpus import tables
-from attnkit.corpus.bad_rows import BadRows
 from attnkit.corpus.reading import read_columns
+from attnkit.corpus.tables import BadRows
 
 PAIRS = [("a b", "A"), ('c, "d"', "å 한"), ("", "E")]
 COLUMNS = ("source", "target")

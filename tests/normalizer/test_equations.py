@@ -15,6 +15,8 @@ from attnkit.normalizer import Exponential, Normalizer
 from attnkit.normalizer.softmax import Softmax
 from attnkit.registry import ConfigurationError
 from attnkit.testing import attention as rules
+from attnkit.testing.attention_inputs import inputs, masks
+from attnkit.testing.comparison import assert_close
 
 H, K = 2, 6
 MASKED = float("-inf")
@@ -111,15 +113,15 @@ def test_a_normalizer_says_whether_rows_sum_to_one() -> None:
 @pytest.mark.parametrize("score", attnkit.attentions.names())
 def test_backends_agree_on_every_score(score: str, normalizer: str, seed: int) -> None:
     attention = rules.make(attnkit.attentions, score).configure(normalizer=normalizer, scale=1.5).double()
-    for (name, mask), bias in itertools.product(rules.masks().items(), (False, True)):
-        given = rules.inputs(mask, bias=bias)
+    for (name, mask), bias in itertools.product(masks().items(), (False, True)):
+        given = inputs(mask, bias=bias)
         expected = given.attend(attention)
         wanted = rules.gradients(expected, given, attention)
         for backend in attention.backends[1:]:
             output = given.attend(attention, backend=backend)
-            rules.assert_close(output, expected, 1e-10, f"{backend}, mask {name}")
+            assert_close(output, expected, 1e-10, f"{backend}, mask {name}")
             for leaf, gradient in rules.gradients(output, given, attention).items():
-                rules.assert_close(gradient, wanted[leaf], 1e-10, f"gradient of {leaf}, {backend}, mask {name}")
+                assert_close(gradient, wanted[leaf], 1e-10, f"gradient of {leaf}, {backend}, mask {name}")
 
 
 @pytest.mark.parametrize("width", [3, 7, 8, 12])

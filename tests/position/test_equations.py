@@ -230,6 +230,37 @@ def test_fire(seed: int) -> None:
                     assert float(bias[b, h, i, j]) == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
+@pytest.mark.parametrize("constant", [False, True])
+def test_fire_by_pieces_is_its_network(seed: int, constant: bool) -> None:
+    """Values and gradients; with `constant`, hidden units that no share bends, on and off, and units that bend at one point."""
+    fire = attnkit.positions.build({"name": "fire", "hidden_dim": 10, "threshold": 20.0}, num_heads=3).double()
+    for parameter in fire.parameters():
+        torch.nn.init.normal_(parameter)
+    if constant:
+        with torch.no_grad():
+            fire.input.weight[:, 0] = torch.tensor([0.0, -0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -2.0, 2.0])
+            fire.input.bias[:] = torch.tensor([1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, -0.5])
+    query, key = torch.randint(90, (2, 64)), torch.randint(90, (2, 48))
+    shares: list[torch.Tensor] = []
+    network, pieces = type(fire)._network, type(fire)._pieces
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(fire), "_pieces", lambda self, share: (shares.append(share), pieces(self, share))[1])
+        found = fire.bias(query, key)
+        patch.setattr(type(fire), "_pieces", network)
+        expected = fire.bias(query, key)
+    assert len(shares) == 1
+    assert shares[0].numel() >= 4096
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    upstream = torch.randn_like(expected)
+    for name, one, other in zip(
+        [name for name, _ in fire.named_parameters()],
+        torch.autograd.grad(found, list(fire.parameters()), upstream),
+        torch.autograd.grad(expected, list(fire.parameters()), upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
 @torch.no_grad()
 def test_shaw(bidirectional: bool, seed: int) -> None:

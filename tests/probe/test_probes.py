@@ -3,6 +3,8 @@
 import copy
 import json
 import math
+import wave
+from pathlib import Path
 
 import pytest
 import torch
@@ -186,6 +188,23 @@ def test_an_order_that_is_kept_costs_nothing() -> None:
     assert first["loss"] != first["loss_in_order"]
 
 
+def test_of_running_text_the_last_token_of_each_window_is_scored_also_where_windows_overlap(tmp_path) -> None:
+    (tmp_path / "text.txt").write_text(" ".join(f"{i * i % 19}" for i in range(400)), encoding="utf-8")
+    corpus = {"name": str(tmp_path / "text.txt"), "validation_fraction": 0.5}
+    task, data = subject(
+        DECODER, data={"name": "text", "corpus": corpus, "tokenizer": "word", "context": 8, "stride": 4, "batch_tokens": 64}
+    )
+    [row] = ask({"name": "order", "kept": [0], "batches": 1}, task, data)
+    batch = next(iter(data.val_dataloader()))
+    last = (batch["tokens"] != 0).sum(1, keepdim=True) - 1
+    assert (batch["targets"][1:, :4] == 0).all(), "the windows overlap"
+    task.eval()
+    with torch.no_grad():
+        scores = task(batch["tokens"]).log_softmax(-1).gather(2, batch["targets"][..., None])[..., 0].gather(1, last)
+    assert row["loss_in_order"] == pytest.approx(-float(scores.mean()), rel=1e-5)
+    assert len(ask("free_running", task, data)) == 5  # the targets after half of a window
+
+
 def test_a_shuffle_moves_only_the_tokens_that_it_may() -> None:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.cat([torch.ones(6, 1, dtype=torch.int64), torch.arange(10, 22).expand(6, -1), torch.zeros(6, 2, dtype=torch.int64)], 1)
@@ -260,6 +279,43 @@ def test_the_command_prints_limits_and_a_table_and_writes_both_files(tmp_path, m
     assert [row["distance"] for row in rows] == [0, 1, 2, 4]
     assert f"{rows[-1]['gradient']:.4g}" in shown
     assert (tmp_path / "g.svg").read_text().startswith("<svg")
+
+
+TAGGED = {
+    "model": {"name": "tagging", "stack": {"name": "encoder", "d_model": 8, "num_layers": 1, "num_heads": 2}},
+    "data": {"name": "tagged_text", "tokenizer": "word"},
+}
+SPOKEN = {
+    "model": {
+        "name": "seq2seq",
+        "stack": {"name": "encoder_decoder", "d_model": 8, "num_layers": 1, "num_heads": 2},
+        "src_embedding": "frames",
+        "max_length": 5,
+        "metrics": [],
+    },
+    "data": {"name": "signal_text"},
+}
+
+
+@pytest.mark.parametrize(("recipe", "probe"), [(TAGGED, "layers"), (SPOKEN, "free_running")])
+def test_a_checkpoint_brings_what_its_data_have_saved_and_not_only_tokenizers(recipe, probe, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    if recipe is TAGGED:
+        Path("mine.jsonl").write_text('{"words": "a b", "tags": "X Y"}\n' * 4, encoding="utf-8")
+        corpus = "mine.jsonl"
+    else:
+        with wave.open("a.wav", "wb") as file:
+            file.setparams((1, 2, 16000, 0, "NONE", ""))
+            file.writeframes(bytes(2 * 16 * 60))
+        Path("mine.tsv").write_text("a.wav\tno\n" * 4, encoding="utf-8")
+        corpus = "mine.tsv"
+    files = {"name": "files", "train": corpus, "validation": corpus}
+    Path("mine.yaml").write_text(json.dumps({**recipe, "data": {**recipe["data"], "corpus": files}}), encoding="utf-8")
+    quiet = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+    assert main(["fit", "--config", "mine.yaml", "--trainer.max_steps=1", *quiet]) == 0
+    [checkpoint] = Path("runs").rglob("last.ckpt")
+    assert main(["probe", probe, str(checkpoint)]) == 0
+    assert f"{probe}: It shows" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

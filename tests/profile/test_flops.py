@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnkit
-from attnkit.attention import Attention
 from attnkit.mixer.recurrence.chunks import CHUNK
-from attnkit.profile.flops import batch_flops, forward_flops, row_lengths
+from attnkit.profile.flops import batch_flops, forward_flops, row_lengths, traced
 from tests.task.conftest import TOKENIZER
 
 SIZE = {"d_model": 16, "num_layers": 2}
@@ -62,10 +60,10 @@ def test_the_flops_of_a_recurrence_grow_with_the_length_and_are_torchs_where_chu
     task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec})
     task.configure_model()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        task.model(torch.randint(5, 10, (2, 5 * CHUNK)))
+        task.model(torch.randint(5, 10, (1, 5 * CHUNK)))
     formula = forward_flops(task)
     assert set(formula) == {(1, 0)}
-    assert 2 * value(formula, 5 * CHUNK, 0) == counter.get_total_flops()
+    assert value(formula, 5 * CHUNK, 0) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("kind", ["transformer", "additive", "decoder"])
@@ -134,25 +132,21 @@ def test_padding_is_not_counted(make_batch: Any, make_task: Any) -> None:
         row_lengths(make_task(), {"audio": text})
 
 
-class L1(Attention):
-    """A score without matrix products."""
-
-    def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return -(query[:, :, :, None] - key[:, :, None]).abs().sum(-1)
-
-
-class Declared(L1):
-    """It says what it costs: an absolute difference and a sum for each number of each pair."""
-
-    def elementwise_flops(self, query: Tensor, key: Tensor, *_: Any, **__: Any) -> int:
-        return 2 * query.numel() * key.shape[2]
-
-
-def test_a_piece_may_declare_the_operations_that_are_no_matrix_products() -> None:
-    found = []
-    for score in ("L1", "Declared"):
-        stack = {"name": "decoder", **SIZE, "num_heads": 4, "attention": {"class_path": f"{__name__}.{score}"}}
-        found.append(forward_flops(attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec})))
-    extra = {term: flops - found[0].get(term, 0) for term, flops in found[1].items() if flops != found[0].get(term)}
-    each = 2 * SIZE["d_model"] * SIZE["num_layers"]  # for each pair, of which causal attention has S (S + 1) / 2
-    assert extra == {(1, 0): each // 2, (2, 0): each // 2}
+@pytest.mark.parametrize(
+    ("mixer", "operator", "expected"),
+    [
+        ("rg_lru", "scan", 2 * 16),  # a multiply-add for each channel
+        ("rwkv", "scan", 2 * 2 * 16),  # of the numerator and of the denominator
+        ("rwkv", "running_maximum", 2 * 16),
+        ("delta_rule", "scan", 2 * 4 * 4 * 4 * 4 // CHUNK),  # once in a chunk, each of 4 heads multiplies matrices 4 wide
+        ("delta_rule", "pairwise_decay", 2 * 1 * CHUNK),  # one decay for all heads, paired with each token of the chunk
+        ("selective_state_space", "selective_scan", 7 * 32 * 16 + 32),  # 32 channels with 16 numbers each
+    ],
+)
+def test_an_operator_of_attnkits_own_states_its_flops(mixer: str, operator: str, expected: int) -> None:
+    heads = {} if mixer == "selective_state_space" else {"num_heads": 4}
+    stack = {"name": "decoder", "d_model": 16, "num_layers": 1, "mixer": mixer, "position": "none", **heads}
+    task: Any = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": TOKENIZER.spec})
+    with traced(task) as model, FlopCounterMode(display=False) as counter:
+        model(torch.empty(1, 5 * CHUNK, dtype=torch.long))
+    assert counter.get_flop_counts()["Global"][getattr(torch.ops.attnkit, operator)] == 5 * CHUNK * expected

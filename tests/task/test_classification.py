@@ -172,5 +172,5 @@ def test_labels_of_the_wrong_kind_are_refused(rng: random.Random) -> None:
 def test_a_list_of_texts_is_asked_for() -> None:
     assert isinstance(make(), Classification)
     assert isinstance(make("regression"), Regression)
-    with pytest.raises(TypeError, match="takes a list of texts"):
+    with pytest.raises(TypeError, match="texts must be a list"):
         make().predict_texts("w1")

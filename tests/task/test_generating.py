@@ -11,7 +11,8 @@ import torch
 
 import attnkit
 from attnkit import ConfigurationError
-from attnkit.task.generating import BATCH, text_pieces
+from attnkit.task.generating import text_pieces
+from attnkit.task.texts import BATCH
 
 CORPUS = ["naïve café 안녕 ≤ 🙂", "low lower lowest", "a b"] * 3
 TEXTS = ["abc", "f", "deadbeef"]
@@ -80,7 +81,7 @@ def test_a_stream_joined_is_the_output(task: Any, words: Any, options: dict[str,
 
 def test_what_makes_no_sense_is_refused(task: Any) -> None:
     for refused in (lambda: task.generate("word"), lambda: task.n_best("word", 2)):
-        with pytest.raises(TypeError, match=r"a list of texts, as in \['word'\]"):
+        with pytest.raises(TypeError, match=r"must be a list, as in \['word'\]"):
             refused()
     for n, beam_size in ((0, 1), (4, 3)):
         with pytest.raises(ConfigurationError, match=rf"n_best must be from 1 to beam_size \({beam_size}\), but is {n}"):

@@ -76,7 +76,7 @@ def test_a_missing_start_says_how_to_make_it(attnkit: Command, recipes: None) ->
 def test_after_a_fit_the_next_command_suits_the_task(attnkit: Command, recipes: None) -> None:
     outcome = attnkit("fit", "--config", "start.yaml")
     path = "runs/start/version_1/checkpoints/best.ckpt"
-    assert f"  attnkit test --ckpt_path {path}\n  attnkit predict --ckpt_path {path} --data.predict FILE.txt\n" in outcome.out
+    assert f"  attnkit test --ckpt_path {path}\n  attnkit predict --ckpt_path {path} --data.predict FILE\n" in outcome.out
     assert "attnkit generate" not in outcome.out
 
 

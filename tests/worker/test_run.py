@@ -53,6 +53,9 @@ def test_variants_see_the_same_batches_and_other_seeds_others() -> None:
     assert one["batch_hash"] == other["batch_hash"]
     assert one["metrics"]["val/loss"] != other["metrics"]["val/loss"]
     assert run("data", seeds=SEEDS | {"data": 9})["batch_hash"] != one["batch_hash"]
+    shared = one["starts"].keys() & other["starts"].keys()
+    assert len(shared) == len(one["starts"]) > 5  # the deeper model has all, and more
+    assert all(one["starts"][name] == other["starts"][name] for name in shared)
 
 
 def test_what_is_kept_by_example_gives_the_metrics_of_the_run() -> None:
@@ -71,6 +74,7 @@ def test_each_seed_does_what_it_is_for() -> None:
     for kind in ("initialisation", "dropout"):
         other = run(kind, seeds=SEEDS | {kind: 9})
         assert other["batch_hash"] == one["batch_hash"]
+        assert (other["starts"] == one["starts"]) is (kind == "dropout")
         assert other["metrics"]["val/loss"] != one["metrics"]["val/loss"]
 
 
@@ -95,7 +99,7 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(monkeypatch: pytest.M
     main(Path("cut").absolute())
     resumed = read_json(Path("cut/result.json"))
     assert status_of(Path("cut"))["status"] == "ok"
-    for key in ("metrics", "batches", "batch_hash", "tokens"):
+    for key in ("metrics", "batches", "batch_hash", "starts", "tokens"):
         assert resumed[key] == whole[key]
     assert len(resumed["curve"]) == 2
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from attnkit.mixer.recurrence.chunks import in_chunks, joined
 from attnkit.mixer.recurrence.scan import scan
@@ -169,3 +170,14 @@ def earlier(states: Tensor, state: Tensor) -> Tensor:
 def _following(log_decay: Tensor) -> Tensor:
     """Return the sum over the tokens after each one, [..., C, N]."""
     return F.pad(log_decay[..., 1:, :].flip(-2).cumsum(-2).flip(-2), (0, 0, 0, 1))
+
+
+@register_flop_formula(torch.ops.attnkit.pairwise_decay)
+def _flops(log_decay: torch.Size, **_: object) -> int:
+    """Count a sum and an exponential for each pair."""
+    return 2 * log_decay.numel() * log_decay[-1]
+
+
+@register_flop_formula(torch.ops.attnkit.pairwise_decay_backward)
+def _backward_flops(grad: torch.Size, pairs: object, **_: object) -> int:
+    return 3 * grad.numel()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 Operation = Callable[[Tensor, Tensor], Tensor]
 
@@ -169,3 +170,19 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _scan.register_autograd(_backward, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.attnkit.scan)
+def _flops(decay: torch.Size, write: torch.Size, state: torch.Size, dim: int, matrix: bool, **_: object) -> int:
+    """Count a multiply-add for each number of the states, and with matrices for each of their products."""
+    return 2 * write.numel() * (decay[-1] if matrix else 1)
+
+
+@register_flop_formula(torch.ops.attnkit.scan_backward)
+def _backward_flops(grad: torch.Size, decay: torch.Size, state: object, states: object, dim: int, matrix: bool, **_: object) -> int:
+    return 4 * grad.numel() * (decay[-1] if matrix else 1)
+
+
+@register_flop_formula(torch.ops.attnkit.running_maximum)
+def _maximum_flops(decay: object, x: torch.Size, *_: object, **__: object) -> int:
+    return 2 * x.numel()

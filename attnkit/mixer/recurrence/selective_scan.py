@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from attnkit.mixer.recurrence.scan import scan_backward, scan_forward, takes_steps
 
@@ -168,3 +169,14 @@ def _backward(ctx: Any, to_y: Tensor, to_last: Tensor, _: Tensor) -> tuple[Tenso
 
 
 _selective_scan.register_autograd(_backward, setup_context=_keep)
+
+
+@register_flop_formula(torch.ops.attnkit.selective_scan)
+def _flops(step: torch.Size, rate: torch.Size, *_: object, **__: object) -> int:
+    """Count, of each number of a state, the product and the exponential of its decay, that of what is written, the step, and the read."""
+    return step.numel() * (7 * rate[0] + 1)
+
+
+@register_flop_formula(torch.ops.attnkit.selective_scan_backward)
+def _backward_flops(to_y: object, to_last: object, step: torch.Size, rate: torch.Size, *_: object, **__: object) -> int:
+    return 3 * _flops(step, rate)  # the states are computed again

@@ -1,0 +1,64 @@
+"""The documents of a running text, in chunks of any size."""
+
+from collections.abc import Iterable, Iterator
+
+from attnkit.registry import ConfigurationError
+
+_CHUNK = 1 << 16  # characters to read at once
+
+
+def read_documents(path: str, separator: str | None) -> Iterator[Iterable[str]]:
+    """Yield the documents of a text file: the parts between separators, or without a separator one.
+
+    Raises:
+        ConfigurationError: It is not UTF-8.
+    """
+    if separator is None:
+        yield _chunks(path)
+    else:
+        yield from ([document] for document in split(_chunks(path), separator))
+
+
+def between(documents: Iterable[Iterable[str]], first: int, last: int) -> Iterator[Iterable[str]]:
+    """Yield the text between two character positions, by documents; each is read before the next.
+
+    Example:
+        >>> ["".join(document) for document in between([["ab", "c"], ["de"], ["f"]], 1, 4)]
+        ['bc', 'd']
+    """
+    position = 0
+
+    def kept(document: Iterable[str]) -> Iterator[str]:
+        nonlocal position
+        for chunk in document:
+            yield chunk[max(0, first - position) : max(0, last - position)]
+            position += len(chunk)
+
+    for document in documents:
+        if position >= last:
+            return
+        yield kept(document)
+
+
+def split(chunks: Iterable[str], separator: str) -> Iterator[str]:
+    r"""Split a text given in chunks of any size.
+
+    Example:
+        >>> list(split(["a\n", "\nb", "c"], "\n\n"))
+        ['a', 'bc']
+    """
+    rest = ""
+    for chunk in chunks:
+        *complete, rest = (rest + chunk).split(separator)
+        yield from complete
+    yield rest
+
+
+def _chunks(path: str) -> Iterator[str]:
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            yield from iter(lambda: file.read(_CHUNK), "")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{path}: not UTF-8 (byte 0x{error.object[error.start]:02x}); convert the file, as with: iconv -f ENCODING -t UTF-8"
+        ) from error

@@ -1,0 +1,42 @@
+"""The state of a decoder's layers between tokens."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from attnkit.layers.beams import Beams
+from attnkit.mixer.key_values import KeyValues
+from attnkit.state import State
+
+
+@dataclass(frozen=True)
+class TransformerState(State):
+    """The state of a decoder after the tokens so far.
+
+    Attributes:
+        positions: [B, K].
+        key_mask: [B, K] bool, or None if all tokens are real.
+        layers: The state of the mixer at each depth; empty before the first token.
+        memory: The memory of each layer with parameters of its own; empty without one.
+        memory_mask: [B, S] bool, or None.
+        memory_positions: [B, S], or None without memory.
+        beams: Hypotheses that share `layers` and `memory`, or None. `positions` has those of all their tokens, `key_mask` ends before them.
+    """
+
+    positions: Tensor
+    key_mask: Tensor | None = None
+    layers: tuple[State | None, ...] = ()
+    memory: tuple[State, ...] = ()
+    memory_mask: Tensor | None = None
+    memory_positions: Tensor | None = None
+    beams: Beams | None = None
+
+    def branch(self, rows: Tensor) -> "TransformerState":
+        """Return the state of hypotheses that continue `rows` [B, N]; they share caches where all layers restrict attention by masks."""
+        if self.beams is not None:
+            return replace(self, beams=self.beams.following(rows % rows.shape[1]))
+        if not self.layers or not all(layer is None or (type(layer) is KeyValues and layer.columns is None) for layer in self.layers):
+            return self.select(rows.flatten())
+        real = torch.ones_like(self.positions, dtype=torch.bool) if self.key_mask is None else self.key_mask
+        return replace(self, beams=Beams.of(real, rows.shape[1]))

@@ -1,0 +1,99 @@
+# https://docs.pytorch.org/docs/stable/library.html
+"""The element-wise operations of a task's forward pass: all that FLOPs, which are matrix products, leave out."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from attnkit.profile.flops import model_inputs, traced, trained_outputs
+from attnkit.task.base import Task
+
+aten = torch.ops.aten
+TAKEN_APART = frozenset(
+    {aten._softmax, aten._log_softmax, aten._safe_softmax, aten.native_layer_norm, aten._fused_rms_norm, aten.native_dropout}
+)
+"""Operators of torch that stand for several element-wise ones."""
+RUNNING = frozenset({aten.cumsum, aten.cumprod, aten.logcumsumexp, aten.cummax})
+TRANSFORMS = frozenset({aten._fft_r2c, aten._fft_c2r, aten._fft_c2c})
+
+
+class ElementwiseCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's mode is untyped
+    """Count element-wise operations, as `torch.utils.flop_counter.FlopCounterMode` counts matrix products.
+
+    A function of single elements (torch's tag `pointwise`) counts once for each element that it writes, also where it is as expensive as an
+    exponential; a reduction or a running sum once for each element that it reads; softmax, norms and dropout as the functions and
+    reductions that they consist of; a Fourier transform of N complex numbers 5 N log2 N, of real ones half. Moving data counts nothing.
+
+    Attributes:
+        total: The number so far.
+
+    Example:
+        >>> with ElementwiseCounter() as counter:
+        ...     _ = (torch.ones(3, 4) * 2).sum()
+        >>> counter.total
+        24
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total: int = 0
+
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        """Run an operator, and count its operations."""
+        kwargs = kwargs or {}
+        if func.overloadpacket in TAKEN_APART:
+            with self:
+                return decomposition_table[func](*args, **kwargs)
+        out = func(*args, **kwargs)
+        self.total += _operations(func, args, out)
+        return out
+
+
+def _operations(func: OpOverload, args: tuple[Any, ...], out: Any) -> int:
+    if torch.Tag.pointwise in func.tags:
+        return 0 if func is aten.clone.default else _elements(out)
+    if torch.Tag.reduction in func.tags or func.overloadpacket in RUNNING:
+        return _elements(args[0])
+    if func.overloadpacket in TRANSFORMS:
+        x, dims = max(args[0], out, key=Tensor.numel), args[1]
+        length = math.prod(x.shape[dim] for dim in dims)
+        operations: int = round((5 if x.is_complex() else 2.5) * x.numel() * math.log2(length))
+        return operations
+    return 0
+
+
+def _elements(tensors: Any) -> int:
+    return sum(leaf.numel() for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor))
+
+
+def elementwise_operations(task: Task, s: int, t: int) -> int:
+    """Return the element-wise operations of a forward pass of a row with `s` input tokens and `t` target tokens.
+
+    Nothing is computed: the operations are counted on fake tensors, in the form of each piece in which its FLOPs are counted
+    (`forward_flops`): attention computes all pairs, also those that its mask forbids. An operator that states its FLOPs has no
+    element-wise operations besides.
+
+    Args:
+        task: The task.
+        s: Input tokens; frames are rounded up to what the embedding stacks. Images have no length.
+        t: Target tokens; 0 without a target.
+
+    Example:
+        >>> import attnkit
+        >>> tokenizer = attnkit.tokenizers.build("character").train(["ab"]).spec
+        >>> stack = {"name": "decoder", "d_model": 8, "num_layers": 1, "num_heads": 2, "position": "none"}
+        >>> task = attnkit.tasks.build({"name": "causal_lm", "stack": stack, "tokenizer": tokenizer})
+        >>> elementwise_operations(task, 32, 0) > 2 * elementwise_operations(task, 16, 0)  # softmax is quadratic
+        True
+    """
+    with traced(task) as model, ElementwiseCounter() as counter:
+        model(*model_inputs(model, s, t), **trained_outputs(model))
+    total: int = counter.total
+    return total

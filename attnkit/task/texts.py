@@ -1,0 +1,61 @@
+"""A user's texts, as batches of ids, with a warning of characters that a model does not know."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from attnkit.task.base import Task
+from attnkit.tokenizer import Tokenizer
+from attnkit.tokenizer.unknown import UnknownTokens, listed
+
+BATCH = 64  # texts
+WIDTH = 40  # characters of a text in a message
+
+
+def batches(
+    task: Task, tokenizer: Tokenizer, texts: Sequence[str], encode: Callable[[str], Sequence[int]], *, sort: bool = True
+) -> Iterator[tuple[list[int], Tensor]]:
+    """Yield the ids [B, T] of texts, batch by batch, each with the numbers of its texts.
+
+    Args:
+        task: The task that reads them, whose model is built.
+        tokenizer: Its tokenizer, which is asked what of the texts it does not know.
+        texts: The texts.
+        encode: Returns the ids of a text.
+        sort: Whether texts of similar length come together, which needs less padding.
+
+    Raises:
+        TypeError: `texts` is a single string.
+    """
+    if isinstance(texts, str):
+        raise TypeError(f"texts must be a list, as in [{texts!r}], but is one string")
+    warn_of_unknown(tokenizer, texts)
+    ids = [torch.tensor(encode(text)) for text in texts]
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i])) if sort else list(range(len(ids)))
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        yield rows, pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id).to(task.device)
+
+
+def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
+    """Warn, once for all texts together, of characters that the tokenizer does not know.
+
+    Example:
+        >>> import attnkit, warnings
+        >>> tokenizer = attnkit.tokenizers.build("character").train(["abc"])
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     warn_of_unknown(tokenizer, ["abc", "a한", "b?"])
+        >>> print(caught[0].message)
+        unknown to the tokenizer, so that the model sees <unk> instead: '한' (U+D55C), '?' (U+003F) in 'a한' and 1 other text
+    """
+    found = [(text, symbols) for text in texts if (symbols := tokenizer.unknown(text))]
+    if found:
+        text, others = found[0][0], len(found) - 1
+        shown = repr(text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…")
+        more = f" and {others} other text{'s' * (others != 1)}" if others else ""
+        every = listed(symbol for _, symbols in found for symbol in symbols)
+        rank_zero_warn(f"unknown to the tokenizer, so that the model sees <unk> instead: {every} in {shown}{more}", category=UnknownTokens)
