@@ -1,7 +1,8 @@
 """The pages of docs/story: `python docs/_tools/claims.py measure NAME...` measures claims and stores the numbers as JSON;
 `python docs/_tools/claims.py write` makes the pages and figures from what is stored, so that text and numbers cannot differ.
 
-Each claim is a file of docs/_tools/story_pages with a `FIGURE`, `measure()` and `values(rows, language)`, and a template in each language.
+Each claim is a file of docs/_tools/story_pages with a `FIGURE`, `measure()`, `verdict(rows, language)` and `values(rows, language)`, and a
+template in each language.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from story_pages.base import FOLDER, Language, means
+from story_pages.base import FOLDER, Language, Rows, means
 
 from attnkit.drawing import draw_lines
 
@@ -58,9 +59,12 @@ def files() -> Iterator[tuple[Path, str]]:
         for language, folder in LANGUAGES.items():
             template = (FOLDER / "templates" / language.code / f"{name}.md").read_text(encoding="utf-8")
             found = claim(name).values(rows, language) | {
+                "verdict": claim(name).verdict(rows, language),
                 "command": stored["command"],
                 "seconds": shown_seconds(stored.get("seconds", 0), language),
             }
+            if "$by_seed" in template:
+                found["by_seed"] = language.by_seed(found["verdict"], verdicts_alone(name, stored["rows"], language))
             page = Template(template).substitute(found)
             yield folder / f"{name}.md", page.replace(" %", "%" if language.code == "ko" else "\u00a0%")  # no line ends before it
             title = template.splitlines()[0].removeprefix("# ")
@@ -68,6 +72,12 @@ def files() -> Iterator[tuple[Path, str]]:
     for language, folder in LANGUAGES.items():
         index = (FOLDER / "templates" / language.code / "index.md").read_text(encoding="utf-8")
         yield folder / "index.md", Template(index).substitute(claims="\n".join(lines[language]))
+
+
+def verdicts_alone(name: str, rows: Rows, language: Language) -> dict[int, str]:
+    """Return the verdict that each seed would give by itself."""
+    seeds = sorted({row["seed"] for row in rows})
+    return {seed: claim(name).verdict([row for row in rows if row["seed"] == seed], language) for seed in seeds}
 
 
 def settings(name: str) -> dict[str, Any]:

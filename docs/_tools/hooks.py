@@ -53,5 +53,10 @@ def on_post_page(output: str, **_: object) -> str:
     return re.sub(r'<link rel="alternate"[^>]*>', "", output)
 
 
+def on_post_template(output_content: str, **_: object) -> str:
+    """Leave them out of the page for what is not found, too."""
+    return on_post_page(output_content)
+
+
 def _display(equation: re.Match[str]) -> str:
     return f'<div class="equation">{convert(html.unescape(equation[1]), display="block")}</div>'

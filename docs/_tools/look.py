@@ -1,8 +1,9 @@
 """Look at the built site in Chromium: `mkdocs build -d SITE` and `python docs/_tools/look.py SITE PICTURES [PAGE...]`.
 
-Each page (all of them, or those whose address begins with PAGE) is opened in light and dark and in two widths, and written to the folder
-PICTURES. The script prints, and fails for: messages on the console, requests to other servers, pictures that were not loaded, equations
-that were not drawn, tables without a head, pages wider than the window, and pages in another scheme than the one that was asked for.
+Each page (every HTML file of the site, or those whose path begins with a PAGE, such as `index.html` or `ko/story/`) is opened in light and
+dark and in two widths, and written to the folder PICTURES. The script prints, and fails for: messages on the console, requests to other
+servers, pictures that were not loaded, equations that were not drawn, tables without a head, pages wider than the window, and pages in
+another scheme than the one that was asked for.
 """
 
 import asyncio
@@ -27,14 +28,15 @@ SCHEMES = ("light", "dark")
 FAULTS = """(() => {
   const found = [];
   const scheme = matchMedia('(prefers-color-scheme: dark)').matches ? 'slate' : 'default';
-  if (document.body.dataset.mdColorScheme !== scheme) found.push(`in the scheme ${document.body.dataset.mdColorScheme}, not ${scheme}`);
+  const theme = document.body.dataset.mdColorScheme;  // of the pages of mkdocs; reports have a theme of their own
+  if (theme && theme !== scheme) found.push(`in the scheme ${theme}, not ${scheme}`);
   const wide = document.documentElement.scrollWidth;
   if (wide > innerWidth) {
     const outside = (e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest('.md-typeset__scrollwrap, pre, .equation');
-    const first = [...document.querySelectorAll('.md-content *')].filter(outside).slice(0, 3).map((e) => e.outerHTML.slice(0, 80));
+    const first = [...document.querySelectorAll('body *')].filter(outside).slice(0, 3).map((e) => e.outerHTML.slice(0, 80));
     found.push(`${wide} px wide: ${first.join(' ')}`);
   }
-  for (const image of document.querySelectorAll('.md-content img')) if (!image.naturalWidth) found.push(`no picture ${image.src}`);
+  for (const image of document.images) if (!image.naturalWidth) found.push(`no picture ${image.src}`);
   for (const text of document.querySelectorAll('.md-content p')) if (/^\\|/.test(text.innerText)) found.push('a table without a head');
   for (const text of document.querySelectorAll('.arithmatex')) found.push(`not drawn: ${text.textContent.slice(0, 60)}`);
   for (const equation of document.querySelectorAll('math')) {
@@ -130,7 +132,7 @@ async def look_at(site: Path, pictures: Path, wanted: tuple[str, ...]) -> int:
                         await browser.prefer(scheme)
                         for page in pages_of(site, wanted):
                             for width in WIDTHS:
-                                name = f"{page.strip('/').replace('/', '-') or 'index'}_{width}_{scheme}.png"
+                                name = f"{page.removesuffix('.html').replace('/', '-')}_{width}_{scheme}.png"
                                 for fault in await browser.look(page, width, pictures / name):
                                     faults += 1
                                     print(f"{page} {width} {scheme}: {fault}", flush=True)
@@ -142,12 +144,16 @@ async def look_at(site: Path, pictures: Path, wanted: tuple[str, ...]) -> int:
 
 
 def pages_of(site: Path, wanted: tuple[str, ...]) -> Iterator[str]:
-    """Yield the addresses of pages of a site."""
-    for path in sorted(site.rglob("index.html")):
-        page = path.parent.relative_to(site).as_posix() + "/"
-        page = "" if page == "./" else page
-        if not wanted or page.startswith(wanted):
-            yield page
+    """Yield the paths of pages of a site.
+
+    Raises:
+        SystemExit: There is no such page.
+    """
+    pages = [path.relative_to(site).as_posix() for path in sorted(site.rglob("*.html"))]
+    for start in wanted or ("",):
+        if not any(page.startswith(start) for page in pages):
+            raise SystemExit(f"{site}: no page begins with {start!r}")
+    yield from (page for page in pages if page.startswith(wanted or ""))
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -2,6 +2,15 @@
 
 from typing import Any
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnkit.masks import Mask
+from attnkit.mixer import Tokens
+from attnkit.profile.elementwise import ElementwiseCounter
+from attnkit.profile.flops import countable
+from attnkit.registry import mixers
+
 FLAT = 1.3
 """The most that a time per token may differ between two lengths, as a factor, to be called flat."""
 STEPS = 2048
@@ -53,6 +62,7 @@ def page(found: dict[str, Any]) -> str:
         "`GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=4294967296` does for a training on a CPU.",
         "",
         *(_in_rows(at_rows, [*lengths]) if at_rows else []),
+        *_operations(constant, found["width"]),
         "## The same by other hands",
         "",
         "Each group computes one function (layers draw parameters of their own). `transformers` are functions of that package, in plain",
@@ -88,6 +98,26 @@ def _in_rows(at_rows: dict[str, list[Any]], lengths: list[str]) -> list[str]:
         *_table("mixer", at_rows, lengths),
         "",
     ]
+
+
+def _operations(names: list[str], width: int) -> list[str]:
+    """Return the section about operations, which are counted now: they depend on the code alone."""
+    lines = [
+        "## Operations per token",
+        "",
+        f"Of a forward pass over a row of {STEPS} tokens, as `attnkit.profile` counts them for `attnkit plan` and studies: FLOPs (matrix",
+        "products, and what scans state of themselves), and element-wise operations, of which an exponential is one.",
+        "",
+        "| mixer | FLOPs | element-wise |",
+        "|---|---:|---:|",
+    ]
+    for name in names:
+        with countable(), torch.no_grad():
+            mixer = mixers.build(name, d_model=width, num_heads=width // HEAD, direction="causal")
+            with FlopCounterMode(display=False) as products, ElementwiseCounter() as others:
+                mixer(torch.empty(1, STEPS, width), Tokens(mask=Mask(causal=True)))
+        lines.append(f"| {name} | {products.get_total_flops() / STEPS:,.0f} | {others.total / STEPS:,.0f} |")
+    return [*lines, ""]
 
 
 def _exceptions(ours: dict[str, list[Any]], at_rows: dict[str, list[Any]], names: list[str]) -> list[str]:

@@ -43,6 +43,19 @@ class Language:
         names = {"English": "영어 문장", "Korean": "한국어 문장"} if self.code == "ko" else {name: name for name in tables}
         return "\n\n".join(f"{names[name]}:\n\n{self.table(rows)}" for name, rows in tables.items())
 
+    def by_seed(self, verdict: str, alone: dict[int, str]) -> str:
+        """Return what single seeds would have given, from their verdicts."""
+        other = {seed: found.replace("**", "") for seed, found in alone.items() if found != verdict}
+        if self.code == "ko":
+            if not other:
+                return "시드를 하나씩 따로 보아도 판정은 같습니다."
+            changed = " ".join(f"시드 {seed}만 보면 판정이 달라집니다({found})." for seed, found in other.items())
+            return changed + (" 나머지 시드는 하나씩 보아도 판정이 같습니다." if len(other) < len(alone) else "")
+        if not other:
+            return "Each seed gives this verdict by itself, too."
+        changed = " ".join(f"Seed {seed} by itself would give another verdict ({found})." for seed, found in other.items())
+        return changed + (" Each of the others gives this one." if len(other) < len(alone) else "")
+
     def verdict(self, *, holds: bool, when: str = "") -> str:
         """Return the verdict in words."""
         if self.code == "ko":

@@ -11,6 +11,11 @@ from story_pages.recall import SYMBOLS, marked
 FIGURE: dict[str, Any] = {"x": "distance", "y": ["accuracy", "reached"], "log": "x"}
 DISTANCES = (1, 2, 4, 8, 16, 32)
 KERNEL, LAYERS, STEPS, WIDTH = 3, 2, 800, 32
+BLIND = 2  # times chance, which the short convolution stays below where nothing reaches it
+SEES = 0.7
+FIELD = LAYERS * (KERNEL - 1)
+NEAR = tuple(d for d in DISTANCES if d <= FIELD)
+FAR = tuple(d for d in DISTANCES if d > FIELD)
 MIXERS: dict[str, Any] = {
     "convolution of 3": {"name": "convolution", "kernel_size": KERNEL},
     "convolution of all": {"name": "convolution", "kernel_size": None},
@@ -55,15 +60,25 @@ def measure() -> Rows:
     return rows
 
 
+def accuracies(rows: Rows) -> dict[str, dict[int, float]]:
+    """Return the accuracy by model and distance."""
+    return {m: {d: at(rows, m, "distance", d, "accuracy") for d in DISTANCES} for m in MIXERS}
+
+
+def verdict(rows: Rows, language: Language) -> str:
+    """Return the verdict in words."""
+    score = accuracies(rows)
+    short = score["convolution of 3"]
+    reached = any(at(rows, "convolution of 3", "distance", d, "reached") for d in FAR)
+    blind = max(short[d] for d in FAR) < BLIND / SYMBOLS and not reached
+    sees = min(short[d] for d in NEAR) > SEES and min(score["attention"].values()) > SEES
+    return language.verdict(holds=blind and sees, when="the kernel is short" if score["convolution of all"][DISTANCES[-1]] > SEES else "")
+
+
 def values(rows: Rows, language: Language) -> dict[str, str]:
     """Return the text of the page's variables."""
-    field = LAYERS * (KERNEL - 1)
-    near = [d for d in DISTANCES if d <= field]
-    far = [d for d in DISTANCES if d > field]
-    score = {m: {d: at(rows, m, "distance", d, "accuracy") for d in DISTANCES} for m in MIXERS}
+    score = accuracies(rows)
     short = score["convolution of 3"]
-    blind = max(short[d] for d in far) < 2 / SYMBOLS and not any(at(rows, "convolution of 3", "distance", d, "reached") for d in far)
-    holds = blind and min(short[d] for d in near) > 0.7 and min(score["attention"].values()) > 0.7
     tables = {
         name: [
             {
@@ -76,17 +91,20 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         for name, words in SENTENCES.items()
     }
     return {
-        "verdict": language.verdict(holds=holds, when="the kernel is short"),
         "worked": language.worked(tables),
         "table": language.table(wide(rows, "distance", "accuracy")),
-        "field": str(field),
+        "field": str(FIELD),
         "kernel": str(KERNEL),
         "layers": str(LAYERS),
+        "width": str(WIDTH),
         "steps": str(STEPS),
-        "chance": percent(1 / SYMBOLS),
-        "near": percent(min(short[d] for d in near)),
-        "far": percent(max(short[d] for d in far)),
+        "chance": f"{100 / SYMBOLS:g} %",
+        "near": percent(min(short[d] for d in NEAR)),
+        "far": percent(max(short[d] for d in FAR)),
         "whole": percent(score["convolution of all"][DISTANCES[-1]]),
         "attention": percent(min(score["attention"].values())),
+        "blind": percent(BLIND / SYMBOLS),
+        "sees": percent(SEES),
+        "last": str(DISTANCES[-1]),
         "gru": percent(min(score["GRU"].values())),
     }

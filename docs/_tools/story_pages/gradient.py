@@ -39,10 +39,24 @@ def measure() -> Rows:
     return rows
 
 
+def left(rows: Rows, y: str) -> dict[str, float]:
+    """Return the gradient at the largest distance, divided by that at distance 0, by model."""
+    models = dict.fromkeys(row["model"] for row in rows)
+    return {m: at(rows, m, "distance", LENGTH - 1, y) / at(rows, m, "distance", 0, y) for m in models}
+
+
+def verdict(rows: Rows, language: Language) -> str:
+    """Return the verdict in words."""
+    kept, large = (left(rows, y) for y in FIGURE["y"])
+    vanishes = kept["RNN"] < VANISHED and kept["RNN"] < kept["LSTM"]
+    explodes = large["RNN"] > EXPLODED and large["LSTM"] < LESS * large["RNN"]
+    flat = all(FLAT[0] < found["Transformer"] < FLAT[1] for found in (kept, large))
+    return language.verdict(holds=vanishes and explodes and flat)
+
+
 def values(rows: Rows, language: Language) -> dict[str, str]:
     """Return the text of the page's variables."""
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    kept, large = ({m: at(rows, m, "distance", LENGTH - 1, y) / at(rows, m, "distance", 0, y) for m in models} for y in FIGURE["y"])
+    kept, large = (left(rows, y) for y in FIGURE["y"])
     tables = {}
     for name, words in SENTENCES.items():
         h, factor, lines = 0.0, 1.0, []
@@ -55,9 +69,6 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
             worked.append({"word": word, "h": state, "0.8 (1 - h²)": slope, "product up to here": factor, "with w = 2, h = 0": open_factor})
             factor *= slope
         tables[name] = worked
-    vanishes = kept["RNN"] < VANISHED and kept["RNN"] < kept["LSTM"]
-    explodes = large["RNN"] > EXPLODED and large["LSTM"] < LESS * large["RNN"]
-    flat = all(FLAT[0] < found["Transformer"] < FLAT[1] for found in (kept, large))
     columns = {"left after 99 tokens": kept, "weights times 4: left after 99 tokens": large}
     found = {
         f"{model}_{size}".lower().replace(" + ", "_"): shown(numbers[model])
@@ -65,8 +76,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         for model in ("RNN", "RNN + attention", "GRU", "LSTM", "LSTM + attention", "Transformer")
     }
     return {
-        "verdict": language.verdict(holds=vanishes and explodes and flat),
-        "table": language.table([{"model": m} | {name: numbers[m] for name, numbers in columns.items()} for m in models]),
+        "table": language.table([{"model": m} | {name: numbers[m] for name, numbers in columns.items()} for m in kept]),
         "worked": language.worked(tables),
         "factor": f"{FACTOR:g}",
         "vanished": f"{VANISHED:.6f}",

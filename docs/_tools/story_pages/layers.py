@@ -15,6 +15,8 @@ from story_pages.sounds import STEPS, trained
 
 FIGURE: dict[str, Any] = {"x": "layer", "y": ["accuracy", "cosine"]}
 PENALTY = 0.01
+ALIKE, DIFFERENT = 0.999, 0.95  # the cosine is above at the embedding, and below at the last layer
+GAIN = 0.05  # of the accuracy, from the embedding to the last layer
 
 
 def soft_and_hard() -> list[tuple[str, int]]:
@@ -64,17 +66,21 @@ def measure() -> Rows:
     return rows
 
 
+def verdict(rows: Rows, language: Language) -> str:
+    """Return the verdict in words."""
+    first, last = rows[0], rows[-1]
+    depends = first["cosine"] > ALIKE and last["cosine"] < DIFFERENT
+    return language.verdict(holds=depends and last["accuracy"] > first["accuracy"] + GAIN)
+
+
 def values(rows: Rows, language: Language) -> dict[str, str]:
     """Return the text of the page's variables."""
     first, last = rows[0], rows[-1]
-    depends = first["cosine"] > 0.999 and last["cosine"] < 0.95
-    holds = depends and last["accuracy"] > first["accuracy"] + 0.05
     tables = {
         name: [{"word": word, "beside": " ".join([*words[:i], "___", *words[i + 1 :]])} for i, word in enumerate(words)]
         for name, words in SENTENCES.items()
     }
     return {
-        "verdict": language.verdict(holds=holds),
         "worked": language.worked(tables),
         "table": language.table(
             [
@@ -93,5 +99,8 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         "majority": percent(first["majority"]),
         "first_cosine": shown(first["cosine"]),
         "last_cosine": shown(last["cosine"]),
+        "alike": str(ALIKE),
+        "different": str(DIFFERENT),
+        "gain": f"{100 * GAIN:.0f}",
         "steps": str(STEPS),
     }

@@ -8,9 +8,10 @@ from typing import Any
 import yaml
 from scipy.stats import t
 
-from story_pages.base import FOLDER, SENTENCES, Language, Rows
+from story_pages.base import FOLDER, SENTENCES, Language, Rows, percent
 
 FIGURE: dict[str, Any] = {"x": "seed", "y": ["gain"]}
+CONFIDENCE = 0.95
 RESULTS = FOLDER.parent / "results"
 STUDIES = FOLDER.parents[1] / "recipes" / "ablations"
 OF_MODEL = {"GPT": "continued_pretraining", "T5": "t5_pretraining"}  # the study of each
@@ -52,22 +53,37 @@ def measure() -> Rows:
     return of_bert() + of_studies()
 
 
-def values(rows: Rows, language: Language) -> dict[str, str]:
-    """Return the text of the page's variables."""
-    table, wins, losses = [], [], []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        found = [row for row in rows if row["model"] == model]
-        gains = [row["gain"] for row in found]
-        mean = fmean(gains)
-        half = float(t.ppf(0.975, len(gains) - 1)) * stdev(gains) / len(gains) ** 0.5
-        (wins if mean > half else losses).append(EXPERIMENTS[language.code][model])
-        interval = f"{mean - half:+.1f} to {mean + half:+.1f} %" if language.code == "en" else f"{mean - half:+.1f}~{mean + half:+.1f} %"
-        metric = found[0]["metric"].replace("_", " ")
-        table.append({"model": model, "metric": metric, "seeds": len(gains), "gain": f"{mean:+.1f} %", "95 % interval": interval})
+def interval(gains: list[float]) -> tuple[float, float]:
+    """Return the ends of the confidence interval of the mean."""
+    half = float(t.ppf((1 + CONFIDENCE) / 2, len(gains) - 1)) * stdev(gains) / len(gains) ** 0.5
+    return fmean(gains) - half, fmean(gains) + half
+
+
+def gains_of(rows: Rows) -> dict[str, list[float]]:
+    """Return the gains by model."""
+    return {model: [row["gain"] for row in rows if row["model"] == model] for model in dict.fromkeys(row["model"] for row in rows)}
+
+
+def verdict(rows: Rows, language: Language) -> str:
+    """Return the verdict in words."""
+    names = EXPERIMENTS[language.code]
+    low = {names[model]: interval(gains)[0] for model, gains in gains_of(rows).items()}
+    wins, losses = [name for name in low if low[name] > 0], [name for name in low if low[name] <= 0]
     if language.code == "en":
         when = f"it is {' or '.join(wins)}, not {' or '.join(losses)}"
     else:
         when = f"{', '.join(losses)}가 아니라 {', '.join(wins)}일 때"
+    return language.verdict(holds=bool(wins), when=when if losses else "")
+
+
+def values(rows: Rows, language: Language) -> dict[str, str]:
+    """Return the text of the page's variables."""
+    table = []
+    for model, gains in gains_of(rows).items():
+        low, high = interval(gains)
+        metric = next(row["metric"] for row in rows if row["model"] == model).replace("_", " ")
+        ends = f"{low:+.1f}{' to ' if language.code == 'en' else ' ~ '}{high:+.1f} %"
+        table.append({"model": model, "metric": metric, "seeds": len(gains), "gain": f"{fmean(gains):+.1f} %", "95 % interval": ends})
     worked = {
         name: [
             {"model": "GPT", "reads": " ".join(words[:-1]), "predicts": " ".join(words[1:])},
@@ -81,7 +97,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         for name, words in SENTENCES.items()
     }
     return {
-        "verdict": language.verdict(holds=bool(wins), when=when if losses else ""),
         "worked": language.worked(worked),
         "table": language.table(table),
+        "confidence": percent(CONFIDENCE),
     }

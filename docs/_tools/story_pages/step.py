@@ -95,11 +95,25 @@ def pictures(stored: dict[str, Any]) -> dict[str, str]:
     return made
 
 
+def by_model(rows: Rows, y: str) -> dict[str, float]:
+    """Return the mean of `y` over the steps by model."""
+    return {m: sum(row[y] for row in rows if row["model"] == m) / TESTED for m in MODELS}
+
+
+def verdict(rows: Rows, language: Language) -> str:
+    """Return the verdict in words."""
+    on, right = by_model(rows, "on_the_mirror"), by_model(rows, "right")
+    holds = [m for m in MODELS if min(on[m], right[m]) > LIMIT]
+    when = {  # by the models for which it holds
+        ("Transformer",): "the model is the Transformer, not the GRU",
+        ("GRU + attention",): "the model is the GRU, not the Transformer",
+    }
+    return language.verdict(holds=bool(holds), when=when.get(tuple(holds), ""))
+
+
 def values(rows: Rows, language: Language) -> dict[str, str]:
     """Return the text of the page's variables."""
-    on = {m: sum(row["on_the_mirror"] for row in rows if row["model"] == m) / TESTED for m in MODELS}
-    beside = {m: sum(row["beside_it"] for row in rows if row["model"] == m) / TESTED for m in MODELS}
-    right = {m: sum(row["right"] for row in rows if row["model"] == m) / TESTED for m in MODELS}
+    on, beside, right = (by_model(rows, y) for y in FIGURE["y"])
     sentence = "Korean" if language.code == "ko" else "English"
     found = drawn(rows, sentence)
     panels = {panel["title"]: panel for panel in found["panels"]}
@@ -115,13 +129,7 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         }
         for i in order
     ]
-    holds = [m for m in MODELS if min(on[m], right[m]) > LIMIT]
-    when = {  # by the models for which it holds
-        ("Transformer",): "the model is the Transformer, not the GRU",
-        ("GRU + attention",): "the model is the GRU, not the Transformer",
-    }
     return {
-        "verdict": language.verdict(holds=bool(holds), when=when.get(tuple(holds), "")),
         "limit": percent(LIMIT),
         "gru_on": percent(on["GRU + attention"]),
         "gru_beside": percent(beside["GRU + attention"]),

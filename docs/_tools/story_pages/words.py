@@ -13,6 +13,8 @@ from story_pages.base import SEEDS, SENTENCES, Language, Rows, at, fit, percent,
 FIGURE: dict[str, Any] = {"x": "steps", "y": ["related_near", "cosine"]}
 STEPS = (0, 200, 800)
 NEAR, SHOWN = 10, ("king", "bread", "sea")
+SHARE = 0.1  # of the related pairs, which must be near
+TIMES = 10  # as many must be near as of pairs at random, and as before training
 DATA = {
     "name": "text",
     "corpus": "kjv",
@@ -91,11 +93,16 @@ def measure() -> Rows:
     return rows
 
 
+def verdict(rows: Rows, language: Language) -> str:
+    """Return the verdict in words."""
+    share = at(rows, "related", "steps", STEPS[-1], "related_near")
+    others = at(rows, "shuffled", "steps", STEPS[-1], "related_near"), at(rows, "related", "steps", 0, "related_near")
+    return language.verdict(holds=share > SHARE and share > TIMES * max(others))
+
+
 def values(rows: Rows, language: Language) -> dict[str, str]:
     """Return the text of the page's variables."""
     last = {label: {y: at(rows, label, "steps", STEPS[-1], y) for y in FIGURE["y"]} for label in ("related", "shuffled")}
-    before = at(rows, "related", "steps", 0, "related_near")
-    holds = last["related"]["related_near"] > 10 * max(last["shuffled"]["related_near"], before) and last["related"]["related_near"] > 0.1
     shown_rows = [row for row in rows if row["model"] == "related" and row["steps"] in (0, STEPS[-1])]
     tables = {
         name: [
@@ -105,15 +112,16 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         for name, words in SENTENCES.items()
     }
     return {
-        "verdict": language.verdict(holds=holds),
         "worked": language.worked(tables),
         "table": language.table(
             [{"pairs": row["model"], "steps": row["steps"], "near": percent(row["related_near"]), "cosine": row["cosine"]} for row in rows]
         ),
         "neighbours": language.table([{"word": w, **{str(row["steps"]): row[w] for row in shown_rows}} for w in SHOWN]),
         "pairs": str(rows[0]["pairs"]),
-        "near": percent(last["related"]["related_near"]),
-        "stranger": percent(last["shuffled"]["related_near"]),
+        "near": f"{100 * last['related']['related_near']:.2f} %",
+        "stranger": f"{100 * last['shuffled']['related_near']:.2f} %",
+        "share": percent(SHARE),
+        "times": str(TIMES),
         "cosine": shown(last["related"]["cosine"]),
         "stranger_cosine": shown(last["shuffled"]["cosine"]),
         "steps": str(STEPS[-1]),
