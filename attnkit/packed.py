@@ -31,9 +31,12 @@ def _is_intel() -> bool:
         return "GenuineIntel" in platform.processor()
 
 
-COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2" or _is_intel()
-"""Whether torch multiplies one row faster than oneDNN does: it did on a Xeon with AVX-512 (MKL uses that only on Intel's processors) and on
-an EPYC with AVX2, but not on an EPYC with AVX-512."""
+MKL_IS_FAST = _is_intel()
+"""Whether fp32 products are left to torch, whose library, MKL, uses AVX-512 on Intel's processors only: on a Xeon, packed products took
+more time with one row and with sixteen, and as much with four."""
+
+COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
+"""Whether torch multiplies one row faster than oneDNN does, from columns: it did on an EPYC with AVX2, but not on one with AVX-512."""
 
 
 class Packed:
@@ -71,8 +74,9 @@ def packing(weights: Packed) -> Iterator[None]:
     """Inside the `with` block, compute the products of `linear` in fp32 and bf16 on a CPU fast for few rows; without gradients only.
 
     - Products of one input with several weights become one product, once they have been used often enough.
-    - With one row, a product takes as long as reading the matrix. Without AVX-512, and on Intel's processors, torch's own product (MKL)
-      reads a matrix with at least as many outputs as inputs fastest if the weights of each input lie side by side.
+    - On Intel's processors, fp32 products are torch's own (MKL's).
+    - With one row, a product takes as long as reading the matrix. Without AVX-512, MKL reads a matrix with at least as many outputs as
+      inputs fastest if the weights of each input lie side by side.
     - Otherwise, oneDNN's fp32 product takes half the time of MKL's where MKL does not know the processor, and less still with a matrix in
       oneDNN's own order.
     - In bf16 on a processor without bf16 products, fp32 products take a seventh of the time of torch's own.
@@ -114,7 +118,8 @@ def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
     packed = _packed.get()
     if packed is None or type(weight) is not nn.Parameter or type(x) is not Tensor:
         return None
-    is_fast = x.dtype is weight.dtype and x.dtype in MIN_NUMBERS and x.is_cpu and weight.is_cpu and bool(x.numel())
+    is_ours = x.dtype is torch.bfloat16 or (x.dtype is torch.float32 and not MKL_IS_FAST)
+    is_fast = is_ours and x.dtype is weight.dtype and x.is_cpu and weight.is_cpu and bool(x.numel())
     return packed if is_fast and not weight.is_inference() and not torch._C._are_functorch_transforms_active() else None
 
 

@@ -11,6 +11,11 @@ from attnkit.packed import MIN_PRODUCTS, MIN_USES, Packed, _is_intel, packing
 WIDTH = 512  # wide enough to be packed
 
 
+@pytest.fixture(autouse=True)
+def not_intel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnkit.packed.MKL_IS_FAST", False)
+
+
 @pytest.fixture
 def layer(seed: int) -> Linear:
     return Linear(WIDTH, WIDTH)
@@ -94,6 +99,16 @@ def test_onednn_multiplies_by_large_weights_or_many_rows(
         for _ in range(MIN_USES + 1):
             torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
     assert any(event.name == "mkldnn::_linear_pointwise" for event in recorded.events()) is onednn[not columns_are_faster]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "is_packed"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_on_intel_s_processors_torch_multiplies_in_fp32(dtype: torch.dtype, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnkit.packed.MKL_IS_FAST", True)
+    layer, packed = Linear(WIDTH, WIDTH).to(dtype), Packed()
+    with packing(packed):
+        layer(torch.ones(1, WIDTH, dtype=dtype))
+    assert bool(packed.uses) is is_packed
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False), (None, False)])

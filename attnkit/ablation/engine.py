@@ -6,7 +6,6 @@ waited for.
 """
 
 import errno
-import math
 import shutil
 import signal
 import time
@@ -18,9 +17,11 @@ from typing import Any
 
 from attnkit.ablation.discard import forget, set_aside
 from attnkit.ablation.estimate import estimate
+from attnkit.ablation.gpus import Gpus
+from attnkit.ablation.others import Others
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.planning import make_plan
-from attnkit.ablation.progress import Progress, Say, clock
+from attnkit.ablation.progress import Progress, Say
 from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import accept, changed, stale_lines, state_of
 from attnkit.ownership import Owner
@@ -31,12 +32,6 @@ from attnkit.worker.launch import Submit, launching
 
 ASKED = {128 + number: number for number in (signal.SIGINT, signal.SIGTERM)}
 """Exit statuses of a run that was asked to end, and saved first."""
-
-SAID_AGAIN = 60.0
-"""Seconds between two lines about runs that are waited for."""
-
-LOOKED_AGAIN = 1.0
-"""Seconds between two looks at runs that others work on."""
 
 
 @contextmanager
@@ -58,7 +53,6 @@ class _Active:
     job: Job
     handle: Any  # a future
     began: float
-    slot: int
 
 
 def run_plan(
@@ -76,9 +70,10 @@ def run_plan(
 
     Args:
         plan: The plan.
-        jobs: The number of concurrent runs (default: 1 with local processes; with other engines, as many as have room).
+        jobs: The number of concurrent runs (default: 1 with local processes, or one for each of `gpus`; with other engines, as many as
+            have room). If there are more than `gpus`, runs share a GPU as far as its memory goes; see `attnkit.ablation.gpus`.
         fail_fast: Stop at the first failure.
-        gpus: Numbers of the GPUs that local processes get one of each (default: every process sees all).
+        gpus: Numbers of the GPUs of which each local process sees one (default: every process sees all).
         engine: Where runs are carried out (default: as the study says); see `attnkit.worker.launch`.
         say: Is called with each line of progress.
         progress: Is kept up to date.
@@ -135,7 +130,10 @@ class Engine:
     """
 
     def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Say, progress: Progress) -> None:
-        self.plan, self.fail_fast, self.gpus, self.say, self.progress = plan, fail_fast, gpus, say, progress
+        self.plan, self.fail_fast, self.say, self.progress = plan, fail_fast, say, progress
+        self.gpus = Gpus(gpus) if gpus else None
+        self.full = False  # there is no room for the next run before one ends
+        self.alone: set[str] = set()  # runs that do not share a GPU
         self.queue: list[Run] = []
         self.active: list[_Active] = []
         self.tries: dict[str, int] = {}
@@ -162,20 +160,24 @@ class Engine:
         if not self.queue:
             return
         self.progress.expected = estimate(self.plan, probe=False).mean
-        self.progress.jobs = jobs or (1 if spec["name"] == "local" else len(self.queue))
+        apart = len(self.gpus.numbers) if self.gpus else 1
+        self.progress.jobs = jobs or (apart if spec["name"] == "local" else len(self.queue))
         if to_go := self.progress.to_go():
             self.say(f"{self.progress.left} runs, about {to_go}")
         with launching(spec) as submit:
             while self.queue or self.active:
-                while len(self.active) < self.progress.jobs and self.others.is_time() and (run := self._next()) is not None:
-                    slot = min(set(range(self.progress.jobs)) - {a.slot for a in self.active})
-                    self.active.append(self._start(submit, run, slot))
+                while self._has_room() and (run := self._next()) is not None:
+                    self._start(submit, run)
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                 time.sleep(POLL)
                 for active in [a for a in self.active if a.handle.done()]:
                     self.active.remove(active)
+                    self.full = False
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                     self._look_at(active)
+
+    def _has_room(self) -> bool:
+        return len(self.active) < self.progress.jobs and not self.full and self.others.is_time()
 
     def _next(self) -> Run | None:
         """Return a run that no process works on: one of another engine may, or may have finished it."""
@@ -192,15 +194,26 @@ class Engine:
         self.others.wait_for(held)
         return None
 
-    def _start(self, submit: Submit, run: Run, slot: int) -> _Active:
-        folder = self.plan.run_folder(run.key)
+    def _start(self, submit: Submit, run: Run) -> None:
+        folder, study, gpu = self.plan.run_folder(run.key), self.plan.study, None
+        if self.gpus is not None:
+            # seconds beside other runs are not those of a budget
+            share = run.key not in self.alone and (study.budget is None or study.budget.on != "seconds")
+            if (gpu := self.gpus.place(run.key, self._peak(run), share=share)) is None:
+                self.full = True
+                self.queue.insert(0, run)
+                return
         if changed(self.plan, run):  # a run does not go on with other code
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        write_json(folder / "job.json", {**run.job, "name": _name(run)})  # anew, for it may have been damaged
-        gpu = self.gpus[slot % len(self.gpus)] if self.gpus else None
-        study = self.plan.study
+        shared = self.gpus is not None and self.progress.jobs > len(self.gpus.numbers)
+        write_json(folder / "job.json", {**run.job, "name": _name(run), "shared_gpu": shared})  # anew, for it may have been damaged
         job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=study.timeout, threads=study.threads, worker=RUN)
-        return _Active(run, job, submit(job), time.monotonic(), slot)
+        self.active.append(_Active(run, job, submit(job), time.monotonic()))
+
+    def _peak(self, run: Run) -> float | None:
+        """Return the largest memory that finished runs of the same variant took; None if none has finished."""
+        alike = (self.plan.run_folder(one.key) for one in self.plan.runs if set(one.variants) & set(run.variants))
+        return max((peak for folder in alike if (peak := result_of(folder).get("memory"))), default=None)
 
     def _look_at(self, active: _Active) -> None:
         try:
@@ -213,6 +226,8 @@ class Engine:
             )
         else:
             if code == BUSY:
+                if self.gpus is not None:
+                    self.gpus.release(active.run.key)
                 self.queue.append(active.run)
                 return
             number = -code if code < 0 else ASKED.get(code)
@@ -224,6 +239,13 @@ class Engine:
         folder = self.plan.run_folder(run.key)
         status, progress = status_of(folder), self.progress
         kind, name = str(status.get("kind")), _name(run)
+        shared = self.gpus is not None and self.gpus.release(run.key)
+        if status["status"] == "failed" and kind == "out_of_memory" and shared:
+            self.alone.add(run.key)
+            forget(folder)
+            self.say(f"{name}: out of memory beside other runs; again, on a GPU of its own")
+            self.queue.append(run)
+            return
         if status["status"] == "failed" and self.tries.get(run.key, 0) < self.plan.study.retries.get(kind, 0):
             self.tries[run.key] = self.tries.get(run.key, 0) + 1
             forget(folder)
@@ -245,38 +267,6 @@ class Engine:
             raise OSError(errno.ENOSPC, status.get("message"))
         elif status["status"] == "failed" and self.fail_fast:
             raise ConfigurationError(f"{name} failed ({kind}): {status.get('message')}; attnkit ablate logs says more")
-
-
-class Others:
-    """Says which runs are waited for because other processes work on them.
-
-    Args:
-        say: Is called with each line.
-    """
-
-    def __init__(self, say: Say) -> None:
-        self.say = say
-        self._since: dict[str, float] = {}  # when each run was first waited for
-        self._said = self._looked = -math.inf
-
-    def is_time(self) -> bool:
-        """Return whether to look for a run again: immediately, unless others work on all of them."""
-        return not self._since or time.monotonic() - self._looked > LOOKED_AGAIN
-
-    def wait_for(self, held: Mapping[str, Owner]) -> None:
-        """Say which runs are waited for, and since when: at first, when there are more, and then each minute.
-
-        Args:
-            held: The processes, by the names of their runs.
-        """
-        now = self._looked = time.monotonic()
-        is_new = not held.keys() <= self._since.keys()
-        self._since = {name: self._since.get(name, now) for name in held}
-        if held and (is_new or now - self._said > SAID_AGAIN):
-            self._said = now
-            for name, owner in held.items():
-                waited = now - self._since[name]
-                self.say(f"waiting for {name}: {owner} has it{f', for {clock(waited)} now' if waited > 1 else ''}")
 
 
 def check_metric(plan: Plan, folder: Path) -> None:

@@ -95,7 +95,7 @@ class Measurements:
         return [name for name, count in planned.items() if count is not None and self.parameters(name) != count]
 
     def clocks(self) -> set[str]:
-        """Return how the trainings were timed: `processor` or `wall`."""
+        """Return how the trainings were timed: `processor`, `wall`, or `shared`: wall-clock time on GPUs that runs may share."""
         return {result["clock"] for result in self.result.values() if "clock" in result}
 
     def by_length(self, variant: str, side: Literal["source", "target"]) -> tuple[str, list[tuple[float, float]]]:

@@ -70,6 +70,7 @@ def methods(results: Results) -> str:
         "validation data), times the tokens of the training. Tokens/s and the curves by time count training alone, without validation"
     )
     text += ", in processor time of one thread." if results.clocks() == {"processor"} else ", in wall-clock time."
+    text += " Runs shared GPUs, so that their times include those of other runs." if "shared" in results.clocks() else ""
     text += " Memory is the peak of a process, libraries included; on a GPU, the peak of its tensors."
     exact = [f"{c.variant}: {c.p_exact:.4f}" for c in results.family if c.p_exact is not None]
     if exact:

@@ -48,10 +48,15 @@ def parser() -> argparse.ArgumentParser:
         if name == "plan":
             sub.add_argument("--no-probe", dest="probe", action="store_false", help="do not train a few steps to estimate the time of runs")
         if name in ("plan", "run", "retry"):
-            sub.add_argument("--jobs", type=int, metavar="N", help="concurrent runs (default: 1; with slurm and ray as many as fit)")
+            jobs = "concurrent runs (default: 1, or one for each GPU; with slurm and ray as many as fit)"
+            sub.add_argument("--jobs", type=int, metavar="N", help=jobs)
         if name in ("run", "retry"):
             sub.add_argument("--engine", help=f"{', '.join(ENGINES)}, or with arguments as in '{{name: slurm, partition: gpu}}'")
-            sub.add_argument("--gpus", metavar="0,1", help="assign these GPUs to the runs, one each")
+            sub.add_argument(
+                "--gpus",
+                metavar="0,1",
+                help="let each run see one of these GPUs; with more jobs than GPUs, runs share them as far as memory goes",
+            )
             sub.add_argument("--accept-code", metavar="REASON", help="count stale runs, and print the reason in the report")
             sub.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
     return top

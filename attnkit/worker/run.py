@@ -123,7 +123,7 @@ def train(folder: Path) -> None:
         "unhashed": recorder.unhashed,
         "tokens": recorder.tokens,
         "seconds": round(recorder.seconds, 3),
-        "clock": "processor" if uses_processor_time() else "wall",
+        "clock": "processor" if uses_processor_time() else "shared" if job.get("shared_gpu") else "wall",
         "tokens_per_second": round(recorder.tokens / recorder.seconds, 1) if recorder.seconds else None,
         "memory": recorder.memory,
         "budget": None if limit is None else {**job["budget"], "spent": limit.spent},

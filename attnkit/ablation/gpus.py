@@ -1,0 +1,74 @@
+"""Which GPU a run goes to: one with room for it, going by the memory that runs of its variant took before. No torch."""
+
+import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+SPARE = 1.25
+"""How much more than the peak of its tensors a run may take: what the allocator keeps, and differences between seeds."""
+
+CONTEXT = 1 << 30
+"""Bytes that CUDA itself takes for each process, as a generous bound."""
+
+Memory = Mapping[int, tuple[int, int]]
+"""The bytes in use and in total, by the number of a GPU."""
+
+
+def measured() -> Memory:
+    """Return the memory of all GPUs as `nvidia-smi` says; empty where it is missing or says nothing."""
+    question = ["nvidia-smi", "--query-gpu=index,memory.used,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(question, capture_output=True, text=True, timeout=10, check=True).stdout
+        rows = [[int(word) for word in line.split(",")] for line in answer.splitlines()]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {}
+    return {number: (used << 20, total << 20) for number, used, total in rows}
+
+
+class Gpus:
+    """The GPUs of a study, and what its runs are expected to take of them.
+
+    A run whose memory is not known has a GPU to itself. Others share one, as long as the expected peaks of all its runs fit, and as long as
+    its free memory does. Without `nvidia-smi` no GPU is shared.
+
+    Args:
+        numbers: The GPUs.
+        memory: Says how full they are.
+    """
+
+    def __init__(self, numbers: Sequence[int], memory: Callable[[], Memory] = measured) -> None:
+        self.numbers, self._memory = tuple(dict.fromkeys(numbers)), memory
+        self._held: dict[str, tuple[int, int | None]] = {}
+        self._beside: set[str] = set()
+
+    def place(self, key: str, peak: float | None, *, share: bool = True) -> int | None:
+        """Reserve room for a run and return its GPU; None if all are full.
+
+        Args:
+            key: The run.
+            peak: The most bytes of tensors that runs of its variant have had; None if that is not known.
+            share: Let it share a GPU with other runs.
+        """
+        need = None if peak is None or not share else round(peak * SPARE) + CONTEXT
+        on = {number: [(k, taken) for k, (at, taken) in self._held.items() if at == number] for number in self.numbers}
+        for number in sorted(self.numbers, key=lambda n: len(on[n])):
+            if on[number] and not self._fits(number, need, [taken for _, taken in on[number]]):
+                continue
+            if on[number]:
+                self._beside.update([key, *(k for k, _ in on[number])])
+            self._held[key] = number, need
+            return number
+        return None
+
+    def _fits(self, number: int, need: int | None, taken: Collection[int | None]) -> bool:
+        if need is None or None in taken or not (memory := self._memory().get(number)):
+            return False
+        used, total = memory
+        reserved = sum(one for one in taken if one is not None)
+        return need <= total - max(used, reserved)  # runs that have just begun use less than they will
+
+    def release(self, key: str) -> bool:
+        """Give back what a run held, if anything, and return whether another run was beside it at any time."""
+        self._held.pop(key, None)
+        beside = key in self._beside
+        self._beside.discard(key)
+        return beside
