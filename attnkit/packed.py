@@ -1,16 +1,15 @@
 """Packed weights for generation, whose products have few rows: their time goes into reading the weights."""
 
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from attnkit.half import has_bfloat16
+from attnkit.processor import IS_INTEL
 
 MIN_NUMBERS = {torch.float32: 2**18, torch.bfloat16: 2**14}
 """By type, the size from which a weight is reordered or multiplied by oneDNN, whose calls take at least 15 to 30 microseconds."""
@@ -22,18 +21,6 @@ MIN_USES = 8
 """After this many uses, a weight is packed. Packing pays off after 25 uses or more; at 64 new tokens, a threshold of 8 was faster than one
 of 32, and a short generation packs nothing."""
 
-
-def _is_intel() -> bool:
-    try:
-        with Path("/proc/cpuinfo").open() as processors:
-            return "GenuineIntel" in processors.read(4096)
-    except OSError:  # not Linux
-        return "GenuineIntel" in platform.processor()
-
-
-MKL_IS_FAST = _is_intel()
-"""Whether fp32 products are left to torch, whose library, MKL, uses AVX-512 on Intel's processors only: on a Xeon, packed products took
-more time with one row and with sixteen, and as much with four."""
 
 COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Whether torch multiplies one row faster than oneDNN does, from columns: it did on an EPYC with AVX2, but not on one with AVX-512."""
@@ -74,7 +61,7 @@ def packing(weights: Packed) -> Iterator[None]:
     """Inside the `with` block, compute the products of `linear` in fp32 and bf16 on a CPU fast for few rows; without gradients only.
 
     - Products of one input with several weights become one product, once they have been used often enough.
-    - On Intel's processors, fp32 products are torch's own (MKL's).
+    - On Intel's processors, fp32 products are torch's own (MKL's): packed ones took more time with 1 row and with 16, and as much with 4.
     - With one row, a product takes as long as reading the matrix. Without AVX-512, MKL reads a matrix with at least as many outputs as
       inputs fastest if the weights of each input lie side by side.
     - Otherwise, oneDNN's fp32 product takes half the time of MKL's where MKL does not know the processor, and less still with a matrix in
@@ -118,7 +105,7 @@ def packed_for(x: Tensor, weight: Tensor) -> Packed | None:
     packed = _packed.get()
     if packed is None or type(weight) is not nn.Parameter or type(x) is not Tensor:
         return None
-    is_ours = x.dtype is torch.bfloat16 or (x.dtype is torch.float32 and not MKL_IS_FAST)
+    is_ours = x.dtype is torch.bfloat16 or (x.dtype is torch.float32 and not IS_INTEL)
     is_fast = is_ours and x.dtype is weight.dtype and x.is_cpu and weight.is_cpu and bool(x.numel())
     return packed if is_fast and not weight.is_inference() and not torch._C._are_functorch_transforms_active() else None
 

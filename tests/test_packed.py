@@ -1,19 +1,18 @@
 import copy
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from attnkit.linear import Linear
-from attnkit.packed import MIN_PRODUCTS, MIN_USES, Packed, _is_intel, packing
+from attnkit.packed import MIN_PRODUCTS, MIN_USES, Packed, packing
 
 WIDTH = 512  # wide enough to be packed
 
 
 @pytest.fixture(autouse=True)
 def not_intel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnkit.packed.MKL_IS_FAST", False)
+    monkeypatch.setattr("attnkit.packed.IS_INTEL", False)
 
 
 @pytest.fixture
@@ -104,25 +103,11 @@ def test_onednn_multiplies_by_large_weights_or_many_rows(
 @torch.no_grad()
 @pytest.mark.parametrize(("dtype", "is_packed"), [(torch.float32, False), (torch.bfloat16, True)])
 def test_on_intel_s_processors_torch_multiplies_in_fp32(dtype: torch.dtype, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attnkit.packed.MKL_IS_FAST", True)
+    monkeypatch.setattr("attnkit.packed.IS_INTEL", True)
     layer, packed = Linear(WIDTH, WIDTH).to(dtype), Packed()
     with packing(packed):
         layer(torch.ones(1, WIDTH, dtype=dtype))
     assert bool(packed.uses) is is_packed
-
-
-@pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False), (None, False)])
-def test_the_processor_s_maker_is_read_where_the_system_says_it(
-    vendor: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    path = tmp_path / "cpuinfo"
-    if vendor is not None:
-        path.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
-    monkeypatch.setattr("attnkit.packed.Path", lambda _: path)
-    monkeypatch.setattr("platform.processor", lambda: "AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD")
-    assert _is_intel() is expected
-    monkeypatch.setattr("platform.processor", lambda: "Intel64 Family 6 Model 143 Stepping 8, GenuineIntel")
-    assert _is_intel() is (expected or vendor is None)
 
 
 @pytest.mark.parametrize("from_step", [0, MIN_USES + 1])

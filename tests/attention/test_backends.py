@@ -193,3 +193,19 @@ def test_the_choice_depends_on_dropout_and_length(monkeypatch: pytest.MonkeyPatc
         x = torch.zeros(1, H, length, D, dtype=dtype)
         attention(x, x, x, dropout=dropout)
     assert chosen == ["sdpa", "reference", "sdpa", "reference", "chunked"]
+
+
+@pytest.mark.parametrize(("is_intel", "expected"), [(True, ["sdpa", "sdpa"]), (False, ["reference", "reference"])])
+def test_without_gradients_intel_s_processors_take_the_fused_kernel_in_half_precision(
+    is_intel: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnkit.attention.backend.sdpa.IS_INTEL", is_intel)
+    attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
+    x, chosen = torch.zeros(1, H, 9, D, dtype=torch.bfloat16), []
+    for name, backend in ordered().items():
+        monkeypatch.setattr(type(backend), "compute", lambda self, a, inputs, name=name: chosen.append(name) or inputs.value)
+    with torch.no_grad():
+        attention(x, x, x)
+        attention(x[:, :, :1], x, x)
+    attention(x, x, x)
+    assert chosen == [*expected, "reference"]

@@ -1,0 +1,19 @@
+from pathlib import Path
+
+import pytest
+
+from attnkit.processor import _is_intel
+
+
+@pytest.mark.parametrize(("vendor", "expected"), [("GenuineIntel", True), ("AuthenticAMD", False), (None, False)])
+def test_the_processor_s_maker_is_read_where_the_system_says_it(
+    vendor: str | None, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "cpuinfo"
+    if vendor is not None:
+        path.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\n")
+    monkeypatch.setattr("attnkit.processor.Path", lambda _: path)
+    monkeypatch.setattr("platform.processor", lambda: "AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD")
+    assert _is_intel() is expected
+    monkeypatch.setattr("platform.processor", lambda: "Intel64 Family 6 Model 143 Stepping 8, GenuineIntel")
+    assert _is_intel() is (expected or vendor is None)
