@@ -25,7 +25,7 @@ from attnkit.registry import (
     tasks,
 )
 from attnkit.task.config import default, trained_tokenizer
-from attnkit.task.evaluation import row_sums
+from attnkit.task.evaluation import scored
 from attnkit.task.generating import GeneratorConfig, TextGenerator
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.metrics import Mean, Perplexity
@@ -183,18 +183,16 @@ class CausalLM(TextGenerator):
         tokens, targets, documents = _read(batch)
         has_further = self.config.multi_token is not None
         logits, *further = self.model(tokens, documents=documents, further=True) if has_further else [self(tokens, documents)]
-        sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
-        right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
-        updates = {"loss": (sums.nll, sums.targets), "perplexity": (sums.nll, sums.targets), "token_accuracy": (right, sums.targets)}
-        rows = {} if self.by_row is None else row_sums(logits, targets, pad_id=Tokenizer.pad_id)
-        for offset, scores in enumerate(further, start=1):
-            found = cross_entropy(scores, _later(targets, offset, documents), pad_id=Tokenizer.pad_id)
+        scores = scored(logits, targets, pad_id=Tokenizer.pad_id)
+        updates, rows = scores.updates(), scores.by_row()
+        for offset, ahead in enumerate(further, start=1):
+            found = cross_entropy(ahead, _later(targets, offset, documents), pad_id=Tokenizer.pad_id)
             updates[f"loss_{offset + 1}"] = (found.nll, found.targets)
         if "characters" in batch:
-            updates["bits_per_character"] = (sums.nll / math.log(2), batch["characters"])
+            updates["bits_per_character"] = (scores.nll.sum() / math.log(2), batch["characters"])
         if "answers" in batch:
             has_answers = batch["answers"] > 0
-            is_exact = ((logits.argmax(-1) == targets) | (targets == Tokenizer.pad_id)).all(-1)
+            is_exact = (scores.right | ~scores.real).all(-1)
             updates["exact_match"] = ((is_exact & has_answers).sum(), has_answers.sum())
             rows["exact_match"] = (is_exact & has_answers, has_answers)
         if self.by_row is not None:

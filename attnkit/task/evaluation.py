@@ -2,14 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torchmetrics import Metric
 from typing_extensions import override
 
 from attnkit.task.base import Task
+from attnkit.task.loss import target_nll
 
 Direction = Literal["min", "max"]
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class EvaluatedTask(Task):
     `printed` are printed, followed by the `samples`; none: nothing is printed.
 
     Attributes:
-        by_row: A list to which a subclass that can appends the `row_sums` of each batch of an evaluation; None (default): nobody asks.
+        by_row: A list to which a subclass that can appends the sums by row of each batch of an evaluation; None (default): nobody asks.
     """
 
     by_row: list[RowSums] | None = None
@@ -100,8 +100,32 @@ class EvaluatedTask(Task):
         self.print("\n".join([f"{title}: {values}", *(f"  {line}" for line in self.samples())]))
 
 
-def row_sums(logits: Tensor, targets: Tensor, *, pad_id: int) -> RowSums:
-    """Return the sums of `loss` and `token_accuracy` over the targets of each row that are not padding.
+class Scores(NamedTuple):
+    """How well logits predict the targets of a batch, from one pass over them; each [B, T], and 0 for padding.
+
+    Attributes:
+        nll: The negative log-likelihood of each target.
+        right: Whether it has the largest logit.
+        real: Whether it is not padding.
+    """
+
+    nll: Tensor
+    right: Tensor
+    real: Tensor
+
+    def updates(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return what is averaged, and over how many targets, of `loss`, `perplexity` and `token_accuracy`."""
+        nll, count = self.nll.sum(), self.real.sum()
+        return {"loss": (nll, count), "perplexity": (nll, count), "token_accuracy": (self.right.sum(), count)}
+
+    def by_row(self) -> RowSums:
+        """Return the sums of `loss` and `token_accuracy` over the targets of each row."""
+        count = self.real.sum(1)
+        return {"loss": (self.nll.sum(1), count), "token_accuracy": (self.right.sum(1), count)}
+
+
+def scored(logits: Tensor, targets: Tensor, *, pad_id: int) -> Scores:
+    """Return how well logits predict the targets.
 
     Args:
         logits: [B, T, V].
@@ -110,14 +134,12 @@ def row_sums(logits: Tensor, targets: Tensor, *, pad_id: int) -> RowSums:
 
     Example:
         >>> import torch
-        >>> nll, count = row_sums(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), pad_id=0)["loss"]
+        >>> nll, count = scored(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), pad_id=0).by_row()["loss"]
         >>> [round(x, 3) for x in (nll / count).tolist()], count.tolist()
         ([1.609, 1.609], [2, 1])
     """
-    nll = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=pad_id, reduction="none")
     real = targets != pad_id
-    right = (logits.argmax(-1) == targets) & real
-    return {"loss": (nll.view_as(targets).sum(1), real.sum(1)), "token_accuracy": (right.sum(1), real.sum(1))}
+    return Scores(nll=target_nll(logits, targets, pad_id=pad_id), right=(logits.argmax(-1) == targets) & real, real=real)
 
 
 def spread(rows: Sequence[T], count: int) -> Sequence[T]:

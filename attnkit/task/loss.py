@@ -59,6 +59,26 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0
     return Sums(loss=loss, nll=nll, targets=real.sum())
 
 
+def target_nll(logits: Tensor, targets: Tensor, *, pad_id: int) -> Tensor:
+    """Return the negative log-likelihood of each target, without a gradient; 0 for padding.
+
+    Their sum is that of `cross_entropy`, to the bit.
+
+    Args:
+        logits: [..., V].
+        targets: [...] int64.
+        pad_id: The class of padding.
+
+    Example:
+        >>> target_nll(torch.zeros(2, 3, 5), torch.tensor([[4, 2, 0], [3, 0, 0]]), pad_id=0).count_nonzero(-1)
+        tensor([2, 1])
+    """
+    with torch.no_grad():
+        parts = zip(*_parts(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)), strict=True)
+        nll = torch.cat([_norm_and_nll(rows.to(_wide(logits)), wanted)[1] for rows, wanted in parts])
+        return nll.view_as(targets).where(targets != pad_id, 0)
+
+
 class _CrossEntropy(torch.autograd.Function):
     r"""The sums of the loss and of the negative log-likelihood, a few rows at a time, so that only the logits and their gradient are whole.
 
@@ -74,8 +94,7 @@ class _CrossEntropy(torch.autograd.Function):
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         for rows, wanted in zip(*_parts(logits, targets), strict=True):
             z = rows.to(_wide(logits))
-            norm = z.logsumexp(-1)
-            nll = norm - z.gather(-1, wanted[:, None])[:, 0]
+            norm, nll = _norm_and_nll(z, wanted)
             loss = nll
             if smoothing > 0:
                 total = z.sum(-1) if pad_id is None else z[:, :pad_id].sum(-1) + z[:, pad_id + 1 :].sum(-1)
@@ -108,6 +127,11 @@ class _CrossEntropy(torch.autograd.Function):
             g.scatter_add_(-1, wanted[:, None], g.new_full((len(g), 1), smoothing - 1))
             out.copy_(g.mul_(upstream[0]).masked_fill_(~counts[:, None], 0))
         return gradient, None, None, None, None, None
+
+
+def _norm_and_nll(z: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    norm = z.logsumexp(-1)
+    return norm, norm - z.gather(-1, targets[:, None])[:, 0]
 
 
 def _wide(logits: Tensor) -> torch.dtype:

@@ -22,9 +22,9 @@ from attnkit.registry import (
     tasks,
 )
 from attnkit.task.config import default, trained_tokenizer
-from attnkit.task.evaluation import Direction, row_sums, spread
+from attnkit.task.evaluation import Direction, scored, spread
 from attnkit.task.generating import GeneratorConfig, TextGenerator, input_mask
-from attnkit.task.loss import Sums, cross_entropy
+from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
 from attnkit.tokenizer import Tokenizer
 
@@ -222,19 +222,17 @@ class Seq2Seq(TextGenerator):
         """Update and log the metrics of a stage; return the generated texts as `hypotheses`, if any metric needs them."""
         targets = batch["tgt"][:, 1:]
         logits = self(batch["src"], batch["tgt"][:, :-1], batch.get("src_mask"))
-        sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
-        right = ((logits.argmax(-1) == targets) & (targets != Tokenizer.pad_id)).sum()
+        scores = scored(logits, targets, pad_id=Tokenizer.pad_id)
         if self.by_row is not None:
-            self.by_row.append(row_sums(logits, targets, pad_id=Tokenizer.pad_id))
+            self.by_row.append(scores.by_row())
         hypotheses = self._answers(batch, "references") if self.metric_names else []
         texts = (hypotheses, batch["references"])
-        means = {"loss": (sums.nll, sums.targets), "perplexity": (sums.nll, sums.targets), "token_accuracy": (right, sums.targets)}
-        updates: dict[str, Any] = means | dict.fromkeys(self.metric_names, texts)
+        updates: dict[str, Any] = scores.updates() | dict.fromkeys(self.metric_names, texts)
         for name, prefix in self.prefixes.items():
             rows = [i for i, source in enumerate(batch["source"]) if source.startswith(prefix)]
-            own = cross_entropy(logits[rows], targets[rows], pad_id=Tokenizer.pad_id)
             answers = tuple([column[i] for i in rows if i < len(column)] for column in texts)
-            updates |= {f"{name}/loss": (own.nll, own.targets)} | {f"{name}/{metric}": answers for metric in self.metric_names}
+            own = (scores.nll[rows].sum(), scores.real[rows].sum())
+            updates |= {f"{name}/loss": own} | {f"{name}/{metric}": answers for metric in self.metric_names}
         self.log_metrics(stage, updates, rows=len(targets), shown=[self.monitor[0].partition("/")[2]])
         if stage == "val":
             self.shown += list(zip(batch["source"], *texts, strict=False))[: self.config.samples]

@@ -6,6 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attnkit.task import cross_entropy, loss
+from attnkit.task.evaluation import scored
 
 
 def by_loop(logits, targets, epsilon, pad_id):
@@ -109,3 +110,28 @@ def test_of_no_targets_the_loss_is_zero():
     sums.loss.backward()
     assert sums.loss == sums.targets == 0
     assert logits.grad.shape == (0, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_log_likelihoods_of_targets_add_up_to_the_summed_one_to_the_bit(rng, monkeypatch, dtype):
+    """Of a batch, of some of its rows, and of parts: one pass over the logits serves every metric."""
+    logits = 3 * torch.randn(9, 7, 31, dtype=dtype)
+    targets = torch.randint(31, (9, 7))
+    for part in (loss.PART, 100):
+        monkeypatch.setattr(loss, "PART", part)
+        nll = loss.target_nll(logits, targets, pad_id=0)
+        assert nll.dtype == torch.promote_types(dtype, torch.float32)
+        assert nll.sum() == cross_entropy(logits, targets).nll
+        assert nll[2:5].sum() == cross_entropy(logits[2:5], targets[2:5]).nll
+        assert (nll[targets == 0] == 0).all()
+
+
+def test_scores_have_the_sums_of_a_slow_loop(rng):
+    logits, targets = torch.randn(4, 6, 5, dtype=torch.float64), torch.randint(5, (4, 6))
+    sums = scored(logits, targets, pad_id=0).by_row()
+    for row in range(4):
+        real = [i for i in range(6) if targets[row, i] != 0]
+        nll = -sum(math.log(logits[row, i].softmax(-1)[targets[row, i]]) for i in real)
+        right = sum(int(logits[row, i].argmax() == targets[row, i]) for i in real)
+        assert sums["loss"][0][row].item() == pytest.approx(nll)
+        assert (sums["token_accuracy"][0][row], sums["loss"][1][row], sums["token_accuracy"][1][row]) == (right, len(real), len(real))
