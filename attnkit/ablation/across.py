@@ -11,7 +11,7 @@ import numpy as np
 from attnkit.ablation.cells import Cell, check_apart
 from attnkit.ablation.results import INTERACTION, Results, p_text, word
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Effect, interquartile_mean, mean_of_seeds, mean_over_tasks, seed_slopes, stratified_interval
+from attnkit.ablation.statistics import Effect, mean_of_seeds, mean_over_tasks, seed_slopes
 from attnkit.ablation.statistics.comparison import FLOAT32
 from attnkit.ablation.tables import Table, interval_text
 
@@ -129,7 +129,7 @@ class Across:
                 return f"{missing} runs of {cell.name} have no value"
             if lost := sum(v is not None and math.isnan(v) for v in values):
                 return f"{lost} runs of {cell.name} diverged"
-            unit = self._unit_of(cell, results, name)
+            unit = self.unit_of(cell, results, name)
             if not unit:
                 return f"the reference of {cell.name} has the mean 0, which is no unit"
             sign = (1.0 if cell.study.better == "higher" else -1.0) / unit
@@ -145,10 +145,11 @@ class Across:
             weights = results.contrasts[name].weights
             largest = max(abs(w * (results.values(v)[seed] or 0.0)) for v, w in weights.items() for seed in cell.study.seeds)
             least = FLOAT32 * largest if cell.study.resolution is None else cell.study.resolution
-            found.setdefault(cell.task, []).append(least / self._unit_of(cell, results, name))
+            found.setdefault(cell.task, []).append(least / self.unit_of(cell, results, name))
         return {task: np.array(steps) for task, steps in found.items()}
 
-    def _unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
+    def unit_of(self, cell: Cell[Any], results: Results, name: str) -> float:
+        """Return the unit of the improvements of a contrast in a cell."""
         theirs = [
             v or 0.0 for variant in results.beside(results.contrasts[name]) for v in map(results.values(variant).get, cell.study.seeds)
         ]
@@ -238,15 +239,3 @@ class Across:
                 p = None if c.p_adjusted is None else min(1.0, c.p_adjusted * self.study.alpha / cell.study.alpha)
                 rows.append((c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(p), word(c))))
         return Table(("variant", "cell", "metric", "difference [interval]", "p (adjusted)", "verdict"), rows, (0, 3, 5))
-
-    def robust_table(self) -> Table:
-        """Return the interquartile mean of the improvements of all runs of all tasks, with its bootstrap interval; no verdict."""
-        rows = []
-        for name in self.differences if len(self.tasks) > 1 else []:
-            found = self.improvements(name)
-            if isinstance(found, str):
-                rows.append((False, (name, f"- ({found})")))
-            else:
-                scores = np.array([d.mean(1) for d in found.values()]).T
-                rows.append((False, (name, f"{interquartile_mean(scores):+.3g}{interval_text(*stratified_interval(scores))}")))
-        return Table(("variant", "interquartile mean of improvements [95% interval]"), rows)

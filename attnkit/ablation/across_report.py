@@ -7,10 +7,11 @@ import pandas as pd
 
 from attnkit.ablation import escape
 from attnkit.ablation.across import Across
+from attnkit.ablation.across_noise import noise_table_across, resampled, robust_table, sources_sentence
 from attnkit.ablation.canvas import Figure, lines
 from attnkit.ablation.certificate import sentences_across
 from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table
-from attnkit.ablation.statistics import performance_profile
+from attnkit.ablation.statistics import performance_profile, profile_band
 from attnkit.files import atomic
 
 
@@ -25,9 +26,10 @@ def figures_across(across: Across) -> list[Figure]:
         room = 0.05 * (ends[1] - ends[0]) or 1.0
         grid = np.linspace(ends[0] - room, ends[1] + room, 101)
         profiles = {name: list(zip(grid.tolist(), performance_profile(s, grid).tolist(), strict=True)) for name, s in scores.items()}
-        shown.append(
-            lines("profiles", "Performance profiles: the share of runs that improve by more", profiles, axis, "share of runs", marked=False)
-        )
+        edges = {name: profile_band(s, grid, **resampled(across, name)) for name, s in scores.items()}
+        bands = {name: list(zip(grid.tolist(), low.tolist(), high.tolist(), strict=True)) for name, (low, high) in edges.items()}
+        title = "Performance profiles: the share of runs that improve by more; bands: 95% intervals at each point"
+        shown.append(lines("profiles", title, profiles, axis, "share of runs", marked=False, bands=bands))
     sizes = [size for size in across.sizes if size is not None]
     if found and len(sizes) > 1:
         means = {
@@ -64,8 +66,8 @@ def methods_across(across: Across) -> str:
         ),
         (
             len(across.tasks) > 1,
-            "The interquartile mean has a stratified bootstrap interval, which is too short with few seeds, and no verdict (Agarwal et al. "
-            "2021). ",
+            "The interquartile mean and the profiles have stratified bootstrap intervals, which are too short with few seeds, and no "
+            "verdict (Agarwal et al. 2021). ",
         ),
     )
     return (
@@ -74,6 +76,7 @@ def methods_across(across: Across) -> str:
         f"aggregates, each at the same level: the probability of any false verdict is at most {at_most}. An improvement is the "
         f"difference from the reference of the same seed, positive where the variant is better, in units of {across.unit}, taken as known. "
         f"{''.join(text for applies, text in of_questions if applies)}"
+        f"{sources_sentence(across)}"
         f"Adjusted p-values are below {study.alpha:g} where a difference is shown."
     )
 
@@ -89,7 +92,8 @@ def write_across(across: Across, folder: Path) -> Path:
     sections = [
         ("Over tasks and sizes", across.aggregates_table()),
         ("Each task and size", across.cells_table()),
-        ("Interquartile means", across.robust_table()),
+        ("Other examples, another tuning", noise_table_across(across)),
+        ("Interquartile means", robust_table(across)),
     ]
     sections = [(title, table) for title, table in sections if table.rows]
     certified = sentences_across(across)

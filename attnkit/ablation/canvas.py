@@ -36,12 +36,15 @@ def lines(
     *,
     log: bool = False,
     marked: bool = True,
+    bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
 ) -> Figure:
-    """Return a figure with a line for each name; `log`: the axis across has powers of 2."""
+    """Return a figure with a line for each name, and a band from low to high; `log`: the axis across has powers of 2."""
     with canvas(name, height=2.6 + legend_height(list(points))) as (axes, svg):
         for i, (label, line) in enumerate(points.items()):
             drawn = look(i, i // len(COLOURS), i)
             axes.plot(*zip(*line, strict=True), label=wrapped(label), **drawn if marked else drawn | {"marker": ""})
+            if bands is not None:
+                axes.fill_between(*zip(*bands[label], strict=True), color=drawn["color"], alpha=0.12, lw=0)
         if log:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(EngFormatter())

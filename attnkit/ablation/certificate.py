@@ -12,10 +12,13 @@ from attnkit.ablation.across import Across
 from attnkit.ablation.looks import looks
 from attnkit.ablation.plan import Look
 from attnkit.ablation.results import Results
+from attnkit.ablation.statistics import quantile_p
 
 STUDIES = 2000
 EFFECTS = (1.0, 2.0)
-"""The differences whose power is simulated, in units of the sd of paired differences."""
+"""The differences whose power is simulated, in units of the sd of paired differences; of quantiles, of that of a run's value."""
+DIVERGENT = "a divergent tenth beside normal"
+"""Noise in which each run diverges with a probability of one tenth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +27,16 @@ class Certificate:
 
     Attributes:
         errors: The probability of any false difference where all variants are the same, by the distribution of the noise.
-        power: The probability that a difference of each of `EFFECTS` between two variants is shown, with normal noise.
+        power: The probability that a difference of each of `EFFECTS` between two variants is shown, with the last of these noises for
+            quantiles, and otherwise with normal noise.
         studies: The number of simulated studies of each kind.
+        quantile: What is compared; None: means.
     """
 
     errors: tuple[tuple[str, float], ...]
     power: tuple[tuple[float, float], ...]
     studies: int
+    quantile: float | None = None
 
     def sentences(self) -> list[str]:
         """Return the certificate in words."""
@@ -38,9 +44,13 @@ class Certificate:
         right = ", ".join(f"{rate:.2f} for {effect:g} standard deviations" for effect, rate in self.power)
         return [
             f"if all variants were the same, the probability of any difference in the report would be {wrong}",
-            f"the probability that a single difference is shown is {right} of the paired differences",
+            f"the probability that a single difference is shown is {right} of {self._unit}",
             f"by {self.studies:,} simulated studies each, with the contrasts, the seeds and the looks of this one",
         ]
+
+    @property
+    def _unit(self) -> str:
+        return "the paired differences" if self.quantile is None else "a variant's runs, a tenth of which diverge"
 
 
 def certificate(results: Results) -> Certificate:
@@ -48,7 +58,8 @@ def certificate(results: Results) -> Certificate:
     names = [v.name for v in results.plan.variants]
     weights = tuple(tuple(c.weights.get(name, 0.0) for name in names) for c in results.contrasts.values())
     plan = looks(results.study, results.answers.asked)
-    return simulate(weights, plan, errors=("normal", "heavy-tailed"))
+    errors = ("normal", "heavy-tailed") if results.study.quantile is None else ("normal", DIVERGENT)
+    return simulate(weights, plan, errors=errors, quantile=results.study.quantile)
 
 
 def sentences_across(across: Across, *, studies: int = STUDIES) -> list[str]:
@@ -99,15 +110,21 @@ def _p(values: np.ndarray) -> np.ndarray:
 
 @lru_cache
 def simulate(
-    weights: tuple[tuple[float, ...], ...], plan: tuple[Look, ...], *, errors: tuple[str, ...], studies: int = STUDIES
+    weights: tuple[tuple[float, ...], ...],
+    plan: tuple[Look, ...],
+    *,
+    errors: tuple[str, ...],
+    studies: int = STUDIES,
+    quantile: float | None = None,
 ) -> Certificate:
     """Return the certificate of contrasts, given as weights of variants, that are looked at as planned.
 
     Args:
         weights: A row for each contrast.
         plan: The looks.
-        errors: The noise: `normal`, or `heavy-tailed` (Student's t with 3 degrees of freedom).
+        errors: The noise: `normal`, `heavy-tailed` (Student's t with 3 degrees of freedom), or for quantiles `DIVERGENT`.
         studies: The number of simulated studies.
+        quantile: The quantile that is compared; None: means are.
 
     Example:
         >>> c = simulate(((1.0, -1.0),), (Look(seeds=5, alpha=0.05),), errors=("normal",), studies=500)
@@ -116,6 +133,8 @@ def simulate(
     """
     if not weights:
         return Certificate(errors=(), power=(), studies=studies)
+    if quantile is not None:
+        return _of_quantiles(weights, plan, errors, studies, quantile)
     contrasts = np.array(weights).T  # [variants, contrasts]
     draws = {noise: _noise(noise, (studies, plan[-1].seeds, len(contrasts)), np.random.default_rng(0)) @ contrasts for noise in errors}
     wrong = tuple((noise, float(_shown(d, plan).any(axis=1).mean())) for noise, d in draws.items())
@@ -125,7 +144,35 @@ def simulate(
 
 
 def _noise(kind: str, shape: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:
-    return rng.standard_normal(shape) if kind == "normal" else rng.standard_t(3, shape)
+    values = rng.standard_t(3, shape) if kind == "heavy-tailed" else rng.standard_normal(shape)
+    return np.where(rng.random(shape) < 0.1, np.inf, values) if kind == DIVERGENT else values
+
+
+def _of_quantiles(
+    weights: tuple[tuple[float, ...], ...], plan: Sequence[Look], errors: Sequence[str], studies: int, share: float
+) -> Certificate:
+    shape = (studies, plan[-1].seeds, len(weights[0]))
+    wrong, values = [], np.zeros(shape)
+    for noise in errors:
+        values = _noise(noise, shape, np.random.default_rng(0))
+        shown = [_differ(*_sides(values, row), plan, share, len(weights)) for row in weights]
+        wrong.append((noise, float(np.any(shown, axis=0).mean())))
+    ours, theirs = values[..., 0], values[..., 1]
+    right = tuple((e, float(_differ(ours, theirs + e, plan, share, len(weights)).mean())) for e in EFFECTS)
+    return Certificate(errors=tuple(wrong), power=right, studies=studies, quantile=share)
+
+
+def _sides(values: np.ndarray, row: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    ours, theirs = (np.sum([abs(w) * values[..., i] for i, w in enumerate(row) if w * sign > 0], axis=0) for sign in (1, -1))
+    return ours, theirs
+
+
+def _differ(ours: np.ndarray, theirs: np.ndarray, plan: Sequence[Look], share: float, family: int) -> np.ndarray:
+    """Return whether a look shows a difference of two quantiles, [studies], from badness [studies, seeds]."""
+    shown = np.zeros(len(ours), dtype=bool)
+    for look in plan:
+        shown |= quantile_p(ours[:, : look.seeds], theirs[:, : look.seeds], share) < look.alpha / family
+    return shown
 
 
 def _shown(d: np.ndarray, plan: Sequence[Look], *, family: int | None = None) -> np.ndarray:

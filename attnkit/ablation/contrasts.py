@@ -27,11 +27,18 @@ class Contrast:
     kind: Literal["difference", "interaction"] = "difference"
 
     def measure(
-        self, runs: Mapping[str, Runs], *, better: Better, min_effect: float | None = None, resolution: float | None = None
+        self,
+        runs: Mapping[str, Runs],
+        *,
+        better: Better,
+        min_effect: float | None = None,
+        resolution: float | None = None,
+        quantile: float | None = None,
     ) -> Comparison:
         """Return the comparison of the values of variants; the verdict is that of `judge`."""
         cells = [(weight, runs[name]) for name, weight in self.weights.items()]
-        found = contrast(self.name, cells, reference=self.reference, better=better, min_effect=min_effect, resolution=resolution)
+        settings = {"min_effect": min_effect, "resolution": resolution, "quantile": quantile}
+        found = contrast(self.name, cells, reference=self.reference, better=better, **settings)
         return replace(found, kind=self.kind)
 
 

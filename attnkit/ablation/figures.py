@@ -29,6 +29,9 @@ def forest(results: Results) -> Figure:
     shown = [c for c in results.family if c.mean is not None]
     if not shown:
         return Figure("forest", "Differences", None)
+    known = [end for c in shown for end in (0.0, c.mean or 0.0, *(c.interval or ())) if math.isfinite(end)]
+    room = 0.2 * (max(known) - min(known))
+    ends = min(known) - room, max(known) + room  # where intervals without an end are cut off
     labels = [f"{wrapped(c.variant)}\n{wrapped(f'vs {c.reference}')}" for c in reversed(shown)]
     with canvas("forest", height=1.0 + _row_height(labels) * len(shown)) as (axes, svg):
         axes.axvline(0, color="#444444", lw=0.8)
@@ -37,11 +40,11 @@ def forest(results: Results) -> Figure:
             if c.min_effect is not None:
                 axes.fill_betweenx((i - 0.5, i + 0.5), -c.min_effect, c.min_effect, color="#009E73", alpha=0.12, lw=0)
             if c.interval is not None:
-                axes.plot(c.interval, (i, i), color=colour, lw=2)
+                axes.plot([min(max(end, ends[0]), ends[1]) for end in c.interval], (i, i), color=colour, lw=2)
             axes.plot([c.mean], [i], color=colour, marker=VERDICT_MARKERS[c.verdict], markersize=7)
         axes.set_yticks(range(len(shown)), labels, fontsize=8)
         axes.set_ylim(-0.6, len(shown) - 0.4)
-        axes.set_xlabel(f"difference of {results.study.metric}\n({results.study.better} is better)", loc="right")
+        axes.set_xlabel(f"difference of {results.study.quantity}\n({results.study.better} is better)", loc="right")
     title = "Differences and their intervals" + (" (shaded: too small to matter)" if results.study.min_effect else "")
     return Figure("forest", title, svg.getvalue())
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from attnkit.ablation.noise import noise_sentence, saved_by_pairing
 from attnkit.ablation.results import Results
+from attnkit.ablation.spec import StudySpec
 
 
 def methods(results: Results) -> str:
@@ -19,12 +20,10 @@ def methods(results: Results) -> str:
         "runs are paired "
         f"by seed."
         f"{_budget(results)} "
-        f"The metric is {study.metric} ({study.better} is better), {at}. Differences are tested by "
-        f"paired t tests. The study has {family} contrast{'s' if family != 1 else ''}, as one family: all intervals together "
-        "cover their true "
-        f"values with a probability of at least {1 - study.alpha:g} (Bonferroni), whatever the dependence between them. Each "
-        "verdict is read "
-        f"from its interval, so that the probability of any false verdict is at most {study.alpha:g}."
+        f"The metric is {study.metric} ({study.better} is better), {at}. {_test(study)} The study has {family} "
+        f"contrast{'s' if family != 1 else ''}, as one family: all intervals together cover their true values "
+        f"with a probability of at least {1 - study.alpha:g} (Bonferroni), whatever the dependence between them. Each verdict is read from "
+        f"its interval, so that the probability of any false verdict is at most {study.alpha:g}."
     )
     if results.interactions or study.design == "full_factorial":
         text += (
@@ -55,16 +54,16 @@ def methods(results: Results) -> str:
                 f" The first {len(tune.first)} are the same for all; each later one is proposed by Optuna's tree-structured Parzen "
                 "estimator, from what that variant had found."
             )
-    text += (
-        " Where runs diverged, three tests share the level: an exact test of how often the two diverge, the t test of the pairs with "
-        "numbers, unless it points to the other side, and with six seeds or more the signed-rank test, in which a diverged run "
-        "is worse than "
-        "any number."
-    )
+    if study.quantile is None:
+        text += (
+            " Where runs diverged, three tests share the level: an exact test of how often the two diverge, the t test of the pairs with "
+            "numbers, unless it points to the other side, and with six seeds or more the signed-rank test, in which a diverged run "
+            "is worse than any number."
+        )
     text += f" {noise_sentence(results)}"
     if (saved := saved_by_pairing(results)) is not None:
         text += f" Pairing by seed {'removes' if saved >= 0 else 'adds'} {abs(saved):.0%} of the variance of unpaired differences."
-    text += " Effects are in standard deviations of the differences."
+    text += "" if study.quantile else " Effects are in standard deviations of the differences."
     text += (
         " FLOPs are those of matrix products and scans, forward and backward, for each non-padding token (counted on a batch of the "
         "validation data), times the tokens of the training. Tokens/s and the curves by time count training alone, without validation"
@@ -76,6 +75,17 @@ def methods(results: Results) -> str:
     if exact:
         text += f" Exact sign-flip tests (uncorrected): {'; '.join(exact)}."
     return text
+
+
+def _test(study: StudySpec) -> str:
+    if study.quantile is None:
+        return "Differences are tested by paired t tests."
+    return (
+        f"Compared is its {study.quantile:g} quantile over seeds: the value that a share of {study.quantile:g} of the runs reaches. A run "
+        "that diverged is worse than any number. Differences are tested by sign and binomial tests at every value that could be the "
+        "quantile of both, which holds for any distribution and any dependence between runs of one seed; intervals have the shifts that "
+        "are not excluded."
+    )
 
 
 def _budget(results: Results) -> str:

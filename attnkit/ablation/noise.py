@@ -1,22 +1,23 @@
 """What else a difference could be due to: the choice of test examples, and the outcome of tuning; and intervals that cover these, too."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import variance
 
+import numpy as np
 from scipy import stats
 
 from attnkit.ablation.results import Results
-from attnkit.ablation.statistics import Comparison, examples_error, joint_half, tuning_spread
+from attnkit.ablation.statistics import Comparison, examples_parts, joint_half, parts_error, tuning_spread
 from attnkit.ablation.tables import Table, interval_text
 
 TOLERANCE = 1e-4
 """The largest relative difference between a metric and the quotient of its sums that counts as rounding."""
-
-
 OWN = "each seed has test examples of its own, so that their noise is in that of the seeds"
 """The reason where data are generated anew for each seed."""
+NOT_KEPT = "was not kept by example, or is no mean over examples"
+"""The end of the reason where runs have no sums."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ def noises(results: Results) -> list[Noise]:
 
 
 def _noise(results: Results, c: Comparison) -> Noise:
+    if c.quantile is not None:
+        return Noise(contrast=c.variant, missing=("standard errors of examples and tuning are those of means, not of quantiles",))
     if c.mean is None or c.sd is None or c.level is None or any(c.diverged) or any(c.failed):
         return Noise(contrast=c.variant, missing=("runs diverged or failed, or too few have ended",))
     weights = results.contrasts[c.variant].weights
@@ -64,25 +67,33 @@ def _noise(results: Results, c: Comparison) -> Noise:
 
 def _of_examples(results: Results, weights: Mapping[str, float], pairs: int) -> tuple[float, float] | str:
     """Return the standard error of test examples with its degrees of freedom, or why it is not known."""
+    parts = parts_of(results, weights, results.study.seeds[:pairs])
+    if isinstance(parts, str):
+        return (_at_most(results, weights) if parts.endswith(NOT_KEPT) else None) or parts
+    error, df = parts_error(parts)
+    return error, float(df)
+
+
+def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int]) -> np.ndarray | str:
+    """Return what each test example contributes to a weighted sum of variants, averaged over seeds; or why that is not known."""
     metric, keys = results.study.metric.partition("/")[2], results.plan.key_by_variant
     runs, below = [], set()
-    for seed in results.study.seeds[:pairs]:
+    for seed in seeds:
         for name, weight in weights.items():
             result = results.result[keys[name, seed]]
             sums = result.get("examples", {}).get(metric)
             if sums is None:
-                return _at_most(results, weights) or f"{metric} was not kept by example, or is no mean over examples"
+                return f"{metric} {NOT_KEPT}"
             value, (top, bottom) = result["metrics"][results.study.metric], sums
             if not math.isclose(sum(top) / (sum(bottom) or math.nan), value, rel_tol=TOLERANCE, abs_tol=TOLERANCE**2):
                 return f"{metric} is not the mean of what was kept by example"
-            runs.append((weight / pairs, top, bottom))
+            runs.append((weight / len(seeds), top, bottom))
             below.add((seed, tuple(bottom)))
-    if len(below) > pairs:
+    if len(below) > len(seeds):
         return "variants have other test examples"
     if len({bottom for _, bottom in below}) > 1:
         return OWN
-    error, df = examples_error(runs)
-    return error, float(df)
+    return examples_parts(runs)
 
 
 def _at_most(results: Results, weights: Mapping[str, float]) -> tuple[float, float] | None:
@@ -100,20 +111,26 @@ def _at_most(results: Results, weights: Mapping[str, float]) -> tuple[float, flo
 
 def _of_tuning(results: Results, weights: Mapping[str, float], pairs: int) -> tuple[float, float] | str:
     """Return how far a repeated tuning would move a contrast, or why that is not known: an empty reason if nothing was tuned."""
+    moves = moves_of(results, weights, pairs)
+    return moves if isinstance(moves, str) else (math.hypot(*moves.values()), math.inf)
+
+
+def moves_of(results: Results, weights: Mapping[str, float], pairs: int) -> Mapping[str, float] | str:
+    """Return how far a repeated tuning of each variant would move a weighted sum of them, or why that is not known."""
     study, tuned = results.study, results.plan.tuned
     if study.tune is None or not tuned:
         return ""
     if (study.tune.metric or study.metric).partition("/")[2] != study.metric.partition("/")[2]:
         return "tuning was by another metric, in other units"
-    square = 0.0
+    moves = {}
     for name, weight in weights.items():
         values = [v for v in results.values(name).values() if v is not None][:pairs]
         means = [mean for _, mean in tuned[name].means if mean is not None]
         if not means:
             return "every trial of tuning diverged"
         error = float(stats.tstd(values)) / math.sqrt(study.tune.seeds)
-        square += (weight * tuning_spread(means, error, higher=study.better == "higher")) ** 2
-    return math.sqrt(square), math.inf
+        moves[name] = abs(weight) * tuning_spread(means, error, higher=study.better == "higher")
+    return moves
 
 
 HEADERS = ("contrast", "seeds", "examples", "tuning", "interval with all of these", "still shown")
@@ -121,10 +138,13 @@ HEADERS = ("contrast", "seeds", "examples", "tuning", "interval with all of thes
 
 def noise_table(results: Results) -> Table:
     """Return a row for each contrast, or no rows if seeds are the only known source."""
-    found = noises(results)
+    return table_of(noises(results), [c.verdict in ("better", "worse") for c in results.family])
+
+
+def table_of(found: Sequence[Noise], shown: Sequence[bool]) -> Table:
+    """Return a row for each contrast, of which some are shown to differ; no rows if seeds are the only known source."""
     rows = []
-    for one, c in zip(found, results.family, strict=True):
-        decided = c.verdict in ("better", "worse")
+    for one, decided in zip(found, shown, strict=True):
         beyond = one.interval is not None and (one.interval[0] > 0 or one.interval[1] < 0)
         still = "-" if one.interval is None or not decided else "yes" if beyond else "no"
         errors = ("-" if error is None else f"{error:.2g}" for error in (one.seeds, one.examples, one.tuning))

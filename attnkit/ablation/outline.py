@@ -9,7 +9,7 @@ from attnkit.ablation.estimate import Estimate, Timing
 from attnkit.ablation.looks import forecast, looks
 from attnkit.ablation.plan import Plan
 from attnkit.ablation.progress import clock
-from attnkit.ablation.statistics import detectable
+from attnkit.ablation.statistics import detectable, fewest_seeds
 from attnkit.ablation.tuning import written
 from attnkit.ablation.validity import stale_lines, state_of
 
@@ -73,6 +73,10 @@ def _power(planned: Plan) -> list[str]:
     study = planned.study
     family = contrasts(planned.variants, study.factors, study.effects or default_effects(study.design, study.factors))
     count = max(1, len(family))
+    if study.quantile is not None:
+        needed = fewest_seeds(study.quantile, level=study.alpha / count)
+        able = "verdicts are possible" if len(study.seeds) >= needed else f"no verdict is possible, only from {needed} seeds on"
+        return [f"With {len(study.seeds)} seeds and {count} contrasts of the {study.quantile:g} quantile, {able}."]
     if study.decide is None:
         smallest = detectable(len(study.seeds), alpha=study.alpha / count)
         return [

@@ -118,7 +118,7 @@ def subtitle(results: Results) -> str:
     first = results.plan.variants[0]
     named = [f"{factor} {level}" for factor, level in first.choices if level != "baseline"]
     what = f"; {first.name}: {', '.join(named)}" if named else ""
-    return f"{study.metric}, {study.better} is better; {len(study.seeds)} seeds; design {study.design}{what}"
+    return f"{study.quantity}, {study.better} is better; {len(study.seeds)} seeds; design {study.design}{what}"
 
 
 def omissions(results: Results) -> list[str]:

@@ -14,7 +14,7 @@ from attnkit.ablation.looks import chance, looks
 from attnkit.ablation.measurements import COSTS, Measurements
 from attnkit.ablation.plan import Look, Run
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Comparison, judge
+from attnkit.ablation.statistics import Comparison, judge, reached
 from attnkit.worker.folder import FINAL
 
 
@@ -144,8 +144,8 @@ class Results(Measurements):
         keys, study = self.plan.key_by_variant, self.study
         chosen = self._ended(c, seeds) or seeds
         values = {name: {seed: self.value(keys[name, seed]) for seed in chosen} for name in c.weights}
-        margin = self._margin([self.value(keys[name, seed]) for name in self.beside(c) for seed in chosen])
-        return c.measure(values, better=study.better, min_effect=margin, resolution=study.resolution)
+        margin = study.margin(self._typical([self.value(keys[name, seed]) for name in self.beside(c) for seed in chosen]))
+        return c.measure(values, better=study.better, min_effect=margin, resolution=study.resolution, quantile=study.quantile)
 
     def beside(self, c: Contrast) -> list[str]:
         """Return the variants of whose mean a relative difference is a share: the other side, and of an interaction the baseline."""
@@ -155,10 +155,14 @@ class Results(Measurements):
         keys = self.plan.key_by_variant
         return [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
 
-    def _margin(self, values: Iterable[float | None]) -> float | None:
-        """Return the smallest difference from a reference with these values that matters."""
-        known = [value for value in values if value is not None and not math.isnan(value)]
-        return self.study.margin(sum(known) / len(known) if known else None)
+    def _typical(self, values: Iterable[float | None]) -> float | None:
+        """Return the mean of the runs with a number, or the study's quantile of all; None if there is no such number."""
+        known = [value for value in values if value is not None]
+        if self.study.quantile is not None and known:
+            found = reached(known, self.study.quantile, better=self.study.better)
+            return None if math.isnan(found) else found
+        known = [value for value in known if not math.isnan(value)]
+        return sum(known) / len(known) if known else None
 
     def summary(self) -> pd.DataFrame:
         """Return the main table as numbers, a row for each variant."""
@@ -175,6 +179,7 @@ class Results(Measurements):
                     "variant": variant.name,
                     "reference": variant.reference,
                     "mean": sum(known) / len(known) if known else None,
+                    "quantile": None if self.study.quantile is None else self._typical(values),
                     "difference": c.mean if c else None,
                     "interval_low": low,
                     "interval_high": high,
@@ -228,7 +233,7 @@ def sentence(c: Comparison, study: StudySpec) -> str:
     """
     p = f"adjusted p {p_text(c.p_adjusted)}, " if c.p_adjusted is not None else ""
     interval = f"{100 * (1 - study.alpha):g}% interval {c.interval[0]:.3g} to {c.interval[1]:.3g}, " if c.interval else ""
-    number = f"{study.metric} {c.mean:+.3g} " if c.mean is not None else ""
+    number = f"{study.quantity} {c.mean:+.3g} " if c.mean is not None else ""
     words = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to", "inconclusive": "cannot be told from"}
     said = f" {words[c.verdict]} {c.reference}" if c.kind == "difference" else f", {word(c)}"
     text = f"{c.variant}{said}: {number}({interval}{p}{c.pairs} pairs)"

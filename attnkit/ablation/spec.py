@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from attnkit.ablation.design import Design, Factor, Variant, check_key, expand, parsed
+from attnkit.ablation.design import Design, Factor, Variant, check_key, default_effects, expand, parsed
 from attnkit.ablation.sections import Decide, Match, Published, ScaleSection, TaskSection, Tune
 from attnkit.ablation.study_file import EXAMPLES, content_of, find_study
 from attnkit.files import read_text
@@ -36,6 +36,7 @@ class StudySpec:
         recipe: The path of the recipe that it varies, or the short name of one that comes with attnkit.
         metric: The metric that decides, as it is logged: `val/loss`, `test/sequence_error_rate`. `test/...` is measured after the training.
         better: Whether a lower or a higher metric is better.
+        quantile: The quantile of the metric over seeds that is compared, counted from the best run; None: the mean is.
         factors: The settings that it varies.
         design: How factors are combined; see `attnkit.ablation.design.expand`.
         variants: Those of the design `list`.
@@ -72,6 +73,7 @@ class StudySpec:
     recipe: str
     metric: str = "val/loss"
     better: Literal["lower", "higher"] = "lower"
+    quantile: float | None = None
     factors: tuple[Factor, ...] = ()
     design: Design = "one_factor"
     variants: tuple[Variant, ...] = ()
@@ -141,6 +143,7 @@ class StudySpec:
             raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
         for key in self.set:
             check_key(key)
+        self._check_quantile()
         self._check_cells()
         module_names(self.imports)
         read_engine(self.engine)
@@ -148,6 +151,28 @@ class StudySpec:
             raise ConfigurationError("tune: tuning on the test data would make them worthless; add metric: val/... to tune")
         if self.tune is not None and self.tune.better is None and _name(self.tune.metric or self.metric) != _name(self.metric):
             raise ConfigurationError(f"tune: {self.tune.metric} is another metric than the study's: add better: lower or higher to tune")
+
+    def _check_quantile(self) -> None:
+        if self.quantile is None:
+            return
+        if not 0 < self.quantile < 1:
+            raise ConfigurationError(
+                f"quantile must be between 0 and 1, but is {self.quantile}: 0.5 is the median, 0.9 what nine of ten runs reach"
+            )
+        reasons = {
+            "decide": "looks are planned by t tests of means, and early ones have too few seeds for a quantile; set seeds",
+            "tasks": "aggregates over tasks are of means; compare quantiles in a study of each task",
+            "scales": "aggregates over sizes are of means; compare quantiles in a study of each size",
+            "published": "a table beside ours is of means",
+            "resolution": "intervals of quantiles need none",
+        }
+        if given := [key for key in reasons if getattr(self, key)]:
+            raise ConfigurationError(f"{given[0]}: not with quantile, for {reasons[given[0]]}")
+        effects = self.effects or default_effects(self.design, self.factors)
+        if mixed := [effect for effect in effects if " x " in effect]:
+            raise ConfigurationError(
+                f"effects: {mixed[0]!r} is an interaction, a sum of effects on means, which quantiles do not have; list other effects"
+            )
 
     def _check_cells(self) -> None:
         if wrong := [name for name in (*self.tasks, *self.scales) if not re.fullmatch(r"\w[\w-]*", name)]:
@@ -178,6 +203,11 @@ class StudySpec:
         if isinstance(self.min_effect, str):
             return None if mean is None else abs(mean) * float(self.min_effect.rstrip("%")) / 100
         return self.min_effect
+
+    @property
+    def quantity(self) -> str:
+        """What is compared, in words."""
+        return self.metric if self.quantile is None else f"{self.quantile:g} quantile of {self.metric}"
 
     def with_seeds(self, *seeds: int) -> Self:
         """Return the study with more seeds; runs of the others stay as they are."""

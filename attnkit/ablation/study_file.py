@@ -115,6 +115,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 
 EXAMPLES: Mapping[str, str] = {
     "metric": "val/loss",
+    "quantile": "0.9",
     "set": "{trainer.max_epochs: 3}",
     "imports": "[my_package.my_module]",
     "retries": "{killed: 1}",

@@ -30,6 +30,10 @@ def _role(row: Mapping[str, Any]) -> str | None:
     return f"the same as {row['reference']}" if row["verdict"] == "the same" else str(row["verdict"])
 
 
+def _diverged(row: Mapping[str, Any]) -> str:
+    return f" ({row['diverged']} diverged)" if row["diverged"] else ""
+
+
 def _difference(row: Mapping[str, Any]) -> str:
     return "" if _role(row) else _number(row["difference"], "{:+.3g}") + interval_text(row["interval_low"], row["interval_high"])
 
@@ -46,7 +50,11 @@ def interval_text(low: float | None, high: float | None) -> str:
 
 COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "variant": ("variant", lambda row: str(row["variant"])),
-    "mean": ("mean", lambda row: _number(row["mean"], "{:.4g}") + (f" ({row['diverged']} diverged)" if row["diverged"] else "")),
+    "mean": ("mean", lambda row: _number(row["mean"], "{:.4g}") + _diverged(row)),
+    "quantile": (
+        "quantile",
+        lambda row: ("diverged" if row["quantile"] is None and row["diverged"] else _number(row["quantile"], "{:.4g}")) + _diverged(row),
+    ),
     "difference": ("difference [interval]", _difference),
     "p": ("p (adjusted)", lambda row: "" if _role(row) else p_text(row["p_adjusted"])),
     "verdict": ("verdict", lambda row: _role(row) or str(row["verdict"])),
@@ -79,7 +87,7 @@ LEGEND = (
 
 
 def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold: Sequence[str] = BOLD) -> Table:
-    """Return a row for each variant.
+    """Return a row for each variant. In a study of a quantile, that stands in the place of the mean.
 
     Args:
         results: Of a study.
@@ -91,6 +99,8 @@ def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold:
     """
     if unknown := [name for name in columns if name not in COLUMNS]:
         raise ConfigurationError(f"no column {unknown[0]!r}.{nearest(unknown[0], COLUMNS)} Columns: {', '.join(COLUMNS)}.")
+    if results.study.quantile is not None:
+        columns = ["quantile" if name == "mean" else name for name in columns]
     rows = results.summary().to_dict("records")
     cells = [(row["verdict"] in ("better", "worse"), tuple(COLUMNS[name][1](row) for name in columns)) for row in rows]
     return Table(tuple(COLUMNS[name][0] for name in columns), cells, tuple(i for i, name in enumerate(columns) if name in bold))

@@ -13,6 +13,7 @@ from attnkit.ablation.design import Variant
 from attnkit.ablation.plan import Plan, Tuned
 from attnkit.ablation.sections import EVEN, Range
 from attnkit.ablation.spec import StudySpec
+from attnkit.ablation.study_file import MAX_SEEDS
 from attnkit.ablation.validity import state_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import result_of
@@ -50,12 +51,14 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
         list({(name := _name(v.name, point)): Variant(name=name, overrides={**v.overrides, **point}) for v, point in pairs}.values())
         for pairs in ([(v, point) for v in variants for point in some[v.name]] for some in (dict.fromkeys(points, tune.first), points))
     )
-    seeds = tuple(range(FIRST_SEED, FIRST_SEED + tune.seeds))
+    first_seed = FIRST_SEED + study.seeds[0] // MAX_SEEDS * MAX_SEEDS  # tasks share no random numbers, see `attnkit.ablation.cells`
+    seeds = tuple(range(first_seed, first_seed + tune.seeds))
     tuning = replace(
         study,
         name=f"{study.name}.tuning",
         metric=tune.metric or study.metric,
         better=tune.better or study.better,
+        quantile=None,
         design="list",
         variants=tuple(first),
         factors=(),

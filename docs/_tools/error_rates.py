@@ -1,9 +1,9 @@
 """Simulate studies with the code of reports, and print the table of docs/explanation/statistics.md.
 
-    python docs/_tools/error_rates.py [STUDIES [tasks | sources]]
+    python docs/_tools/error_rates.py [STUDIES [tasks | quantiles | variances]]
 
-`tasks` prints those of studies of several tasks and sizes, and of adjusting for early loss; `sources` the coverage of intervals that hold
-for other test examples and another outcome of tuning, too.
+`tasks` prints those of studies of several tasks and sizes, and of adjusting for early loss; `quantiles` those of studies that compare
+quantiles; `variances` those of tests that share variances between contrasts, which reports do not.
 
 In an A/A study all variants have the same distribution; every verdict of a difference is false. The error is the share of studies with any.
 """
@@ -12,7 +12,7 @@ import math
 import sys
 
 import numpy as np
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 from attnkit.ablation.looks import planned
 from attnkit.ablation.plan import Look
@@ -20,14 +20,12 @@ from attnkit.ablation.sections import Decide
 from attnkit.ablation.statistics import (
     Comparison,
     compare,
-    examples_error,
-    joint_half,
     judge,
     mean_of_seeds,
     mean_of_tasks,
     mean_over_tasks,
+    quantile_p,
     seed_slopes,
-    tuning_spread,
 )
 
 ALPHA = 0.05
@@ -149,60 +147,78 @@ def over_tasks(studies: int) -> None:
             print(f"| {shift:g} sd | {seeds} | {coverage:.3f} | {width:.2f} |", flush=True)
 
 
-def examples(seeds: int, count: int, share: float, studies: int) -> tuple[float, float]:
-    """Return the coverage of intervals of seeds, and of those of seeds and examples, of the difference on all examples there could be.
+def quantiles(share: float, seeds: int, variants: int, studies: int, effect: float = 0.0, fails: float = 0.1) -> float:
+    """Return the share of studies with any difference of quantiles, where `fails` of the runs diverge, and variants share half their noise.
 
-    `share` is that of test examples in the variance of the mean difference; a hundredth of it is of both together.
+    An effect, in units of the sd of a run, is that of the first variant alone, whose comparison counts alone.
     """
-    rng = np.random.default_rng(6)
-    covered = np.zeros(2)
-    for _ in range(studies):
-        d = math.sqrt((1 - share) * seeds) * rng.standard_normal((seeds, 1)) + math.sqrt(share * count) * rng.standard_normal((1, count))
-        d = d + math.sqrt(0.01 * seeds * count) * rng.standard_normal((seeds, count))
-        error, df = examples_error([(1 / seeds, one, np.ones(count)) for one in d])
-        parts = [(float(stats.sem(d.mean(1))), seeds - 1.0), (error, float(df))]
-        covered += [abs(d.mean()) < joint_half(some, alpha=ALPHA) for some in (parts[:1], parts)]
-    return float(covered[0] / studies), float(covered[1] / studies)
+    rng, found = np.random.default_rng(8), np.zeros(studies, dtype=bool)
+    values = (rng.standard_normal((variants + 1, studies, seeds)) + rng.standard_normal((studies, seeds))) / math.sqrt(2)
+    values[1] += effect
+    values[rng.random(values.shape) < fails] = math.inf
+    for i in range(1, 2 if effect else variants + 1):
+        found |= quantile_p(values[i], values[0], share) < ALPHA / variants
+    return float(found.mean())
 
 
-def tunings(values: int, steepness: float, seeds: int, studies: int) -> tuple[float, float]:
-    """Return the coverage of intervals of seeds, and of those of seeds and tuning, of the difference on average over repeated tuning.
+def of_quantiles(studies: int) -> None:
+    """Print the error rates and the power of comparisons of quantiles."""
+    print("| quantile, seeds | 1 variant | 5 variants | no run fails | 1 sd | 2 sd | 3 sd |\n|---|---|---|---|---|---|---|")
+    for share, counts in ((0.5, (7, 10, 20, 50)), (0.8, (25, 50)), (0.9, (50, 100))):
+        for seeds in counts:
+            wrong = [quantiles(share, seeds, variants, studies) for variants in (1, 5)]
+            wrong.append(quantiles(share, seeds, 1, studies, fails=0.0))
+            right = [quantiles(share, seeds, 1, studies, effect, fails=0.1 if share < 0.9 else 0.02) for effect in (1.0, 2.0, 3.0)]
+            numbers = [*(f"{rate:.3f}" for rate in wrong), *(f"{rate:.2f}" for rate in right)]
+            print(f"| {share:g}, {seeds} | {' | '.join(numbers)} |", flush=True)
 
-    Two equal variants are tuned among `values` on a parabola, with two seeds each; the noise of a run is 1.
+
+def shrunken(sds: np.ndarray, seeds: int, studies: int, effect: float = 0.0) -> tuple[float, float]:
+    """Return how often t tests with their own variances show any contrast, and how often moderated ones do (Smyth 2004).
+
+    Moderated tests shrink the variance of each contrast towards a common one, as far as the empirical Bayes estimate of its prior says. An
+    effect, in units of their sd, is that of all contrasts, of which the share that is shown counts.
     """
-    rng = np.random.default_rng(7)
-    true = steepness * (np.arange(values) - values / 2 + 0.3) ** 2
-    covered = np.zeros(2)
-    for _ in range(studies):
-        parts, runs = [], []
-        for _ in range(2):
-            means = true + rng.standard_normal(values) / math.sqrt(2)
-            runs.append(true[means.argmin()] + rng.standard_normal(seeds))
-            parts.append((tuning_spread(means.tolist(), float(runs[-1].std(ddof=1)) / math.sqrt(2), redraws=300), math.inf))
-        d = runs[0] - runs[1]
-        parts.insert(0, (float(stats.sem(d)), seeds - 1.0))
-        covered += [abs(d.mean()) < joint_half(some, alpha=ALPHA) for some in (parts[:1], parts)]
-    return float(covered[0] / studies), float(covered[1] / studies)
+    rng, m, df = np.random.default_rng(9), len(sds), seeds - 1
+    d = sds[None, :, None] * (rng.standard_normal((studies, m, seeds)) + effect)
+    mean, var = d.mean(2), d.var(2, ddof=1)
+    e = np.log(var) - special.digamma(df / 2) + math.log(df / 2)
+    extra = e.var(1, ddof=1) - special.polygamma(1, df / 2)  # the variance of the logarithm of true variances
+    priors = np.array([prior_freedom(x) for x in extra])  # degrees of freedom of the prior
+    half = np.minimum(priors, 1e8) / 2
+    centre = np.exp(e.mean(1) + special.digamma(half) - np.log(half))
+    weight = 1 / (1 + df / priors[:, None])
+    pooled = weight * centre[:, None] + (1 - weight) * var
+    rates = []
+    for variance, freedom in ((var, np.full(studies, float(df))), (pooled, np.minimum(priors + df, 1e8))):
+        p = 2 * stats.t.sf(np.abs(mean) / np.sqrt(variance / seeds), freedom[:, None])
+        shown = p < ALPHA / m
+        rates.append(float(shown.mean() if effect else shown.any(1).mean()))
+    return rates[0], rates[1]
 
 
-def sources(studies: int) -> None:
-    """Print the coverage of intervals with and without the noise of test examples, and of tuning."""
-    print("| seeds, examples | share of examples | seeds alone | with examples |\n|---|---|---|---|")
-    for seeds, count in ((3, 50), (5, 200), (10, 200)):
-        for share in (0.1, 0.5, 0.9):
-            alone, both = examples(seeds, count, share, studies)
-            print(f"| {seeds}, {count} | {share:g} | {alone:.3f} | {both:.3f} |", flush=True)
-    print("\n| seeds, values | steepness | seeds alone | with tuning |\n|---|---|---|---|")
-    for seeds, values in ((3, 4), (5, 4), (10, 4), (5, 8), (10, 8)):
-        for steepness in (0.0, 0.5, 2.0):
-            alone, both = tunings(values, steepness, seeds, studies)
-            print(f"| {seeds}, {values} | {steepness:g} | {alone:.3f} | {both:.3f} |", flush=True)
+def prior_freedom(extra: float) -> float:
+    """Return the degrees of freedom of the prior of which half have this trigamma; infinite where variances do not differ."""
+    return math.inf if extra <= 0 else 2 * float(optimize.brentq(lambda x: special.polygamma(1, x) - extra, 1e-4, 1e8))
+
+
+def of_variances(studies: int) -> None:
+    """Print what shrinkage of variances does where they are equal, and where one contrast is noisier than the others."""
+    print("| contrasts, seeds | noise | own: error | shrunken: error | own: power | shrunken: power |\n|---|---|---|---|---|---|")
+    for m, seeds in ((5, 3), (5, 5), (20, 3), (20, 5)):
+        for label, sds in (
+            ("equal", np.ones(m)),
+            ("one 3 times as noisy", np.array([3.0] + [1.0] * (m - 1))),
+            ("one 16 times", np.array([16.0] + [1.0] * (m - 1))),
+        ):
+            wrong, right = shrunken(sds, seeds, studies), shrunken(sds, seeds, studies, effect=2.0)
+            print(f"| {m}, {seeds} | {label} | {wrong[0]:.3f} | {wrong[1]:.3f} | {right[0]:.2f} | {right[1]:.2f} |", flush=True)
 
 
 def main() -> None:
     """Print the tables as Markdown."""
     if sys.argv[2:]:
-        {"tasks": over_tasks, "sources": sources}[sys.argv[2]](int(sys.argv[1]))
+        {"tasks": over_tasks, "quantiles": of_quantiles, "variances": of_variances}[sys.argv[2]](int(sys.argv[1]))
         return
     studies = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     high = stats.binom.ppf(0.999, studies, ALPHA) / studies

@@ -13,6 +13,7 @@ from scipy import stats
 
 from attnkit.ablation import Study
 from attnkit.ablation.across import Across
+from attnkit.ablation.across_noise import robust_table
 from attnkit.ablation.across_report import methods_across, write_across
 from attnkit.ablation.cells import cells, lock_cells
 from attnkit.ablation.certificate import sentences_across
@@ -253,7 +254,7 @@ def test_what_has_no_aggregate_is_told_in_every_table(monkeypatch: pytest.Monkey
     spec = several(factors={"model.a": [1, 2]}, scales={})
     lost = answered(spec, lambda cell, s, ours: None if (cell.name, s, ours) == ("one", 1, True) else 1.0 + s)
     assert lost.partial == [("a=2", "baseline", "two")]
-    assert lost.robust_table().rows == [(False, ("a=1", "- (1 runs of one diverged)"))]
+    assert robust_table(lost).rows == [(False, ("a=1", "- (1 runs of one diverged)", "-"))]
     assert "- (two does not compare them)" in [cells[3] for _, cells in lost.aggregates_table().rows]
     assert [cells[1::2] for _, cells in lost.cells_table().rows if cells[0] == "a=2"][1] == ("two", "- (not compared)", "-")
 
@@ -292,7 +293,7 @@ def test_interactions_have_aggregates_in_words_of_their_own(capsys: pytest.Captu
     assert mean.effect.mean == pytest.approx((2.0 + 2.5 + 0.01 * 6) / 0.5), "the joint improvement beyond the sum of the two"
     assert (mean.verdict, slope_one.verdict) == ("an interaction", "changes"), "of which no sign is better"
     assert across.differences == ["a=1", "b=2"]
-    assert [cells[0] for _, cells in across.robust_table().rows] == ["a=1", "b=2"], "no share of runs that improve"
+    assert [cells[0] for _, cells in robust_table(across).rows] == ["a=1", "b=2"], "no share of runs that improve"
     assert {cells[-1] for _, cells in across.cells_table().rows if cells[0] == "a=1 x b=2"} == {"an interaction"}
 
 

@@ -7,12 +7,14 @@ Example:
     ('better', 0.45)
 """
 
-from attnkit.ablation.statistics.aggregate import interquartile_mean, performance_profile, stratified_interval
-from attnkit.ablation.statistics.comparison import Better, Comparison, Runs, Verdict, compare, contrast, judge
+from attnkit.ablation.statistics.aggregate import interquartile_mean, performance_profile, profile_band, stratified_interval
+from attnkit.ablation.statistics.comparison import Comparison, Runs, Verdict, compare, contrast
 from attnkit.ablation.statistics.exact import divergence_p, sign_flip_p, signed_rank_p
 from attnkit.ablation.statistics.power import detectable, power, seeds_needed, seeds_range
-from attnkit.ablation.statistics.sources import examples_error, joint_half, tuning_spread
+from attnkit.ablation.statistics.quantiles import Better, badness, fewest_seeds, quantile_interval, quantile_p, reached
+from attnkit.ablation.statistics.sources import examples_error, examples_parts, joint_half, parts_error, tuning_spread
 from attnkit.ablation.statistics.tasks import Effect, mean_of_seeds, mean_of_tasks, mean_over_tasks, seed_slopes, slope
+from attnkit.ablation.statistics.verdicts import judge
 
 __all__ = [
     "Better",
@@ -20,19 +22,27 @@ __all__ = [
     "Effect",
     "Runs",
     "Verdict",
+    "badness",
     "compare",
     "contrast",
     "detectable",
     "divergence_p",
     "examples_error",
+    "examples_parts",
+    "fewest_seeds",
     "interquartile_mean",
     "joint_half",
     "judge",
     "mean_of_seeds",
     "mean_of_tasks",
     "mean_over_tasks",
+    "parts_error",
     "performance_profile",
+    "profile_band",
     "power",
+    "quantile_interval",
+    "quantile_p",
+    "reached",
     "seed_slopes",
     "seeds_needed",
     "seeds_range",

@@ -1,7 +1,7 @@
 # https://arxiv.org/abs/2108.13264
 """Aggregates over tasks and runs, by arrays: interquartile mean, performance profiles, stratified bootstrap (Agarwal et al. 2021)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -43,6 +43,8 @@ def stratified_interval(
     confidence: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
+    examples: Sequence[ArrayLike] = (),
+    spreads: Sequence[float] = (),
 ) -> tuple[float, float]:
     """Return the percentile bootstrap interval of a statistic; runs are drawn anew within each task.
 
@@ -55,18 +57,60 @@ def stratified_interval(
         confidence: Of the interval.
         resamples: Number of bootstrap samples.
         seed: Of the draws.
+        examples: What each test example contributes to the scores of a task, [runs, examples], with a mean of 0 for each run; see
+            `examples_parts`. Then examples are drawn anew, too, for all runs alike, and for tasks that have as many. Empty: the interval
+            is for these test examples.
+        spreads: For each task, by how much a repeated tuning would move all its scores; see `tuning_spread`. Empty: for this tuning.
 
     Example:
         >>> [round(end, 2) for end in stratified_interval([[0.1, 0.5], [0.3, 0.9], [0.2, 0.7]], np.mean, resamples=200)]
         [0.35, 0.55]
     """
-    values = _scores(scores)
+    drawn = _resampled(_scores(scores), resamples, seed, examples, spreads)
+    low, high = _ends(np.array([statistic(one) for one in drawn]), confidence)
+    return float(low), float(high)
+
+
+def profile_band(
+    scores: ArrayLike,
+    thresholds: ArrayLike,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    examples: Sequence[ArrayLike] = (),
+    spreads: Sequence[float] = (),
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of the bootstrap interval of a performance profile at each threshold; for the arguments see `stratified_interval`.
+
+    Example:
+        >>> low, high = profile_band([[0.1, 0.5], [0.3, 0.9], [0.2, 0.7]], [0.0, 0.4, 1.0], resamples=200)
+        >>> low.tolist(), high.tolist()
+        ([1.0, 0.5, 0.0], [1.0, 0.5, 0.0])
+    """
+    drawn = _resampled(_scores(scores), resamples, seed, examples, spreads)
+    low, high = _ends(np.array([performance_profile(one, thresholds) for one in drawn]), confidence)
+    return low, high
+
+
+def _resampled(
+    values: np.ndarray, resamples: int, seed: int, examples: Sequence[ArrayLike], spreads: Sequence[float]
+) -> Iterator[np.ndarray]:
+    """Yield scores of runs that are drawn anew within each task, on examples that are drawn anew, after another tuning."""
     rng = np.random.default_rng(seed)
     rows = rng.integers(len(values), size=(resamples, *values.shape))
-    found = [statistic(np.take_along_axis(values, row, axis=0)) for row in rows]
+    parts = [np.asarray(one, dtype=np.float64) for one in examples]
+    for row in rows:
+        found = np.take_along_axis(values, row, axis=0)
+        if parts:
+            shares = {n: rng.multinomial(n, [1 / n] * n) / n for n in dict.fromkeys(one.shape[1] for one in parts)}
+            found = found + np.stack([one[row[:, k]] @ shares[one.shape[1]] for k, one in enumerate(parts)], axis=1)
+        yield found + rng.standard_normal(len(spreads)) * spreads if spreads else found
+
+
+def _ends(found: np.ndarray, confidence: float) -> np.ndarray:
     tail = (1 - confidence) / 2
-    low, high = np.quantile(found, [tail, 1 - tail])
-    return float(low), float(high)
+    return np.asarray(np.quantile(found, [tail, 1 - tail], axis=0))
 
 
 def _scores(scores: ArrayLike) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""From runs to verdicts: paired by seed, one family with simultaneous intervals, every run counted.
+"""From runs to comparisons: paired by seed, every run counted.
 
 The values of a variant are a mapping from seed to value. NaN is a run that diverged: an outcome, worse than any number.
 None is a run that failed for another reason: its value is unknown. Neither is dropped or imputed.
@@ -13,10 +13,9 @@ import numpy as np
 from scipy import stats
 
 from attnkit.ablation.statistics.exact import divergence_p, sign_flip_p, signed_rank_p
-from attnkit.ablation.statistics.power import detectable, seeds_needed, seeds_range
+from attnkit.ablation.statistics.quantiles import Better, badness, quantile_p, reached
 
 Runs = Mapping[int, float | None]
-Better = Literal["lower", "higher"]
 Verdict = Literal["better", "worse", "equivalent", "inconclusive"]
 
 FLOAT32 = 2.0**-23
@@ -36,15 +35,19 @@ class Comparison:
         reference: The other's name.
         planned: Seeds of the two.
         cells: The number of variants that each side averages over.
-        pairs: Seeds for which both have a number.
+        pairs: Seeds for which both have a number; with a quantile, an outcome.
         diverged: How many runs of the variant, and of the reference, diverged.
         failed: How many runs of each have no value.
         min_effect: The smallest difference that matters, for equivalence.
-        mean: Of the differences; None where runs diverged that the mean of the others would hide.
+        quantile: The quantile that is compared, counted from the best run; None: means are.
+        sides: With a quantile, the badness of both sides by seed; see `attnkit.ablation.statistics.quantiles`.
+        mean: Of the differences; None where runs diverged that the mean of the others would hide. With a quantile, the difference of the
+            quantiles of the two; None where one of them is a run that diverged, and with too few seeds for an interval.
         sd: Of the differences; at least the resolution of the metric.
         effect: The mean in units of `sd`, with Hedges' correction for few pairs; None with two pairs, for which there is no correction.
         wins: Share of pairs in which the variant is better; a tie counts half, and a diverged run loses.
-        p: Of the paired t test; if a run diverged, the combination of tests that `judge` describes.
+        p: Of the paired t test; if a run diverged, the combination of tests that `judge` describes; with a quantile, the smallest level
+            whose interval excludes 0.
         p_sides: If a run diverged, the smallest p-value of the tests that find the variant better, and of those that find it worse.
         p_exact: Of the sign-flip test over all 2^n signs, with 6 to 12 pairs.
         level: The part of alpha that this comparison has in its family.
@@ -66,6 +69,8 @@ class Comparison:
     diverged: tuple[int, int] = (0, 0)
     failed: tuple[int, int] = (0, 0)
     min_effect: float | None = None
+    quantile: float | None = None
+    sides: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     mean: float | None = None
     sd: float | None = None
     effect: float | None = None
@@ -93,6 +98,7 @@ def compare(
     better: Better = "lower",
     min_effect: float | None = None,
     resolution: float | None = None,
+    quantile: float | None = None,
 ) -> Comparison:
     """Measure one variant against its reference. The verdict is `judge`'s, which knows how many comparisons there are.
 
@@ -104,6 +110,8 @@ def compare(
         better: Whether a lower or a higher value is better.
         min_effect: The smallest difference that matters, for equivalence.
         resolution: The smallest step of the metric, such as 1 / test examples (default: that of single precision).
+        quantile: The quantile that is compared, counted from the best run, such as .9 for what nine of ten runs reach; a run that diverged
+            comes last. None: means are compared.
 
     Example:
         >>> c = compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})
@@ -111,7 +119,8 @@ def compare(
         (-0.5, 0.013, 1.0)
     """
     cells = [(1.0, runs), (-1.0, reference_runs)]
-    return contrast(variant, cells, reference=reference, better=better, min_effect=min_effect, resolution=resolution)
+    settings = {"min_effect": min_effect, "resolution": resolution, "quantile": quantile}
+    return contrast(variant, cells, reference=reference, better=better, **settings)
 
 
 def contrast(
@@ -122,6 +131,7 @@ def contrast(
     better: Better = "lower",
     min_effect: float | None = None,
     resolution: float | None = None,
+    quantile: float | None = None,
 ) -> Comparison:
     """Measure a weighted sum of variants, seed by seed. Weights above 0 are the variant's side, those below 0 the reference's.
 
@@ -132,6 +142,7 @@ def contrast(
         better: See `compare`.
         min_effect: See `compare`.
         resolution: See `compare`.
+        quantile: See `compare`. Each side is then one number per seed, of which the quantile is taken.
 
     Example:
         >>> y = {0: 1.0, 1: 2.0}
@@ -157,6 +168,8 @@ def contrast(
         wins=float((np.sign(scores) + 1).mean() / 2) if len(scores) else None,
         mean=float(d.mean()) if len(d) else None,
     )
+    if quantile is not None:
+        return _with_quantiles(result, list(known.values()), quantile, better)
     if len(d) >= 2:
         largest = max(abs(w * y) for row in numbers for w, y in row)
         result = _with_tests(result, d, least=FLOAT32 * largest if resolution is None else resolution)
@@ -189,6 +202,20 @@ def _t_p(mean: float, sd: float, n: int) -> float:
     return 1.0 if mean == 0 else float(2 * stats.t.sf(abs(mean) / sd * math.sqrt(n), n - 1)) if sd > 0 else 0.0
 
 
+def _with_quantiles(c: Comparison, rows: Sequence[Sequence[tuple[float, float]]], share: float, better: Better) -> Comparison:
+    ours, theirs = ([sum(abs(w) * y for w, y in row if (w > 0) == side) for row in rows] for side in (True, False))
+    a, b = badness(ours, better=better), badness(theirs, better=better)
+    difference = reached(ours, share, better=better) - reached(theirs, share, better=better) if rows else math.nan
+    return replace(
+        c,
+        quantile=share,
+        sides=(tuple(a.tolist()), tuple(b.tolist())),
+        pairs=len(rows),
+        mean=None if math.isnan(difference) else difference,
+        p=float(quantile_p(a, b, share)) if rows else None,
+    )
+
+
 def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
     """Return a comparison with diverged runs: an outcome of its own, beside the numbers of the others; see `judge`."""
     lost, won = int((scores == -math.inf).sum()), int((scores == math.inf).sum())
@@ -205,80 +232,3 @@ def _with_divergence(c: Comparison, scores: np.ndarray) -> Comparison:
     better, worse = (min([1.0, *(p for side, p in tests if sign * side > 0)]) for sign in (1, -1))
     c = replace(c, p_exact=None, p=min(better, worse), p_sides=(better, worse))
     return replace(c, mean=None, sd=None, effect=None) if hidden else c
-
-
-def judge(
-    comparisons: Sequence[Comparison], *, better: Better = "lower", alpha: float = 0.05, family: int | None = None
-) -> list[Comparison]:
-    """Return the comparisons, which are the declared family, with simultaneous intervals and with their verdicts.
-
-    Each of m comparisons has the level alpha / m (Bonferroni). So with a probability of at least 1 - alpha, whatever the dependence between
-    the comparisons, all intervals cover their true differences. Every verdict is a reading of its interval:
-
-    - `equivalent`: it lies inside `min_effect` on both sides, whether or not it contains 0.
-    - `better`, `worse`: it excludes 0.
-    - `inconclusive`: neither, or the value of a failed run is missing.
-
-    So the probability of any false verdict, of a difference or of equivalence, is at most alpha. Where runs diverged, `p` combines three
-    tests whose levels add up to that of the comparison: `divergence_p` (3/4 of it with fewer than 6 seeds, otherwise 1/2), the paired t
-    test of the pairs with numbers (1/4; only where the diverged runs do not point to the other side), and with 6 seeds or more
-    `signed_rank_p`, in which a diverged run is worse than any number (1/4). The verdict is that of the test that shows a difference; where
-    two show opposite ones, as of a variant that diverges more often and is better where it does not, it is `inconclusive`.
-
-    Args:
-        comparisons: The family.
-        better: Whether a lower or a higher value is better.
-        alpha: The probability of any false verdict.
-        family: The number of comparisons in the family, if these are not all of them.
-
-    Example:
-        >>> c = compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})
-        >>> [(c.verdict, round(c.p_adjusted, 3)) for c in judge([c, c])]
-        [('better', 0.026), ('better', 0.026)]
-    """
-    size = max(1, family or len(comparisons))
-    return [_judged(c, level=alpha / size, family=size, better=better) for c in comparisons]
-
-
-def _judged(c: Comparison, *, level: float, family: int, better: Better) -> Comparison:
-    c = replace(c, level=level, p_adjusted=None if c.p is None else min(1.0, c.p * family))
-    if c.sd is not None and c.mean is not None:
-        own = level / NUMBERS if any(c.diverged) else level
-        half = float(stats.t.isf(own / 2, c.pairs - 1)) * c.sd / math.sqrt(c.pairs)
-        needed, ends, sd = None, None, c.sd
-        if c.min_effect and sd > 0:
-            needed, ends = seeds_needed(c.min_effect / sd, alpha=own), seeds_range(c.min_effect, sd, c.pairs, alpha=own)
-        smallest = detectable(c.pairs, alpha=own) * sd
-        c = replace(c, interval=(c.mean - half, c.mean + half), detectable=smallest, seeds_needed=needed, seeds_range=ends)
-    verdict, reason = _verdict(c, better=better)
-    return replace(c, verdict=verdict, reason=reason)
-
-
-def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
-    assert c.level is not None
-    runs = c.planned * c.cells
-    if any(c.failed):
-        return "inconclusive", f"{sum(c.failed)} of {2 * runs} runs have no value; run or retry them"
-    if c.p is None:
-        return "inconclusive", f"{c.pairs} pairs are too few for a test"
-    shown = c.p < c.level
-    if any(c.diverged):
-        text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these lose"
-        if all(sides := [p < c.level for p in c.p_sides]):
-            return "inconclusive", f"{text}, but by another test the others win"
-        return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text
-    if c.min_effect is not None and c.interval is not None and max(map(abs, c.interval)) < c.min_effect:
-        return "equivalent", f"the difference is shown to be smaller than {c.min_effect:.3g}"
-    if shown:
-        assert c.mean is not None
-        return ("better" if (c.mean < 0) == (better == "lower") else "worse"), "the difference is shown not to be zero"
-    smallest = f": {c.pairs} pairs show a difference of {c.detectable:.3g} or more" if c.detectable else ""
-    return "inconclusive", f"neither a difference nor equivalence is shown{smallest}{_hint(c)}"
-
-
-def _hint(c: Comparison) -> str:
-    """Return how many seeds would show the smallest difference that matters, with the range that the few pairs leave open."""
-    if c.seeds_range is None:
-        return ""
-    point, low, high = ("more than 10,000" if n is None else f"{n:,}" for n in (c.seeds_needed, *c.seeds_range))
-    return f"; {point} seeds ({low} to {high}, as {c.pairs} pairs know the spread) would show one of {c.min_effect:.3g}"

@@ -27,6 +27,19 @@ def examples_error(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> tuple[
         >>> round(error, 3), df
         (0.289, 3)
     """
+    return parts_error(examples_parts(runs))
+
+
+def examples_parts(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> np.ndarray:
+    """Return what each example contributes to a weighted sum of metrics, [examples], with the mean 0; see `examples_error`.
+
+    Parts of sums over the same examples, such as those of a model at several sizes, may be added. So may those over other examples, which
+    are independent, if they are as many.
+
+    Example:
+        >>> examples_parts([(1.0, [0, 0, 1, 0], [1] * 4), (-1.0, [1, 0, 1, 1], [1] * 4)]).tolist()
+        [-0.5, 0.5, 0.5, -0.5]
+    """
     total, below = np.zeros(0), np.zeros(0)
     for weight, top, bottom in runs:
         a, b = np.asarray(top, dtype=np.float64), np.asarray(bottom, dtype=np.float64)
@@ -35,10 +48,21 @@ def examples_error(runs: Iterable[tuple[float, ArrayLike, ArrayLike]]) -> tuple[
         below = b
         parts = weight * len(b) * (a - a.sum() / b.sum() * b) / b.sum()
         total = parts if not len(total) else total + parts
-    n = len(total)
+    return total
+
+
+def parts_error(parts: ArrayLike) -> tuple[float, int]:
+    """Return the standard error of a sum from what each example contributes to it, and its degrees of freedom.
+
+    Example:
+        >>> round(parts_error([-0.5, 0.5, 0.5, -0.5])[0], 3)
+        0.289
+    """
+    found = np.asarray(parts, dtype=np.float64)
+    n = len(found)
     if n < 2:
         raise ValueError("at least 2 examples are needed")
-    return math.sqrt(float((total**2).sum()) / (n * (n - 1))), n - 1
+    return math.sqrt(float((found**2).sum()) / (n * (n - 1))), n - 1
 
 
 def tuning_spread(means: Sequence[float], error: float, *, higher: bool = False, redraws: int = 2000) -> float:

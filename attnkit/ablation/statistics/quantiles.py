@@ -1,0 +1,122 @@
+r"""Quantiles of the metric over seeds, for pieces that fail now and then: a run that diverged is worse than any number.
+
+Values here are badness: the metric where lower is better, otherwise its negative; infinite for a run that diverged. So a quantile q is what
+a share q of the runs reaches, and exists however many of them diverge.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+Better = Literal["lower", "higher"]
+
+
+def reached(values: Sequence[float], share: float, *, better: Better = "lower") -> float:
+    r"""Return the value that a share of the runs reaches: of n, the worst of the best $\lceil n q \rceil$; NaN if that one diverged.
+
+    Args:
+        values: Of the metric; NaN for a run that diverged, which is worse than any number.
+        share: The quantile q, counted from the best run.
+        better: Whether a lower or a higher value is better.
+
+    Example:
+        >>> runs = [0.3, math.nan, 0.1, 0.2]
+        >>> reached(runs, 0.5), reached(runs, 0.75), reached(runs, 0.9), reached(runs, 0.5, better="higher")
+        (0.2, 0.3, nan, 0.2)
+    """
+    bad = np.sort(badness(values, better=better))
+    found = float(bad[math.ceil(len(bad) * share - 1e-9) - 1])
+    return math.nan if math.isinf(found) else found if better == "lower" else -found
+
+
+def badness(values: Sequence[float], *, better: Better) -> np.ndarray:
+    """Return values as badness.
+
+    Example:
+        >>> badness([0.5, math.nan], better="higher").tolist()
+        [-0.5, inf]
+    """
+    given = np.asarray(values, dtype=np.float64)
+    return np.where(np.isnan(given), np.inf, given if better == "lower" else -given)
+
+
+def fewest_seeds(share: float, *, level: float) -> int:
+    """Return the fewest seeds with which a difference of quantiles can be shown at this level; with fewer, no verdict is possible.
+
+    Example:
+        >>> fewest_seeds(0.5, level=0.05), fewest_seeds(0.9, level=0.05), fewest_seeds(0.5, level=0.01)
+        (7, 45, 10)
+    """
+    return math.floor(math.log(3 / 16 * level) / math.log(max(share, 1 - share))) + 1
+
+
+def quantile_p(ours: np.ndarray, theirs: np.ndarray, share: float) -> np.ndarray:
+    r"""Return the two-sided p-values of the hypothesis that two variants have the same quantile, [...].
+
+    If the quantile of A is not below that of B, some t between them has $P(A < t) \le q \le P(B \le t)$. Three tests that share the level
+    ask whether that can be: are too many runs of A below t (binomial, 3/8); too few of B (3/8); or does A, of the seeds with which only one
+    of the two is below t, have more than half (the sign test of McNemar, 1/4)? The p-value is the largest over all t, as nobody knows the
+    true one, and twice the smaller of both directions. So it holds for any distribution, with ties and runs that diverge, and for any
+    dependence between runs of one seed; the third test gains from it.
+
+    Args:
+        ours: Badness of the variant, [..., seeds].
+        theirs: Badness of the reference, with the same seeds.
+        share: The quantile q.
+
+    Example:
+        >>> round(float(quantile_p(np.arange(8.0), np.arange(20.0, 28.0), 0.5)), 4)
+        0.0208
+    """
+    return np.asarray(np.minimum(1.0, 2 * np.minimum(_lower_p(ours, theirs, share), _lower_p(theirs, ours, share))))
+
+
+def quantile_interval(ours: np.ndarray, theirs: np.ndarray, share: float, *, level: float) -> tuple[float, float]:
+    """Return the shifts between the quantiles of two variants that `quantile_p` does not exclude at a level.
+
+    It covers the difference with a probability of at least 1 - level. An end is infinite if there are too few seeds, or if a quantile may
+    be a run that diverged.
+
+    Args:
+        ours: Badness of the variant, [seeds].
+        theirs: Badness of the reference.
+        share: The quantile.
+        level: Of the interval.
+
+    Example:
+        >>> quantile_interval(np.arange(8.0), np.arange(20.0, 28.0), 0.5, level=0.05)
+        (-26.0, -14.0)
+    """
+    return _lowest(ours, theirs, share, level / 2), -_lowest(theirs, ours, share, level / 2)
+
+
+def _lowest(ours: np.ndarray, theirs: np.ndarray, share: float, level: float) -> float:
+    """Return the smallest shift d at which the quantile of `theirs` + d is not shown to be lower: it is shown for all below."""
+    ends = np.unique(np.subtract.outer(ours[np.isfinite(ours)], theirs[np.isfinite(theirs)]))
+    between = np.concatenate([ends[:1] - 1, (ends[1:] + ends[:-1]) / 2, ends[-1:] + 1]) if len(ends) else np.zeros(1)
+    first = bisect_left(between, 1, key=lambda d: int(_lower_p(theirs + d, ours, share) >= level))
+    return -math.inf if first == 0 else math.inf if first == len(between) else float(ends[first - 1])
+
+
+def _lower_p(ours: np.ndarray, theirs: np.ndarray, share: float) -> np.ndarray:
+    """Return the p-values of the hypothesis that the quantile of `ours` is not lower than that of `theirs`; see `quantile_p`."""
+    n = ours.shape[-1]
+    a, b = ours[..., None, :], theirs[..., None, :]
+    t = np.concatenate([ours, theirs], axis=-1)[..., None]  # between two of these values the evidence is no weaker than at one of them
+    below, up_to = (a < t).sum(-1), (b <= t).sum(-1)
+    won, lost = ((a < t) & (b > t)).sum(-1), ((b <= t) & (a >= t)).sum(-1)
+    few, many, more = _tables(n, share)
+    return np.asarray(np.minimum(8 / 3 * np.minimum(many[below], few[up_to]), 4 * more[won, lost]).max(-1))
+
+
+@lru_cache
+def _tables(n: int, share: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the probabilities of so few and so many of n runs, [n + 1], and of so many wins beside losses, [n + 1, n + 1]."""
+    counts = np.arange(n + 1)
+    few, many = stats.binom.cdf(counts, n, share), stats.binom.sf(counts - 1, n, share)
+    return few, many, stats.binom.sf(counts[:, None] - 1, counts[:, None] + counts, 0.5)

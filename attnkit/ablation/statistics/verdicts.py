@@ -1,0 +1,115 @@
+"""From comparisons to verdicts: one family with simultaneous intervals."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy import stats
+
+from attnkit.ablation.statistics.comparison import NUMBERS, Comparison, Verdict
+from attnkit.ablation.statistics.power import detectable, seeds_needed, seeds_range
+from attnkit.ablation.statistics.quantiles import Better, fewest_seeds, quantile_interval
+
+
+def judge(
+    comparisons: Sequence[Comparison], *, better: Better = "lower", alpha: float = 0.05, family: int | None = None
+) -> list[Comparison]:
+    """Return the comparisons, which are the declared family, with simultaneous intervals and with their verdicts.
+
+    Each of m comparisons has the level alpha / m (Bonferroni). So with a probability of at least 1 - alpha, whatever the dependence between
+    the comparisons, all intervals cover their true differences. Every verdict is a reading of its interval:
+
+    - `equivalent`: it lies inside `min_effect` on both sides, whether or not it contains 0.
+    - `better`, `worse`: it excludes 0.
+    - `inconclusive`: neither, or the value of a failed run is missing.
+
+    So the probability of any false verdict, of a difference or of equivalence, is at most alpha. Where runs diverged, `p` combines three
+    tests whose levels add up to that of the comparison: `divergence_p` (3/4 of it with fewer than 6 seeds, otherwise 1/2), the paired t
+    test of the pairs with numbers (1/4; only where the diverged runs do not point to the other side), and with 6 seeds or more
+    `signed_rank_p`, in which a diverged run is worse than any number (1/4). The verdict is that of the test that shows a difference; where
+    two show opposite ones, as of a variant that diverges more often and is better where it does not, it is `inconclusive`. Comparisons of
+    quantiles need none of this: a run that diverged is the last of its variant, and their intervals are those of `quantile_interval`.
+
+    Args:
+        comparisons: The family.
+        better: Whether a lower or a higher value is better.
+        alpha: The probability of any false verdict.
+        family: The number of comparisons in the family, if these are not all of them.
+
+    Example:
+        >>> from attnkit.ablation.statistics import compare
+        >>> c = compare("a", {0: 1.0, 1: 1.2, 2: 0.9}, reference="b", reference_runs={0: 1.5, 1: 1.6, 2: 1.5})
+        >>> [(c.verdict, round(c.p_adjusted, 3)) for c in judge([c, c])]
+        [('better', 0.026), ('better', 0.026)]
+    """
+    size = max(1, family or len(comparisons))
+    return [_judged(c, level=alpha / size, family=size, better=better) for c in comparisons]
+
+
+def _judged(c: Comparison, *, level: float, family: int, better: Better) -> Comparison:
+    c = replace(c, level=level, p_adjusted=None if c.p is None else min(1.0, c.p * family))
+    if c.quantile is not None:
+        return _judged_by_quantile(c, c.quantile, level, better)
+    if c.sd is not None and c.mean is not None:
+        own = level / NUMBERS if any(c.diverged) else level
+        half = float(stats.t.isf(own / 2, c.pairs - 1)) * c.sd / math.sqrt(c.pairs)
+        needed, ends, sd = None, None, c.sd
+        if c.min_effect and sd > 0:
+            needed, ends = seeds_needed(c.min_effect / sd, alpha=own), seeds_range(c.min_effect, sd, c.pairs, alpha=own)
+        smallest = detectable(c.pairs, alpha=own) * sd
+        c = replace(c, interval=(c.mean - half, c.mean + half), detectable=smallest, seeds_needed=needed, seeds_range=ends)
+    verdict, reason = _verdict(c, better=better)
+    return replace(c, verdict=verdict, reason=reason)
+
+
+def _verdict(c: Comparison, *, better: Better) -> tuple[Verdict, str]:
+    assert c.level is not None
+    runs = c.planned * c.cells
+    if any(c.failed):
+        return "inconclusive", _missing(c)
+    if c.p is None:
+        return "inconclusive", f"{c.pairs} pairs are too few for a test"
+    shown = c.p < c.level
+    if any(c.diverged):
+        text = f"{c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these lose"
+        if all(sides := [p < c.level for p in c.p_sides]):
+            return "inconclusive", f"{text}, but by another test the others win"
+        return ("better" if sides[0] else "worse" if sides[1] else "inconclusive"), text
+    if c.min_effect is not None and c.interval is not None and max(map(abs, c.interval)) < c.min_effect:
+        return "equivalent", f"the difference is shown to be smaller than {c.min_effect:.3g}"
+    if shown:
+        assert c.mean is not None
+        return ("better" if (c.mean < 0) == (better == "lower") else "worse"), "the difference is shown not to be zero"
+    smallest = f": {c.pairs} pairs show a difference of {c.detectable:.3g} or more" if c.detectable else ""
+    return "inconclusive", f"neither a difference nor equivalence is shown{smallest}{_hint(c)}"
+
+
+def _missing(c: Comparison) -> str:
+    return f"{sum(c.failed)} of {2 * c.planned * c.cells} runs have no value; run or retry them"
+
+
+def _judged_by_quantile(c: Comparison, share: float, level: float, better: Better) -> Comparison:
+    if any(c.failed):
+        return replace(c, mean=None, reason=_missing(c))
+    if c.pairs < (needed := fewest_seeds(share, level=level)):
+        return replace(c, mean=None, reason=f"{c.pairs} seeds are too few to show a difference of {share:g} quantiles: {needed} can")
+    low, high = quantile_interval(np.array(c.sides[0]), np.array(c.sides[1]), share, level=level)
+    verdict: Verdict = "better" if high < 0 else "worse" if low > 0 else "inconclusive"
+    reason = (
+        f"the {share:g} quantiles are shown to differ" if verdict != "inconclusive" else "neither a difference nor equivalence is shown"
+    )
+    if c.min_effect is not None and c.mean is not None and max(-low, high) < c.min_effect:
+        verdict, reason = "equivalent", f"the difference is shown to be smaller than {c.min_effect:.3g}"
+    if any(c.diverged):
+        runs = c.planned * c.cells
+        reason += f"; {c.diverged[0]} of {runs} runs diverged, and {c.diverged[1]} of {c.reference}; these come last"
+    return replace(c, interval=(low, high) if better == "lower" else (-high, -low), verdict=verdict, reason=reason)
+
+
+def _hint(c: Comparison) -> str:
+    """Return how many seeds would show the smallest difference that matters, with the range that the few pairs leave open."""
+    if c.seeds_range is None:
+        return ""
+    point, low, high = ("more than 10,000" if n is None else f"{n:,}" for n in (c.seeds_needed, *c.seeds_range))
+    return f"; {point} seeds ({low} to {high}, as {c.pairs} pairs know the spread) would show one of {c.min_effect:.3g}"

@@ -1,0 +1,164 @@
+"""Simulate intervals that hold for other test examples and another outcome of tuning, too; print the tables of their coverage.
+
+    python docs/_tools/coverage.py [STUDIES]
+
+They are those of docs/explanation/statistics.md.
+"""
+
+import math
+import sys
+
+import numpy as np
+from scipy import stats
+
+from attnkit.ablation.statistics import (
+    examples_error,
+    examples_parts,
+    interquartile_mean,
+    joint_half,
+    mean_of_seeds,
+    mean_over_tasks,
+    parts_error,
+    performance_profile,
+    profile_band,
+    seed_slopes,
+    stratified_interval,
+    tuning_spread,
+)
+
+ALPHA = 0.05
+
+
+def examples(seeds: int, count: int, share: float, studies: int) -> tuple[float, float]:
+    """Return the coverage of intervals of seeds, and of those of seeds and examples, of the difference on all examples there could be.
+
+    `share` is that of test examples in the variance of the mean difference; a hundredth of it is of both together.
+    """
+    rng = np.random.default_rng(6)
+    covered = np.zeros(2)
+    for _ in range(studies):
+        d = math.sqrt((1 - share) * seeds) * rng.standard_normal((seeds, 1)) + math.sqrt(share * count) * rng.standard_normal((1, count))
+        d = d + math.sqrt(0.01 * seeds * count) * rng.standard_normal((seeds, count))
+        error, df = examples_error([(1 / seeds, one, np.ones(count)) for one in d])
+        parts = [(float(stats.sem(d.mean(1))), seeds - 1.0), (error, float(df))]
+        covered += [abs(d.mean()) < joint_half(some, alpha=ALPHA) for some in (parts[:1], parts)]
+    return float(covered[0] / studies), float(covered[1] / studies)
+
+
+def tunings(values: int, steepness: float, seeds: int, studies: int) -> tuple[float, float]:
+    """Return the coverage of intervals of seeds, and of those of seeds and tuning, of the difference on average over repeated tuning.
+
+    Two equal variants are tuned among `values` on a parabola, with two seeds each; the noise of a run is 1.
+    """
+    rng = np.random.default_rng(7)
+    true = steepness * (np.arange(values) - values / 2 + 0.3) ** 2
+    covered = np.zeros(2)
+    for _ in range(studies):
+        parts, runs = [], []
+        for _ in range(2):
+            means = true + rng.standard_normal(values) / math.sqrt(2)
+            runs.append(true[means.argmin()] + rng.standard_normal(seeds))
+            parts.append((tuning_spread(means.tolist(), float(runs[-1].std(ddof=1)) / math.sqrt(2), redraws=300), math.inf))
+        d = runs[0] - runs[1]
+        parts.insert(0, (float(stats.sem(d)), seeds - 1.0))
+        covered += [abs(d.mean()) < joint_half(some, alpha=ALPHA) for some in (parts[:1], parts)]
+    return float(covered[0] / studies), float(covered[1] / studies)
+
+
+def of_contrasts(studies: int) -> None:
+    """Print the coverage of intervals of contrasts with and without the noise of test examples, and of tuning."""
+    print("| seeds, examples | share of examples | seeds alone | with examples |\n|---|---|---|---|")
+    for seeds, count in ((3, 50), (5, 200), (10, 200)):
+        for share in (0.1, 0.5, 0.9):
+            alone, both = examples(seeds, count, share, studies)
+            print(f"| {seeds}, {count} | {share:g} | {alone:.3f} | {both:.3f} |", flush=True)
+    print("\n| seeds, values | steepness | seeds alone | with tuning |\n|---|---|---|---|")
+    for seeds, values in ((3, 4), (5, 4), (10, 4), (5, 8), (10, 8)):
+        for steepness in (0.0, 0.5, 2.0):
+            alone, both = tunings(values, steepness, seeds, studies)
+            print(f"| {seeds}, {values} | {steepness:g} | {alone:.3f} | {both:.3f} |", flush=True)
+
+
+def over_tasks(tasks: int, seeds: int, share: float, own: bool, studies: int, examples: int = 100) -> np.ndarray:
+    """Return the coverage of the mean of tasks, of a slope over two sizes, and of the mean over tasks like these, [3, without and with].
+
+    The sizes of a task have the same test examples, and so have the tasks, unless they have their `own`. `share` is that of examples in the
+    variance of a task's mean; what is covered is the effect on all examples there could be.
+    """
+    rng, covered = np.random.default_rng(10), np.zeros((3, 2))
+    for _ in range(studies):
+        true = rng.standard_normal(tasks)
+        of_seeds = math.sqrt((1 - share) * seeds) * rng.standard_normal((tasks, seeds, 2, 1))
+        of_examples = math.sqrt(share * examples) * rng.standard_normal((tasks if own else 1, 1, 2, examples))
+        d = true[:, None, None, None] + of_seeds + of_examples + 0.1 * rng.standard_normal((tasks, seeds, 2, examples))
+        weights = (np.full(2, 0.5), np.array([-0.5, 0.5]))  # a mean, and half of the difference of two sizes two doublings apart
+        parts = [
+            sum(
+                examples_parts([(w / seeds / tasks, run, np.ones(examples)) for run in task[:, size]])
+                for task in d
+                for size, w in enumerate(of)
+            )
+            for of in weights
+        ]
+        means, values = d.mean(3), d.mean(3).mean(2)
+        these, per_doubling, like = (
+            mean_of_seeds(values.mean(0)),
+            mean_of_seeds(np.mean([seed_slopes(task, [1, 4]) for task in means], axis=0)),
+            mean_over_tasks(list(values)),
+        )
+        for i, (effect, part, wanted) in enumerate(
+            ((these, parts[0], true.mean()), (per_doubling, parts[1], 0.0), (like, np.zeros(examples) if own else parts[0], 0.0))
+        ):
+            error, df = parts_error(part)
+            alone = (effect.sd / math.sqrt(effect.df + 1), float(effect.df))
+            off = abs(effect.mean - wanted)
+            covered[i] += [off < joint_half(some, alpha=ALPHA) for some in ([alone], [alone, (error, float(df))])]
+    return covered / studies
+
+
+def bootstraps(tasks: int, seeds: int, share: float, studies: int, examples: int = 50) -> np.ndarray:
+    """Return the coverage of the interquartile mean and of a point of the profile, [2, without and with examples].
+
+    Tasks have their own examples. What is covered is the statistic of the distribution of runs on all examples there could be.
+    """
+    rng, covered = np.random.default_rng(11), np.zeros((2, 2))
+    true = np.linspace(-1, 1, tasks)
+    many = true[None] + math.sqrt(1 - share) * rng.standard_normal((20_000, tasks))
+    iqm, at = interquartile_mean(many), float(performance_profile(many, [0.5])[0])
+    for _ in range(studies):
+        runs = true[None] + math.sqrt(1 - share) * rng.standard_normal((seeds, tasks))
+        noise = math.sqrt(share * examples) * rng.standard_normal((tasks, examples))
+        scores = runs + noise.mean(1)
+        parts = [np.repeat((one - one.mean())[None], seeds, axis=0) for one in noise]
+        for i, others in enumerate(({}, {"examples": parts})):
+            low, high = stratified_interval(scores, resamples=300, **others)
+            below, above = profile_band(scores, [0.5], resamples=300, **others)
+            covered[:, i] += [low <= iqm <= high, below[0] <= at <= above[0]]
+    return covered / studies
+
+
+def of_aggregates(studies: int) -> None:
+    """Print the coverage of intervals over tasks and sizes with and without the noise of test examples."""
+    head = "these tasks | with examples | a slope | with examples | tasks like these | with examples"
+    print(f"\n| tasks, seeds | examples | share of examples | {head} |\n|{'---|' * 9}")
+    for tasks, seeds in ((3, 5), (6, 3), (6, 10)):
+        for own in (False, True):
+            for share in (0.1, 0.5, 0.9):
+                cells = " | ".join(f"{rate:.3f}" for rate in over_tasks(tasks, seeds, share, own, studies).ravel())
+                print(f"| {tasks}, {seeds} | {'own' if own else 'shared'} | {share:g} | {cells} |", flush=True)
+    print(f"\n| tasks, seeds | share of examples | interquartile mean | with examples | profile | with examples |\n|{'---|' * 6}")
+    for tasks, seeds in ((5, 5), (10, 5), (10, 20)):
+        for share in (0.1, 0.5):
+            cells = " | ".join(f"{rate:.3f}" for rate in bootstraps(tasks, seeds, share, studies // 2).ravel())
+            print(f"| {tasks}, {seeds} | {share:g} | {cells} |", flush=True)
+
+
+def main() -> None:
+    """Print the tables as Markdown."""
+    studies = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    of_contrasts(studies)
+    of_aggregates(studies)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""Quantiles of the metric over seeds: for pieces that fail now and then."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attnkit.ablation.certificate import DIVERGENT, certificate
+from attnkit.ablation.contrasts import Contrast
+from attnkit.ablation.figures import forest
+from attnkit.ablation.report import markdown, page, write_report
+from attnkit.ablation.statistics import Comparison, compare, fewest_seeds, judge, quantile_interval, quantile_p, reached
+from attnkit.cli.ablate import ablate
+from attnkit.registry import ConfigurationError
+from tests.ablation.conftest import study
+from tests.ablation.test_report import stored
+
+NAN = math.nan
+
+
+def one(ours: list[float | None], theirs: list[float | None], share: float, *, family: int = 1, **settings: Any) -> Comparison:
+    runs, reference = dict(enumerate(ours)), dict(enumerate(theirs))
+    measured = compare("a", runs, reference="b", reference_runs=reference, quantile=share, **settings)
+    return judge([measured], better=settings.get("better", "lower"), family=family)[0]
+
+
+def test_a_quantile_is_what_a_share_of_the_runs_reaches_and_a_diverged_run_comes_last() -> None:
+    ten = [float(i) for i in range(9)] + [NAN]
+    assert [reached(ten, share) for share in (0.1, 0.5, 0.7, 0.9)] == [0.0, 4.0, 6.0, 8.0], "one in ten fails, and nine in ten reach 8"
+    assert math.isnan(reached(ten, 0.91))
+    assert reached(ten, 0.9, better="higher") == 0.0, "counted from the best, whichever that is"
+
+
+def test_the_test_is_its_definition_by_a_slow_loop(seed: int) -> None:
+    """For every value that could be the quantile of both: too many below it, too few up to it, or most of those that one side wins."""
+    rng = np.random.default_rng(seed)
+    for n, share in ((9, 0.5), (25, 0.8)):
+        ours, theirs = rng.normal(0, 1, n).round(1), rng.normal(1.5, 1, n).round(1)
+        ours[0] = theirs[1] = math.inf
+        found = []
+        for a, b in ((ours, theirs), (theirs, ours)):
+            largest = 0.0
+            for t in [*a, *b, *np.arange(-5, 5, 0.01)]:
+                won = sum((x < t) & (y > t) for x, y in zip(a, b, strict=True))
+                lost = sum((y <= t) & (x >= t) for x, y in zip(a, b, strict=True))
+                many = stats.binomtest(int((a < t).sum()), n, share, alternative="greater").pvalue
+                few = stats.binomtest(int((b <= t).sum()), n, share, alternative="less").pvalue
+                most = stats.binomtest(int(won), int(won + lost), alternative="greater").pvalue if won + lost else 1.0
+                largest = max(largest, min(8 / 3 * many, 8 / 3 * few, 4 * most))
+            found.append(largest)
+        assert quantile_p(ours, theirs, share) == pytest.approx(min(1.0, 2 * min(found)))
+
+
+def test_the_fewest_seeds_are_those_that_show_what_could_not_differ_more() -> None:
+    for share, level in ((0.5, 0.05), (0.9, 0.05), (0.2, 0.01)):
+        n = fewest_seeds(share, level=level)
+        p = [float(quantile_p(np.arange(float(m)), 100 + np.arange(float(m)), share)) for m in (n - 1, n)]
+        assert p[1] < level <= p[0]
+
+
+def test_an_interval_covers_the_true_difference_whatever_the_distribution(seed: int) -> None:
+    """Of values with ties, with a divergent tenth, and of runs of one seed that depend on each other: at least 95 of 100."""
+    rng, studies = np.random.default_rng(seed), 600
+    for share, n, ties in ((0.5, 9, False), (0.5, 20, True), (0.8, 40, False)):
+        covered = 0
+        true = 1.0 if not ties else round(stats.norm.ppf(share / 0.9) + 1.0) - round(stats.norm.ppf(share / 0.9))
+        for _ in range(studies):
+            shared = rng.standard_normal(n)
+            noise = 0.8 * shared + 0.6 * rng.standard_normal((2, n))
+            noise[rng.random((2, n)) < 0.1] = math.inf
+            ours, theirs = noise[0] + 1.0, noise[1]
+            low, high = quantile_interval(*((np.round(x) if ties else x) for x in (ours, theirs)), share, level=0.05)
+            covered += low <= true <= high
+        assert covered >= stats.binom.ppf(1e-6, studies, 0.95)
+
+
+def test_the_p_value_is_the_level_at_which_the_interval_touches_zero(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for share in (0.3, 0.5, 0.9):
+        for _ in range(50):
+            ours, theirs = rng.normal(0, 1, 50).round(1), rng.normal(rng.normal(), 1, 50).round(1)
+            ours[rng.random(50) < 0.1] = math.inf
+            p = quantile_p(ours, theirs, share)
+            for level in (p * (1 - 1e-9), p * (1 + 1e-9)):
+                low, high = quantile_interval(ours, theirs, share, level=level)
+                assert (low > 0 or high < 0) == (level > p) or p == 1.0
+
+
+def test_verdicts_are_those_of_the_interval() -> None:
+    near, far = [1.0 + 0.01 * i for i in range(12)], [2.0 + 0.01 * i for i in range(12)]
+    often: list[float | None] = [*near[:11], NAN]
+    c = one(often, [*far], 0.5)
+    assert (c.verdict, c.diverged, c.pairs) == ("better", (1, 0), 12)
+    assert c.mean == pytest.approx(-1.0)
+    assert c.interval is not None
+    assert c.interval[1] < 0
+    assert "1 of 12 runs diverged, and 0 of b; these come last" in c.reason
+    assert one([*far], often, 0.5).verdict == "worse"
+    assert one(often, [*far], 0.5, better="higher").verdict == "worse"
+    assert one([*near], [*near[::-1]], 0.5, min_effect=0.2).verdict == "equivalent", "also of other pairs"
+    assert one([*near], [*near], 0.5).verdict == "inconclusive"
+    lost = one([NAN] * 12, [*near], 0.5)
+    assert (lost.verdict, lost.mean) == ("worse", None), "the median of the variant is a run that diverged"
+    assert one([NAN] * 12, [NAN] * 12, 0.5, min_effect=1.0).verdict == "inconclusive", "neither has a number"
+    assert one([None, *near[1:]], [*far], 0.5).reason == "1 of 24 runs have no value; run or retry them"
+
+
+def test_too_few_seeds_are_told_with_their_number() -> None:
+    near, far = [float(i) for i in range(41)], [100.0 + i for i in range(41)]
+    for n, share, family, needed in ((6, 0.5, 1, 7), (9, 0.5, 5, 10), (41, 0.9, 1, 45)):
+        c = one([*near[:n]], [*far[:n]], share, family=family)
+        assert (c.verdict, c.mean, c.interval) == ("inconclusive", None, None)
+        assert c.reason == f"{n} seeds are too few to show a difference of {share:g} quantiles: {needed} can"
+    assert one([*near[:8]], [*far[:8]], 0.5).verdict == "better"
+
+
+def test_each_side_of_a_main_effect_is_one_number_per_seed() -> None:
+    runs = {name: {s: base + 0.01 * s for s in range(8)} for name, base in (("a", 1.0), ("b", 2.0), ("c", 4.0), ("d", 7.0))}
+    effect = Contrast(name="x", reference="y", weights={"a": 0.5, "b": 0.5, "c": -0.5, "d": -0.5})
+    c = effect.measure(runs, better="lower", quantile=0.5)
+    assert c.mean == pytest.approx(1.5 - 5.5)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_equal_pieces_that_fail_one_time_in_ten_are_rarely_told_apart(seed: int, share: float) -> None:
+    rng, studies, wrong = np.random.default_rng(seed), 300, 0
+    for _ in range(studies):
+        values = rng.standard_normal((3, 24)) + rng.standard_normal(24)
+        values[rng.random(values.shape) < 0.1] = NAN
+        y = [dict(enumerate(row.tolist())) for row in values]
+        found = judge([compare("v", v, reference="b", reference_runs=y[0], quantile=share) for v in y[1:]])
+        wrong += any(c.verdict != "inconclusive" for c in found)
+    assert wrong <= stats.binom.ppf(1 - 1e-6, studies, 0.05)
+
+
+VALUES: dict[str, list[float | str]] = {
+    "baseline": [2.0 + 0.01 * i for i in range(12)],
+    "position=none": ["diverged", *(1.0 + 0.01 * i for i in range(11))],
+    "position=learned": ["diverged"] * 12,
+}
+
+
+@pytest.mark.usefixtures("guessed")
+def test_a_report_of_quantiles_has_them_everywhere() -> None:
+    results = stored(VALUES, seeds=12, quantile=0.5, min_effect="10%")
+    assert [c.verdict for c in results.comparisons] == ["better", "worse"]
+    assert results.comparisons[0].min_effect == pytest.approx(0.205), "of the reference's median"
+    text = markdown(results)
+    assert "| variant | quantile | difference" in text
+    assert "| diverged (12 diverged) |" in text
+    assert "position=none is better than baseline: 0.5 quantile of val/loss -1" in text
+    assert "Compared is its 0.5 quantile over seeds" in text
+    assert "t test" not in text
+    html = page(results)
+    assert "0.5 quantile of val/loss, lower is better" in html
+    assert forest(results).svg is not None
+    write_report(results)
+    assert ablate(["report", "runs/s/runs.jsonl.gz", "--folder", "again"]) == 0
+    assert "is better than baseline: 0.5 quantile of val/loss -1" in Path("again/s/report.md").read_text()
+
+
+@pytest.mark.usefixtures("guessed")
+def test_where_there_are_too_few_seeds_the_report_has_no_difference_but_the_reason() -> None:
+    text = markdown(stored(VALUES, seeds=5, quantile=0.5))
+    assert "| position=none | 1.02 (1 diverged) | - |" in text
+    assert "5 seeds are too few to show a difference of 0.5 quantiles: 8 can" in text
+
+
+@pytest.mark.usefixtures("guessed")
+def test_the_certificate_of_quantiles_has_runs_that_diverge() -> None:
+    found = certificate(stored({name: [*values, *values] for name, values in VALUES.items()}, seeds=24, quantile=0.5))
+    assert [noise for noise, _ in found.errors] == ["normal", DIVERGENT]
+    assert max(rate for _, rate in found.errors) <= 0.05
+    assert found.power[1][1] > found.power[0][1] > 0.05
+    assert "standard deviations of a variant's runs, a tenth of which diverge" in " ".join(found.sentences())
+
+
+@pytest.mark.usefixtures("guessed")
+def test_the_plan_says_from_how_many_seeds_on_there_are_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.yaml").write_text("recipe: tiny.yaml\nseeds: 5\nquantile: 0.9\nfactors: {model.a: [1]}\n")
+    assert ablate(["plan", "s.yaml", "--no-probe"]) == 0
+    assert "With 5 seeds and 1 contrasts of the 0.9 quantile, no verdict is possible, only from 45 seeds on." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("guessed")
+def test_a_quantile_is_part_of_the_question() -> None:
+    results = stored(VALUES, seeds=12, quantile=0.5)
+    for other in (None, 0.8):
+        with pytest.raises(ConfigurationError, match="quantile changed since"):
+            study(seeds=12, min_effect=0.05, quantile=other).plan(results.plan.folder).lock()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"quantile": 0.0}, "between 0 and 1"),
+        ({"quantile": 1}, "between 0 and 1"),
+        ({"quantile": "median"}, "quantile"),
+        ({"seeds": None, "decide": {"max_seeds": 20}}, "decide: not with quantile, for looks are planned by t tests"),
+        ({"tasks": {"one": {}, "two": {}}}, "tasks: not with quantile, for aggregates"),
+        ({"resolution": 0.1}, "resolution: not with quantile"),
+        ({"design": "full_factorial", "factors": {"model.a": [1], "model.b": [1]}}, "'a x b' is an interaction"),
+    ],
+)
+def test_misuse_is_told(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        study(**{"quantile": 0.5} | changes)
