@@ -179,7 +179,7 @@ class Results(Measurements):
                     "variant": variant.name,
                     "reference": variant.reference,
                     "mean": sum(known) / len(known) if known else None,
-                    "quantile": None if self.study.quantile is None else self._typical(values),
+                    **({} if self.study.quantile is None else {"quantile": self._typical(values)}),
                     "difference": c.mean if c else None,
                     "interval_low": low,
                     "interval_high": high,

@@ -34,6 +34,12 @@ def _diverged(row: Mapping[str, Any]) -> str:
     return f" ({row['diverged']} diverged)" if row["diverged"] else ""
 
 
+def _quantile(row: Mapping[str, Any]) -> str:
+    """Return the quantile of a variant, which may be a run that diverged; - in a study of means."""
+    is_lost = "quantile" in row and row["quantile"] is None and row["diverged"]
+    return "diverged" if is_lost else _number(row.get("quantile"), "{:.4g}")
+
+
 def _difference(row: Mapping[str, Any]) -> str:
     return "" if _role(row) else _number(row["difference"], "{:+.3g}") + interval_text(row["interval_low"], row["interval_high"])
 
@@ -51,10 +57,7 @@ def interval_text(low: float | None, high: float | None) -> str:
 COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "variant": ("variant", lambda row: str(row["variant"])),
     "mean": ("mean", lambda row: _number(row["mean"], "{:.4g}") + _diverged(row)),
-    "quantile": (
-        "quantile",
-        lambda row: ("diverged" if row["quantile"] is None and row["diverged"] else _number(row["quantile"], "{:.4g}")) + _diverged(row),
-    ),
+    "quantile": ("quantile", lambda row: _quantile(row) + _diverged(row)),
     "difference": ("difference [interval]", _difference),
     "p": ("p (adjusted)", lambda row: "" if _role(row) else p_text(row["p_adjusted"])),
     "verdict": ("verdict", lambda row: _role(row) or str(row["verdict"])),
