@@ -147,10 +147,9 @@ def of_aggregates(studies: int) -> None:
                 cells = " | ".join(f"{rate:.3f}" for rate in over_tasks(tasks, seeds, share, own, studies).ravel())
                 print(f"| {tasks}, {seeds} | {'own' if own else 'shared'} | {share:g} | {cells} |", flush=True)
     print(f"\n| tasks, seeds | share of examples | interquartile mean | with examples | profile | with examples |\n|{'---|' * 6}")
-    for tasks, seeds in ((5, 5), (10, 5), (10, 20)):
-        for share in (0.1, 0.5):
-            cells = " | ".join(f"{rate:.3f}" for rate in bootstraps(tasks, seeds, share, studies // 2).ravel())
-            print(f"| {tasks}, {seeds} | {share:g} | {cells} |", flush=True)
+    for tasks, seeds, share in ((5, 5, 0.1), (5, 5, 0.5), (10, 5, 0.1)):
+        cells = " | ".join(f"{rate:.3f}" for rate in bootstraps(tasks, seeds, share, studies // 2).ravel())
+        print(f"| {tasks}, {seeds} | {share:g} | {cells} |", flush=True)
 
 
 def main() -> None:
