@@ -25,7 +25,8 @@ def _signed(word: int) -> int:
     return word - 2**64 if word >= 2**63 else word
 
 
-_ROW, _WORD, _FIRST, _SECOND = map(_signed, (0x9E3779B97F4A7C15, 0xD1342543DE82EF95, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+ROW, WORD, FIRST, SECOND = map(_signed, (0x9E3779B97F4A7C15, 0xD1342543DE82EF95, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+"""The constants: of rows, of words, and the two of the mix."""
 
 _current: Tensor | None = None
 
@@ -78,7 +79,7 @@ def make_keys(example: Tensor, *words: int) -> Tensor:
         >>> torch.equal(make_keys(examples, 42, 0), make_keys(examples, 42, 1))
         False
     """
-    key = _mix(example.long() * _ROW)
+    key = _mix(example.long() * ROW)
     for word in words:
         key = _mix(key + _signed((word * 0x9E3779B97F4A7C15 + 1) % 2**64))
     return key
@@ -109,6 +110,11 @@ def name_sites(model: nn.Module) -> None:
             module.site = site(path)
 
 
+def bases(keys: Tensor, site: int, rows: Tensor) -> Tensor:
+    """Return what the words of each row have in common, int64 [B, ...]; see `words`."""
+    return _mix(keys + site).view(-1, *[1] * rows.ndim) + rows * ROW
+
+
 def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
     """Return random 64-bit words.
 
@@ -122,8 +128,7 @@ def words(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) 
     Returns:
         int64 [B, ..., W].
     """
-    base = _mix(keys + site).view(-1, *[1] * rows.ndim) + rows * _ROW  # [B, ...]
-    return _mix(base[..., None] + torch.arange(first, first + count, device=keys.device) * _WORD)
+    return _mix(bases(keys, site, rows)[..., None] + torch.arange(first, first + count, device=keys.device) * WORD)
 
 
 def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0) -> Tensor:
@@ -139,8 +144,7 @@ def fields(keys: Tensor, site: int, rows: Tensor, count: int, *, first: int = 0)
         drawn = words(keys, site, rows, -(-(skipped + count) // FIELDS), first=before).view(torch.int16)
         return drawn[..., skipped : skipped + count]
     column = torch.arange(first, first + count, device=keys.device)  # a compiler can fuse this, but cannot view words as int16
-    base = _mix(keys + site).view(-1, *[1] * rows.ndim) + rows * _ROW
-    word = _mix(base[..., None] + (column >> 2) * _WORD)
+    word = _mix(bases(keys, site, rows)[..., None] + (column >> 2) * WORD)
     return (word << (48 - 16 * (column & 3))) >> 48
 
 
@@ -158,6 +162,6 @@ def uniform(keys: Tensor, site: int, count: int) -> Tensor:
 
 def _mix(word: Tensor) -> Tensor:
     """Apply the output function of SplitMix64. Right shifts extend the sign, so it is masked off."""
-    word = (word ^ (word >> 30).bitwise_and(2**34 - 1)) * _FIRST
-    word = (word ^ (word >> 27).bitwise_and(2**37 - 1)) * _SECOND
+    word = (word ^ (word >> 30).bitwise_and(2**34 - 1)) * FIRST
+    word = (word ^ (word >> 27).bitwise_and(2**37 - 1)) * SECOND
     return word ^ (word >> 31).bitwise_and(2**33 - 1)

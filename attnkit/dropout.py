@@ -63,7 +63,12 @@ def is_dropped(keys: Tensor, p: float, *, site: int, rows: Tensor, columns: int,
         columns: N.
         first: Number of the first column.
     """
-    return draws.fields(keys, site, rows, columns, first=first) < _threshold(p) - LEVELS // 2
+    return draws.fields(keys, site, rows, columns, first=first) < lowest_kept(p)
+
+
+def lowest_kept(p: float) -> int:
+    """Return the least of `draws.fields` whose element is not dropped."""
+    return _threshold(p) - LEVELS // 2
 
 
 def kept_scale(p: float) -> float:

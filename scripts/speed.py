@@ -1,7 +1,7 @@
 """Time parts of a training on one thread, contestants in alternation: the numbers of docs/results/speed.md.
 
-`additive`, `bias`, `window`: attention alone, forward and backward; lengths are tokens. `cross_entropy`: of as many classes, forward and
-backward, against the formula in torch's own functions. `half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, and
+`additive` (on a GPU where there is one), `bias`, `window`: attention alone, forward and backward; lengths are tokens. `cross_entropy`: of
+as many classes, forward and backward, against the formula in torch's own functions. `half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, and
 in bfloat16 as attnkit's commands compute it and by torch alone. `muon`: training steps of the recipe g2p/transformer with the optimizers
 AdamW and Muon; lengths are `batch_tokens`.
 
@@ -43,12 +43,13 @@ def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
         return products(length)
     if kind == "muon":
         return steps(length)
-    batch = B if kind == "additive" else 1
-    given = [torch.randn(batch, H, length, A, requires_grad=True) for _ in range(3)]
+    batch, device = (B, "cuda" if torch.cuda.is_available() else "cpu") if kind == "additive" else (1, "cpu")
+    given = [torch.randn(batch, H, length, A, device=device, requires_grad=True) for _ in range(3)]
     dot = attnkit.attentions.build("scaled_dot_product", head_dim=A, num_heads=H)
     if kind == "additive":
-        additive = attnkit.attentions.build("additive", head_dim=A, num_heads=H)
-        others = {name: lambda name=name: additive(*given, backend=name) for name in ("additive_compiled", "additive_eager")}
+        additive = attnkit.attentions.build("additive", head_dim=A, num_heads=H).to(device)
+        names = (name for name in reversed(additive.backends) if name.startswith("additive"))
+        others = {name: lambda name=name: additive(*given, backend=name) for name in names}
         return {"sdpa": lambda: dot(*given, backend="sdpa"), **others}
     causal = Mask(causal=True)
     full = {"causal": lambda: dot(*given, mask=causal, backend="sdpa")}
@@ -136,6 +137,8 @@ def main() -> None:
                 for name, call in calls.items():
                     began = time.perf_counter()
                     call().sum().backward()
+                    if torch.cuda.is_available():
+                        torch.cuda.synchronize()
                     if turn:
                         times[name].append(time.perf_counter() - began)
         first = next(iter(times.values()))

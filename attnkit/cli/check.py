@@ -1,6 +1,7 @@
 """`attnkit check`: the conformance kit on the command line."""
 
 from collections.abc import Sequence
+from unittest import SkipTest
 
 from attnkit.cli.components import find_component
 from attnkit.registry import FAMILIES
@@ -23,6 +24,9 @@ def check(names: Sequence[str]) -> bool:
             total += 1
             try:
                 rule()
+            except SkipTest as reason:
+                total -= 1
+                print(f"skipped {registry.family}.{name}: {rule.name}: {reason}", flush=True)
             except AssertionError as error:
                 failures += 1
                 print(f"FAILED  {registry.family}.{name}: {error}", flush=True)

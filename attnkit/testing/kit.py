@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest import SkipTest
 
 import torch
 
@@ -48,12 +49,15 @@ class Check:
 
         Raises:
             AssertionError: The rule is broken; the message says how, and which seed reproduces it.
+            unittest.SkipTest: This machine cannot tell; the message says why.
         """
         with torch.random.fork_rng(devices=[]):
             seed = torch.initial_seed() % 2**32 if seed is None else seed
             torch.manual_seed(seed)
             try:
                 self.run()
+            except SkipTest:
+                raise
             except Exception as error:  # a crash also breaks the rule
                 kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
                 raise AssertionError(f"{self.name}: {kind}{error}\nTo repeat it: check(seed={seed})") from error

@@ -5,6 +5,8 @@ import os
 import shutil
 from functools import partial
 
+import torch
+
 from attnkit.attention.backend import blocks
 from attnkit.attention.backend.additive_eager import AdditiveEager, pair_channels
 from attnkit.attention.backend.additive_tiles import AdditivePairs, CompiledTiles
@@ -41,13 +43,11 @@ class AdditiveCompiled(AdditiveEager):
         compilers = (os.environ["CXX"],) if os.environ.get("CXX") else ("g++", "clang++")
         self.has_compiler = any(map(shutil.which, compilers))
 
-    def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
+    def refuses_device(self, device: torch.device) -> str | None:
         """Return the reason if there is no compiler for the device."""
         if not self.has_compiler:
             return "no C++ compiler is installed (g++ or clang++, or the one named by CXX)"
-        if inputs.query.device.type != "cpu":
-            return "its compiled form is for CPUs"
-        return super().refuses_inputs(attention, inputs)
+        return None if device.type == "cpu" else "its compiled form is for CPUs"
 
     def suits(self, attention: Attention, inputs: Inputs) -> bool:
         """Return whether there is enough work."""

@@ -23,6 +23,20 @@ MIN_COMPILED = 2**16
 """Below this many pairs times channels of a head in a block, compiled code is not faster."""
 
 
+def crossing(query: Tensor, key: Tensor) -> Tensor:
+    """Return where a large query [n, Q, A] meets a large key [n, K, A] of the opposite sign, bool [n]: `exponentials` are too few there."""
+    limit, saturated = LIMITS[query.dtype]
+    ends = [(x.amax(1), x.amin(1)) for x in (query, key)]  # [n, A]
+    found = [(one[0] > limit) & (other[1] < saturated - limit) for one, other in (ends, ends[::-1])]
+    return (found[0] | found[1]).any(-1)
+
+
+def exponentials(x: Tensor) -> Tensor:
+    """Return e^{2x}, clamped to normal numbers."""
+    limit, _ = LIMITS[x.dtype]
+    return x.clamp(-limit, limit).mul_(2).exp_()
+
+
 def logits(q: Tensor, k: Tensor, weight: Tensor, *, exact: bool) -> Tensor:
     """Return sum_a weight_a r_a of all pairs, [Q, K], from [Q, A], [K, A] and [A]."""
     return (_ratios(q, k, exact) * weight).sum(-1)
@@ -123,12 +137,9 @@ class AdditivePairs(Pairs):
 
     def __init__(self, tiles: Tiles, query: Tensor, key: Tensor, weight: Tensor, scale: float) -> None:
         self.tiles, self.scale, self.heads = tiles, scale, len(weight)
-        limit, saturated = LIMITS[query.dtype]
-        ends = [(x.amax(1), x.amin(1)) for x in (query, key)]  # [B H, A]
-        crossing = [(one[0] > limit) & (other[1] < saturated - limit) for one, other in (ends, ends[::-1])]
-        self.exact = bool((crossing[0] | crossing[1]).any())
+        self.exact = bool(crossing(query, key).any())
         if not self.exact:
-            query, key = (x.clamp(-limit, limit).mul_(2).exp_() for x in (query, key))
+            query, key = exponentials(query), exponentials(key)
         super().__init__(query, key)
         self.weight = -2 * scale * weight  # what a ratio adds to a logit
         self.d_weight = torch.zeros_like(weight)

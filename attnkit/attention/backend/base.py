@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from attnkit.attention.bias import LazyBias
@@ -66,8 +67,12 @@ class Backend(ABC):
         """Return why this backend cannot compute the score, as in "its score is not ...", or None if it can."""
         return None
 
+    def refuses_device(self, device: torch.device) -> str | None:
+        """Return why this backend cannot compute on a device of this machine, or None if it can."""
+        return None
+
     def refuses_inputs(self, attention: "Attention", inputs: Inputs) -> str | None:
-        """Return why this backend cannot compute a call (its device, dtype, mask, bias or dropout), or None if it can."""
+        """Return why this backend cannot compute a call (its dtype, mask, bias or dropout), or None if it can."""
         return None
 
     def suits(self, attention: "Attention", inputs: Inputs) -> bool:
@@ -107,8 +112,10 @@ ordered = _Ordered()
 
 
 def computing(attention: "Attention") -> tuple[str, ...]:
-    """Return the names of the backends that compute a score, `reference` first."""
-    return tuple(name for name, backend in reversed(ordered().items()) if backend.refuses(attention) is None)
+    """Return the names of the backends that compute a score on the device of its parameters, `reference` first."""
+    device = next((parameter.device for parameter in attention.parameters()), torch.device("cpu"))
+    able = {name: backend for name, backend in ordered().items() if backend.refuses_device(device) is None}
+    return tuple(name for name, backend in reversed(able.items()) if backend.refuses(attention) is None)
 
 
 def named(name: str, attention: "Attention") -> Backend:
@@ -134,10 +141,15 @@ def choose(name: str, attention: "Attention", inputs: Inputs) -> Backend:
     """
     if name != "auto":
         backend = named(name, attention)
-        if (reason := backend.refuses_inputs(attention, inputs)) is not None:
+        if (reason := _refuses_call(backend, attention, inputs)) is not None:
             raise Refused(f"backend {name!r} cannot compute this call: {reason}; choose 'auto'")
         return backend
     for backend in ordered().values():
-        if backend.suits(attention, inputs) and backend.refuses(attention) is None and backend.refuses_inputs(attention, inputs) is None:
+        if backend.suits(attention, inputs) and backend.refuses(attention) is None and _refuses_call(backend, attention, inputs) is None:
             return backend
     raise Refused(f"no backend can compute {type(attention).__name__}")
+
+
+def _refuses_call(backend: Backend, attention: "Attention", inputs: Inputs) -> str | None:
+    reason = backend.refuses_device(inputs.query.device)
+    return backend.refuses_inputs(attention, inputs) if reason is None else reason

@@ -5,9 +5,11 @@ larger logit comes. Only the logarithm of the sum is kept for the backward pass.
 """
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.library import CustomOpDef
 from torch.utils.flop_counter import register_flop_formula
 
 from attnkit.attention.backend.base import Inputs
@@ -28,6 +30,12 @@ def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, we
         scale: What multiplies the scores.
         weight: Of the score, [H, A], or None.
     """
+    output: Tensor = _attend(*arguments(attention, inputs, scale=scale, weight=weight), score)[0]
+    return output
+
+
+def arguments(attention: Attention, inputs: Inputs, *, scale: float, weight: Tensor | None) -> tuple[Any, ...]:
+    """Return what the operators of attention take, from queries to numbers, in order; see `attend`."""
     query, key, value, mask, bias, dropout, first_query = inputs
     mask, by_offset = Mask() if mask is None else mask, isinstance(bias, LazyBias) and bias.by_offset
     if isinstance(bias, LazyBias):
@@ -36,8 +44,7 @@ def attend(attention: Attention, inputs: Inputs, score: str, *, scale: float, we
     examples = keys_for(query.shape[0], query.device) if dropout > 0 else None
     numbers = [attention.first_head, attention.site, first_query]
     tensors = (query, key, value, weight, bias, mask.allowed, examples)
-    output: Tensor = _attend(*tensors, by_offset, mask.causal, mask.window or 0, float(scale), dropout, numbers, score)[0]
-    return output
+    return *tensors, by_offset, mask.causal, mask.window or 0, float(scale), dropout, numbers
 
 
 @torch.library.custom_op("attnkit::blockwise", mutates_args=())
@@ -84,12 +91,6 @@ def _attend(
         return output.flip(1).view(*query.shape[:3], -1).to(value.dtype), sums
 
 
-@_attend.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, *others: object) -> tuple[Tensor, Tensor]:
-    sums = query.new_empty(query.shape[0] * query.shape[1], query.shape[2], 2, dtype=torch.promote_types(query.dtype, torch.float32))
-    return value.new_empty(*query.shape[:3], value.shape[-1]), sums
-
-
 @torch.library.custom_op("attnkit::blockwise_backward", mutates_args=())
 def _attend_backward(
     gradient: Tensor, output: Tensor, sums: Tensor, needs_bias: bool,
@@ -133,43 +134,57 @@ def _attend_backward(
         )
 
 
-@_attend_backward.register_fake
-def _(
-    gradient: Tensor, output: Tensor, sums: Tensor, needs_bias: bool,
-    query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None, *others: object,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    kept = (query, key, value, weight, bias if needs_bias else None)
-    found = [sums.new_empty(0) if x is None else x.new_empty(x.shape) for x in kept]
-    return found[0], found[1], found[2], found[3], found[4]
-
-
 def _sum_groups(x: Tensor, key: Tensor) -> Tensor:
     """Sum what the query heads of a key head give, [B H, K, E] -> [B, Hkv, K, E]."""
     batch, heads, keys, _ = key.shape
     return x.view(batch, heads, -1, keys, x.shape[-1]).sum(2)
 
 
-def _keep(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    ctx.save_for_backward(*inputs[:7], *output)
-    ctx.others = inputs[7:]
+def differentiate(attend: CustomOpDef, backward: CustomOpDef, names: tuple[Any, Any]) -> None:
+    """Tell torch what an operator of `arguments` has for a gradient, and of both the shapes and the number of operations.
+
+    Args:
+        attend: Returns the attention and what `_attend` returns of each row.
+        backward: Takes the gradient, both results and whether the bias needs a gradient, then what `attend` took.
+        names: Both, in `torch.ops`.
+    """
+
+    @attend.register_fake
+    def _(query: Tensor, key: Tensor, value: Tensor, *others: object) -> tuple[Tensor, Tensor]:
+        sums = query.new_empty(query.shape[0] * query.shape[1], query.shape[2], 2, dtype=torch.promote_types(query.dtype, torch.float32))
+        return value.new_empty(*query.shape[:3], value.shape[-1]), sums
+
+    @backward.register_fake
+    def _(
+        gradient: Tensor, output: Tensor, sums: Tensor, needs_bias: bool,
+        query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None, bias: Tensor | None, *others: object,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        kept = (query, key, value, weight, bias if needs_bias else None)
+        found = [sums.new_empty(0) if x is None else x.new_empty(x.shape) for x in kept]
+        return found[0], found[1], found[2], found[3], found[4]
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs[:7], *output)
+        ctx.others = inputs[7:]
+
+    def pull(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[object, ...]:
+        *inputs, output, sums = ctx.saved_tensors
+        found = backward(gradient, output, sums, ctx.needs_input_grad[4], *inputs, *ctx.others)
+        given = [x if needed else None for x, needed in zip(found, ctx.needs_input_grad, strict=False)]
+        return *given, *[None] * (len(ctx.needs_input_grad) - len(given))
+
+    attend.register_autograd(pull, setup_context=keep)
+    register_flop_formula(names[0])(_flops)
+    register_flop_formula(names[1])(_backward_flops)
 
 
-def _backward(ctx, gradient: Tensor, _: Tensor) -> tuple[object, ...]:  # type: ignore[no-untyped-def]
-    *inputs, output, sums = ctx.saved_tensors
-    found = _attend_backward(gradient, output, sums, ctx.needs_input_grad[4], *inputs, *ctx.others)
-    given = [x if needed else None for x, needed in zip(found, ctx.needs_input_grad, strict=False)]
-    return *given, *[None] * (len(ctx.needs_input_grad) - len(given))
-
-
-_attend.register_autograd(_backward, setup_context=_keep)
-
-
-@register_flop_formula(torch.ops.attnkit.blockwise)
 def _flops(query: torch.Size, key: torch.Size, value: torch.Size, *_: object, **__: object) -> int:
     """Count as for the reference: the products of the score, and with the values."""
     return 2 * query[0] * query[1] * query[2] * key[2] * (query[3] + value[3])
 
 
-@register_flop_formula(torch.ops.attnkit.blockwise_backward)
 def _backward_flops(gradient: object, output: object, sums: object, needs_bias: object, *sizes: torch.Size, **_: object) -> int:
     return 2 * _flops(*sizes[:3])
+
+
+differentiate(_attend, _attend_backward, (torch.ops.attnkit.blockwise, torch.ops.attnkit.blockwise_backward))
