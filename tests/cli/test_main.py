@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import SkipTest
 
 import pytest
 
@@ -145,6 +146,17 @@ def test_a_failed_check_has_status_1_and_stops_nothing(attnkit: Command, rules: 
     assert "ok      norm.rms_norm: is_root_mean_square" in outcome.out
     held = len(norms.names()) + 1  # of two rules, the second holds for one norm
     assert f"{held} of {2 * len(norms.names())} checks passed" in outcome.out
+
+
+def test_a_check_that_this_machine_cannot_make_is_skipped(attnkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def needs_more(registry: Registry, spec: str) -> None:
+        raise SkipTest("there is no GPU")
+
+    monkeypatch.setattr(kit, "RULES", {"norms": (needs_more,)})
+    monkeypatch.setattr("attnkit.cli.check.RULES", kit.RULES)
+    outcome = attnkit("check", "norm.rms_norm")
+    assert outcome.status == 0
+    assert outcome.out == "skipped norm.rms_norm: needs_more: there is no GPU\n0 of 0 checks passed\n"
 
 
 def test_check_of_what_has_no_rules(attnkit: Command, rules: None) -> None:

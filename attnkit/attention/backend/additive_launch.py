@@ -103,7 +103,7 @@ class _Call:
         from attnkit.attention.backend import additive_kernels  # needs triton
 
         kernel, size = getattr(additive_kernels, name), ROWS if name == "forward" else COLUMNS
-        with torch.cuda.device_of(self.query):
+        with torch.cuda.device_of(self.query):  # type: ignore[no-untyped-call]
             kernel[len(self.query), -(-length // size)](*self.tensors, self.drawn, *others, *self.sizes, **self.constants)
 
 

@@ -22,8 +22,8 @@ class AdditiveTriton(AdditiveEager):
     r"""`additive_eager` in Triton kernels, on a GPU.
 
     By name only: `auto` does not choose it, as nobody has run it on a GPU yet; its tests interpret the kernels on a CPU, with
-    TRITON_INTERPRET=1 set before triton is imported. The kernels compute in fp32, and inputs of any size are exact to rounding. Dropout drops the same
-    weights as the reference. Gradients are summed in no fixed order. Second derivatives need `reference`.
+    TRITON_INTERPRET=1 set before triton is imported. The kernels compute in fp32, and inputs of any size are exact to
+    rounding. Dropout drops the same weights as the reference. Gradients are summed in no fixed order. Second derivatives need `reference`.
 
     Equation:
         $$\tanh(q + k) = 1 - \frac{2}{1 + e^{2q} e^{2k}}$$

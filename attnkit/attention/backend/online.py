@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import CustomOpDef
+from torch._library.custom_ops import CustomOpDef
 from torch.utils.flop_counter import register_flop_formula
 
 from attnkit.attention.backend.base import Inputs
