@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-USED = ["ablate", "bench", "data", "plot", "slurm", "ray", "tune"]  # the extras for users
+USED = ["ablate", "bench", "data", "plot", "slurm", "ray", "triton", "tune"]  # the extras for users
 
 
 def normal(distribution: str) -> str:

@@ -28,7 +28,7 @@ DTYPE = torch.float64 if INTERPRETED else torch.float32
 CLOSE = {"rtol": 1e-10, "atol": 1e-10} if INTERPRETED else {"rtol": 1e-4, "atol": 2e-5}
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
-runs_kernels = pytest.mark.skipif(not INTERPRETED and DEVICE == "cpu", reason="no GPU: the next process interprets the kernels")
+runs_kernels = pytest.mark.skipif(not INTERPRETED and DEVICE == "cpu", reason="no GPU: another process interprets the kernels")
 
 
 @needs_triton
