@@ -5,14 +5,17 @@ looks for the words in the templates.
 """
 
 import csv
+import re
 from collections.abc import Callable
 from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple
 
-from story_pages import context, convolution, exposure, gradient, positions, recall, scale, sequential, step
+from story_pages import context, convolution, exposure, gradient, positions, pretraining, recall, scale, sequential, step
 from story_pages.base import FOLDER, Rows, at
 
 MUCH = 2  # the factor of "much" and "hardly" below
+SMALL = 10  # percent
 LEARNED = 0.5  # of the texts right, below which a model "does not learn" a task
 
 
@@ -40,9 +43,7 @@ def of_gradient(rows: Rows) -> list[Remark]:
             "기울기가 사라지는 것은 피할 수 있지만 폭발하는 것은 피할 수 없습니다",
             kept[with_attention] > gradient.VANISHED and large[with_attention] > gradient.EXPLODED,
         ),
-        Remark(
-            "with weights $factor times as large it grows", "가중치를 $factor배로 키우면", min(large[m] for m in ("RNN", "GRU", "LSTM")) > 1
-        ),
+        Remark("with weights $factor times as large it grows", "가중치를 $factor배로 키우면", min(large[m] for m in alone) > 1),
     ]
 
 
@@ -161,6 +162,43 @@ def of_cost(rows: Rows) -> list[Remark]:
     ]
 
 
+def of_pretraining(rows: Rows) -> list[Remark]:
+    """What the gains come from, and the plain baselines of the pages that it cites."""
+    gains = pretraining.gains_of(rows)
+    intervals = {model: pretraining.interval(found) for model, found in gains.items()}
+    own, equal = (fmean(gains[model]) for model in ("GPT", "GPT, equal tokenizer"))
+    words = pretraining.RESULTS / "movie_snippets.md", pretraining.RESULTS / "t5.md"
+    snippets, t5 = (page.read_text(encoding="utf-8") for page in words)
+    bayes = max(map(float, re.findall(r"^\| naive Bayes.*?\|.*?\|.*?\| (\S+) \|", snippets, flags=re.M)))
+    bert = float(re.findall(r"^\| `classification/bert_finetuned`.*?\|.*?\|.*?\| \**(\S+) ±", snippets, flags=re.M)[0])
+    modules = float(re.findall(r"^\| naive Bayes over words \|.*\| \**(\S+?)\** \|$", t5, flags=re.M)[0])
+    runs = pretraining.runs_of("t5_pretraining")
+    t5_of = {
+        (start, column): fmean(float(run[column]) for (variant, _), run in runs.items() if variant == start)
+        for start in ("baseline", "start=pretrained")
+        for column in ("test/title/loss", "test/module/loss", "test/module/sequence_error_rate")
+    }
+    gain_of = {c: t5_of["baseline", c] - t5_of["start=pretrained", c] for c in ("test/title/loss", "test/module/loss")}
+    return [
+        Remark("The gains are small", "이득은 작고", max(map(fmean, gains.values())) < SMALL),
+        Remark(
+            "With equal tokenizers the weights help", "토크나이저가 같으면 가중치가 도움이 되지만", intervals["GPT, equal tokenizer"][0] > 0
+        ),
+        Remark("the tokenizer costs more than they gain", "잃는 것이 그보다 큽니다", own < 0 < equal),
+        Remark("is as good as BERT here", "BERT만큼 잘하고", bayes >= bert),
+        Remark(
+            "much better than T5 at telling the part",
+            "T5보다 훨씬 잘 맞힙니다",
+            modules * 1.5 < t5_of["start=pretrained", "test/module/sequence_error_rate"],
+        ),
+        Remark(
+            "T5's gain is in the words of titles alone",
+            "T5의 이득은 제목의 단어에만",
+            gain_of["test/module/loss"] <= 0 < gain_of["test/title/loss"],
+        ),
+    ]
+
+
 REMARKS: dict[str, Callable[[Rows], list[Remark]]] = {
     "gradient": of_gradient,
     "recall": of_recall,
@@ -173,4 +211,5 @@ REMARKS: dict[str, Callable[[Rows], list[Remark]]] = {
     "positions": of_positions,
     "layers": of_layers,
     "cost": of_cost,
+    "pretraining": of_pretraining,
 }
