@@ -14,6 +14,7 @@ sys.path.append(str(ROOT / "docs/_tools"))
 import claims  # noqa: E402
 from story_pages.base import SEEDS, means, seven, task_of  # noqa: E402
 from story_pages.gradient import FACTOR, enlarged  # noqa: E402
+from story_pages.remarks import REMARKS, remarks  # noqa: E402
 from story_pages.sequential import longest_chain  # noqa: E402
 
 ENGLISH, KOREAN = claims.LANGUAGES
@@ -134,6 +135,48 @@ def test_a_page_states_every_limit_that_decides_its_verdict(name: str) -> None:
 def test_pages_are_not_made_from_rows_of_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims.claim("words"), "NEAR", 3)
     with pytest.raises(SystemExit, match="words was measured with"):
+        next(claims.files())
+
+
+@pytest.mark.parametrize("name", REMARKS)
+def test_what_a_page_says_in_words_is_in_both_templates_and_true_of_its_rows(name: str) -> None:
+    texts = [(claims.FOLDER / "templates" / code / f"{name}.md").read_text(encoding="utf-8") for code in ("en", "ko")]
+    english, korean = (" ".join(text.split()) for text in texts)
+    for remark in remarks(name, stored(name)):
+        assert remark.english in english
+        assert remark.korean in korean
+        assert remark.holds, remark.english
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "x", "column", "value", "said"),
+    [
+        ("exposure", "GRU", 5, "free_running", 0.1, "rises from position 2 to the end"),
+        ("exposure", "Transformer", 6, "free_running", 0.9, "it does not rise after position 3"),
+        ("exposure", "Transformer", 6, "teacher_forced", 0.9, "the gap widens because the error on the true prefix falls"),
+        ("recall", "RNN", 128, "after_800", 0.1, "The RNN hardly falls further"),
+        ("recall", "RNN", 1, "after_250", 0.7, "The number of steps matters as much as the distance"),
+        ("context", "RNN", 2, "exact_match", 0.9, "the RNN does not even learn to copy short texts"),
+        ("gradient", "GRU", 99, "gradient", 1.0, "by this measure its gradient vanishes"),
+        ("gradient", "RNN + attention", 99, "with_large_weights", 1.0, "Attention beside a recurrence is a way around the first"),
+        ("convolution", "convolution of 3", 32, "reached", 1.0, "since nothing reaches it"),
+        ("sequential", "LSTM", 256, "train_ms", 1e6, "So the order in milliseconds depends on the kernel"),
+        ("scale", "scaled_dot_product", 1024, "variance", 1.1, "it stays level, though below 1"),
+        ("positions", "decoder, none", 2, "exact_match", 9.0, "in so few steps neither decoder learns the task"),
+        ("cost", "LSTM", 2048, "state_mb", 1.0, "and not at all with an LSTM"),
+    ],
+)
+def test_a_page_is_not_made_if_its_words_are_untrue(
+    name: str, model: str, x: float, column: str, value: float, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = json.loads((claims.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    for row in rows["rows"]:
+        if (row["model"], row[claims.claim(name).FIGURE["x"]]) == (model, x):
+            row[column] = value
+    (tmp_path / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
+    monkeypatch.setattr(claims, "CLAIMS", (name,))
+    monkeypatch.setattr(claims, "FOLDER", tmp_path)
+    with pytest.raises(SystemExit, match=f"{name}: the templates say .*{re.escape(said)}"):
         next(claims.files())
 
 

@@ -152,7 +152,8 @@ class Task(ExactSteps, ABC):
         """Initialise a new model, at the start of its first fit, with the weights of `init_from` and pretrained word vectors.
 
         The stack of the checkpoint is copied if its spec is the same (except dropout rates), and the embeddings if their specs and the
-        tokenizers are. The rest keeps its random initialisation; a message lists both. A resumed or loaded task is not initialised.
+        tokenizers are; the head and others if the task is the same, too. The rest keeps its random initialisation; a message lists both.
+        A resumed or loaded task is not initialised.
 
         Raises:
             CheckpointError: `init_from` cannot be used.

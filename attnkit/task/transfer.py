@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 _NO_WEIGHTS = ("dropout", "attention_dropout", "backend")  # arguments of a stack that do not affect weights
 _PREFIX = "model."
+_SHARED = ("stack", "embedding", "embeddings")  # modules that tasks have in common
+_SHAPING = ("tokenizer", "src_tokenizer", "tgt_tokenizer", "classes", "pooling", "head", "multi_token")  # what the others depend on
 
 
 def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tuple[set[str], str]:
-    """Copy the stack and the embeddings of a checkpoint into the model of a task, each if its spec is the same.
+    """Copy modules of a checkpoint into the model of a task: the stack and the embeddings, each if its spec is the same.
+
+    The others, such as the head, belong to the task. They are copied if the checkpoint is of the same task, and what shapes them is the
+    same: the tokenizers, the classes, and their spec.
 
     Args:
         task: A task with its model.
@@ -36,7 +41,7 @@ def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tu
     taken: dict[str, dict[str, Tensor]] = {}
     for module in modules:
         prefix = f"{_PREFIX}{module}."
-        reason = _difference(module, old, new)
+        reason = _difference(module, old, new) if module in _SHARED else _difference_of_task(task, checkpoint)
         names = [name for name in own if name.startswith(prefix)]
         if reason is None and (lacking := [name for name in names if name not in found]):
             reason = f"the checkpoint has no {lacking[0].removeprefix(_PREFIX)} of this shape"
@@ -70,12 +75,18 @@ def _difference(module: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> 
     """Return why a module cannot be taken, or None if it can."""
     if module == "stack":
         return _changes("stack", _weighty(old.get("stack")), _weighty(new["stack"]))
-    if module in ("embedding", "embeddings"):
-        kinds = [a for a in ("embedding", "src_embedding") if a in new]
-        changed = next((found for a in kinds if (found := _changes(a, old.get(a), new[a]))), None)
-        vocabularies = [a for a in new if a.endswith("tokenizer")] + ["image_shape", "src_shape"]
-        return changed or next((f"the checkpoint has another {a}" for a in vocabularies if old.get(a) != new.get(a)), None)
-    return "it belongs to the task"
+    kinds = [a for a in ("embedding", "src_embedding") if a in new]
+    changed = next((found for a in kinds if (found := _changes(a, old.get(a), new[a]))), None)
+    vocabularies = [a for a in new if a.endswith("tokenizer")] + ["image_shape", "src_shape"]
+    return changed or next((f"the checkpoint has another {a}" for a in vocabularies if old.get(a) != new.get(a)), None)
+
+
+def _difference_of_task(task: "Task", checkpoint: Mapping[str, Any]) -> str | None:
+    """Return why what belongs to a task cannot be taken, or None if it can."""
+    if checkpoint["attnkit"]["task"] != task.registered_name:
+        return "it belongs to the task"
+    old, new = checkpoint[ARGUMENTS], task.hparams
+    return next((f"the checkpoint has another {a}" for a in _SHAPING if old.get(a) != new.get(a)), None)
 
 
 def _changes(what: str, old: Any, new: Any) -> str | None:

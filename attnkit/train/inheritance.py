@@ -64,7 +64,8 @@ def read_init_from(path: object) -> dict[str, Any] | None:
         hint = (
             f"Train it with: attnkit fit --config {recipe}" if recipe else "Give a checkpoint of attnkit fit, or null to train from scratch"
         )
-        raise CheckpointError(f"model.init_from: {error}. {hint}") from error
+        said = str(error)
+        raise CheckpointError(f"model.init_from: {said}{'' if said.endswith(('.', '?')) else '.'} {hint}") from error
 
 
 def inherited_layer(checkpoint: Mapping[str, Any]) -> dict[str, Any]:

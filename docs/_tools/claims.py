@@ -2,7 +2,7 @@
 `python docs/_tools/claims.py write` makes the pages and figures from what is stored, so that text and numbers cannot differ.
 
 Each claim is a file of docs/_tools/story_pages with a `FIGURE`, `measure()`, `verdict(rows, language)` and `values(rows, language)`, and a
-template in each language.
+template in each language. What the templates say about the results in words is checked against them: see `story_pages.remarks`.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from string import Template
 from typing import Any
 
 from story_pages.base import FOLDER, Language, Rows, means
+from story_pages.remarks import remarks
 
 from attnkit.drawing import draw_lines
 
@@ -52,6 +53,9 @@ def files() -> Iterator[tuple[Path, str]]:
             raise SystemExit(f"{name} was measured with {stored['settings']}, but its settings are {settings(name)}: measure it again")
         figure = claim(name).FIGURE
         rows = means(stored["rows"], figure["x"])
+        if untrue := [remark for remark in remarks(name, rows) if not remark.holds]:
+            said = "; ".join(f"{remark.english!r} ({remark.korean!r})" for remark in untrue)
+            raise SystemExit(f"{name}: the templates say what the stored results do not bear out: {said}. Correct both, and remarks.py")
         drawn = sha256(json.dumps(rows).encode()).hexdigest()[:16]  # tells a test whether the figure is that of the rows
         yield FOLDER / f"{name}.svg", f"{draw_lines(rows, lines='model', title=name, **figure)}<!-- {drawn} -->\n"
         for file, picture in getattr(claim(name), "pictures", lambda _: {})(stored).items():

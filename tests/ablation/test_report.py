@@ -142,6 +142,7 @@ def test_the_page_is_whole_and_loads_nothing(results: Results) -> None:
     assert html.count("<svg") == 5
     assert "position=learned is worse than baseline" in html
     assert '<meta name="viewport"' in html
+    assert '<link rel="icon" href="data:,">' in html  # otherwise a browser asks the server for one
 
 
 def test_names_cannot_break_the_page_or_the_table() -> None:

@@ -115,6 +115,43 @@ def test_a_generator_starts_from_one_of_its_kind(fit: Callable[..., Any], tmp_pa
     assert [(same(task, path, part), same(other, path, part)) for part in parts] == [(True, False)] * 2
 
 
+@pytest.mark.parametrize(
+    ("changed", "note"),
+    [
+        ({}, None),
+        ({"classes": ["y", "x"]}, "head starts anew: the checkpoint has another classes"),
+        ({"pooling": "last"}, "head starts anew: the checkpoint has another pooling"),
+        (
+            {"tokenizer": attnkit.tokenizers.build("word").train(["f a x y z q"]).spec},
+            "head starts anew: the checkpoint has another tokenizer",
+        ),
+        ({"kind": "regression"}, "head starts anew: it belongs to the task"),
+    ],
+)
+def test_a_head_is_taken_if_the_task_is_the_same(
+    changed: dict[str, Any], note: str | None, fit: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    path, kind = tmp_path / "labels.ckpt", changed.get("kind", "classification")
+    fit(make(), [BATCH]).save_checkpoint(path)
+    capsys.readouterr()
+    task = make(init_from=str(path), **{"kind": kind} | changed)
+    fit(task, [batch(kind)])
+    shown = capsys.readouterr().out
+    assert (note or "taken for stack") in shown
+    assert ("head (" in shown) == (note is None)
+    if kind == "classification":
+        assert same(task, path, "head") == (note is None)
+
+
+def test_a_language_model_continues_with_an_output_of_its_own(fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
+    spec = {"name": "causal_lm", "stack": {**STACK, "name": "decoder"}, "tokenizer": TOKENIZER.spec, "tie": "none"}
+    spec |= {"optimizer": {"name": "sgd", "lr": 0.0}, "schedule": "constant"}
+    fit(attnkit.tasks.build(spec), [{"tokens": BATCH["tokens"]}]).save_checkpoint(tmp_path / "lm.ckpt")
+    task = attnkit.tasks.build(spec | {"init_from": str(tmp_path / "lm.ckpt")})
+    fit(task, [{"tokens": BATCH["tokens"]}])
+    assert [same(task, tmp_path / "lm.ckpt", part) for part in ("stack", "embedding", "head")] == [True] * 3
+
+
 def test_resuming_and_loading_never_need_the_start(fit: Callable[..., Any], start: Path, tmp_path: Path) -> None:
     task = make(init_from=str(start), optimizer={"name": "sgd", "lr": 0.1})
     own = tmp_path / "own.ckpt"

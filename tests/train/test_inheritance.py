@@ -67,7 +67,7 @@ def test_a_missing_start_says_how_to_make_it(attnkit: Command, recipes: None) ->
     outcome = attnkit("fit", "--config", "next.yaml", f"--model.init_from={made}")
     assert outcome.status == 2
     assert f"model.init_from: no checkpoint at {made}" in outcome.err
-    assert "Train it with: attnkit fit --config g2p/transformer" in outcome.err
+    assert "best.ckpt. Train it with: attnkit fit --config g2p/transformer" in outcome.err
     foreign = attnkit("fit", "--config", "next.yaml", "--model.init_from=mine.tsv")
     assert foreign.status == 2
     assert "model.init_from: mine.tsv is not an attnkit checkpoint" in foreign.err

@@ -14,29 +14,46 @@ FIGURE: dict[str, Any] = {"x": "seed", "y": ["gain"]}
 CONFIDENCE = 0.95
 RESULTS = FOLDER.parent / "results"
 STUDIES = FOLDER.parents[1] / "recipes" / "ablations"
-OF_MODEL = {"GPT": "continued_pretraining", "T5": "t5_pretraining"}  # the study of each
-EXPERIMENTS = {
-    "en": {"GPT": "GPT on another kind of text", "T5": "T5 on prefixed tasks", "BERT": "BERT on reviews"},
-    "ko": {"GPT": "다른 종류의 글을 읽는 GPT", "T5": "접두어가 붙은 과제의 T5", "BERT": "영화평의 BERT"},
+OF_STUDY = {  # of each model: the study, and its variants with and without pretraining
+    "GPT": ("continued_pretraining", "baseline", "start=nothing and a tokenizer of its own"),
+    "GPT, equal tokenizer": ("continued_pretraining", "baseline", "start=nothing"),
+    "T5": ("t5_pretraining", "start=pretrained", "baseline"),
 }
+EXPERIMENTS = {
+    "en": {
+        "GPT": "GPT against one whose tokenizer was made for the new text",
+        "GPT, equal tokenizer": "GPT against one with the same tokenizer",
+        "T5": "T5 on prefixed tasks",
+        "BERT": "BERT on reviews",
+    },
+    "ko": {
+        "GPT": "새 글로 만든 토크나이저를 쓰는 모델과 견준 GPT",
+        "GPT, equal tokenizer": "토크나이저가 같은 모델과 견준 GPT",
+        "T5": "접두어가 붙은 과제의 T5",
+        "BERT": "영화평의 BERT",
+    },
+}
+
+
+def runs_of(study: str) -> dict[tuple[str, int], dict[str, str]]:
+    """Return what the runs of a study measured, by variant and seed."""
+    with (RESULTS / "ablations" / study / "runs.csv").open(encoding="utf-8") as file:
+        return {(run["variant"], int(run["seed"])): run for run in csv.DictReader(file)}
 
 
 def of_studies() -> Rows:
     """Return the pairs of the studies, whose runs are stored with the documentation."""
     rows: Rows = []
-    for model, name in OF_MODEL.items():
+    for model, (name, *variants) in OF_STUDY.items():
         study = yaml.safe_load((STUDIES / f"{name}.yaml").read_text(encoding="utf-8"))
-        runs = RESULTS / "ablations" / name / "runs.csv"
-        found: dict[str, dict[bool, float]] = {}
-        with runs.open(encoding="utf-8") as file:
-            for run in csv.DictReader(file):
-                pretrained = not re.fullmatch(r"'?(baseline|all - init_from)", run["variant"])
-                found.setdefault(run["seed"], {})[pretrained] = float(run[study["metric"]])
-        sign = -1 if study["better"] == "lower" else 1
-        for seed, pair in found.items():
-            gain = 100 * sign * (pair[True] - pair[False]) / pair[False]
-            kept = {"metric": study["metric"], "pretrained": pair[True], "from nothing": pair[False], "gain": gain}
-            rows.append({"model": model, "seed": int(seed), **kept})
+        metric, sign = study["metric"], -1 if study["better"] == "lower" else 1
+        runs = runs_of(name)
+        for seed in sorted({seed for _, seed in runs}):
+            with_it, without = (runs[variant, seed] for variant in variants)
+            value, nothing = float(with_it[metric]), float(without[metric])
+            more = 100 * (float(with_it["tokens"]) / float(without["tokens"]) - 1)
+            kept = {"metric": metric, "pretrained": value, "from nothing": nothing, "more tokens": more}
+            rows.append({"model": model, "seed": seed, **kept, "gain": 100 * sign * (value - nothing) / nothing})
     return rows
 
 
@@ -70,10 +87,14 @@ def verdict(rows: Rows, language: Language) -> str:
     low = {names[model]: interval(gains)[0] for model, gains in gains_of(rows).items()}
     wins, losses = [name for name in low if low[name] > 0], [name for name in low if low[name] <= 0]
     if language.code == "en":
-        when = f"it is {' or '.join(wins)}, not {' or '.join(losses)}"
+        when = f"it is {_either(wins)}, not {_either(losses)}"
     else:
         when = f"{', '.join(losses)}가 아니라 {', '.join(wins)}일 때"
     return language.verdict(holds=bool(wins), when=when if losses else "")
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "any"
 
 
 def values(rows: Rows, language: Language) -> dict[str, str]:
@@ -100,4 +121,5 @@ def values(rows: Rows, language: Language) -> dict[str, str]:
         "worked": language.worked(worked),
         "table": language.table(table),
         "confidence": percent(CONFIDENCE),
+        "more_tokens": f"{next(row['more tokens'] for row in rows if row['model'] == 'GPT'):.0f} %",
     }
