@@ -16,6 +16,9 @@ from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
 
+LONG = 200
+"""The most characters of a value that are shown whole."""
+
 
 def make_plan(study: StudySpec, folder: Path) -> Plan:
     """Return the plan of a study.
@@ -178,4 +181,7 @@ def side_effects(
 
 
 def _shown(value: Any) -> str:
-    return "absent" if value is ... else str(value)
+    """Return a value as text; of a long one, such as a trained tokenizer, the beginning and a hash."""
+    text = "absent" if value is ... else str(value)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return text if len(text) <= LONG else f"{text[: LONG // 4]}... ({len(text):,} characters, sha256 {digest})"

@@ -88,6 +88,18 @@ def test_what_a_swap_changes_besides_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert plan.side_effects == {"baseline": (), "position=none": (), "position=learned": ("model.lr: 2 -> 1", note)}
 
 
+def test_of_a_long_value_the_beginning_and_a_hash_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recipe(pieces: str) -> dict[str, object]:
+        return {"recipe": {"model": {"stack": {"position": {"name": "none"}}}, "data": {"tokenizer": pieces}}}
+
+    plan = planned(monkeypatch, {"baseline": recipe("a" * 5000), "none": recipe("b" * 5000), "learned": recipe("a" * 4999 + "b")})
+    one, other = (plan.side_effects[f"position={name}"][0] for name in ("none", "learned"))
+    assert one.startswith(f"data.tokenizer: {'a' * 50}... (5,000 characters, sha256 ")
+    assert len(one) < 250
+    before, after = other.split(" -> ")
+    assert before.removeprefix("data.tokenizer: ") != after, "by the hash"
+
+
 def test_differences_are_by_dotted_path() -> None:
     assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}) == {"a.b": (1, 3), "a.c": (2, ...)}
 
