@@ -120,7 +120,7 @@ def test_a_driver_that_is_killed_takes_its_worker_with_it(job: str, tmp_path: Pa
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(STUDY))
     paths = [str(tmp_path), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
     driver = subprocess.Popen([sys.executable, "-c", DRIVERS[job]], env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240  # only a worker that never starts takes that long
     while not Path("pid").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     pid = Path("pid").read_text()

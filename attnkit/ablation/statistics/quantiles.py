@@ -90,7 +90,7 @@ def quantile_interval(ours: np.ndarray, theirs: np.ndarray, share: float, *, lev
 
     Example:
         >>> quantile_interval(np.arange(8.0), np.arange(20.0, 28.0), 0.5, level=0.05)
-        (-26.0, -14.0)
+        (-27.0, -13.0)
     """
     return _lowest(ours, theirs, share, level / 2), -_lowest(theirs, ours, share, level / 2)
 
