@@ -174,7 +174,7 @@ class Engine:
                     self.active.remove(active)
                     self.full = False
                     self.progress.active = {_name(a.run): a.began for a in self.active}
-                    self._look_at(active)
+                    self._look_at(active, beside=self.gpus is not None and self.gpus.release(active.run.key))
 
     def _has_room(self) -> bool:
         return len(self.active) < self.progress.jobs and not self.full and self.others.is_time()
@@ -197,25 +197,29 @@ class Engine:
     def _start(self, submit: Submit, run: Run) -> None:
         folder, study, gpu = self.plan.run_folder(run.key), self.plan.study, None
         if self.gpus is not None:
-            # seconds beside other runs are not those of a budget
-            share = run.key not in self.alone and (study.budget is None or study.budget.on != "seconds")
-            if (gpu := self.gpus.place(run.key, self._peak(run), share=share)) is None:
+            peak = self._peak(run) if self._shares and run.key not in self.alone else None
+            if (gpu := self.gpus.place(run.key, peak)) is None:
                 self.full = True
                 self.queue.insert(0, run)
                 return
         if changed(self.plan, run):  # a run does not go on with other code
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        shared = self.gpus is not None and self.progress.jobs > len(self.gpus.numbers)
-        write_json(folder / "job.json", {**run.job, "name": _name(run), "shared_gpu": shared})  # anew, for it may have been damaged
+        write_json(folder / "job.json", {**run.job, "name": _name(run), "shared_gpu": self._shares})  # anew, for it may have been damaged
         job = Job(folder=folder.absolute(), directory=Path.cwd(), gpu=gpu, timeout=study.timeout, threads=study.threads, worker=RUN)
         self.active.append(_Active(run, job, submit(job), time.monotonic()))
+
+    @property
+    def _shares(self) -> bool:
+        """Whether runs may share a GPU; not with a budget of seconds, which are longer beside other runs."""
+        budget = self.plan.study.budget
+        return self.gpus is not None and self.progress.jobs > len(self.gpus.numbers) and (budget is None or budget.on != "seconds")
 
     def _peak(self, run: Run) -> float | None:
         """Return the largest memory that finished runs of the same variant took; None if none has finished."""
         alike = (self.plan.run_folder(one.key) for one in self.plan.runs if set(one.variants) & set(run.variants))
         return max((peak for folder in alike if (peak := result_of(folder).get("memory"))), default=None)
 
-    def _look_at(self, active: _Active) -> None:
+    def _look_at(self, active: _Active, *, beside: bool) -> None:
         try:
             code = active.handle.result()
         except OSError:
@@ -226,21 +230,18 @@ class Engine:
             )
         else:
             if code == BUSY:
-                if self.gpus is not None:
-                    self.gpus.release(active.run.key)
                 self.queue.append(active.run)
                 return
             number = -code if code < 0 else ASKED.get(code)
             kind, message = ("killed", f"killed by {signal.Signals(number).name}") if number else ("error", f"exit status {code}")
             note(active.job.folder, kind, message)
-        self._end(active.run, time.monotonic() - active.began)
+        self._end(active.run, time.monotonic() - active.began, beside=beside)
 
-    def _end(self, run: Run, elapsed: float | None) -> None:
+    def _end(self, run: Run, elapsed: float | None, *, beside: bool = False) -> None:
         folder = self.plan.run_folder(run.key)
         status, progress = status_of(folder), self.progress
         kind, name = str(status.get("kind")), _name(run)
-        shared = self.gpus is not None and self.gpus.release(run.key)
-        if status["status"] == "failed" and kind == "out_of_memory" and shared:
+        if status["status"] == "failed" and kind == "out_of_memory" and beside:
             self.alone.add(run.key)
             forget(folder)
             self.say(f"{name}: out of memory beside other runs; again, on a GPU of its own")

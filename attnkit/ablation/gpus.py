@@ -27,7 +27,7 @@ def measured() -> Memory:
 class Gpus:
     """The GPUs of a study, and what its runs are expected to take of them.
 
-    A run whose memory is not known has a GPU to itself. Others share one, as long as the expected peaks of all its runs fit, and as long as
+    A run without a known peak has a GPU to itself. Others share one, as long as the expected peaks of all its runs fit, and as long as
     its free memory does. Without `nvidia-smi` no GPU is shared.
 
     Args:
@@ -40,15 +40,14 @@ class Gpus:
         self._held: dict[str, tuple[int, int | None]] = {}
         self._beside: set[str] = set()
 
-    def place(self, key: str, peak: float | None, *, share: bool = True) -> int | None:
+    def place(self, key: str, peak: float | None) -> int | None:
         """Reserve room for a run and return its GPU; None if all are full.
 
         Args:
             key: The run.
-            peak: The most bytes of tensors that runs of its variant have had; None if that is not known.
-            share: Let it share a GPU with other runs.
+            peak: The most bytes of tensors that runs of its variant have had; None if that is not known, or if it shares no GPU.
         """
-        need = None if peak is None or not share else round(peak * SPARE) + CONTEXT
+        need = None if peak is None else round(peak * SPARE) + CONTEXT
         on = {number: [(k, taken) for k, (at, taken) in self._held.items() if at == number] for number in self.numbers}
         for number in sorted(self.numbers, key=lambda n: len(on[n])):
             if on[number] and not self._fits(number, need, [taken for _, taken in on[number]]):

@@ -39,7 +39,7 @@ def test_a_run_of_unknown_size_is_alone() -> None:
     gpus = Gpus([0, 1], simulated())
     assert [gpus.place("a", None), gpus.place("b", GIB), gpus.place("c", GIB), gpus.place("d", None)] == [0, 1, 1, None]
     assert not gpus.release("a")
-    assert gpus.place("d", GIB, share=False) == 0
+    assert gpus.place("d", None) == 0
     assert gpus.place("e", 14 * GIB) is None
 
 
