@@ -5,8 +5,9 @@ pair. The 1 adds the same number to all logits of a row, so softmax removes it. 
 is exact unless a large query meets a large key of the opposite sign in the same channel; such inputs take the sigmoid of -2 (q + k).
 """
 
+import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -60,38 +61,46 @@ def _ratios(q: Tensor, k: Tensor, exact: bool) -> Tensor:
 
 
 class Tiles:
-    """The two computations that hold a number for each pair and channel of a head, a few queries at a time."""
+    """The two computations that hold a number for each pair and channel: a few queries of one head at a time, or all of several heads."""
 
     def logits(self, q: Tensor, k: Tensor, weight: Tensor, *, exact: bool) -> Tensor:
-        """Return sum_a weight_a r_a of all pairs, [Q, K], from [Q, A], [K, A] and [A]."""
-        found = q.new_empty(len(q), len(k))
-        for rows, r in self._few(q, k, exact):
-            torch.mv(r.flatten(0, 1), weight, out=found[rows].flatten())
-        return found
+        """Return sum_a weight_a r_a of all pairs, [n, Q, K], from [n, Q, A], [n, K, A] and [n, A]."""
+        found = q.new_empty(q.shape[:2].numel(), k.shape[1])
+        for heads, rows, r in self._few(q, k, exact):
+            if len(r) == 1:  # the fastest form; for several heads, a batch of products of small matrices is the slowest
+                torch.mv(r.flatten(0, 2), weight[heads.start], out=found[rows].flatten())
+            else:
+                torch.sum(r.mul_(weight[heads, None, None]).flatten(0, 1), -1, out=found[rows])
+        return found.view(*q.shape[:2], -1)
 
     def slopes(self, q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the sums of g r (1 - r) over keys [Q, A] and over queries [K, A], and of g r over keys [Q, A]."""
-        over_keys, weights, over_queries = torch.empty_like(q), torch.empty_like(q), torch.zeros_like(k)
-        for rows, r in self._few(q, k, exact):
-            g = gradient[rows]  # [few, K]
-            torch.bmm(g[:, None], r, out=weights[rows, None])
-            slope = r.addcmul_(r, r, value=-1).mul_(g[..., None])
-            torch.sum(slope, 1, out=over_keys[rows])
-            over_queries += slope.sum(0)
-        return over_keys, over_queries, weights
+        """Return the sums of g r (1 - r) over keys [n, Q, A] and over queries [n, K, A], and of g r over keys [n, Q, A]."""
+        over_keys, weights, over_queries = q.new_empty(q.shape).flatten(0, 1), q.new_empty(q.shape).flatten(0, 1), torch.zeros_like(k)
+        gradient = gradient.flatten(0, 1)
+        for heads, rows, r in self._few(q, k, exact):
+            g, each = gradient[rows, None], r.flatten(0, 1)  # [some few, 1, K], [some few, K, A]
+            torch.bmm(g, each, out=weights[rows, None])
+            torch.sum(each.addcmul_(each, each, value=-1).mul_(g.mT), 1, out=over_keys[rows])
+            over_queries[heads] += r.sum(1)
+        return over_keys.view(q.shape), over_queries, weights.view(q.shape)
 
-    def _few(self, q: Tensor, k: Tensor, exact: bool) -> Iterator[tuple[slice, Tensor]]:
-        """Yield a few queries, and their r [few, K, A], which the next ones overwrite."""
-        size = max(1, EAGER_NUMBERS // k.numel())
-        held, one = k.new_empty(size, *k.shape), k.new_ones(())
-        for start in range(0, len(q), size):
-            rows = slice(start, min(start + size, len(q)))
-            queries, r = q[rows, None], held[: rows.stop - start]
+    def _few(self, q: Tensor, k: Tensor, exact: bool) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Yield some heads, a few of their queries, counted over all heads, and their r [some, few, K, A], which the next overwrite."""
+        (heads, queries), per_query, one = q.shape[:2], k[0].numel(), k.new_ones(())
+        few = min(queries, max(1, EAGER_NUMBERS // per_query))
+        some = min(heads, max(1, EAGER_NUMBERS // (queries * per_query)))
+        held = k.new_empty(some * few * per_query)
+        q, k = q.flatten(0, 1)[:, None], k[:, None]
+        for first, start in itertools.product(range(0, heads, some), range(0, queries, few)):
+            count, size = min(some, heads - first), min(few, queries - start)
+            rows = slice(first * queries + start, first * queries + start + count * size)
+            part, keys = q[rows].unflatten(0, (count, size)), k[first : first + count]
+            r = held[: count * size * per_query].view(count, size, *keys.shape[2:])
             if exact:
-                torch.add(queries, k, out=r).mul_(-2).sigmoid_()
+                torch.add(part, keys, out=r).mul_(-2).sigmoid_()
             else:
-                torch.addcmul(one, queries, k, out=r).reciprocal_()
-            yield rows, r
+                torch.addcmul(one, part, keys, out=r).reciprocal_()
+            yield slice(first, first + count), rows, r
 
 
 class CompiledTiles(Tiles):
@@ -103,14 +112,26 @@ class CompiledTiles(Tiles):
 
     def logits(self, q: Tensor, k: Tensor, weight: Tensor, *, exact: bool) -> Tensor:
         """Return those of `Tiles`."""
-        found = self._call(logits, q, k, weight, exact)
-        return super().logits(q, k, weight, exact=exact) if found is None else found
+        found = self._each(logits, zip(q, k, weight, strict=True), exact)
+        return super().logits(q, k, weight, exact=exact) if found is None else torch.stack(found)
 
     def slopes(self, q: Tensor, k: Tensor, gradient: Tensor, *, exact: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Return those of `Tiles`."""
-        one = self._call(slopes, q, k, gradient, exact)
-        other = None if one is None else self._call(slope, k, q, gradient.mT.contiguous(), exact)
-        return super().slopes(q, k, gradient, exact=exact) if one is None or other is None else (one[0], other, one[1])
+        each = self._each(slopes, zip(q, k, gradient, strict=True), exact)
+        other = None if each is None else self._each(slope, zip(k, q, gradient.mT.contiguous(), strict=True), exact)
+        if each is None or other is None:
+            return super().slopes(q, k, gradient, exact=exact)
+        over_keys, weights = (torch.stack(x) for x in zip(*each, strict=True))
+        return over_keys, torch.stack(other), weights
+
+    def _each(self, function: Callable[..., Any], heads: Iterable[tuple[Tensor, Tensor, Tensor]], exact: bool) -> list[Any] | None:
+        """Return the function's results for each head, or None where it is not compiled."""
+        found = []
+        for head in heads:
+            found.append(self._call(function, *head, exact))
+            if found[-1] is None:
+                return None
+        return found
 
     def _call(self, function: Callable[..., Any], q: Tensor, k: Tensor, third: Tensor, exact: bool) -> Any:
         """Return the function's result, or None where it is not compiled."""
@@ -147,20 +168,19 @@ class AdditivePairs(Pairs):
     def logits(self, block: Block, bias: Tensor | None) -> Tensor:
         """Return the scores, less what is the same in a row."""
         queries, keys = block.queries(self.query), block.keys(self.key)
-        heads = range(block.heads.start, block.heads.stop)
-        weights = (self.weight[n % self.heads] * LOG2E for n in heads)
-        each = [self.tiles.logits(*part, exact=self.exact) for part in zip(queries, keys, weights, strict=True)]
-        found = torch.stack(each) if len(each) > 1 else each[0][None]
+        found = self.tiles.logits(queries, keys, self.weight[self.owners(block)] * LOG2E, exact=self.exact)
         return found if bias is None else found.add_(bias)
 
     def backward(self, block: Block, gradient: Tensor) -> None:
         """Add up the slopes of each head."""
-        for n, g in zip(range(block.heads.start, block.heads.stop), gradient, strict=True):
-            query, key = self.query[n, block.rows], self.key[n, block.columns]
-            over_keys, over_queries, per_weight = self.tiles.slopes(query, key, g, exact=self.exact)
-            self.d_query[n, block.rows] += over_keys
-            self.d_key[n, block.columns] += over_queries
-            self.d_weight[n % self.heads] += per_weight.sum(0)
+        over_keys, over_queries, per_weight = self.tiles.slopes(block.queries(self.query), block.keys(self.key), gradient, exact=self.exact)
+        block.queries(self.d_query).add_(over_keys)
+        block.keys(self.d_key).add_(over_queries)
+        self.d_weight.index_add_(0, self.owners(block), per_weight.sum(1))
+
+    def owners(self, block: Block) -> Tensor:
+        """Return the index [n] of each head's weights: heads of all examples stand one after another."""
+        return torch.arange(block.heads.start, block.heads.stop, device=self.weight.device) % self.heads
 
     def gradients(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sums, scaled: dr/dx = -2 r (1 - r)."""
