@@ -1,9 +1,9 @@
 """Time parts of a training on one thread, contestants in alternation: the numbers of docs/results/speed.md.
 
-`additive` (on a GPU where there is one), `bias`, `window`: attention alone, forward and backward; lengths are tokens. `cross_entropy`: of
-as many classes, forward and backward, against the formula in torch's own functions. `half`: a linear map of 256 to 1,024 channels, forward
-and backward, in float32, and in bfloat16 as attnkit's commands compute it and by torch alone. `muon`: training steps of the recipe
-g2p/transformer with the optimizers AdamW and Muon; lengths are `batch_tokens`.
+`additive` (on a GPU where there is one; 1,024 tokens, and at least two rows), `bias`, `window`: attention alone, forward and backward;
+lengths are tokens. `cross_entropy`: of as many classes, forward and backward, against the formula in torch's own functions. `half`: a linear
+map of 256 to 1,024 channels, forward and backward, in float32, and in bfloat16 as attnkit's commands compute it and by torch alone. `muon`:
+training steps of the recipe g2p/transformer with the optimizers AdamW and Muon; lengths are `batch_tokens`.
 
 Usage: python scripts/speed.py {additive,bias,window,cross_entropy,half,muon} [--lengths T ...] [--rounds N] [--flush-denormal]
 """
@@ -43,7 +43,7 @@ def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
         return products(length)
     if kind == "muon":
         return steps(length)
-    batch, device = (B, "cuda" if torch.cuda.is_available() else "cpu") if kind == "additive" else (1, "cpu")
+    batch, device = (max(B, 1024 // length), "cuda" if torch.cuda.is_available() else "cpu") if kind == "additive" else (1, "cpu")
     given = [torch.randn(batch, H, length, A, device=device, requires_grad=True) for _ in range(3)]
     dot = attnkit.attentions.build("scaled_dot_product", head_dim=A, num_heads=H)
     if kind == "additive":
