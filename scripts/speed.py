@@ -1,7 +1,7 @@
 """Time parts of a training on one thread, contestants in alternation: the numbers of docs/results/speed.md.
 
-`additive` (on a GPU where there is one; 1,024 tokens, and at least two rows), `bias`, `window`: attention alone, forward and backward;
-lengths are tokens. `cross_entropy`: of as many classes, forward and backward, against the formula in torch's own functions. `half`: a linear
+`additive` (1,024 tokens, at least two rows; on a GPU where there is one), `bias`, `window`: attention alone, forward and backward; lengths
+are tokens. `cross_entropy`: of as many classes, forward and backward, against the formula in torch's own functions. `half`: a linear
 map of 256 to 1,024 channels, forward and backward, in float32, and in bfloat16 as attnkit's commands compute it and by torch alone. `muon`:
 training steps of the recipe g2p/transformer with the optimizers AdamW and Muon; lengths are `batch_tokens`.
 

@@ -94,7 +94,7 @@ class Tiles:
         for first, start in itertools.product(range(0, heads, some), range(0, queries, few)):
             count, size = min(some, heads - first), min(few, queries - start)
             rows = slice(first * queries + start, first * queries + start + count * size)
-            part, keys = q[rows].unflatten(0, (count, size)), k[first : first + count]
+            part, keys = q[rows].view(count, size, *q.shape[1:]), k[first : first + count]
             r = held[: count * size * per_query].view(count, size, *keys.shape[2:])
             if exact:
                 torch.add(part, keys, out=r).mul_(-2).sigmoid_()
