@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from attnkit.half import has_bfloat16
 from attnkit.processor import IS_INTEL
@@ -49,7 +51,7 @@ class Packed:
             if use not in self._together:
                 self._together.append(use)
                 use.count, use.together = use.count + 1, self._together
-            return _Matrix(weight.detach(), bias, rows=_rows(x), is_kept=False)(x)
+            return _Matrix(weight.detach(), bias, _order(weight.numel(), weight, _rows(x), is_kept=False))(x)
         if use.product is None:
             _Product([other for other in use.together if other.joins(use)], rows=_rows(x))
         assert use.product is not None
@@ -68,8 +70,8 @@ def packing(weights: Packed) -> Iterator[None]:
       oneDNN's own order.
     - In bf16 on a processor without bf16 products, fp32 products take a seventh of the time of torch's own.
 
-    The copies are made once a weight has been used often. They double the memory of large weights inside the block, or triple it where bf16
-    weights are copied to fp32.
+    The copies are made once a weight has been used often, and live as long as the weight: a later block takes them over, after as many
+    uses, if no bit of the weights has changed. They double the memory of large weights, or triple it where bf16 weights are copied to fp32.
 
     Args:
         weights: Filled with the copies; a weight that has changed since then is copied again.
@@ -138,10 +140,7 @@ class _Product:
         for place, use in enumerate(uses):
             use.product, use.place = self, place
         self.sizes = [len(use.weight) for use in uses]
-        weights, biases = [use.weight.detach() for use in uses], [use.bias for use in uses if use.bias is not None]
-        is_one = len(uses) == 1
-        bias = None if not biases else biases[0] if is_one else torch.cat(biases)
-        self.matrix = _Matrix(weights[0] if is_one else torch.cat(weights), bias, rows=rows, is_kept=True)
+        self.matrix = _kept_matrix(uses, rows)
         self.input: Tensor | None = None
         self.version = 0
         self.parts: list[Tensor | None] = []
@@ -158,20 +157,33 @@ class _Product:
         return part
 
 
-class _Matrix:
-    """A matrix [O, I] and a bias [O], in the order and type that suit this number of rows; reordered only if it is kept."""
+Order = Literal["torch", "onednn", "columns", "reordered"]
+"""How a matrix lies in memory: as torch keeps it (multiplied by torch or by oneDNN), with the weights of each input side by side, or in
+oneDNN's own order."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, *, rows: int, is_kept: bool) -> None:
-        dtype, numbers = weight.dtype, weight.numel()
-        is_large = numbers >= MIN_NUMBERS[dtype]
-        self.weight, self.bias, self.is_onednn = weight, bias, False
-        is_native = dtype is not torch.bfloat16 or has_bfloat16()
-        if rows == 1 and (COLUMNS_ARE_FASTER if is_native and dtype is torch.float32 else not is_native):
-            if is_kept and is_large and is_native and weight.shape[0] >= weight.shape[1]:
-                self.weight = weight.t().contiguous().t()
-        elif is_large or numbers * rows >= MIN_PRODUCTS:
-            weight = weight if is_native else weight.float()
-            self.weight, self.is_onednn = torch.ops.mkldnn._reorder_linear_weight(weight) if is_kept else weight, True
+
+def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
+    """Return the order that suits this number of rows, of a matrix with so many numbers and the inputs and type of `weight`."""
+    is_large = numbers >= MIN_NUMBERS[weight.dtype]
+    is_native = weight.dtype is not torch.bfloat16 or has_bfloat16()
+    if rows == 1 and (COLUMNS_ARE_FASTER if is_native and weight.dtype is torch.float32 else not is_native):
+        is_wide = numbers >= weight.shape[1] ** 2
+        return "columns" if is_kept and is_large and is_native and is_wide else "torch"
+    if is_large or numbers * rows >= MIN_PRODUCTS:
+        return "reordered" if is_kept else "onednn"
+    return "torch"
+
+
+class _Matrix:
+    """A matrix [O, I] and a bias [O], in an order and of the type that suits it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, order: Order) -> None:
+        self.weight, self.bias, self.is_onednn = weight, bias, order in ("onednn", "reordered")
+        if order == "columns":
+            self.weight = weight.t().contiguous().t()
+        elif self.is_onednn:
+            weight = weight if weight.dtype is not torch.bfloat16 or has_bfloat16() else weight.float()
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight) if order == "reordered" else weight
             # oneDNN reads the bias number by number, whatever its strides
             self.bias = None if bias is None else bias.to(weight.dtype).contiguous()
 
@@ -180,6 +192,52 @@ class _Matrix:
             return nn.functional.linear(x, self.weight, self.bias)
         product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x.to(self.weight.dtype), self.weight, self.bias, "none", [], "")
         return product.to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """A matrix that outlives its block, and what it was made from."""
+
+    matrix: _Matrix
+    sums: list[Tensor]
+    biases: list[Tensor]
+
+    def holds(self, sums: list[Tensor], biases: list[Tensor]) -> bool:
+        """Return whether weights with these sums, and these biases, are what it was made from."""
+        pairs = (*zip(self.sums, sums, strict=True), *zip(self.biases, biases, strict=True))
+        return all(map(torch.equal, *zip(*pairs, strict=True)))
+
+
+_kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""By the first of the joined weights, and then by the ids of all and their order: the matrices of earlier blocks."""
+
+
+def _kept_matrix(uses: list[_Use], rows: int) -> _Matrix:
+    """Return the joined matrix of these uses: the one of an earlier block, unless a number has changed."""
+    weights, biases = [use.weight.detach() for use in uses], [use.bias.detach() for use in uses if use.bias is not None]
+    order = _order(sum(weight.numel() for weight in weights), weights[0], rows, is_kept=True)
+    is_one = len(uses) == 1
+    if is_one and order == "torch":
+        return _Matrix(weights[0], uses[0].bias, order)  # no copy
+    # versions do not see edits of `weight.data`, and would not tell tensors that follow each other at one address apart
+    sums = [total for weight in weights for total in _bit_sums(weight)]
+    kept = _kept.setdefault(uses[0].weight, {})  # type: ignore[no-untyped-call]
+    key = (order, tuple(id(use.weight) for use in uses), len(biases))
+    found: _Kept | None = kept.get(key)
+    if found is None or not found.holds(sums, biases):
+        bias = None if not biases else biases[0] if is_one else torch.cat(biases)
+        matrix = _Matrix(weights[0] if is_one else torch.cat(weights), bias, order)
+        found = kept[key] = _Kept(matrix, sums, [own.clone() for own in biases])
+    return found.matrix
+
+
+def _bit_sums(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sums of the bits of a matrix, read as integers, over its rows and over its columns: at the speed of memory, and exact."""
+    weight = weight.contiguous()
+    size = weight.element_size()
+    is_even = not (weight.shape[1] * size % 8 or weight.storage_offset() * size % 8)
+    bits = weight.view(torch.int64 if is_even else {2: torch.int16, 4: torch.int32}[size])
+    return bits.sum(0), bits.sum(1)
 
 
 def _versions(weight: Tensor, bias: Tensor | None) -> tuple[int, int]:

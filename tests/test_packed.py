@@ -1,9 +1,13 @@
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from attnkit import packed as packed_module
 from attnkit.linear import Linear
 from attnkit.packed import MIN_PRODUCTS, MIN_USES, Packed, packing
 
@@ -29,7 +33,7 @@ def test_packed_products_are_those_of_torch(shape: tuple[int, ...], bias: bool, 
     expected = F.linear(x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double())
     with packing(packed := Packed()):
         for _ in range(MIN_USES + 2):
-            torch.testing.assert_close(layer(x).double(), expected, rtol=0, atol=1e-4)
+            torch.testing.assert_close(layer(x.clone()).double(), expected, rtol=0, atol=1e-4)
     assert len(packed.uses) == (0 not in shape)
 
 
@@ -41,7 +45,7 @@ def test_products_in_bf16_are_those_of_fp32_rounded_once(rows: int, outputs: int
     expected = F.linear(x.double(), layer.weight.double(), layer.bias.double())
     with packing(packed):
         for _ in range(MIN_USES + 2):
-            torch.testing.assert_close(layer(x).double(), expected, rtol=2**-8, atol=1e-4)
+            torch.testing.assert_close(layer(x.clone()).double(), expected, rtol=2**-8, atol=1e-4)
     assert packed.uses
 
 
@@ -96,7 +100,7 @@ def test_onednn_multiplies_by_large_weights_or_many_rows(
     layer, x, packed = Linear(WIDTH, outputs), torch.randn(rows, WIDTH), Packed()
     with packing(packed), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
         for _ in range(MIN_USES + 1):
-            torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
+            torch.testing.assert_close(layer(x.clone()), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
     assert any(event.name == "mkldnn::_linear_pointwise" for event in recorded.events()) is onednn[not columns_are_faster]
 
 
@@ -131,7 +135,7 @@ def test_a_weight_that_changes_is_packed_again(layer: Linear) -> None:
     for _ in range(3):
         with packing(weights):
             for _ in range(MIN_USES + 2):
-                y = layer(x)
+                y = layer(x.clone())
         torch.testing.assert_close(y, F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-4)
         layer.weight.mul_(-2)
 
@@ -178,3 +182,87 @@ def test_gradients_transforms_autocast_and_other_types_go_to_torch(layer: Linear
     with torch.no_grad():
         layer(x)
     assert not weights.uses
+
+
+def steps(x: torch.Tensor, *layers: Linear) -> list[torch.Tensor]:
+    """Return the products of each layer in a block of its own, once the weights are packed."""
+    with packing(packed := Packed()):
+        for _ in range(MIN_USES + 2):
+            x = x.clone()
+            products = [layer(x) for layer in layers]
+    assert all(use.product is not None for use in packed.uses.values())
+    return products
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_later_block_takes_over_what_an_earlier_one_has_packed(rows: int, dtype: torch.dtype, seed: int) -> None:
+    layers = [Linear(WIDTH, 2 * WIDTH, bias=i > 0).to(dtype) for i in range(3)]  # the last two are joined
+    x = torch.randn(rows, WIDTH, dtype=dtype)
+    first = steps(x, *layers)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        second = steps(x, *layers)
+    assert all(map(torch.equal, first, second))
+    assert not {event.name for event in recorded.events()} & {"aten::cat", "mkldnn::_reorder_linear_weight"}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("edited", ["one number", "rows", "columns", "bias", "storage"])
+def test_an_edit_that_no_version_shows_is_seen_by_the_next_block(edited: str, dtype: torch.dtype, seed: int) -> None:
+    layers = [Linear(WIDTH, WIDTH).to(dtype) for _ in range(2)]
+    nn.init.normal_(layers[1].bias)
+    x = torch.randn(3, WIDTH, dtype=dtype)
+    steps(x, *layers)
+    weight, bias = layers[1].weight.data, layers[1].bias.data
+    version = layers[1].weight._version
+    if edited == "one number":
+        weight[5, 7] = 100.0
+    elif edited == "rows":
+        weight.copy_(weight.roll(8, 0))
+    elif edited == "columns":
+        weight.copy_(weight.roll(8, 1))  # a sum over a row is the same
+    elif edited == "bias":
+        bias.copy_(bias.roll(8))
+    else:
+        layers[1].weight.data = weight.flip(0)
+    assert layers[1].weight._version == version
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
+    for layer, product in zip(layers, steps(x, *layers), strict=True):
+        torch.testing.assert_close(product, F.linear(x, layer.weight, layer.bias), rtol=0.01, atol=tolerance)
+
+
+@torch.no_grad()
+def test_copies_live_as_long_as_the_weight(seed: int) -> None:
+    layer, x = Linear(WIDTH, 2 * WIDTH, bias=False), torch.randn(3, WIDTH)
+    steps(x, layer)
+    [kept] = packed_module._kept[layer.weight].values()
+    copy_is_alive = weakref.ref(kept)
+    del layer, kept
+    gc.collect()
+    assert copy_is_alive() is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("inputs", "offset"), [(WIDTH, 0), (WIDTH, 1), (WIDTH + 1, 0), (WIDTH + 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_of_odd_widths_and_places_are_compared_too(inputs: int, offset: int, dtype: torch.dtype, seed: int) -> None:
+    layer, x = Linear(inputs, 2 * WIDTH, bias=False).to(dtype), torch.randn(3, inputs, dtype=dtype)
+    storage = torch.randn(offset + layer.weight.numel(), dtype=dtype)
+    layer.weight = nn.Parameter(storage[offset:].view_as(layer.weight))
+    first = steps(x, layer)
+    assert all(map(torch.equal, first, steps(x, layer)))
+    layer.weight.data[0, 0] += 1
+    [product] = steps(x, layer)
+    torch.testing.assert_close(product, F.linear(x, layer.weight), rtol=0.01, atol={torch.float32: 1e-3, torch.bfloat16: 0.5}[dtype])
+    assert not torch.equal(first[0], product)
+
+
+@torch.no_grad()
+def test_a_weight_may_have_any_strides(seed: int) -> None:
+    layer, x = Linear(WIDTH, 2 * WIDTH, bias=False), torch.randn(3, WIDTH)
+    layer.weight = nn.Parameter(layer.weight.t().contiguous().t())
+    [first], [second] = steps(x, layer), steps(x, layer)
+    torch.testing.assert_close(first, F.linear(x, layer.weight), rtol=0, atol=1e-4)
+    assert torch.equal(first, second)

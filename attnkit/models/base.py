@@ -130,11 +130,12 @@ class GeneratingModel(Model, ABC):
 @contextmanager
 def generating(model: nn.Module) -> Iterator[None]:
     """Switch gradients and dropout off inside the `with` block, whatever mode each module is in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    in_training = [module for module in model.modules() if module.training]
+    for module in in_training:
+        module.training = False
     try:
         with torch.no_grad():
             yield
     finally:
-        for module, was_training in modes:
-            module.training = was_training
+        for module in in_training:
+            module.training = True
