@@ -30,6 +30,23 @@ class Stopped(SystemExit):
         return f"stopped by {self.signal.name}"
 
 
+@contextmanager
+def stop_outlasting_errors() -> Iterator[None]:
+    """Inside the `with` block, raise `Stopped` in place of an error of the code that cleaned up after it.
+
+    Lightning's teardown fails so where a signal interrupts the start of a data loader ("Please call `iter(combined_loader)` first").
+    """
+    try:
+        yield
+    except Exception as error:
+        before = error.__context__
+        while before is not None and not isinstance(before, Stopped):
+            before = before.__context__
+        if before is None:
+            raise
+        raise before from None
+
+
 class StopSignals:
     """Handles SIGINT and SIGTERM in this process.
 

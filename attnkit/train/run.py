@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from typing_extensions import override
 
 from attnkit.callback import FiniteCheck, LastCheckpoint, Throughput
-from attnkit.callback.stopping import Stopped
+from attnkit.callback.stopping import Stopped, stop_outlasting_errors
 from attnkit.checkpoint import AtomicCheckpointIO
 from attnkit.checkpoint.description import saved_recipe
 from attnkit.half import has_bfloat16, products_in_float32
@@ -255,7 +255,7 @@ class RunCLI(LightningCLI):
                 "--trainer.precision 32-true may be faster"
             )
         try:
-            with products_in_float32() if on_cpu else nullcontext():
+            with stop_outlasting_errors(), products_in_float32() if on_cpu else nullcontext():
                 super()._run_subcommand(subcommand)
         except Stopped as stop:
             if subcommand == "fit":

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from attnkit.callback import UnhealthyError
 from attnkit.callback.last_checkpoint import LAST, PREVIOUS
-from attnkit.callback.stopping import Stopped, stop_signals
+from attnkit.callback.stopping import Stopped, stop_outlasting_errors, stop_signals
 from attnkit.ownership import OwnedError, owned
 from attnkit.registry import IMPORTS, ConfigurationError, import_modules
 from attnkit.task import Task
@@ -207,7 +207,8 @@ def _main(folder: Path) -> int:
             if (folder / "status.json").exists():
                 return 0  # by another process, after this one was started
             try:
-                with quiet(r".*configured with multiple `ModelCheckpoint`"), one_message():  # the first is `best`
+                # (the first of several `ModelCheckpoint` is `best`)
+                with quiet(r".*configured with multiple `ModelCheckpoint`"), one_message(), stop_outlasting_errors():
                     train(folder)
             except Exception as error:
                 if is_lost(error):

@@ -58,6 +58,21 @@ def test_variants_see_the_same_batches_and_other_seeds_others() -> None:
     assert all(one["starts"][name] == other["starts"][name] for name in shared)
 
 
+def test_a_run_that_is_stopped_has_not_failed_even_if_lightning_s_teardown_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(folder: Path) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            raise RuntimeError("Please call `iter(combined_loader)` first.")
+
+    Path("one").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr("attnkit.worker.run.train", stopped)
+        assert main(Path("one").absolute()) == 128 + signal.SIGTERM
+    assert read_json(Path("one/status.json")) is None
+    assert run("one")["metrics"]
+
+
 def test_what_is_kept_by_example_gives_the_metrics_of_the_run() -> None:
     """Their quotient is the metric; of the test, if that was the last evaluation."""
     for name, layers, test in (("val", (), False), ("test", (), True)):

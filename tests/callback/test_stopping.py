@@ -1,0 +1,46 @@
+import signal
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
+from torch.utils.data import DataLoader
+
+from attnkit.callback.stopping import Stopped, stop_outlasting_errors
+
+
+class StopsAtItsStart(DataLoader[torch.Tensor]):
+    def __iter__(self) -> None:  # type: ignore[override]
+        raise Stopped(signal.SIGTERM)
+
+
+@pytest.fixture
+def trainer() -> Trainer:
+    return Trainer(
+        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False
+    )
+
+
+@pytest.fixture
+def model() -> LightningModule:
+    return BoringModel()
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers.*", r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning")
+def test_a_stop_at_the_start_of_a_data_loader_outlasts_lightning_s_teardown(trainer: Trainer, model: LightningModule) -> None:
+    with pytest.raises(RuntimeError, match="combined_loader"):  # once this fails, `stop_outlasting_errors` can go
+        trainer.fit(model, StopsAtItsStart(torch.ones(2, 32)))
+    with pytest.raises(Stopped, match="SIGTERM"), stop_outlasting_errors():
+        trainer.fit(model, StopsAtItsStart(torch.ones(2, 32)))
+
+
+def fail_after_an_error() -> None:
+    try:
+        raise KeyError
+    finally:
+        _ = 1 / 0
+
+
+def test_other_errors_remain() -> None:
+    with pytest.raises(ZeroDivisionError), stop_outlasting_errors():
+        fail_after_an_error()
