@@ -1,10 +1,14 @@
-"""Time what a step of `attnkit fit` costs besides the model: its loop against a plain one with equal models, batches and optimizers.
+"""Time the steps of `attnkit fit` against those of a plain loop with an equal model and optimizer.
 
 `attnkit fit` runs as a user starts it, with its default callbacks, loggers and progress bar. After every TURN of its steps, as many are
 taken by a loop over the same framing's batches: objective, backward, division by the count of targets, clipping, optimizer, schedule.
 Prints the median processor time of a step of both, on one thread, and the overhead.
 
-Usage: python scripts/overhead.py [--recipe NAME] [--turns N] [ARGUMENTS OF FIT ...]
+With `--peer`, for a recipe of pairs of texts, the loop trains torch's `nn.Transformer` of the same sizes on the same pairs instead, as one
+writes it: pairs sorted by the length of the source, batches of a fixed number of them (as many as attnkit's have on average), padded.
+Prints the real target tokens per second of both, and the ratio.
+
+Usage: python scripts/overhead.py [--recipe NAME] [--turns N] [--peer] [ARGUMENTS OF FIT ...]
 """
 
 import argparse
@@ -13,11 +17,15 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from typing_extensions import override
 
 import attnkit
@@ -32,7 +40,7 @@ TURN = 25
 
 
 class Clock(Callback):
-    """Time turns of the trainer's steps, and after each of them a turn of the plain loop's.
+    """Time turns of the trainer's steps, and after each of them a turn of another loop's.
 
     Args:
         recipe: The recipe that is trained.
@@ -46,33 +54,39 @@ class Clock(Callback):
         self.task = attnkit.tasks.build(spec.replace(**values_from_data(spec.name, given["data"]["name"], self.data)))
         self.task.configure_model()
         self.batches = itertools.cycle(self.data.train_dataloader())
-        self.trainer_turns: list[float] = []
-        self.plain_turns: list[float] = []
+        self.model: nn.Module = self.task
+        self.seconds: dict[str, list[float]] = {"attnkit fit": [], "other loop": []}
+        self.tokens: dict[str, list[int]] = {"attnkit fit": [], "other loop": []}
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         (optimizer,) = trainer.optimizers
         (scheduler,) = (config.scheduler for config in trainer.lr_scheduler_configs)
         settings = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-        groups = [{**own, **group} for own, group in zip(settings, parameter_groups(self.task), strict=True)]
-        self.optimizer = type(optimizer)(groups)
+        self.optimizer = type(optimizer)([{**own, **group} for own, group in zip(settings, parameter_groups(self.model), strict=True)])
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, copy.copy(scheduler.lr_lambdas[0]))
-        self.began = time.process_time()
+        self.began, self.read = time.process_time(), 0
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.read += targets(batch)
         if (batch_idx + 1) % TURN:
             return
-        self.trainer_turns.append(time.process_time() - self.began)
-        self.began = time.process_time()
+        self.note("attnkit fit")
         for _ in range(TURN):
             self.step(trainer)
-        self.plain_turns.append(time.process_time() - self.began)
-        self.began = time.process_time()
+        self.note("other loop")
+
+    def note(self, name: str) -> None:
+        """Note the end of a turn."""
+        self.seconds[name].append(time.process_time() - self.began)
+        self.tokens[name].append(self.read)
+        self.began, self.read = time.process_time(), 0
 
     def step(self, trainer: Trainer) -> None:
-        """Take a step of the plain loop."""
+        """Take a step of the other loop."""
         batch = next(self.batches)
+        self.read += targets(batch)
         draws.begin(self.task.row_keys(batch, 0, 0, 0))
         with trainer.precision_plugin.forward_context():
             sums = self.task.objective(batch)
@@ -80,10 +94,77 @@ class Clock(Callback):
         for parameter in self.task.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(sums.targets)
-        torch.nn.utils.clip_grad_norm_(self.task.parameters(), 1.0)
+        self.update()
+
+    def update(self) -> None:
+        """Clip the gradient, and take a step of the optimizer and of its schedule."""
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.scheduler.step()
         self.optimizer.zero_grad()
+
+
+class TorchSeq2Seq(nn.Module):
+    """`nn.Transformer` between scaled embeddings with sinusoidal positions and the transposed embedding of the targets."""
+
+    def __init__(self, *, d_model: int, num_layers: int, num_heads: int, ffn_dim: int, vocab_sizes: tuple[int, int]) -> None:
+        super().__init__()
+        self.scale = d_model**0.5
+        self.src, self.tgt = (nn.Embedding(size, d_model, padding_idx=0) for size in vocab_sizes)
+        for table in (self.src, self.tgt):
+            nn.init.normal_(table.weight, std=d_model**-0.5)
+        self.model = nn.Transformer(d_model, num_heads, num_layers, num_layers, ffn_dim, dropout=0.0, batch_first=True)
+        angles = torch.arange(512)[:, None] / 1e4 ** (torch.arange(0, d_model, 2) / d_model)
+        self.positions = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)  # [512, D]
+
+    @override
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        x, y = (table(ids) * self.scale + self.positions[: ids.shape[1]] for table, ids in ((self.src, src), (self.tgt, tgt)))
+        causal = nn.Transformer.generate_square_subsequent_mask(tgt.shape[1])
+        padded, written = ((torch.zeros(ids.shape).masked_fill(ids == 0, float("-inf"))) for ids in (src, tgt))
+        masks = {"src_key_padding_mask": padded, "tgt_key_padding_mask": written, "memory_key_padding_mask": padded}
+        return F.linear(self.model(x, y, tgt_mask=causal, tgt_is_causal=True, **masks), self.tgt.weight)
+
+
+class PeerClock(Clock):
+    """The other loop trains `nn.Transformer` on batches of pairs whose sources are of about one length."""
+
+    def __init__(self, recipe: str) -> None:
+        super().__init__(recipe)
+        stack, tokenizers = read_recipe(recipe)["model"]["stack"], (self.data.src_tokenizer, self.data.tgt_tokenizer)
+        sizes = {key: stack[key] for key in ("d_model", "num_layers", "num_heads")}
+        self.model = TorchSeq2Seq(**sizes, ffn_dim=stack["feed_forward"]["ffn_dim"], vocab_sizes=tuple(map(len, tokenizers)))
+        counts = [sum(p.numel() for p in m.parameters()) for m in (self.task, self.model)]
+        print(f"parameters: {counts[0]:,} of attnkit, {counts[1]:,} of nn.Transformer")
+        batches = list(self.data.train_dataloader())
+        self.pairs = [(s[s != 0], t[t != 0]) for batch in batches for s, t in zip(batch["src"], batch["tgt"], strict=True)]
+        self.size = round(len(self.pairs) / len(batches))
+        self.buckets = self.bucketed()
+
+    def bucketed(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches of pairs, sorted by the length of the source, in random order."""
+        generator = torch.Generator().manual_seed(0)
+        order = sorted(torch.randperm(len(self.pairs), generator=generator).tolist(), key=lambda i: len(self.pairs[i][0]))
+        starts = range(0, len(order), self.size)
+        for i in itertools.cycle(torch.randperm(len(starts), generator=generator).tolist()):
+            rows = [self.pairs[row] for row in order[starts[i] : starts[i] + self.size]]
+            src, tgt = (pad_sequence(list(side), batch_first=True) for side in zip(*rows, strict=True))
+            yield src, tgt
+
+    @override
+    def step(self, trainer: Trainer) -> None:
+        src, tgt = next(self.buckets)
+        self.read += targets({"tgt": tgt})
+        with trainer.precision_plugin.forward_context():
+            logits = self.model(src, tgt[:, :-1])
+        loss = F.cross_entropy(logits.float().flatten(0, 1), tgt[:, 1:].flatten(), ignore_index=0, label_smoothing=0.1)
+        loss.backward()
+        self.update()
+
+
+def targets(batch: Any) -> int:
+    """Return the number of real target tokens of a batch of pairs; of other batches 0."""
+    return int((batch["tgt"][:, 1:] != 0).sum()) if "tgt" in batch else 0
 
 
 def main() -> None:
@@ -91,18 +172,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="g2p/transformer")
     parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--peer", action="store_true")
     chosen, others = parser.parse_known_args()
     torch.set_num_threads(1)
-    clock, steps = Clock(chosen.recipe), (chosen.turns + 1) * TURN
+    clock, steps = (PeerClock if chosen.peer else Clock)(chosen.recipe), (chosen.turns + 1) * TURN
     with tempfile.TemporaryDirectory() as folder:
         own = {"default_root_dir": folder, "max_steps": steps, "max_epochs": 1, "limit_train_batches": steps, "limit_val_batches": 0}
         arguments = ["fit", "--config", chosen.recipe, *(f"--trainer.{key}={value}" for key, value in own.items()), *others]
         AttnkitCLI(args=arguments, trainer_defaults={"callbacks": [clock]})
-    trainer, plain = (sorted(turns[1:]) for turns in (clock.trainer_turns, clock.plain_turns))  # the first turn warms up
-    for name, turns in (("attnkit fit", trainer), ("plain loop", plain)):
-        spread = (turns[-len(turns) // 4] - turns[len(turns) // 4]) / TURN * 1e3
-        print(f"{name:<12} {statistics.median(turns) / TURN * 1e3:7.2f} ms a step, quartiles {spread:.2f} apart")
-    print(f"overhead {statistics.median(a / b for a, b in zip(clock.trainer_turns[1:], clock.plain_turns[1:], strict=True)) - 1:.1%}")
+    turns = {name: seconds[1:] for name, seconds in clock.seconds.items()}  # the first turn warms up
+    for name, times in turns.items():
+        spread = (sorted(times)[-len(times) // 4] - sorted(times)[len(times) // 4]) / TURN * 1e3
+        rates = [count / second for count, second in zip(clock.tokens[name][1:], times, strict=True)]
+        tokens = f", {statistics.median(rates):,.0f} real target tokens a second" if any(rates) else ""
+        print(f"{name:<12} {statistics.median(times) / TURN * 1e3:7.2f} ms a step, quartiles {spread:.2f} apart{tokens}")
+        turns[name] = [second / count for count, second in zip(clock.tokens[name][1:], times, strict=True)] if chosen.peer else times
+    ratios = [b / a for a, b in zip(*turns.values(), strict=True)]
+    if chosen.peer:
+        print(
+            f"attnkit is {statistics.median(ratios):.2f} times as fast, from {min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} turns"
+        )
+    else:
+        print(f"overhead {statistics.median(1 / ratio for ratio in ratios) - 1:.1%}")
 
 
 if __name__ == "__main__":
