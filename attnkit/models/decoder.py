@@ -2,6 +2,7 @@
 
 from typing import Unpack
 
+import torch
 from torch import Tensor
 
 from attnkit.decoding import Start
@@ -15,6 +16,9 @@ from attnkit.registry import EmbeddingSpec, HeadSpec, MultiTokenSpec, StackSpec,
 from attnkit.reports import reporters
 from attnkit.stack import DecoderStack
 from attnkit.state import State
+
+MIN_SAVED = 64
+"""Tokens of a shared prefix that are not read again for other rows, from which reading it by itself takes less time."""
 
 
 class DecoderModel(GeneratingModel):
@@ -95,15 +99,28 @@ class DecoderModel(GeneratingModel):
         return self.head(x[:, -1]), state
 
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
-        """Return where the generation after a prompt starts; see `generate`."""
+        """Return where the generation after a prompt starts; see `generate`. What all rows begin with is read once."""
         if mask is not None:
             check_bool(mask, "mask", inputs.shape)
         if inputs.shape[1] == 0 or (mask is not None and not bool(mask.any(1).all())):
             raise ValueError("every row of the prompt needs at least one token; start an empty one with bos_id")
-        if mask is None or inputs.shape[1] == 1:
-            return Start(inputs, prompt=inputs)
-        order = mask.int().argsort(stable=True, dim=1)  # padding first, so that every row ends with its last real token
-        inputs, mask = inputs.gather(1, order), mask.gather(1, order)
-        last = inputs[:, -1:]
-        _, state = self.stack(self.embedding(inputs[:, :-1]), key_mask=mask[:, :-1])
-        return Start(last, state, prompt=inputs.where(mask, last))  # the repetition penalty does not count padding
+        real = torch.ones_like(inputs, dtype=torch.bool) if mask is None else mask
+        aligned = (~real).int().argsort(stable=True, dim=1)  # padding last, so that all rows begin with their first real token
+        rest, rest_real, state = inputs.gather(1, aligned), real.gather(1, aligned), None
+        if shared := _shared(rest, rest_real):
+            state = self.stack(self.embedding(rest[:1, :shared]))[1].select(rest.new_zeros(len(rest)))
+            rest, rest_real = rest[:, shared:], rest_real[:, shared:]
+        if mask is None or rest.shape[1] == 1:
+            return Start(rest, state, prompt=inputs)
+        order = rest_real.int().argsort(stable=True, dim=1)  # padding first, so that all rows end with their last real token
+        rest, rest_real = rest.gather(1, order), rest_real.gather(1, order)
+        last = rest[:, -1:]
+        _, state = self.stack(self.embedding(rest[:, :-1]), key_mask=rest_real[:, :-1], state=state)
+        return Start(last, state, prompt=inputs.where(real, last))  # the repetition penalty does not count padding
+
+
+def _shared(tokens: Tensor, real: Tensor) -> int:
+    """Return how many first tokens all rows [B, T] share, but not the last real one of any row; 0 if reading them once saves little."""
+    equal = int((tokens == tokens[:1]).all(0).int().cumprod(0).sum())
+    shared = min(equal, int(real.sum(1).min()) - 1)
+    return shared if shared * (len(tokens) - 1) >= MIN_SAVED else 0

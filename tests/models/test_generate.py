@@ -260,3 +260,49 @@ def test_what_makes_no_sense_is_refused_before_anything_is_computed() -> None:
                 method(tokens(1, 2), beamsize=3)
         with pytest.raises(attnkit.ConfigurationError, match="cannot stream"):
             model.stream(tokens(1, 2), beam_size=2)
+
+
+SHARING: list[dict[str, Any]] = [
+    *({"position": position} for position in POSITIONS),
+    *({"mixer": mixer} for mixer in ("gru", "latent_attention", "selective_state_space", "gated_delta", "convolution")),
+    {"window": 3},
+    {"attention": "additive", "num_kv_heads": 1},
+]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padding", ["none", "left", "right", "inside"])
+@pytest.mark.parametrize("options", SHARING, ids=str)
+def test_what_all_rows_begin_with_is_read_once_and_changes_nothing(
+    options: dict[str, Any], padding: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, prompt = decoder(**options), tokens(3, 9)
+    mask = None if padding == "none" else torch.arange(9) < torch.tensor([9, 5, 7])[:, None]
+    if mask is not None and padding != "right":
+        mask = mask.flip(1) if padding == "left" else mask.gather(1, torch.stack([torch.randperm(9) for _ in range(3)]))
+    for row in range(3):  # all rows begin with the same four tokens
+        prompt[row, (torch.ones(9).bool() if mask is None else mask[row]).nonzero()[:4, 0]] = torch.tensor([3, 5, 4, 7])
+    read: list[tuple[int, ...]] = []
+    model.embedding.register_forward_hook(lambda module, inputs, output: read.append(tuple(inputs[0].shape)))
+    found = []
+    for least in (10**6, 1):
+        monkeypatch.setattr("attnkit.models.decoder.MIN_SAVED", least)
+        read.clear()
+        found.append(
+            (model.n_best(prompt, mask, beam_size=3, max_length=5), model.generate(prompt, mask, max_length=6, repetition_penalty=1.3))
+        )
+    assert read[0] == (1, 4)
+    (beams, greedy), (shared_beams, shared_greedy) = found
+    assert torch.equal(shared_greedy, greedy)
+    assert torch.equal(shared_beams.tokens, beams.tokens)
+    torch.testing.assert_close(shared_beams.scores, beams.scores)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 2, 40])
+def test_equal_prompts_share_all_but_the_last_token(rows: int, seed: int) -> None:
+    model = decoder()
+    read: list[tuple[int, ...]] = []
+    model.embedding.register_forward_hook(lambda module, inputs, output: read.append(tuple(inputs[0].shape)))
+    model.generate(tokens(1, 7).expand(rows, -1), max_length=2)
+    assert read == ([(1, 6), (40, 1), (40, 1)] if rows == 40 else [(rows, 7), (rows, 1)])
