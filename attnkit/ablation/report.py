@@ -52,8 +52,9 @@ def path_lines(results: Results) -> list[str]:
             f"decided: {', '.join(decided) or 'none'}; given up: {', '.join(step.given_up) or 'none'}; open: {still}"
             + ("" if step.finished else "; not all runs have ended")
         )
-    spared = len(results.plan.runs) - len(results.runs)
-    return [*lines, f"runs that were not needed: {spared} of {len(results.plan.runs)}"]
+    if results.complete:  # until then, later looks may need them
+        lines.append(f"runs that were not needed: {len(results.plan.runs) - len(results.runs)} of {len(results.plan.runs)}")
+    return lines
 
 
 def _again(results: Results) -> str:

@@ -61,7 +61,7 @@ class GeneratingModel(Model, ABC):
         """Return where the generation from `inputs` [B, T] starts (`mask` [B, T] bool, True = real token)."""
 
     def generate(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Tensor:
-        """Generate tokens, without dropout or gradients. Rows do not depend on each other.
+        """Generate tokens, without dropout or gradients. Rows do not depend on each other; what all prompts begin with is read once.
 
         Args:
             inputs: [B, T]: the source of an encoder-decoder, or the prompt of a decoder, with at least one real token in each row.

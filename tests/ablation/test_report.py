@@ -491,6 +491,12 @@ def test_seeds_are_spent_where_nothing_is_decided() -> None:
     assert "decided: position=none worse" in text
     assert "- runs that were not needed: 5 of 24" in text
     assert sum(step.look.alpha for step in results.path) == pytest.approx(0.05)
+    later = ["pending"] * 4
+    unfinished = decided(
+        {"baseline": [*EIGHT[:4], *later], "position=none": [*worse[:4], *later], "position=learned": [*noisy[:4], *later]}
+    )
+    assert not unfinished.complete
+    assert "not needed" not in markdown(unfinished)  # nobody knows yet
 
 
 def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None:
