@@ -22,7 +22,7 @@ def export(path: str | Path, out: str | Path) -> bool:
 
     Args:
         path: The checkpoint, sharded or not.
-        out: The file to write. It appears whole or not at all.
+        out: The file to write. It appears whole or not at all, and may be read by whoever may read the checkpoint.
 
     Returns:
         Whether the weights are averages.
@@ -34,6 +34,7 @@ def export(path: str | Path, out: str | Path) -> bool:
     metadata = {"attnkit": json.dumps({"attnkit": checkpoint["attnkit"], ARGUMENTS: checkpoint[ARGUMENTS]})}
     with atomic(out) as file:
         save_model(rebuild(checkpoint, path), str(file), metadata=metadata)
+        file.chmod(Path(path).stat().st_mode & 0o666)  # safetensors lets the owner alone read its files
     return "averaging_state" in checkpoint
 
 

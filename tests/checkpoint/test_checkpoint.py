@@ -128,6 +128,13 @@ def test_an_exported_file_gives_equal_outputs(batches, make_task, fit, tmp_path,
     assert [f.name for f in (tmp_path / "new").iterdir()] == ["a.safetensors"]
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o600])
+def test_who_may_read_a_checkpoint_may_read_what_is_exported_from_it(mode, saved, tmp_path):
+    saved[1].chmod(mode)
+    export(saved[1], tmp_path / "a.safetensors")
+    assert (tmp_path / "a.safetensors").stat().st_mode & 0o777 == mode
+
+
 def refused(read, path):
     with pytest.raises(CheckpointError) as caught:
         read(path)
