@@ -1,14 +1,15 @@
 """Packed weights for generation, whose products have few rows: their time goes into reading the weights."""
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from attnkit.half import has_bfloat16
 from attnkit.processor import IS_INTEL
@@ -31,14 +32,21 @@ COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
 class Packed:
     """Weights in the memory order that products read fastest; weights that multiply the same input are joined in one matrix.
 
+    Args:
+        owner: A module with these weights. As long as it lives, the matrices of the last block that packed are kept for later ones
+            (default: only this object has them).
+
     Attributes:
         uses: The use of each weight, by the weight's id; it keeps the weight alive.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owner: nn.Module | None = None) -> None:
         self.uses: dict[int, _Use] = {}
+        self._owner = owner
+        self._before: dict[_Key, _Kept] = {} if owner is None else _kept.get(owner, {})
+        self._matrices: dict[_Key, _Kept] = {}
         self._input: Tensor | None = None
-        self._together: list[_Use] = []
+        self._together: list[int] = []
 
     def multiply(self, x: Tensor, weight: nn.Parameter, bias: Tensor | None) -> Tensor:
         """Return the product of `x` [..., I] and the transpose of `weight` [O, I], plus `bias` [O]: [..., O]."""
@@ -48,14 +56,34 @@ class Packed:
         if use.product is None and use.count < MIN_USES:
             if x is not self._input or x.is_inference():  # nobody knows whether an inference tensor has changed
                 self._input, self._together = x, []
-            if use not in self._together:
-                self._together.append(use)
+            if id(weight) not in self._together:
+                self._together.append(id(weight))
                 use.count, use.together = use.count + 1, self._together
             return _Matrix(weight.detach(), bias, _order(weight.numel(), weight, _rows(x), is_kept=False))(x)
         if use.product is None:
-            _Product([other for other in use.together if other.joins(use)], rows=_rows(x))
+            joined = [other for number in use.together if (other := self.uses[number]).joins(use)]
+            product = _Product(self._matrix(joined, _rows(x)), [len(one.weight) for one in joined])
+            for place, one in enumerate(joined):
+                one.product, one.place = product, place
         assert use.product is not None
         return use.product.part(x, use.place)
+
+    def _matrix(self, uses: list["_Use"], rows: int) -> "_Matrix":
+        """Return the joined matrix of these uses: the one of an earlier block, unless a weight or a bias has changed."""
+        weights, biases = [use.weight.detach() for use in uses], [use.bias.detach() for use in uses if use.bias is not None]
+        order = _order(sum(weight.numel() for weight in weights), weights[0], rows, is_kept=True)
+        if len(uses) == 1 and order == "torch":
+            return _Matrix(weights[0], uses[0].bias, order)  # no copy
+        state = tuple((use.versions, _checksum(use.weight), _checksum(use.bias)) for use in uses)
+        key = (order, tuple(id(use.weight) for use in uses))
+        found = self._before.get(key)
+        if found is None or found.state != state:
+            matrix = _Matrix(torch.cat(weights), torch.cat(biases) if biases else None, order)
+            found = _Kept(matrix, state)
+        self._matrices[key] = found
+        if self._owner is not None:
+            _kept[self._owner] = self._matrices
+        return found.matrix
 
 
 @contextmanager
@@ -70,8 +98,9 @@ def packing(weights: Packed) -> Iterator[None]:
       oneDNN's own order.
     - In bf16 on a processor without bf16 products, fp32 products take a seventh of the time of torch's own.
 
-    The copies are made once a weight has been used often, and live as long as the weight: a later block takes them over, after as many
-    uses, if no bit of the weights has changed. They double the memory of large weights, or triple it where bf16 weights are copied to fp32.
+    The copies are made once a weight has been used often. They double the memory of large weights, or triple it where bf16 weights are
+    copied to fp32. A later block of the same owner takes them over, after as many uses, if versions and checksums of the weights are what
+    they were. Within a block, versions alone are compared, which do not show edits through `weight.data`.
 
     Args:
         weights: Filled with the copies; a weight that has changed since then is copied again.
@@ -120,7 +149,7 @@ class _Use:
     bias: Tensor | None
     versions: tuple[int, int]
     count: int = 0
-    together: list["_Use"] = field(default_factory=list)
+    together: list[int] = field(default_factory=list)  # ids of weights: a list of uses would be a circle, which only gc frees
     product: "_Product | None" = None
     place: int = 0
 
@@ -134,13 +163,10 @@ class _Use:
 
 
 class _Product:
-    """The product of one input with several joined weights; each weight takes its part of it."""
+    """The product of one input with several joined weights of these numbers of outputs; each weight takes its part of it."""
 
-    def __init__(self, uses: list[_Use], *, rows: int) -> None:
-        for place, use in enumerate(uses):
-            use.product, use.place = self, place
-        self.sizes = [len(use.weight) for use in uses]
-        self.matrix = _kept_matrix(uses, rows)
+    def __init__(self, matrix: "_Matrix", sizes: list[int]) -> None:
+        self.matrix, self.sizes = matrix, sizes
         self.input: Tensor | None = None
         self.version = 0
         self.parts: list[Tensor | None] = []
@@ -194,50 +220,25 @@ class _Matrix:
         return product.to(x.dtype)
 
 
-@dataclass(frozen=True, eq=False)
+_Key = tuple[Order, tuple[int, ...]]
+"""The order of a matrix, and the ids of its weights."""
+
+
+@dataclass(frozen=True)
 class _Kept:
-    """A matrix that outlives its block, and what it was made from."""
+    """A matrix that may outlive its block, and the versions and checksums of what it was made from."""
 
     matrix: _Matrix
-    sums: list[Tensor]
-    biases: list[Tensor]
-
-    def holds(self, sums: list[Tensor], biases: list[Tensor]) -> bool:
-        """Return whether weights with these sums, and these biases, are what it was made from."""
-        pairs = (*zip(self.sums, sums, strict=True), *zip(self.biases, biases, strict=True))
-        return all(map(torch.equal, *zip(*pairs, strict=True)))
+    state: tuple[tuple[tuple[int, int], int, int], ...]
 
 
-_kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""By the first of the joined weights, and then by the ids of all and their order: the matrices of earlier blocks."""
+_kept: WeakKeyDictionary[nn.Module, dict[_Key, _Kept]] = WeakKeyDictionary()
+"""By owner: the matrices of the last block that packed. (Of parameters, weak references would forbid `torch.utils.swap_tensors`.)"""
 
 
-def _kept_matrix(uses: list[_Use], rows: int) -> _Matrix:
-    """Return the joined matrix of these uses: the one of an earlier block, unless a number has changed."""
-    weights, biases = [use.weight.detach() for use in uses], [use.bias.detach() for use in uses if use.bias is not None]
-    order = _order(sum(weight.numel() for weight in weights), weights[0], rows, is_kept=True)
-    is_one = len(uses) == 1
-    if is_one and order == "torch":
-        return _Matrix(weights[0], uses[0].bias, order)  # no copy
-    # versions do not see edits of `weight.data`, and would not tell tensors that follow each other at one address apart
-    sums = [total for weight in weights for total in _bit_sums(weight)]
-    kept = _kept.setdefault(uses[0].weight, {})  # type: ignore[no-untyped-call]
-    key = (order, tuple(id(use.weight) for use in uses), len(biases))
-    found: _Kept | None = kept.get(key)
-    if found is None or not found.holds(sums, biases):
-        bias = None if not biases else biases[0] if is_one else torch.cat(biases)
-        matrix = _Matrix(weights[0] if is_one else torch.cat(weights), bias, order)
-        found = kept[key] = _Kept(matrix, sums, [own.clone() for own in biases])
-    return found.matrix
-
-
-def _bit_sums(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sums of the bits of a matrix, read as integers, over its rows and over its columns: at the speed of memory, and exact."""
-    weight = weight.contiguous()
-    size = weight.element_size()
-    is_even = not (weight.shape[1] * size % 8 or weight.storage_offset() * size % 8)
-    bits = weight.view(torch.int64 if is_even else {2: torch.int16, 4: torch.int32}[size])
-    return bits.sum(0), bits.sum(1)
+def _checksum(weight: Tensor | None) -> int:
+    """Return the CRC-32 of a tensor's numbers: ids and versions may be those of another tensor, or hide an edit through `weight.data`."""
+    return 0 if weight is None else zlib.crc32(weight.detach().contiguous().view(torch.uint8).numpy().data)
 
 
 def _versions(weight: Tensor, bias: Tensor | None) -> tuple[int, int]:

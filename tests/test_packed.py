@@ -1,6 +1,7 @@
 import copy
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -184,12 +185,12 @@ def test_gradients_transforms_autocast_and_other_types_go_to_torch(layer: Linear
     assert not weights.uses
 
 
-def steps(x: torch.Tensor, *layers: Linear) -> list[torch.Tensor]:
-    """Return the products of each layer in a block of its own, once the weights are packed."""
-    with packing(packed := Packed()):
+def steps(x: torch.Tensor, owner: nn.Sequential) -> list[torch.Tensor]:
+    """Return the product of `x` with each layer in a block of its own, once the weights are packed."""
+    with packing(packed := Packed(owner)):
         for _ in range(MIN_USES + 2):
             x = x.clone()
-            products = [layer(x) for layer in layers]
+            products = [layer(x) for layer in owner]
     assert all(use.product is not None for use in packed.uses.values())
     return products
 
@@ -198,71 +199,98 @@ def steps(x: torch.Tensor, *layers: Linear) -> list[torch.Tensor]:
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_later_block_takes_over_what_an_earlier_one_has_packed(rows: int, dtype: torch.dtype, seed: int) -> None:
-    layers = [Linear(WIDTH, 2 * WIDTH, bias=i > 0).to(dtype) for i in range(3)]  # the last two are joined
+    owner = nn.Sequential(*(Linear(WIDTH, 2 * WIDTH, bias=i > 0) for i in range(3))).to(dtype)  # the last two are joined
     x = torch.randn(rows, WIDTH, dtype=dtype)
-    first = steps(x, *layers)
+    first = steps(x, owner)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
-        second = steps(x, *layers)
+        second = steps(x, owner)
     assert all(map(torch.equal, first, second))
     assert not {event.name for event in recorded.events()} & {"aten::cat", "mkldnn::_reorder_linear_weight"}
 
 
+EDITS: dict[str, Callable[[torch.Tensor, torch.Tensor], None]] = {
+    "one number": lambda weight, bias: weight[5, 7:8].fill_(100.0),
+    "rows": lambda weight, bias: weight.copy_(weight.roll(8, 0)),
+    "columns": lambda weight, bias: weight.copy_(weight.roll(8, 1)),
+    "signs": lambda weight, bias: weight[:, 1::2].neg_(),
+    "bias": lambda weight, bias: bias.copy_(bias.roll(8)),
+}
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("edited", ["one number", "rows", "columns", "bias", "storage"])
-def test_an_edit_that_no_version_shows_is_seen_by_the_next_block(edited: str, dtype: torch.dtype, seed: int) -> None:
-    layers = [Linear(WIDTH, WIDTH).to(dtype) for _ in range(2)]
-    nn.init.normal_(layers[1].bias)
+@pytest.mark.parametrize("edited", EDITS)
+@pytest.mark.parametrize("shows_version", [False, True])
+def test_what_has_changed_since_the_last_block_is_packed_again(edited: str, dtype: torch.dtype, shows_version: bool, seed: int) -> None:
+    owner = nn.Sequential(*(Linear(WIDTH, WIDTH) for _ in range(2))).to(dtype)
+    nn.init.normal_(owner[1].bias)
     x = torch.randn(3, WIDTH, dtype=dtype)
-    steps(x, *layers)
-    weight, bias = layers[1].weight.data, layers[1].bias.data
-    version = layers[1].weight._version
-    if edited == "one number":
-        weight[5, 7] = 100.0
-    elif edited == "rows":
-        weight.copy_(weight.roll(8, 0))
-    elif edited == "columns":
-        weight.copy_(weight.roll(8, 1))  # a sum over a row is the same
-    elif edited == "bias":
-        bias.copy_(bias.roll(8))
-    else:
-        layers[1].weight.data = weight.flip(0)
-    assert layers[1].weight._version == version
+    steps(x, owner)
+    weight, bias = (owner[1].weight, owner[1].bias) if shows_version else (owner[1].weight.data, owner[1].bias.data)
+    versions = owner[1].weight._version, owner[1].bias._version
+    EDITS[edited](weight, bias)
+    assert ((owner[1].weight._version, owner[1].bias._version) != versions) is shows_version
     tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
-    for layer, product in zip(layers, steps(x, *layers), strict=True):
+    for layer, product in zip(owner, steps(x, owner), strict=True):
         torch.testing.assert_close(product, F.linear(x, layer.weight, layer.bias), rtol=0.01, atol=tolerance)
 
 
 @torch.no_grad()
-def test_copies_live_as_long_as_the_weight(seed: int) -> None:
-    layer, x = Linear(WIDTH, 2 * WIDTH, bias=False), torch.randn(3, WIDTH)
-    steps(x, layer)
-    [kept] = packed_module._kept[layer.weight].values()
-    copy_is_alive = weakref.ref(kept)
-    del layer, kept
-    gc.collect()
-    assert copy_is_alive() is None
+@pytest.mark.parametrize("columns_are_faster", [True, False])
+def test_the_old_storage_of_a_weight_may_be_used_for_something_else(
+    columns_are_faster: bool, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", columns_are_faster)
+    owner = nn.Sequential(Linear(WIDTH, WIDTH))
+    owner[0].weight.data = torch.randn(WIDTH, WIDTH).t()
+    x = torch.randn(1, WIDTH)
+    [first] = steps(x, owner)
+    for parameter in owner.parameters():
+        old = parameter.data
+        parameter.data = old.clone(memory_format=torch.preserve_format)
+        old.fill_(7.0)
+    assert torch.equal(steps(x, owner)[0], first)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("inputs", "offset"), [(WIDTH, 0), (WIDTH, 1), (WIDTH + 1, 0), (WIDTH + 1, 1)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_of_odd_widths_and_places_are_compared_too(inputs: int, offset: int, dtype: torch.dtype, seed: int) -> None:
-    layer, x = Linear(inputs, 2 * WIDTH, bias=False).to(dtype), torch.randn(3, inputs, dtype=dtype)
-    storage = torch.randn(offset + layer.weight.numel(), dtype=dtype)
-    layer.weight = nn.Parameter(storage[offset:].view_as(layer.weight))
-    first = steps(x, layer)
-    assert all(map(torch.equal, first, steps(x, layer)))
-    layer.weight.data[0, 0] += 1
-    [product] = steps(x, layer)
-    torch.testing.assert_close(product, F.linear(x, layer.weight), rtol=0.01, atol={torch.float32: 1e-3, torch.bfloat16: 0.5}[dtype])
-    assert not torch.equal(first[0], product)
+def test_copies_live_as_long_as_their_owner_and_need_no_collector(seed: int) -> None:
+    owner = nn.Sequential(Linear(WIDTH, WIDTH), Linear(WIDTH, WIDTH))
+    gc.disable()
+    try:
+        steps(torch.randn(3, WIDTH), owner)
+        alive = [weakref.ref(kept) for kept in packed_module._kept[owner].values()]
+        alive += [weakref.ref(parameter) for parameter in owner.parameters()]
+        del owner
+        assert len(alive) == 5
+        assert all(reference() is None for reference in alive)
+    finally:
+        gc.enable()
 
 
 @torch.no_grad()
-def test_a_weight_may_have_any_strides(seed: int) -> None:
-    layer, x = Linear(WIDTH, 2 * WIDTH, bias=False), torch.randn(3, WIDTH)
-    layer.weight = nn.Parameter(layer.weight.t().contiguous().t())
-    [first], [second] = steps(x, layer), steps(x, layer)
-    torch.testing.assert_close(first, F.linear(x, layer.weight), rtol=0, atol=1e-4)
+def test_copies_of_weights_that_were_replaced_are_dropped(seed: int) -> None:
+    owner, x = nn.Sequential(Linear(WIDTH, WIDTH), Linear(WIDTH, WIDTH)), torch.randn(3, WIDTH)
+    for _ in range(3):
+        steps(x, owner)
+        assert len(packed_module._kept[owner]) == 1
+        owner[1].weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+
+@torch.no_grad()
+def test_parameters_can_be_swapped_after_a_block(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    owner = nn.Sequential(Linear(WIDTH, WIDTH))
+    steps(torch.randn(3, WIDTH), owner)
+    monkeypatch.setattr(torch.__future__, "get_swap_module_params_on_conversion", lambda: True)
+    assert owner.to(torch.bfloat16)[0].weight.dtype is torch.bfloat16
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("weight", [torch.randn(3, 2**18 + 1)[:1, : 2**18], torch.randn(WIDTH, 2 * WIDTH).t(), torch.randn(2**20 + 1)[1:]])
+def test_a_weight_may_have_any_strides(weight: torch.Tensor, seed: int) -> None:
+    weight = weight.reshape(2 * WIDTH, -1) if weight.ndim == 1 else weight
+    layer = Linear(weight.shape[1], weight.shape[0], bias=False)
+    layer.weight = nn.Parameter(weight)
+    x, owner = torch.randn(3, weight.shape[1]), nn.Sequential(layer)
+    [first], [second] = steps(x, owner), steps(x, owner)
+    torch.testing.assert_close(first, F.linear(x, layer.weight), rtol=1e-4, atol=1e-2)
     assert torch.equal(first, second)

@@ -60,6 +60,10 @@ class GeneratingModel(Model, ABC):
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
         """Return where the generation from `inputs` [B, T] starts (`mask` [B, T] bool, True = real token)."""
 
+    def _start(self, inputs: Tensor, mask: Tensor | None) -> Start:
+        """Return what `begin` does, up to rounding; subclasses may look at the inputs to save work."""
+        return self.begin(inputs, mask)
+
     def generate(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Tensor:
         """Generate tokens, without dropout or gradients. Rows do not depend on each other; what all prompts begin with is read once.
 
@@ -78,10 +82,10 @@ class GeneratingModel(Model, ABC):
             TypeError: The mask is not bool.
         """
         generation = self._generation(options)
-        with generating(self), packing(Packed()):
+        with generating(self), packing(Packed(self)):
             if generation.beam_size > 1:
-                return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
-            return torch.stack(list(stream(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)), 1)
+                return beam(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id).tokens[:, 0]
+            return torch.stack(list(stream(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id)), 1)
 
     def n_best(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Hypotheses:
         """Return all hypotheses that a beam search ends with, best first, with their scores; arguments as for `generate`.
@@ -94,8 +98,8 @@ class GeneratingModel(Model, ABC):
             (torch.Size([2, 3, 4]), torch.Size([2, 3]))
         """
         generation = self._generation(options)
-        with generating(self), packing(Packed()):
-            return beam(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)
+        with generating(self), packing(Packed(self)):
+            return beam(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id)
 
     def stream(self, inputs: Tensor, mask: Tensor | None = None, **options: Unpack[Options]) -> Iterator[Tensor]:
         """Return an iterator over the new tokens [B] of each step, as soon as they are known; as `generate`, without beams.
@@ -108,11 +112,11 @@ class GeneratingModel(Model, ABC):
         """
         generation = self._generation(options)
         with generating(self):
-            tokens = stream(self.step, self.begin(inputs, mask), generation, pad_id=self.pad_id)
+            tokens = stream(self.step, self._start(inputs, mask), generation, pad_id=self.pad_id)
         return self._one_by_one(tokens)
 
     def _one_by_one(self, tokens: Iterator[Tensor]) -> Iterator[Tensor]:
-        weights = Packed()
+        weights = Packed(self)
         while True:
             # only while a token is computed: between tokens, the caller's own work keeps its gradients
             with generating(self), packing(weights):

@@ -18,7 +18,10 @@ from attnkit.stack import DecoderStack
 from attnkit.state import State
 
 MIN_SAVED = 64
-"""Tokens of a shared prefix that are not read again for other rows, from which reading it by itself takes less time."""
+"""A prefix that all prompts share is read once if that saves so many tokens."""
+
+MAX_REST = 256
+"""What follows a shared prefix may be as long as this in the longest prompt, and a quarter of it, since it attends under dense masks."""
 
 
 class DecoderModel(GeneratingModel):
@@ -99,28 +102,45 @@ class DecoderModel(GeneratingModel):
         return self.head(x[:, -1]), state
 
     def begin(self, inputs: Tensor, mask: Tensor | None = None) -> Start:
-        """Return where the generation after a prompt starts; see `generate`. What all rows begin with is read once."""
-        if mask is not None:
-            check_bool(mask, "mask", inputs.shape)
-        if inputs.shape[1] == 0 or (mask is not None and not bool(mask.any(1).all())):
-            raise ValueError("every row of the prompt needs at least one token; start an empty one with bos_id")
+        """Return where the generation after a prompt starts; see `generate`."""
+        _check_prompt(inputs, mask)
+        if mask is None or inputs.shape[1] == 1:
+            return Start(inputs, prompt=inputs)
+        return self._after(None, inputs, mask, prompt=inputs, real=mask)
+
+    def _start(self, inputs: Tensor, mask: Tensor | None) -> Start:
+        _check_prompt(inputs, mask)
+        if len(inputs) == 1 or inputs.numel() < MIN_SAVED:
+            return self.begin(inputs, mask)
         real = torch.ones_like(inputs, dtype=torch.bool) if mask is None else mask
         aligned = (~real).int().argsort(stable=True, dim=1)  # padding last, so that all rows begin with their first real token
-        rest, rest_real, state = inputs.gather(1, aligned), real.gather(1, aligned), None
-        if shared := _shared(rest, rest_real):
-            state = self.stack(self.embedding(rest[:1, :shared]))[1].select(rest.new_zeros(len(rest)))
-            rest, rest_real = rest[:, shared:], rest_real[:, shared:]
-        if mask is None or rest.shape[1] == 1:
-            return Start(rest, state, prompt=inputs)
+        tokens, real_tokens = inputs.gather(1, aligned), real.gather(1, aligned)
+        shared = _shared(tokens, real_tokens)
+        if not shared:
+            return self.begin(inputs, mask)
+        state = self.stack(self.embedding(tokens[:1, :shared]))[1].select(tokens.new_zeros(len(tokens)))
+        return self._after(state, tokens[:, shared:], real_tokens[:, shared:], prompt=inputs, real=real)
+
+    def _after(self, state: State | None, rest: Tensor, rest_real: Tensor, *, prompt: Tensor, real: Tensor) -> Start:
+        """Return where the generation starts after `state` and the `rest` of a prompt, which has real tokens [B, T]."""
         order = rest_real.int().argsort(stable=True, dim=1)  # padding first, so that all rows end with their last real token
         rest, rest_real = rest.gather(1, order), rest_real.gather(1, order)
         last = rest[:, -1:]
-        _, state = self.stack(self.embedding(rest[:, :-1]), key_mask=rest_real[:, :-1], state=state)
-        return Start(last, state, prompt=inputs.where(real, last))  # the repetition penalty does not count padding
+        if rest.shape[1] > 1:
+            _, state = self.stack(self.embedding(rest[:, :-1]), key_mask=rest_real[:, :-1], state=state)
+        return Start(last, state, prompt=prompt.where(real, last))  # the repetition penalty does not count padding
+
+
+def _check_prompt(inputs: Tensor, mask: Tensor | None) -> None:
+    if mask is not None:
+        check_bool(mask, "mask", inputs.shape)
+    if inputs.shape[1] == 0 or (mask is not None and not bool(mask.any(1).all())):
+        raise ValueError("every row of the prompt needs at least one token; start an empty one with bos_id")
 
 
 def _shared(tokens: Tensor, real: Tensor) -> int:
     """Return how many first tokens all rows [B, T] share, but not the last real one of any row; 0 if reading them once saves little."""
     equal = int((tokens == tokens[:1]).all(0).int().cumprod(0).sum())
     shared = min(equal, int(real.sum(1).min()) - 1)
-    return shared if shared * (len(tokens) - 1) >= MIN_SAVED else 0
+    rest = tokens.shape[1] - shared
+    return shared if shared * (len(tokens) - 1) >= MIN_SAVED and rest <= min(MAX_REST, tokens.shape[1] / 4) else 0

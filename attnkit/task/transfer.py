@@ -100,4 +100,10 @@ def _changes(what: str, old: Any, new: Any) -> str | None:
 
 
 def _weighty(spec: Any) -> Any:
-    return {k: v for k, v in spec.items() if k not in _NO_WEIGHTS} if isinstance(spec, Mapping) else spec
+    """Return the spec of a stack without what does not affect weights: some arguments, and how rotary positions are scaled."""
+    if not isinstance(spec, Mapping):
+        return spec
+    kept = {k: v for k, v in spec.items() if k not in _NO_WEIGHTS}
+    if isinstance(position := kept.get("position"), Mapping):
+        kept["position"] = {k: v for k, v in position.items() if k != "scaling"}
+    return kept

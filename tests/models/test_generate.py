@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnkit
 
@@ -270,28 +271,34 @@ SHARING: list[dict[str, Any]] = [
 ]
 
 
+def read_by(model: Any) -> list[tuple[int, ...]]:
+    """Return a list to which the shape of the tokens of each pass will be added."""
+    read: list[tuple[int, ...]] = []
+    model.embedding.register_forward_hook(lambda module, inputs, output: read.append(tuple(inputs[0].shape)))
+    return read
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("padding", ["none", "left", "right", "inside"])
 @pytest.mark.parametrize("options", SHARING, ids=str)
-def test_what_all_rows_begin_with_is_read_once_and_changes_nothing(
+def test_what_all_prompts_begin_with_is_read_once_and_changes_nothing(
     options: dict[str, Any], padding: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, prompt = decoder(**options), tokens(3, 9)
-    mask = None if padding == "none" else torch.arange(9) < torch.tensor([9, 5, 7])[:, None]
+    model, prompt = decoder(**options), tokens(3, 16)
+    mask = None if padding == "none" else torch.arange(16) < torch.tensor([16, 13, 15])[:, None]
     if mask is not None and padding != "right":
-        mask = mask.flip(1) if padding == "left" else mask.gather(1, torch.stack([torch.randperm(9) for _ in range(3)]))
-    for row in range(3):  # all rows begin with the same four tokens
-        prompt[row, (torch.ones(9).bool() if mask is None else mask[row]).nonzero()[:4, 0]] = torch.tensor([3, 5, 4, 7])
-    read: list[tuple[int, ...]] = []
-    model.embedding.register_forward_hook(lambda module, inputs, output: read.append(tuple(inputs[0].shape)))
-    found = []
+        mask = mask.flip(1) if padding == "left" else mask.gather(1, torch.stack([torch.randperm(16) for _ in range(3)]))
+    first = tokens(12)
+    for row in range(3):
+        real = torch.ones(16, dtype=torch.bool) if mask is None else mask[row]
+        prompt[row, real.nonzero()[:13, 0]] = torch.cat([first, torch.tensor([3 + row])])
+    read, found = read_by(model), []
     for least in (10**6, 1):
         monkeypatch.setattr("attnkit.models.decoder.MIN_SAVED", least)
         read.clear()
-        found.append(
-            (model.n_best(prompt, mask, beam_size=3, max_length=5), model.generate(prompt, mask, max_length=6, repetition_penalty=1.3))
-        )
-    assert read[0] == (1, 4)
+        beams = model.n_best(prompt, mask, beam_size=3, max_length=5)
+        found.append((beams, model.generate(prompt, mask, max_length=6, repetition_penalty=1.3)))
+    assert read[0] == (1, 12)
     (beams, greedy), (shared_beams, shared_greedy) = found
     assert torch.equal(shared_greedy, greedy)
     assert torch.equal(shared_beams.tokens, beams.tokens)
@@ -299,10 +306,35 @@ def test_what_all_rows_begin_with_is_read_once_and_changes_nothing(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("rows", [1, 2, 40])
-def test_equal_prompts_share_all_but_the_last_token(rows: int, seed: int) -> None:
-    model = decoder()
-    read: list[tuple[int, ...]] = []
-    model.embedding.register_forward_hook(lambda module, inputs, output: read.append(tuple(inputs[0].shape)))
-    model.generate(tokens(1, 7).expand(rows, -1), max_length=2)
-    assert read == ([(1, 6), (40, 1), (40, 1)] if rows == 40 else [(rows, 7), (rows, 1)])
+@pytest.mark.parametrize(
+    ("rows", "length", "shared", "expected"),
+    [
+        (40, 7, 7, [(1, 6), (40, 1)]),  # equal prompts share all but the last token
+        (3, 40, 35, [(1, 35), (3, 4), (3, 1)]),
+        (2, 7, 7, [(2, 7)]),  # too little is saved
+        (1, 200, 200, [(1, 200)]),
+        (3, 200, 100, [(3, 200)]),  # too much follows
+        (2, 1200, 1000, [(1, 1000), (2, 199), (2, 1)]),
+        (2, 1400, 1100, [(2, 1400)]),
+    ],
+)
+def test_a_prefix_is_shared_if_that_saves_time(rows: int, length: int, shared: int, expected: list[tuple[int, int]], seed: int) -> None:
+    model, prompt = decoder(), tokens(rows, length)
+    prompt[:, :shared] = prompt[:1, :shared]
+    if 0 < shared < length:
+        prompt[:, shared] = torch.arange(3, 3 + rows) % 8
+    read = read_by(model)
+    model.generate(prompt, max_length=1)
+    assert read == expected
+
+
+def test_where_a_generation_starts_can_be_asked_without_numbers() -> None:
+    """(Costs are estimated so.)"""
+    with FakeTensorMode():
+        model = attnkit.compose(stack="decoder", **SIZES, vocab_size=9)
+        assert model.begin(torch.zeros(40, 30, dtype=torch.long)).state is None
+
+
+def test_no_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        decoder().generate(torch.zeros(0, 70, dtype=torch.long))
