@@ -31,6 +31,15 @@ ROW, WORD, FIRST, SECOND = map(_signed, (0x9E3779B97F4A7C15, 0xD1342543DE82EF95,
 _current: Tensor | None = None
 
 
+def seed_generators(seed: int) -> None:
+    """Seed the generators that exist: for devices that are not in use, `torch.manual_seed` notes the whole call stack, which takes time."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
+
+
 def begin(keys: Tensor | None) -> None:
     """Set the keys [B] of the examples that the model is trained on from now on, or None to use torch's generators.
 

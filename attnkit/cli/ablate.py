@@ -193,7 +193,7 @@ def ablate(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in EXTRA:
             raise
-        raise ConfigurationError(f"attnkit ablate needs the package {error.name!r}: pip install attnkit[ablate]") from error
+        raise ConfigurationError(f"attnkit ablate needs the package {error.name!r}: pip install 'attnkit[ablate]'") from error
 
 
 def _carry_out(options: Options) -> int:

@@ -35,8 +35,11 @@ class CMUDict(PairCorpus):
 
     @override
     def references(self, part: Part) -> dict[str, list[str]]:
-        listed = references(self._entries)
-        return {word: list(dict.fromkeys([*own, *listed[word]])) for word, own in super().references(part).items()}
+        return {word: list(dict.fromkeys([*own, *self._listed[word]])) for word, own in super().references(part).items()}
+
+    @cached_property
+    def _listed(self) -> dict[str, list[str]]:
+        return references(self._entries)
 
     @cached_property
     def _entries(self) -> list[Pair]:

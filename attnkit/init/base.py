@@ -64,7 +64,7 @@ class Init(ABC):
         devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
         with torch.random.fork_rng(devices):
             for part in parts(model, seed):
-                _seed(part.seed)
+                draws.seed_generators(part.seed)
                 self.draw(part)
 
     @abstractmethod
@@ -111,17 +111,8 @@ def _role(path: str, module: nn.Module, parent: nn.Module) -> Role:
 def set_normal(part: Part, *, std: float, truncated: bool = False) -> None:
     """Draw the weight of a part from a normal distribution, cut off at two standard deviations if `truncated`; all else by the module."""
     part.reset()
-    torch.manual_seed(part.seed + 1)  # whatever else the module has drawn
+    draws.seed_generators(part.seed + 1)  # whatever else the module has drawn
     if truncated:
         nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std)
     else:
         nn.init.normal_(part.weight, std=std)
-
-
-def _seed(seed: int) -> None:
-    """Seed the generators that exist: `torch.manual_seed` also notes the whole call stack for those of devices that do not yet."""
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
-    if torch.backends.mps.is_available():
-        torch.mps.manual_seed(seed)

@@ -4,6 +4,7 @@ Those of texts take `update(hypotheses, references)`: a text, and all its accept
 """
 
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -71,7 +72,21 @@ class Perplexity(Mean):
         return super().compute().exp()
 
 
-class SequenceErrorRate(Quotient):
+class TextQuotient(Quotient):
+    """A quotient of two integers that are counted text by text."""
+
+    @abstractmethod
+    def counts(self, hypothesis: str, acceptable: Sequence[str]) -> tuple[int, int]:
+        """Return what a text adds to the two sums."""
+
+    def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+        """Add the counts of a batch."""
+        counts = [self.counts(*pair) for pair in zip(hypotheses, references, strict=True)]
+        self.total += sum(total for total, _ in counts)
+        self.count += sum(count for _, count in counts)
+
+
+class SequenceErrorRate(TextQuotient):
     """The fraction of sources whose output equals none of their references, ignoring white space.
 
     For pronunciations, where a sequence is the pronunciation of one word, the literature calls this word error rate (WER). It is
@@ -84,14 +99,12 @@ class SequenceErrorRate(Quotient):
         tensor(0.5000)
     """
 
-    def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-        """Count the sources whose output is wrong."""
-        pairs = zip(hypotheses, references, strict=True)
-        self.total += sum(hypothesis.split() not in [r.split() for r in acceptable] for hypothesis, acceptable in pairs)
-        self.count += len(hypotheses)
+    @override
+    def counts(self, hypothesis: str, acceptable: Sequence[str]) -> tuple[int, int]:
+        return int(hypothesis.split() not in [reference.split() for reference in acceptable]), 1
 
 
-class TokenErrorRate(Quotient):
+class TokenErrorRate(TextQuotient):
     """Edit distance in tokens to the closest reference, divided by the length of that reference; both are summed first.
 
     For pronunciations this is the phoneme error rate (PER). Among equally close references the first counts.
@@ -110,14 +123,14 @@ class TokenErrorRate(Quotient):
         super().__init__()
         self.tokenize = tokenize
 
-    def update(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-        """Add the distances and lengths of a batch."""
-        for hypothesis, acceptable in zip(hypotheses, references, strict=True):
-            tokens = self.tokenize(hypothesis)
-            candidates = [self.tokenize(reference) for reference in acceptable]
-            distance, closest = min((edit_distance(tokens, c), i) for i, c in enumerate(candidates))
-            self.total += distance
-            self.count += len(candidates[closest])
+    @override
+    def counts(self, hypothesis: str, acceptable: Sequence[str]) -> tuple[int, int]:
+        tokens = self.tokenize(hypothesis)
+        candidates = [self.tokenize(reference) for reference in acceptable]
+        if tokens in candidates:
+            return 0, len(tokens)
+        distance, closest = min((edit_distance(tokens, candidate), i) for i, candidate in enumerate(candidates))
+        return distance, len(candidates[closest])
 
 
 class Bleu(SacreBLEUScore):

@@ -8,7 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit.task.evaluation import EvaluatedTask
-from attnkit.task.metrics import SequenceErrorRate, TokenErrorRate, generation_metric
+from attnkit.task.metrics import TextQuotient, generation_metric
 from attnkit.task.seq2seq import Seq2Seq
 
 GROUPS = 200
@@ -50,11 +50,10 @@ class Examples(Callback):
 
     def _add_texts(self, task: Seq2Seq, hypotheses: Sequence[str], references: Sequence[Any]) -> None:
         for name in task.metric_names:
-            for text, acceptable in zip(hypotheses, references, strict=True):
-                metric = generation_metric(name, tokenize=task.reference_tokens)
-                if isinstance(metric, SequenceErrorRate | TokenErrorRate):  # a quotient of two sums
-                    metric.update([text], [acceptable])
-                    self._rows.setdefault(name, []).append((float(metric.total), float(metric.count)))
+            metric = generation_metric(name, tokenize=task.reference_tokens)
+            if isinstance(metric, TextQuotient):
+                counts = (metric.counts(*pair) for pair in zip(hypotheses, references, strict=True))
+                self._rows.setdefault(name, []).extend((float(total), float(count)) for total, count in counts)
 
     def sums(self) -> dict[str, Sums]:
         """Return the sums of each metric by group of examples; a metric with a sum that is not finite is left out."""

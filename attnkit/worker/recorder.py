@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from typing_extensions import override
 
 from attnkit.callback.throughput import peak_memory
+from attnkit.draws import seed_generators
 from attnkit.strategy import data_share
 from attnkit.task import Task
 from attnkit.worker.costs import dense, now, tokens_read
@@ -56,7 +57,7 @@ class Recorder(Callback):
     def seed_data(self) -> None:
         """Seed the global generators for what draws from them while data are prepared or loaded."""
         seed = self.seeds["data"] + 1_000_003 * self.batches
-        torch.manual_seed(seed)
+        seed_generators(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
 
@@ -80,7 +81,7 @@ class Recorder(Callback):
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._started = now() if self._started is None else self._started
-        torch.manual_seed(self.seeds["dropout"] + 1_000_003 * self.batches + 15_485_863 * data_share(trainer).rank)
+        seed_generators(self.seeds["dropout"] + 1_000_003 * self.batches + 15_485_863 * data_share(trainer).rank)
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
