@@ -25,6 +25,9 @@ MIN_USES = 8
 of 32, and a short generation packs nothing."""
 
 
+MAX_COLUMNS = 2**19
+"""Up to this size, one row is multiplied faster from columns than by oneDNN, also on an EPYC with AVX-512."""
+
 COLUMNS_ARE_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Whether torch multiplies one row faster than oneDNN does, from columns: it did on an EPYC with AVX2, but not on one with AVX-512."""
 
@@ -92,8 +95,8 @@ def packing(weights: Packed) -> Iterator[None]:
 
     - Products of one input with several weights become one product, once they have been used often enough.
     - On Intel's processors, fp32 products are torch's own (MKL's): packed ones took more time with 1 row and with 16, and as much with 4.
-    - With one row, a product takes as long as reading the matrix. Without AVX-512, MKL reads a matrix with at least as many outputs as
-      inputs fastest if the weights of each input lie side by side.
+    - With one row, a product takes as long as reading the matrix. MKL reads a matrix with at least as many outputs as inputs fastest if
+      the weights of each input lie side by side: a small one on all other processors, a large one on those without AVX-512.
     - Otherwise, oneDNN's fp32 product takes half the time of MKL's where MKL does not know the processor, and less still with a matrix in
       oneDNN's own order.
     - In bf16 on a processor without bf16 products, fp32 products take a seventh of the time of torch's own.
@@ -192,9 +195,14 @@ def _order(numbers: int, weight: Tensor, rows: int, *, is_kept: bool) -> Order:
     """Return the order that suits this number of rows, of a matrix with so many numbers and the inputs and type of `weight`."""
     is_large = numbers >= MIN_NUMBERS[weight.dtype]
     is_native = weight.dtype is not torch.bfloat16 or has_bfloat16()
-    if rows == 1 and (COLUMNS_ARE_FASTER if is_native and weight.dtype is torch.float32 else not is_native):
+    if rows == 1 and not is_native:
+        return "torch"
+    if rows == 1 and weight.dtype is torch.float32:
         is_wide = numbers >= weight.shape[1] ** 2
-        return "columns" if is_kept and is_large and is_native and is_wide else "torch"
+        if is_kept and is_wide and (is_large if COLUMNS_ARE_FASTER else numbers <= MAX_COLUMNS):
+            return "columns"
+        if COLUMNS_ARE_FASTER:
+            return "torch"
     if is_large or numbers * rows >= MIN_PRODUCTS:
         return "reordered" if is_kept else "onednn"
     return "torch"
@@ -205,7 +213,8 @@ class _Matrix:
 
     def __init__(self, weight: Tensor, bias: Tensor | None, order: Order) -> None:
         self.weight, self.bias, self.is_onednn = weight, bias, order in ("onednn", "reordered")
-        if order == "columns":
+        self.is_columns = order == "columns"
+        if self.is_columns:
             self.weight = weight.t().contiguous().t()
         elif self.is_onednn:
             weight = weight if weight.dtype is not torch.bfloat16 or has_bfloat16() else weight.float()
@@ -214,6 +223,10 @@ class _Matrix:
             self.bias = None if bias is None else bias.to(weight.dtype).contiguous()
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self.is_columns:
+            row = x.reshape(-1)
+            y = torch.mv(self.weight, row) if self.bias is None else torch.addmv(self.bias, self.weight, row)
+            return y.view(*x.shape[:-1], -1)
         if not self.is_onednn:
             return nn.functional.linear(x, self.weight, self.bias)
         product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x.to(self.weight.dtype), self.weight, self.bias, "none", [], "")

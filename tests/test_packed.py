@@ -106,6 +106,22 @@ def test_onednn_multiplies_by_large_weights_or_many_rows(
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("bias", "operation"), [(True, "aten::addmv"), (False, "aten::mv")])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "rows", "is_by_columns"), [(64, 64, 1, True), (64, 96, 1, True), (64, 32, 1, False), (64, 64, 2, False)]
+)
+def test_one_row_is_multiplied_by_the_columns_of_a_small_wide_matrix(
+    inputs: int, outputs: int, rows: int, is_by_columns: bool, bias: bool, operation: str, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("attnkit.packed.COLUMNS_ARE_FASTER", False)
+    layer, x = Linear(inputs, outputs, bias=bias), torch.randn(rows, 1, inputs)
+    with packing(Packed()), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        for _ in range(MIN_USES + 1):
+            torch.testing.assert_close(layer(x.clone()), F.linear(x, layer.weight, layer.bias), rtol=0, atol=1e-5)
+    assert (operation in {event.name for event in recorded.events()}) is is_by_columns
+
+
+@torch.no_grad()
 @pytest.mark.parametrize(("dtype", "is_packed"), [(torch.float32, False), (torch.bfloat16, True)])
 def test_on_intel_s_processors_torch_multiplies_in_fp32(dtype: torch.dtype, is_packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.packed.IS_INTEL", True)
