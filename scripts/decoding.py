@@ -5,7 +5,8 @@ same number of tokens, and whether these are equal is printed. With `greedy` and
 weights once is printed first. `recurrent` compares an LSTM decoder with additive attention, before or after the cell, with a Python loop
 over `nn.LSTMCell`: a training step of the decoder on a given memory, and greedy decoding.
 
-Usage: OMP_NUM_THREADS=1 python scripts/decoding.py {greedy,beam,recurrent} [--d-model D] [--layers L] [--vocab V] [--batch B ...]
+Usage: OMP_NUM_THREADS=1 python scripts/decoding.py {greedy,beam,recurrent} [--compile]
+       [--d-model D] [--layers L] [--vocab V] [--batch B ...]
 """
 
 import argparse
@@ -238,6 +239,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--precision", choices=DTYPES, default="fp32")
+    parser.add_argument("--compile", action="store_true", help="compile our step (greedy and beam)")
     parser.add_argument("--clock", choices=("wall", "thread"), default="wall", help="thread: processor time, for a machine with other load")
     chosen = parser.parse_args()
     transformers.logging.set_verbosity_error()
@@ -254,6 +256,8 @@ def main() -> None:
         parameter.data.copy_(table[name])
     for model in (theirs, ours):
         model.eval().to(DTYPES[chosen.precision])
+    if chosen.compile:
+        ours.step = torch.compile(ours.step, dynamic=True)
     calls = contestants(chosen, theirs, ours)
     size = sum(p.numel() for p in ours.parameters()) / 1e6
     print(f"{size:.1f}M weights are read once in {reading(ours):.2f} ms")

@@ -1,8 +1,10 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnkit
@@ -338,3 +340,15 @@ def test_where_a_generation_starts_can_be_asked_without_numbers() -> None:
 def test_no_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         decoder().generate(torch.zeros(0, 70, dtype=torch.long))
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("compose", [decoder, encoder_decoder])
+def test_a_compiled_step_has_few_graphs_for_all_lengths_and_writes_the_same(compose: Callable[..., Any], beam_size: int, seed: int) -> None:
+    model, prompt = compose(), tokens(2, 4)
+    expected = model.generate(prompt, max_length=24, beam_size=beam_size)
+    torch._dynamo.reset()
+    graphs = CompileCounterWithBackend("eager")
+    model.step = torch.compile(model.step, backend=graphs, dynamic=True, fullgraph=True)
+    assert torch.equal(model.generate(prompt, max_length=24, beam_size=beam_size), expected)
+    assert 1 <= graphs.frame_count <= 3, "the first step and those with a longer memory may differ"

@@ -99,7 +99,7 @@ def attend(inputs: Inputs, scale: float) -> Tensor:
     grouped = key.shape[1] != query.shape[1]
     symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None and mask.window is None))
     # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
-    native = grouped and symbolic and query.is_cuda
+    native = query.is_cuda and symbolic and grouped  # in this order: a number of heads may be symbolic, which torch would refuse
     if grouped and not native:
         key, value = repeat_heads(key, query), repeat_heads(value, query)
     if symbolic:
