@@ -63,6 +63,15 @@ def test_stack_and_embedding_are_taken_and_the_rest_is_new(
     assert "note: pooler starts anew" in shown
 
 
+def test_rotary_positions_may_be_scaled_otherwise(fit: Callable[..., Any], tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "short.ckpt"
+    fit(make("regression", stack={**STACK, "position": "rotary"}), [batch("regression")]).save_checkpoint(path)
+    yarn = {"name": "rotary", "scaling": {"name": "yarn", "factor": 4.0, "original_length": 16}}
+    task = make("regression", init_from=str(path), stack={**STACK, "position": yarn})
+    fit(task, [batch("regression")])
+    assert same(task, path, "stack")
+
+
 @pytest.mark.parametrize(
     ("changed", "taken", "notes"),
     [
