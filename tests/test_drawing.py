@@ -110,7 +110,7 @@ def test_a_long_text_makes_a_larger_figure_then_loses_its_labels_and_then_is_ref
 
 def test_without_matplotlib_one_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"needs matplotlib: pip install 'attnkit\[plot\]'; or write \.html"):
+    with pytest.raises(ConfigurationError, match=r"needs matplotlib: pip install 'attnkit\[plot\]'; `attnkit attention` writes \.html"):
         write_figure([make()], tmp_path / "map.png")
 
 

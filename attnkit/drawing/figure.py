@@ -30,7 +30,7 @@ def require_matplotlib() -> None:
         ConfigurationError: It is not; the message says what to install.
     """
     if find_spec("matplotlib") is None:
-        raise ConfigurationError("drawing .png and .svg needs matplotlib: pip install 'attnkit[plot]'; or write .html, which does not")
+        raise ConfigurationError("drawing needs matplotlib: pip install 'attnkit[plot]'; `attnkit attention` writes .html without it")
 
 
 def write_figure(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> list[str]:

@@ -99,4 +99,4 @@ def peer(name: str, spec: Mapping[str, Any], *, max_length: int) -> nn.Module:
     try:
         return PEERS[name](**sizes, ffn_dim=width or 4 * spec["d_model"], max_length=max_length)
     except ImportError as error:
-        raise ConfigurationError(f"the peer {name!r} needs the package transformers: pip install transformers") from error
+        raise ConfigurationError(f"the peer {name!r} needs the package transformers: pip install 'attnkit[bench]'") from error

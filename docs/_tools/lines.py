@@ -1,4 +1,4 @@
-"""Count the lines of the package by room: code, and docstrings, without comments and empty lines.
+"""Count the lines of the package by area: code, and docstrings, without comments and empty lines.
 
     python docs/_tools/lines.py [CHECKOUT ...]
 
@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-ROOMS = {
+AREAS = {
     "ablation": "ablation studies",
     "worker": "ablation studies",
     "cli": "command line, training",
@@ -32,7 +32,7 @@ ROOMS = {
     "mixer": "mixers",
     "attention": "attention",
 }
-"""Room by package or module; all others are `REST`."""
+"""Area by package or module; all others are `REST`."""
 REST = "layers, stacks, models, decoding, other components"
 
 
@@ -54,14 +54,14 @@ def main() -> None:
     for checkout in checkouts:
         code, documentation = Counter[str](), Counter[str]()
         for module in (checkout / "attnkit").rglob("*.py"):
-            room = ROOMS.get(module.relative_to(checkout / "attnkit").parts[0].removesuffix(".py"), REST)
+            area = AREAS.get(module.relative_to(checkout / "attnkit").parts[0].removesuffix(".py"), REST)
             own = lines_of(module)
-            code[room], documentation[room] = code[room] + own[0], documentation[room] + own[1]
+            code[area], documentation[area] = code[area] + own[0], documentation[area] + own[1]
         counted.append((code, documentation))
-    print("| room |" + "".join(f" {checkout.name}: code | docstrings |" for checkout in checkouts))
+    print("| area |" + "".join(f" {checkout.name}: code | docstrings |" for checkout in checkouts))
     print("|---|" + "---|" * (2 * len(counted)))
-    for room in [*dict.fromkeys(ROOMS.values()), REST]:
-        print(f"| {room} |" + "".join(f" {code[room]:,} | {documentation[room]:,} |" for code, documentation in counted))
+    for area in [*dict.fromkeys(AREAS.values()), REST]:
+        print(f"| {area} |" + "".join(f" {code[area]:,} | {documentation[area]:,} |" for code, documentation in counted))
     print("| all |" + "".join(f" {code.total():,} | {documentation.total():,} |" for code, documentation in counted))
 
 

@@ -106,7 +106,7 @@ def _operations(names: list[str], width: int) -> list[str]:
         "## Operations per token",
         "",
         f"Of a forward pass over a row of {STEPS} tokens, as `attnkit.profile` counts them for `attnkit plan` and studies: FLOPs (matrix",
-        "products, and what scans state of themselves), and element-wise operations, of which an exponential is one.",
+        "products, plus what each scan declares), and element-wise operations, of which an exponential is one.",
         "",
         "| mixer | FLOPs | element-wise |",
         "|---|---:|---:|",

@@ -326,7 +326,7 @@ def test_a_package_that_is_missing_is_named(attnkit: Any, monkeypatch: pytest.Mo
     outcome = attnkit("ablate", "compare", "s.yaml", "baseline", "position=none")
     assert outcome.status == 2
     assert "attnkit ablate needs the package 'scipy" in outcome.err
-    assert "pip install attnkit[ablate]" in outcome.err
+    assert "pip install 'attnkit[ablate]'" in outcome.err
 
 
 @pytest.mark.slow
