@@ -11,6 +11,7 @@ from attnkit.attention import Attention, InnerProduct
 from attnkit.attention.backend import Backend, Inputs, Refused
 from attnkit.attention.backend.base import ordered
 from attnkit.attention.backend.reference import Reference
+from attnkit.attention.backend.sdpa import MAX_COPY
 from attnkit.attention.scaled_dot_product import ScaledDotProduct
 from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.registry.arguments import parameters
@@ -195,17 +196,38 @@ def test_the_choice_depends_on_dropout_and_length(monkeypatch: pytest.MonkeyPatc
     assert chosen == ["sdpa", "reference", "sdpa", "reference", "chunked"]
 
 
-@pytest.mark.parametrize(("is_intel", "expected"), [(True, ["sdpa", "sdpa"]), (False, ["reference", "reference"])])
-def test_without_gradients_intel_s_processors_take_the_fused_kernel_in_half_precision(
+@pytest.mark.parametrize(
+    ("is_intel", "expected"), [(True, ["sdpa", "sdpa", "sdpa"]), (False, ["reference", "sdpa", "reference"])], ids=["intel", "others"]
+)
+def test_without_gradients_single_queries_in_half_precision_take_the_fused_kernel_up_to_a_size(
     is_intel: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attnkit.attention.backend.sdpa.IS_INTEL", is_intel)
     attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H)
     x, chosen = torch.zeros(1, H, 9, D, dtype=torch.bfloat16), []
+    many = torch.zeros(1, 1, MAX_COPY // (H * D) + 1, D, dtype=torch.bfloat16).expand(1, H, -1, D)
     for name, backend in ordered().items():
         monkeypatch.setattr(type(backend), "compute", lambda self, a, inputs, name=name: chosen.append(name) or inputs.value)
     with torch.no_grad():
         attention(x, x, x)
         attention(x[:, :, :1], x, x)
+        attention(x[:, :, :1], many, many)
     attention(x, x, x)
     assert chosen == [*expected, "reference"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kv_heads", [H, 1])
+def test_a_single_query_in_half_precision_is_rounded_once(
+    dtype: torch.dtype, kv_heads: int, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("attnkit.attention.backend.sdpa.IS_INTEL", False)
+    attention = attnkit.attentions.build("scaled_dot_product", head_dim=D, num_heads=H, num_kv_heads=kv_heads)
+    query, key, value = (torch.randn(2, h, t, D).to(dtype) for h, t in ((H, 1), (kv_heads, 40), (kv_heads, 40)))
+    bias = torch.randn(1, H, 1, 40).to(dtype)
+    exact = attention(query.double(), key.double(), value.double(), attn_bias=bias.double(), backend="reference")
+    found = attention(query, key, value, attn_bias=bias)
+    assert found.dtype is dtype
+    # half a unit in the last place of the rounded result, and the error of float32 sums
+    torch.testing.assert_close(found.double(), exact, rtol=torch.finfo(dtype).eps / 2, atol=1e-5)

@@ -21,6 +21,10 @@ CPU_SHORT_KEYS = 128
 for a single query, as in decoding, with any number of keys. Without gradients, the kernel is faster on Intel's processors (8 times for a
 single query)."""
 
+MAX_COPY = 2**20
+"""Up to this many numbers in the keys, a single query in half precision is attended in float32 on a CPU that is not Intel's: plain products
+took 1.5 to 3.5 times as long on an EPYC with bf16. Larger copies leave its cache, and are slower."""
+
 NUMBERS = (int, float)
 
 ALIGNMENT = 8
@@ -57,7 +61,8 @@ class SDPA(Backend):
         """Return whether there is no dropout, and enough work for the fused kernel to be faster than plain products."""
         query, key = inputs.query, inputs.key
         is_slow = query.dtype in HALF and query.is_cpu and (torch.is_grad_enabled() or not IS_INTEL)
-        return inputs.dropout == 0 and not (is_slow and (query.shape[-2] == 1 or key.shape[-2] <= CPU_SHORT_KEYS))
+        is_short = query.shape[-2] == 1 or key.shape[-2] <= CPU_SHORT_KEYS
+        return inputs.dropout == 0 and (not (is_slow and is_short) or is_copied(query, key))
 
     def refuses_inputs(self, attention: Attention, inputs: Inputs) -> str | None:
         """Return the reason if a bias has a wider range than the queries, and sinks forbid to shift it into theirs."""
@@ -92,10 +97,19 @@ def refuses_score(attention: Attention) -> str | None:
     return None if isinstance(cast(InnerProduct, attention).scale, NUMBERS) else "its scale is not a plain number, as fused kernels require"
 
 
+def is_copied(query: Tensor, key: Tensor) -> bool:
+    """Return whether the attention of these is computed in float32, from copies."""
+    is_half = query.dtype in HALF and query.is_cpu and not IS_INTEL and not torch.is_grad_enabled()
+    return is_half and query.shape[-2] == 1 and key[0, 0].numel() * query.shape[0] * query.shape[1] <= MAX_COPY
+
+
 def attend(inputs: Inputs, scale: float) -> Tensor:
     """Return the attention by torch's function, [B, H, Q, Dv]."""
     query, key, value, mask, bias, dropout, _ = inputs
     assert not isinstance(bias, LazyBias)
+    if is_copied(query, key):
+        copies = inputs._replace(query=query.float(), key=key.float(), value=value.float())
+        return attend(copies, scale).to(query.dtype)
     grouped = key.shape[1] != query.shape[1]
     symbolic = bias is None and (mask is None or (mask.causal and mask.allowed is None and mask.window is None))
     # torch's fused kernels take grouped heads on CUDA without a dense mask; elsewhere they would fall back to slow code
