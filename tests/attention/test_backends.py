@@ -231,3 +231,4 @@ def test_a_single_query_in_half_precision_is_rounded_once(
     assert found.dtype is dtype
     # half a unit in the last place of the rounded result, and the error of float32 sums
     torch.testing.assert_close(found.double(), exact, rtol=torch.finfo(dtype).eps / 2, atol=1e-5)
+    assert attention(query[:0], key[:0], value[:0]).shape == (0, H, 1, D)

@@ -100,7 +100,7 @@ def refuses_score(attention: Attention) -> str | None:
 def is_copied(query: Tensor, key: Tensor) -> bool:
     """Return whether the attention of these is computed in float32, from copies."""
     is_half = query.dtype in HALF and query.is_cpu and not IS_INTEL and not torch.is_grad_enabled()
-    return is_half and query.shape[-2] == 1 and key[0, 0].numel() * query.shape[0] * query.shape[1] <= MAX_COPY
+    return is_half and query.shape[-2] == 1 and query.shape[0] * query.shape[1] * key.shape[-2] * key.shape[-1] <= MAX_COPY
 
 
 def attend(inputs: Inputs, scale: float) -> Tensor:
