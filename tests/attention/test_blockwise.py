@@ -1,5 +1,7 @@
 """Blocks of any size give what the reference gives, for every score that is computed so."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -98,6 +100,47 @@ def test_the_biases_of_positions_have_the_gradients_of_their_parameters(backend:
     position = attnkit.positions.build(name, num_heads=H, bidirectional=kind == "none").double()
     bias = LazyBias(position.bias, t, t, position.by_offset)
     compare(attention, backend, given, [*given, *position.parameters()], attn_bias=bias, mask=mask_of(kind, 13, 13), dropout=0.2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", ["none", "causal"])
+@pytest.mark.parametrize(("dtype", "slope", "digits"), [(torch.float32, 10.0, 1e-4), (torch.float64, 75.0, 1e-12)])
+def test_blocks_whose_keys_are_too_far_away_to_have_weights_are_left_out(
+    backend: str, kind: str, dtype: torch.dtype, slope: float, digits: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the steepest slope, weights are zero from about 10 tokens away, and denormal just before that."""
+    monkeypatch.setattr(blocks, "PAIRS", 1)  # a block has one head
+    attention, t = build(backend), torch.arange(40)[None]
+    slopes = torch.tensor([slope, slope / 10, slope / 100, 0.0], dtype=dtype).requires_grad_()
+    leaves = [*(x.detach().to(dtype).requires_grad_() for x in draw(40, 40)), slopes]
+    found: list[bool] = []
+
+    def is_zero(self: Call, block: blocks.Block, sums: Tensor, original: Callable[..., bool] = Call.is_zero) -> bool:
+        found.append(original(self, block, sums))
+        return found[-1]
+
+    monkeypatch.setattr(Call, "is_zero", is_zero)
+
+    def gradients(backend: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        *given, steepness = (x.to(dtype) for x in leaves)
+        bias = LazyBias(lambda q, k: -steepness[:, None, None] * (q[:, None, :, None] - k[:, None, None]).abs().to(dtype), t, t, True)
+        output = attention.to(dtype)(*given, attn_bias=bias, mask=mask_of(kind, 40, 40), backend=backend)
+        return output.detach(), *torch.autograd.grad(output.square().sum(), leaves)
+
+    for one, other in zip(gradients(backend, dtype), gradients("reference", torch.float64), strict=True):
+        torch.testing.assert_close(one.double(), other.double(), rtol=digits, atol=10 * digits)
+    assert set(found) == {True, False}
+
+
+@pytest.mark.parametrize(("slope", "is_far"), [(1.0, False), (10.0, True)])
+def test_weights_of_far_keys_are_not_denormal(slope: float, is_far: bool) -> None:
+    x, line = torch.randn(1, 1, 40, D), -slope * torch.arange(-39, 40).abs().float()
+    call = Call(x, x, x, None, line.view(1, 1, 1, -1), None, None, True, True, 0, 1.0, 0.0, [0, 0, 0], "blockwise")
+    powers = call.powers(torch.tensor([-torch.inf, -200, -149, -140, -127, -125, -1, 0, torch.nan]))
+    denormal = [0.0, 0.0, 0.0] if is_far else [2.0**-149, 2.0**-140, 2.0**-127]
+    torch.testing.assert_close(
+        powers, torch.tensor([0.0, 0.0, *denormal, 2.0**-125, 0.5, 1.0, torch.nan]), equal_nan=True, rtol=1e-6, atol=0
+    )
 
 
 @pytest.mark.parametrize("backend", ["blockwise", "additive_eager"])

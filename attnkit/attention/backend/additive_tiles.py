@@ -171,6 +171,10 @@ class AdditivePairs(Pairs):
         found = self.tiles.logits(queries, keys, self.weight[self.owners(block)] * LOG2E, exact=self.exact)
         return found if bias is None else found.add_(bias)
 
+    def most(self, block: Block) -> Tensor:
+        """Return the largest sum of positive weights, as ratios lie between 0 and 1."""
+        return self.weight[self.owners(block)].clamp(min=0).sum(-1).amax() * LOG2E
+
     def backward(self, block: Block, gradient: Tensor) -> None:
         """Add up the slopes of each head."""
         over_keys, over_queries, per_weight = self.tiles.slopes(block.queries(self.query), block.keys(self.key), gradient, exact=self.exact)

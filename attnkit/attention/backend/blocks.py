@@ -5,6 +5,7 @@ alone is a view of one line, in which each row starts a number later than the ro
 """
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -19,6 +20,9 @@ from attnkit.dropout import is_dropped, kept_scale
 LOG2E = 1.4426950408889634
 ROWS, COLUMNS, PAIRS = 256, 512, 2**17
 """The most queries and keys in a block, and about how many pairs all its heads have: a matrix of 512 KiB in fp32."""
+
+LEAST = {torch.float32: -152, torch.float64: -1080}
+"""Below these exponents, 2^x is zero, with some room for rounding: the least numbers are 2^-149 and 2^-1074."""
 
 
 class Block(NamedTuple):
@@ -67,6 +71,10 @@ class Pairs(ABC):
         """Return the logits [n, rows, columns] in units of ln 2, with the bias (likewise) added; the caller may overwrite them."""
 
     @abstractmethod
+    def most(self, block: Block) -> Tensor:
+        """Return a number that no logit of a block exceeds, in units of ln 2, without the bias."""
+
+    @abstractmethod
     def backward(self, block: Block, gradient: Tensor) -> None:
         """Add up what the gradients of logits, [n, rows, columns], give for queries, keys and weights."""
 
@@ -95,6 +103,8 @@ class Call:
         self.shape = (*query.shape[:3], key.shape[1])  # B, H, Q, K
         self.bias, self.allowed = (x if x is None else x.reshape(*[1] * (4 - x.dim()), *x.shape) for x in (bias, allowed))
         self.line = self.in_bits(self.bias[..., 0, :]) if by_offset and self.bias is not None else None  # [B or 1, H, Q + K - 1]
+        # on other devices, reading a number would wait for them
+        self.has_far_keys = self.line is not None and self.line.is_cpu and bool(self.line.amax() - self.line.amin() > -LEAST[self.dtype])
         self.lowest = 1 - window if window else 1 - self.shape[2]
         self.highest = 0 if causal else window - 1 if window else self.shape[3] - 1
         self.examples, self.dropout, self.numbers = examples, dropout, numbers
@@ -109,7 +119,7 @@ class Call:
         return (bias.to(self.dtype) * LOG2E).clamp_(min=torch.finfo(self.dtype).min)
 
     def rows(self) -> Iterator[list[Block]]:
-        """Yield the blocks of a few queries, with the keys within their reach."""
+        """Yield the blocks of a few queries, with the keys within their reach, the nearest first."""
         batch, heads, queries, keys = self.shape
         size = ROWS * self.pairs.taller
         many = max(1, PAIRS * self.pairs.taller // (min(queries, size) * min(keys, COLUMNS)))
@@ -118,9 +128,28 @@ class Call:
             bs, hs, stop = min(examples, batch - b), min(many, heads - h), min(start + size, queries)
             first, last = max(0, queries - stop + self.lowest), min(keys, queries - start + self.highest)
             part = slice(b * heads + h, (b + bs - 1) * heads + h + hs), slice(start, stop)
-            ends = ((c, min(c + COLUMNS, last)) for c in range(first, last, COLUMNS))
+            ends = [(c, min(c + COLUMNS, last)) for c in range(first, last, COLUMNS)]
+            ends.sort(key=lambda end: abs(sum(end) - (2 * queries - start - stop)))  # twice the distance of their middle
             if first < last:
                 yield [Block(*part, slice(*end), (bs, hs, stop - start, end[1] - end[0])) for end in ends]
+
+    def is_zero(self, block: Block, sums: Tensor) -> bool:
+        """Return whether all weights of a block are zero, because its keys are so far away.
+
+        Args:
+            block: The block.
+            sums: Binary logarithms, [n, rows, 1], of what the weights of each query are divided by, or of less.
+        """
+        if not self.has_far_keys or self.line is None:
+            return False
+        most = self.pairs.most(block) + self.offsets(self.line, block).amax()
+        return bool(most - sums.amin() < LEAST[self.dtype])
+
+    def powers(self, exponents: Tensor) -> Tensor:
+        """Overwrite exponents with powers of 2; of far keys, with zero in place of denormal numbers, which take many times as long."""
+        if self.has_far_keys:
+            torch.threshold_(exponents, math.log2(torch.finfo(self.dtype).tiny), -math.inf)
+        return exponents.exp2_()
 
     def logits(self, block: Block) -> Tensor:
         """Return the logits of a block in units of ln 2, -inf at masked keys."""

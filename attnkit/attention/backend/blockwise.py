@@ -1,6 +1,7 @@
 # https://arxiv.org/abs/2205.14135
 """Inner-product attention in blocks, for biases that depend on offsets."""
 
+from functools import cached_property
 from typing import ClassVar, cast
 
 import torch
@@ -21,7 +22,8 @@ class Blockwise(Backend):
     r"""Attention in blocks of queries and keys with an online softmax, which the backward pass recomputes, in plain torch.
 
     A bias that depends on the offset alone (ALiBi, relative, KERPLE) is a line of Q + K - 1 numbers per head, of which a block adds a view;
-    its gradient sums over diagonals. Blocks that causality or a window masks are left out. Dropout drops the same weights as the reference.
+    its gradient sums over diagonals. Blocks that causality or a window masks are left out, and so are those whose keys are so far away that
+    their weights are zero (ALiBi). Dropout drops the same weights as the reference.
     `auto` chooses it in fp32 and float64 on a CPU, where torch's fused kernels have no gradient for a bias. Second derivatives need
     `reference`.
 
@@ -66,6 +68,16 @@ class InnerProducts(Pairs):
     def __init__(self, query: Tensor, key: Tensor, weight: None, scale: float) -> None:
         super().__init__(query * (scale * LOG2E), key)
         self.scale = scale
+
+    @cached_property
+    def norms(self) -> tuple[Tensor, Tensor]:
+        """Those of queries [B H, Q] and keys [B H, K]."""
+        return self.query.norm(dim=-1), self.key.norm(dim=-1)
+
+    def most(self, block: Block) -> Tensor:
+        """Return the product of the largest norms, with room for rounding."""
+        query, key = self.norms
+        return block.queries(query).amax() * block.keys(key).amax() * 1.0001
 
     def logits(self, block: Block, bias: Tensor | None) -> Tensor:
         """Return the products."""

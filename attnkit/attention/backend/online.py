@@ -80,9 +80,11 @@ def _attend(
             (largest, total), summed = torch.split(blocks[0].queries(sums), 1, -1), blocks[0].queries(output)
             largest.fill_(torch.finfo(largest.dtype).min)
             for block in blocks:
+                if call.is_zero(block, largest):
+                    continue
                 z = call.logits(block)
                 higher = torch.maximum(largest, z.amax(-1, keepdim=True))
-                shrink, weights = (largest - higher).exp2_(), z.sub_(higher).exp2_()
+                shrink, weights = (largest - higher).exp2_(), call.powers(z.sub_(higher))
                 largest.copy_(higher)
                 total.mul_(shrink).add_(weights.sum(-1, keepdim=True))
                 summed.mul_(shrink).baddbmm_(call.drop(weights, block), block.keys(call.value))
@@ -110,7 +112,9 @@ def _attend_backward(
             d_line = d_bias[..., 0, :] if by_offset else None
         for block in itertools.chain.from_iterable(call.rows()):
             largest, total = torch.split(block.queries(sums), 1, -1)
-            weights = call.logits(block).sub_(largest).sub_(total).exp2_()  # their sum would lose digits where logits are large
+            if call.is_zero(block, largest + total):
+                continue
+            weights = call.powers(call.logits(block).sub_(largest).sub_(total))  # their sum would lose digits where logits are large
             block.keys(d_value).baddbmm_(call.drop(weights, block).mT, block.queries(g))
             d_logits = call.drop(torch.bmm(block.queries(g), block.keys(call.value).mT), block).sub_(block.queries(inner))
             if d_line is not None:
