@@ -1,11 +1,13 @@
 """Time parts of a training on one thread, contestants in alternation: the numbers of docs/results/speed.md.
 
 `additive` (1,024 tokens, at least two rows; on a GPU where there is one), `bias`, `window`: attention alone, forward and backward; lengths
-are tokens. `cross_entropy`: of as many classes, forward and backward, against the formula in torch's own functions. `half`: a linear
-map of 256 to 1,024 channels, forward and backward, in float32, and in bfloat16 as attnkit's commands compute it and by torch alone. `muon`:
-training steps of the recipe g2p/transformer with the optimizers AdamW and Muon; lengths are `batch_tokens`.
+are tokens. `projections`: queries, keys and values of 1,024 tokens, forward and backward under autocast to bfloat16, by three products and
+by one with the joined weights; lengths are channels. `cross_entropy`: of as many classes, forward and backward, against the formula in
+torch's own functions. `half`: a linear map of 256 to 1,024 channels, forward and backward, in float32, and in bfloat16 as attnkit's
+commands compute it and by torch alone. `muon`: training steps of the recipe g2p/transformer with the optimizers AdamW and Muon; lengths are
+`batch_tokens`.
 
-Usage: python scripts/speed.py {additive,bias,window,cross_entropy,half,muon} [--lengths T ...] [--rounds N] [--flush-denormal]
+Usage: python scripts/speed.py {additive,bias,window,projections,cross_entropy,half,muon} [--lengths T ...] [--rounds N] [--flush-denormal]
 """
 
 import argparse
@@ -32,7 +34,10 @@ from attnkit.train.inheritance import values_from_data
 
 B, H, A = 2, 4, 64
 WINDOW = 256
-LENGTHS = {"additive": [512, 2048], "bias": [6000], "window": [8192], "cross_entropy": [44, 8192, 32768], "half": [1024], "muon": [2048]}
+LENGTHS = {
+    "additive": [512, 2048], "bias": [6000], "window": [8192], "projections": [128, 256, 512],
+    "cross_entropy": [44, 8192, 32768], "half": [1024], "muon": [2048],
+}  # fmt: skip
 
 
 def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
@@ -41,6 +46,8 @@ def contestants(kind: str, length: int) -> dict[str, Callable[[], Tensor]]:
         return losses(length)
     if kind == "half":
         return products(length)
+    if kind == "projections":
+        return projections(length)
     if kind == "muon":
         return steps(length)
     batch, device = (max(B, 1024 // length), "cuda" if torch.cuda.is_available() else "cpu") if kind == "additive" else (1, "cpu")
@@ -72,6 +79,23 @@ def losses(classes: int) -> dict[str, Callable[[], Tensor]]:
         return 0.9 * nll - 0.1 * torch.cat([logs[:, :0], logs[:, 1:]], -1).mean(-1).sum()
 
     return {"plain": plainly, "attnkit": lambda: cross_entropy(logits, targets, label_smoothing=0.1).loss}
+
+
+def projections(width: int) -> dict[str, Callable[[], Tensor]]:
+    """Return queries, keys and values by three products and by one."""
+    x = torch.randn(1024, width, requires_grad=True)
+    weights, biases = ([torch.randn(*shape, requires_grad=True) for _ in range(3)] for shape in ((width, width), (width,)))
+
+    @torch.autocast("cpu", torch.bfloat16)
+    def separate() -> Tensor:
+        return sum((F.linear(x, w, b).square() for w, b in zip(weights, biases, strict=True)), torch.zeros(()))
+
+    @torch.autocast("cpu", torch.bfloat16)
+    def joined() -> Tensor:
+        parts = F.linear(x, torch.cat(weights), torch.cat(biases)).split(width, -1)
+        return sum((part.square() for part in parts), torch.zeros(()))
+
+    return {"three products": separate, "one product": joined}
 
 
 def products(length: int) -> dict[str, Callable[[], Tensor]]:
