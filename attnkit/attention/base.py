@@ -252,7 +252,8 @@ class Attention(nn.Module, ABC):
     def row_logits(self, query: Tensor, key: Tensor, mask: Mask | None, attn_bias: Tensor | None) -> Tensor:
         """Return the logits [B, H, Q, K] of `row_weights`."""
         with torch.autocast(query.device.type, enabled=False):  # logits overflow in fp16, and lose digits in bf16
-            query, key = (x.float() if x.dtype in HALF else x for x in (query, key))
+            order = torch.contiguous_format  # of heads, in which products would have to copy them otherwise
+            query, key = (x.to(torch.float32, memory_format=order) if x.dtype in HALF else x for x in (query, key))
             logits = self.score(query, repeat_heads(key, query))  # [B, H, Q, K]
             logits = logits if self.factor == 1 else logits * self.factor
             if self.softcap is not None:
