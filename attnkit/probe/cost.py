@@ -3,7 +3,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from statistics import median
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from attnkit.models.base import GeneratingModel, generating
 from attnkit.models.encoder_decoder import EncoderDecoderModel
 from attnkit.probe.base import Probe, Row, spec_of
 from attnkit.registry import ConfigurationError, probes
-from attnkit.state import Growing, State
+from attnkit.state import tensors_in
 from attnkit.task import Task
 from attnkit.tokenizer import Tokenizer
 
@@ -94,7 +93,7 @@ class Cost(Probe):
                 start = model.begin(tokens)
                 state = model.step(tokens if start.state is None else tokens % 2 + 1, start.state)[1]
                 row["decode_ms"] = self._milliseconds(lambda: model.step(tokens[:, -1:], state))
-                row["state_mb"] = state_bytes(state) / 1e6
+                row["state_mb"] = sum(tensor.nbytes for tensor in tensors_in(state)) / 1e6
         return row
 
     def _milliseconds(self, run: Callable[[], Any]) -> float:
@@ -107,23 +106,3 @@ class Cost(Probe):
                 torch.cuda.synchronize()
             times.append(1000 * (self.clock() - start))
         return median(times[1:])
-
-
-def state_bytes(value: Any) -> int:
-    """Return the bytes of the tensors in a state, however deeply nested.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass(frozen=True)
-        ... class Pair(State):
-        ...     tensors: tuple
-        >>> state_bytes(Pair((torch.zeros(2, 3), None)))
-        24
-    """
-    if isinstance(value, Tensor):
-        return value.nbytes
-    if isinstance(value, Growing):
-        return state_bytes(value.tensor)
-    if isinstance(value, State):
-        return sum(state_bytes(getattr(value, field.name)) for field in fields(value))
-    return sum(map(state_bytes, value)) if isinstance(value, tuple) else 0

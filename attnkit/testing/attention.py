@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,11 +12,11 @@ from torch import Tensor, nn
 from attnkit.attention import Attention
 from attnkit.attention.backend import Refused
 from attnkit.masks import Mask
-from attnkit.recording import record_attention
 from attnkit.registry import Registry, Spec, attentions, normalizers
 from attnkit.testing.attention_inputs import BATCH, LENGTH, LONG, Inputs, inputs, masks
 from attnkit.testing.comparison import assert_close, assert_finite
 from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
+from attnkit.testing.sequence import recorded
 
 HALF_UNIT = 2.0**-8  # relative spacing of bfloat16
 LARGE = 300.0  # an inner product of four such channels is 360,000, over five times fp16's maximum
@@ -212,19 +213,12 @@ def records_weights_without_a_trace(registry: Registry, spec: Spec) -> None:
     attention = make(registry, spec)
     for backend, name, mask in _each(attention):
         given = inputs(mask, bias=name == "full")
-        with record_attention(attention) as maps:
-            output = given.attend(attention, backend=backend)
+        where = f", backend {backend}, mask {name}"
+        output, maps = recorded(attention, partial(given.attend, attention, backend=backend), where)
         (weights,) = maps.values()
         product = weights @ given.value.repeat_interleave(NUM_HEADS // NUM_KV_HEADS, 1)
-        assert_close(product, output, 1e-10, f"recorded weights times values, backend {backend}, mask {name}")
-        state = torch.get_rng_state()
-        plain = given.attend(attention, backend=backend, dropout=0.5)
-        after = torch.get_rng_state()
-        torch.set_rng_state(state)
-        with record_attention(attention):
-            recorded = given.attend(attention, backend=backend, dropout=0.5)
-        assert torch.equal(plain, recorded), f"recording changes the output, backend {backend}, mask {name}"
-        assert torch.equal(after, torch.get_rng_state()), f"recording draws random numbers, backend {backend}, mask {name}"
+        assert_close(product, output, 1e-10, f"recorded weights times values{where}")
+        recorded(attention, partial(given.attend, attention, backend=backend, dropout=0.5), where)
 
 
 def drops_weights_in_training_alone(registry: Registry, spec: Spec) -> None:
