@@ -47,10 +47,7 @@ def methods_across(across: Across) -> str:
     at_most = f"{study.alpha + spent:g}" + (f", with {spent:g} that was paid for more seeds of cells" if spent else "")
     named = [f"{count} {word}" for count, word in ((len(study.tasks), "tasks"), (len(study.scales), "sizes")) if count]
     of_questions = (
-        (
-            len(across.tasks) > 1,
-            "'These tasks' are fixed: the mean over them for each seed, and then Student's t over the seeds. ",
-        ),
+        (len(across.tasks) > 1, "'These tasks' are fixed: the mean over them for each seed, and then Student's t over the seeds. "),
         (
             any(question.sampled for question in across.questions),
             "'Tasks like these' are a sample: Student's t of the means of the tasks, whose runs share no seeds, with the spread between "

@@ -116,11 +116,9 @@ def _runs(study: StudySpec, variants: Sequence[Variant], inspections: Mapping[st
             recipe = dict(inspection.recipe)
             if inspection.takes_seed:
                 recipe["data"] = {**recipe["data"], "seed": seeds["data"]}
-            job = {
-                "recipe": recipe,
-                "seeds": seeds,
-                "test": study.metric.startswith("test/"),
-            } | ({"budget": asdict(study.budget)} if study.budget else {})
+            job = {"recipe": recipe, "seeds": seeds, "test": study.metric.startswith("test/")} | (
+                {"budget": asdict(study.budget)} if study.budget else {}
+            )
             key = key_of(job)
             names = (*runs[key].variants, variant.name) if key in runs else (variant.name,)
             runs[key] = Run(key=key, variants=names, seed=seed, job=job)

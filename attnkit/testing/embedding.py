@@ -41,8 +41,4 @@ def masks_its_vectors(registry: Registry, spec: Spec) -> None:
     assert_close(y[:, : alone.shape[1]], alone, 1e-10, "with padding")
 
 
-RULES = (
-    masks_its_vectors,
-    offers_a_table_to_tie_or_none,
-    is_restored_by_its_state_dict_alone,
-)
+RULES = (masks_its_vectors, offers_a_table_to_tie_or_none, is_restored_by_its_state_dict_alone)

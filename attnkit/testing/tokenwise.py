@@ -111,9 +111,4 @@ def compiles_without_graph_breaks(registry: Registry, spec: Spec) -> None:
     assert_close(compiled(x), module(x), 1e-10, "compiled output")
 
 
-RULES = (
-    treats_each_token_on_its_own,
-    has_exact_gradients,
-    does_not_overflow_in_half_precision,
-    compiles_without_graph_breaks,
-)
+RULES = (treats_each_token_on_its_own, has_exact_gradients, does_not_overflow_in_half_precision, compiles_without_graph_breaks)

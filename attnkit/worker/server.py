@@ -114,11 +114,7 @@ def leave(code: int) -> NoReturn:
     atexit._run_exitfuncs()
     found = gc.get_objects()  # the server's are frozen; to ask each object for its class took seconds where other work ran
     kinds = {kind for kind in set(map(type, found)) if issubclass(kind, io.TextIOBase | io.BufferedIOBase)}
-    for file in (
-        sys.stdout,
-        sys.stderr,
-        *(one for one in found if type(one) in kinds),
-    ):
+    for file in (sys.stdout, sys.stderr, *(one for one in found if type(one) in kinds)):
         with suppress(OSError, ValueError):  # it is closed, or can only be read
             file.flush()
     os._exit(code)
