@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.ablation.cells import Cell, check_apart
+from attnkit.ablation.measurements import lost
 from attnkit.ablation.results import INTERACTION, Results, p_text, word
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Effect, mean_of_seeds, mean_over_tasks, seed_slopes
@@ -127,8 +128,8 @@ class Across:
             values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # without those that one cell paid for
             if missing := sum(v is None for v in values):
                 return f"{missing} runs of {cell.name} have no value"
-            if lost := sum(v is not None and math.isnan(v) for v in values):
-                return f"{lost} runs of {cell.name} diverged"
+            if diverged := lost(values):
+                return f"{diverged} runs of {cell.name} diverged"
             unit = self.unit_of(cell, results, name)
             if not unit:
                 return f"the reference of {cell.name} has the mean 0, which is no unit"

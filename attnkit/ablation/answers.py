@@ -6,7 +6,7 @@ That file, `runs.jsonl.gz`, has a line of JSON for the study, its question and i
 import gzip
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.validity import Acceptances, Accepted, acceptances, provenance_of
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes, read_gzip, short_path
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import FINAL, Result, Status, result_of, status_of
+from attnkit.worker.folder import FINAL, Result, Status, known, result_of, status_of
 from attnkit.worker.provenance import Provenance
 from attnkit.worker.records import read
 
@@ -72,7 +72,7 @@ def answer_in(folder: Path) -> Answer:
 def packed(plan: Plan, answers: Answers) -> bytes:
     """Return the file from which `unpacked` returns a plan and its answers; equal ones have equal files."""
     study = asdict(plan.study) | {"recipe": short_path(plan.study.recipe)}
-    stored = asdict(StoredPlan(**{f.name: getattr(plan, f.name) for f in fields(StoredPlan)}))
+    stored = plan.stored()
     for inspection in stored["inspections"].values():
         inspection["sources"] = {}  # paths on this machine
     accepted = asdict(Acceptances(accepted=answers.accepted))
@@ -119,13 +119,13 @@ def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:
 def _read_answer(line: Mapping[str, Any]) -> Answer:
     status = dict(line["status"])
     if status != {"status": "pending"}:
-        status = {key: value for key, value in vars(read(Status, status, where="status")).items() if value not in ("", None)}
+        status = known(read(Status, status, where="status"))
     result = read(Result, line["result"], where="result") if line["result"] else None
     if result is None and status["status"] == "ok":
         raise ConfigurationError("a run that is ok has no result")
     return Answer(
         status=status,
-        result={} if result is None else {name: value for name, value in vars(result).items() if value not in (None, "")},
+        result={} if result is None else known(result),
         provenance=None if line["provenance"] is None else read(Provenance, line["provenance"], where="provenance"),
     )
 

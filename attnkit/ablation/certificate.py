@@ -137,9 +137,9 @@ def simulate(
         return _of_quantiles(weights, plan, errors, studies, quantile)
     contrasts = np.array(weights).T  # [variants, contrasts]
     draws = {noise: _noise(noise, (studies, plan[-1].seeds, len(contrasts)), np.random.default_rng(0)) @ contrasts for noise in errors}
-    wrong = tuple((noise, float(_shown(d, plan).any(axis=1).mean())) for noise, d in draws.items())
+    wrong = tuple((noise, float(_shown(d, plan, len(weights)).any(axis=1).mean())) for noise, d in draws.items())
     normal = draws["normal"][:, :, :1] / np.sqrt((contrasts[:, 0] ** 2).sum())  # of one contrast, with an sd of 1
-    right = tuple((e, float(_shown(normal + e, plan, family=contrasts.shape[1]).mean())) for e in EFFECTS)
+    right = tuple((e, float(_shown(normal + e, plan, len(weights)).mean())) for e in EFFECTS)
     return Certificate(errors=wrong, power=right, studies=studies)
 
 
@@ -169,15 +169,10 @@ def _sides(values: np.ndarray, row: Sequence[float]) -> tuple[np.ndarray, np.nda
 
 def _differ(ours: np.ndarray, theirs: np.ndarray, plan: Sequence[Look], share: float, family: int) -> np.ndarray:
     """Return whether a look shows a difference of two quantiles, [studies], from badness [studies, seeds]."""
-    shown = np.zeros(len(ours), dtype=bool)
-    for look in plan:
-        shown |= quantile_p(ours[:, : look.seeds], theirs[:, : look.seeds], share) < look.alpha / family
-    return shown
+    looked = [quantile_p(ours[:, : look.seeds], theirs[:, : look.seeds], share) < look.alpha / family for look in plan]
+    return np.asarray(np.any(looked, axis=0))
 
 
-def _shown(d: np.ndarray, plan: Sequence[Look], *, family: int | None = None) -> np.ndarray:
+def _shown(d: np.ndarray, plan: Sequence[Look], family: int) -> np.ndarray:
     """Return whether a look shows each contrast, [studies, contrasts], from differences [studies, seeds, contrasts]."""
-    shown = np.zeros((d.shape[0], d.shape[2]), dtype=bool)
-    for look in plan:
-        shown |= _p(d[:, : look.seeds]) < look.alpha / (family or d.shape[2])
-    return shown
+    return np.asarray(np.any([_p(d[:, : look.seeds]) < look.alpha / family for look in plan], axis=0))

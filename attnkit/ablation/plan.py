@@ -153,6 +153,10 @@ class Plan(StoredPlan):
             return self.runs
         return (*self.trials.runs, *(self.runs if self.tuned else ()))
 
+    def stored(self) -> dict[str, Any]:
+        """Return the part that is kept for the report, as plain data."""
+        return asdict(StoredPlan(**{f.name: getattr(self, f.name) for f in fields(StoredPlan)}))
+
     def run_folder(self, key: str) -> Path:
         """Return the folder of a run."""
         return self.folder / "runs" / key
@@ -186,8 +190,7 @@ class Plan(StoredPlan):
                 f"the seeds {unpaid} were added after the first results. To look again is to test again: attnkit ablate seeds --add "
                 f"{len(unpaid)} --spend ALPHA pays for it, and decide: in a new study plans its looks beforehand"
             )
-        stored = StoredPlan(**{f.name: getattr(self, f.name) for f in fields(StoredPlan)})
-        write_json(self.study_folder / "plan.json", asdict(stored))
+        write_json(self.study_folder / "plan.json", self.stored())
 
 
 def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any]) -> None:

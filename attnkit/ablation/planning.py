@@ -87,11 +87,10 @@ def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -
     if found[0].error is not None:
         raise ConfigurationError(f"the reference {variants[0].name!r} cannot be built: {_explained(found[0].error)}")
     mistakes = {v.name: i.error for v, i in zip(variants, found, strict=True) if i.kind == "mistake"}
-    for variant in variants:
-        for choice in variant.choices or [None]:
-            having = [v.name for v in variants if choice is None or choice in v.choices] if choice else [variant.name]
-            if variant.name in mistakes and all(name in mistakes for name in having):
-                raise ConfigurationError(f"{variant.name}: {_explained(mistakes[variant.name] or '')}")
+    for variant in (v for v in variants if v.name in mistakes):
+        alike = [[v.name for v in variants if choice in v.choices] for choice in variant.choices] or [[]]
+        if any(mistakes.keys() >= {*names} for names in alike):
+            raise ConfigurationError(f"{variant.name}: {_explained(mistakes[variant.name] or '')}")
 
 
 def _explained(error: str) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 from attnkit.ablation.contrasts import Contrast, contrasts
 from attnkit.ablation.design import default_effects
 from attnkit.ablation.looks import chance, looks
-from attnkit.ablation.measurements import COSTS, Measurements
+from attnkit.ablation.measurements import COSTS, Measurements, lost, mean, numbers
 from attnkit.ablation.plan import Look, Run
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, judge, reached
@@ -54,7 +54,7 @@ class Results(Measurements):
         if following and self.path[-1].finished:
             due.append((following[0], self.open))
         for look, names in due:
-            for name in (variant for contrast in names for variant in self.contrasts[contrast].weights):
+            for name in (variant for one in names for variant in self.contrasts[one].weights):
                 seeds[name] = max(seeds[name], look.seeds)
         keys = self.plan.key_by_variant
         chosen = {keys[name, seed] for name, count in seeds.items() for seed in self.study.seeds[:count]}
@@ -161,8 +161,7 @@ class Results(Measurements):
         if self.study.quantile is not None and known:
             found = reached(known, self.study.quantile, better=self.study.better)
             return None if math.isnan(found) else found
-        known = [value for value in known if not math.isnan(value)]
-        return sum(known) / len(known) if known else None
+        return mean(numbers(known))
 
     def summary(self) -> pd.DataFrame:
         """Return the main table as numbers, a row for each variant."""
@@ -170,7 +169,7 @@ class Results(Measurements):
         rows: list[dict[str, Any]] = []
         for variant in self.plan.variants:
             values = list(self.values(variant.name).values())
-            known = [v for v in values if v is not None and not math.isnan(v)]
+            known = numbers(values)
             c = compared.get(variant.name)
             low, high = c.interval if c and c.interval else (None, None)
             role = "the same" if variant.name in self.same else "reference" if variant.reference is None else "-"
@@ -178,7 +177,7 @@ class Results(Measurements):
                 {
                     "variant": variant.name,
                     "reference": variant.reference,
-                    "mean": sum(known) / len(known) if known else None,
+                    "mean": mean(known),
                     **({} if self.study.quantile is None else {"quantile": self._typical(values)}),
                     "difference": c.mean if c else None,
                     "interval_low": low,
@@ -191,7 +190,7 @@ class Results(Measurements):
                     "parameters": self.parameters(variant.name),
                     **{name: self.mean_cost(variant.name, name) for name in COSTS},
                     "runs_ok": len(known),
-                    "diverged": sum(v is not None and math.isnan(v) for v in values),
+                    "diverged": lost(values),
                     "runs": len(values),
                 }
             )

@@ -121,21 +121,13 @@ def effects_table(results: Results) -> Table:
     """Return a row for each main and simple effect and interaction of a full factorial design; none for other designs."""
     if len(results.by_variant) == len(results.family):
         return Table(EFFECTS, [])
-    rows = [
-        (
-            c.kind == "difference" and c.verdict in ("better", "worse"),
-            (
-                c.variant,
-                c.reference if c.kind == "difference" else "the sum of the two effects",
-                _number(c.mean, "{:+.3g}") + interval_text(*(c.interval or (None, None))),
-                p_text(c.p_adjusted),
-                word(c),
-                _number(c.effect, "{:+.2f}"),
-                _number(c.wins, "{:.0%}") if c.kind == "difference" else "-",
-            ),
-        )
-        for c in results.family
-    ]
+    rows: list[Row] = []
+    for c in results.family:
+        signed = c.kind == "difference"
+        beside, wins = (c.reference, _number(c.wins, "{:.0%}")) if signed else ("the sum of the two effects", "-")
+        number = _number(c.mean, "{:+.3g}") + interval_text(*(c.interval or (None, None)))
+        cells = (c.variant, beside, number, p_text(c.p_adjusted), word(c), _number(c.effect, "{:+.2f}"), wins)
+        rows.append((signed and c.verdict in ("better", "worse"), cells))
     return Table(EFFECTS, rows, (0, 2, 4))
 
 
@@ -164,18 +156,10 @@ def tuning_table(results: Results) -> Table:
 def runs_table(results: Results) -> Table:
     """Return a row for each run: variant, seed, status, and the command that repeats it."""
     file = quote(file_of(results))
-    rows = [
-        (
-            False,
-            (
-                ", ".join(run.variants),
-                str(run.seed),
-                results.status[run.key]["status"],
-                f"attnkit ablate reproduce {file} {quote(f'{run.variants[0]}:{run.seed}')}",
-            ),
-        )
-        for run in results.runs
-    ]
+    rows: list[Row] = []
+    for run in results.runs:
+        command = f"attnkit ablate reproduce {file} {quote(f'{run.variants[0]}:{run.seed}')}"
+        rows.append((False, (", ".join(run.variants), str(run.seed), results.status[run.key]["status"], command)))
     return Table(("variant", "seed", "status", "the command that repeats it"), rows)
 
 

@@ -144,7 +144,12 @@ def result_of(run: Path) -> dict[str, Any]:
         ConfigurationError: It is damaged.
     """
     found = read_record(Result, run / "result.json")
-    return {} if found is None else {name: value for name, value in vars(found).items() if value not in (None, "")}
+    return {} if found is None else known(found)
+
+
+def known(record: Result | Status) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    return {name: value for name, value in vars(record).items() if value not in (None, "")}
 
 
 def status_of(run: Path) -> dict[str, Any]:
@@ -159,7 +164,7 @@ def status_of(run: Path) -> dict[str, Any]:
                 raise ConfigurationError(f"{run / 'status.json'} is damaged: it does not say how the run failed")
             if found.status != "failed" and not result_of(run) and found.status == "ok":
                 raise ConfigurationError(f"{run / 'result.json'} is missing")
-            return {key: value for key, value in vars(found).items() if value not in ("", None)}
+            return known(found)
     except ConfigurationError as error:
         return {"status": "damaged", "kind": "damaged", "message": str(error)}
     if not (run / "stderr.txt").exists():
