@@ -1,10 +1,11 @@
-"""Rules for attention, and for the normalizer within it: masks, backends, precision, grouped heads, recorded weights."""
+"""Rules for attention, and for the normalizer and the backends within it: masks, precision, grouped heads, recorded weights."""
 
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import SkipTest
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from attnkit.masks import Mask
 from attnkit.registry import Registry, Spec, attentions, normalizers
 from attnkit.testing.attention_inputs import BATCH, LENGTH, LONG, Inputs, inputs, masks
 from attnkit.testing.comparison import assert_close, assert_finite
-from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
+from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build, has_a_running_example, is_documented
 from attnkit.testing.sequence import recorded
 
 HALF_UNIT = 2.0**-8  # relative spacing of bfloat16
@@ -159,6 +160,22 @@ def agrees_with_the_reference(registry: Registry, spec: Spec, backend: str) -> i
     return computed
 
 
+def agrees_with_the_reference_on_every_score(registry: Registry, spec: Spec) -> None:
+    """Compares values and gradients for each registered attention whose score the backend supports, of which there must be one.
+
+    Skipped, by `unittest.SkipTest`, where the backend cannot compute on a CPU.
+    """
+    name, _ = registry.split(spec)
+    if (reason := registry.build(spec).refuses_device(torch.device("cpu"))) is not None:
+        raise SkipTest(reason)
+    computed = 0
+    for score in attentions.names():
+        built: Attention = make(attentions, score)
+        if name in built.backends:
+            computed += agrees_with_the_reference(attentions, score, name)
+    assert computed, f"backend {name} refused every call on this machine, so nothing was tested"
+
+
 def has_exact_gradients(registry: Registry, spec: Spec) -> None:
     """Gradients of inputs, bias and parameters match finite differences, in float64."""
     attention = make(registry, spec)
@@ -258,3 +275,5 @@ RULES = (
     drops_weights_in_training_alone,
     compiles_without_graph_breaks,
 )
+
+BACKEND_RULES = (is_documented, has_a_running_example, agrees_with_the_reference_on_every_score)
