@@ -76,10 +76,6 @@ class Across:
     Improvements are differences from the reference, positive where the variant is better, divided by the unit of their cell: the smallest
     difference that matters where all cells declare one, otherwise the reference's mean.
 
-    Args:
-        study: The study.
-        results: The results of its cells.
-
     Raises:
         ConfigurationError: Two cells have the same runs.
     """

@@ -19,12 +19,7 @@ IN_SPREAD = "of tasks that are a sample, the spread between tasks has the noise 
 
 
 class Sources:
-    """The noise of test examples and of tuning in the improvements of a contrast.
-
-    Args:
-        across: The results of all cells.
-        name: The contrast, which must have improvements.
-    """
+    """The noise of test examples and of tuning in the improvements of a contrast, which must have some."""
 
     def __init__(self, across: Across, name: str) -> None:
         self.across, self.name = across, name
@@ -37,13 +32,10 @@ class Sources:
             yield self.across.tasks.index(cell.task), self.across.sizes.index(cell.size), cell, results, weights
 
     def examples(self, weights: np.ndarray) -> list[np.ndarray] | str:
-        """Return what examples contribute to a sum of improvements, or why that is not known.
+        """Return what examples contribute to a sum of improvements with weights [tasks, sizes], or why that is not known.
 
         Arrays of different lengths are of different examples, and so independent. Contributions are added where they are equally many: of
         the same examples, this is their sum; of others, which are independent, it leaves the estimate of the variance without a bias.
-
-        Args:
-            weights: Of the improvements of each cell, [tasks, sizes].
         """
         found: dict[int, np.ndarray] = {}
         own = False
@@ -71,12 +63,9 @@ class Sources:
         return list(found.values())
 
     def tuning(self, weights: np.ndarray) -> np.ndarray | str:
-        """Return at most how far a repeated tuning would move the share of each task in a sum of improvements, or why that is not known.
+        """Return at most how far a repeated tuning would move each task's share of a sum with weights [tasks, sizes], or why it is unknown.
 
         Variants and tasks are tuned with seeds of their own. The sizes of a task share them, so that what they move is added.
-
-        Args:
-            weights: Of the improvements of each cell, [tasks, sizes].
         """
         found: list[dict[str, float]] = [{} for _ in self.across.tasks]
         for task, size, cell, results, of in self._cells():

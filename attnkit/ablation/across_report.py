@@ -82,12 +82,7 @@ def methods_across(across: Across) -> str:
 
 
 def write_across(across: Across, folder: Path) -> Path:
-    """Write the report over all cells; return the path of the page.
-
-    Args:
-        across: The results of all cells.
-        folder: Of all results.
-    """
+    """Write the report over all cells into the folder of all results; return the path of the page."""
     drawn = figures_across(across)
     sections = [
         ("Over tasks and sizes", across.aggregates_table()),

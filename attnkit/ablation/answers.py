@@ -86,11 +86,7 @@ def packed(plan: Plan, answers: Answers) -> bytes:
 
 
 def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:
-    """Return the plan and the answers in a file that a report came with.
-
-    Args:
-        file: The file, compressed or not.
-        folder: The folder of results in which reports on them are written.
+    """Return the plan and the answers in a file that a report came with, compressed or not; reports on them are written in `folder`.
 
     Raises:
         ConfigurationError: It is not such a file, or is damaged.

@@ -80,10 +80,7 @@ def cells(study: S) -> list[Cell[S]]:
 def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
     """Refuse a study whose tasks or sizes are others than those of its results: aggregates depend on all of them.
 
-    Args:
-        study: The study.
-        folder: Of all results.
-        begins: Whether runs follow, so that the tasks and sizes are written down if they are not.
+    If runs follow (`begins`), the tasks and sizes are written down if they are not.
 
     Raises:
         ConfigurationError: They are others, or the file that says which is damaged.
@@ -97,10 +94,7 @@ def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
 
 
 def check_apart(keys: Mapping[str, Collection[str]]) -> None:
-    """Raise a `ConfigurationError` if two cells have a composition in common: they would count twice what is one question.
-
-    Args:
-        keys: The keys of the compositions of each cell, by its name.
+    """Raise if two cells, of which each name has the keys of compositions, have one in common: it would count twice what is one question.
 
     Example:
         >>> check_apart({"small": ["a", "b"], "large": ["c", "b"]})

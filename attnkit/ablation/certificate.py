@@ -42,15 +42,12 @@ class Certificate:
         """Return the certificate in words."""
         wrong = ", ".join(f"{rate:.3f} with {noise} noise" for noise, rate in self.errors)
         right = ", ".join(f"{rate:.2f} for {effect:g} standard deviations" for effect, rate in self.power)
+        unit = "the paired differences" if self.quantile is None else "a variant's runs, a tenth of which diverge"
         return [
             f"if all variants were the same, the probability of any difference in the report would be {wrong}",
-            f"the probability that a single difference is shown is {right} of {self._unit}",
+            f"the probability that a single difference is shown is {right} of {unit}",
             f"by {self.studies:,} simulated studies each, with the contrasts, the seeds and the looks of this one",
         ]
-
-    @property
-    def _unit(self) -> str:
-        return "the paired differences" if self.quantile is None else "a variant's runs, a tenth of which diverge"
 
 
 def certificate(results: Results) -> Certificate:
@@ -62,18 +59,13 @@ def certificate(results: Results) -> Certificate:
     return simulate(weights, plan, errors=errors, quantile=results.study.quantile)
 
 
-def sentences_across(across: Across, *, studies: int = STUDIES) -> list[str]:
-    """Return the certificate of the aggregates of a study, in words, from its design alone: its results do not enter.
-
-    Args:
-        across: The results of all cells.
-        studies: The number of simulated studies.
-    """
+def sentences_across(across: Across) -> list[str]:
+    """Return the certificate of the aggregates of a study, in words, from its design alone: its results do not enter."""
     if not (across.names and across.questions):
         return []
     first = across.results[0][1]
     rows = [[first.contrasts[name].weights.get(v.name, 0.0) for v in first.plan.variants] for name, _ in across.names]
-    values = {noise: _aggregated(across, np.array(rows).T, noise, studies) for noise in ("normal", "heavy-tailed")}
+    values = {noise: _aggregated(across, np.array(rows).T, noise) for noise in ("normal", "heavy-tailed")}
     wrong = {noise: np.stack([_p(v) < across.level for v in found]).any((0, 2)).mean() for noise, found in values.items()}
     right: dict[str, str] = {}
     for question, v in zip(across.questions, values["normal"], strict=True):
@@ -86,16 +78,16 @@ def sentences_across(across: Across, *, studies: int = STUDIES) -> list[str]:
         f"{', '.join(f'{rate:.3f} with {noise} noise' for noise, rate in wrong.items())}",
         f"the probability that {' and '.join(f'{e:g}' for e in EFFECTS)} standard deviations of the paired differences, in each cell or "
         f"with each doubling, are shown is {'; '.join(f'{rates} for {over}' for over, rates in right.items())}",
-        f"by {studies:,} simulated studies each, with the tasks, sizes, seeds and contrasts of this one, and equal noise in all cells",
+        f"by {STUDIES:,} simulated studies each, with the tasks, sizes, seeds and contrasts of this one, and equal noise in all cells",
     ]
 
 
-def _aggregated(across: Across, contrasts: np.ndarray, noise: str, studies: int) -> list[np.ndarray]:
+def _aggregated(across: Across, contrasts: np.ndarray, noise: str) -> list[np.ndarray]:
     """Return what Student's t is computed from, [studies, seeds or tasks, contrasts], for each question, where nothing differs."""
     rng, seeds = np.random.default_rng(0), len(across.study.seeds)
-    found = [np.zeros((studies, len(across.tasks) if q.sampled else seeds, contrasts.shape[1])) for q in across.questions]
+    found = [np.zeros((STUDIES, len(across.tasks) if q.sampled else seeds, contrasts.shape[1])) for q in across.questions]
     for task, size in np.ndindex(len(across.tasks), len(across.sizes)):
-        d = _noise(noise, (studies, seeds, len(contrasts)), rng) @ contrasts
+        d = _noise(noise, (STUDIES, seeds, len(contrasts)), rng) @ contrasts
         for values, q in zip(found, across.questions, strict=True):
             if q.sampled:
                 values[:, task] += q.weights[task, size] * d.mean(1)

@@ -119,15 +119,7 @@ def edges(plan: Plan) -> list[str]:
 
 
 class Engine:
-    """Schedules the runs of one `attnkit ablate run`.
-
-    Args:
-        plan: The plan.
-        fail_fast: Stop at the first failure.
-        gpus: See `run_plan`.
-        say: See `run_plan`.
-        progress: See `run_plan`.
-    """
+    """Schedules the runs of one `attnkit ablate run`; its arguments are those of `run_plan`."""
 
     def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Say, progress: Progress) -> None:
         self.plan, self.fail_fast, self.say, self.progress = plan, fail_fast, say, progress
@@ -166,7 +158,7 @@ class Engine:
             self.say(f"{self.progress.left} runs, about {to_go}")
         with launching(spec) as submit:
             while self.queue or self.active:
-                while self._has_room() and (run := self._next()) is not None:
+                while len(self.active) < self.progress.jobs and not self.full and self.others.is_time() and (run := self._next()):
                     self._start(submit, run)
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                 time.sleep(POLL)
@@ -175,9 +167,6 @@ class Engine:
                     self.full = False
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                     self._look_at(active, beside=self.gpus is not None and self.gpus.release(active.run.key))
-
-    def _has_room(self) -> bool:
-        return len(self.active) < self.progress.jobs and not self.full and self.others.is_time()
 
     def _next(self) -> Run | None:
         """Return a run that no process works on: one of another engine may, or may have finished it."""

@@ -28,11 +28,7 @@ class Gpus:
     """The GPUs of a study, and what its runs are expected to take of them.
 
     A run without a known peak has a GPU to itself. Others share one, as long as the expected peaks of all its runs fit, and as long as
-    its free memory does. Without `nvidia-smi` no GPU is shared.
-
-    Args:
-        numbers: The GPUs.
-        memory: Says how full they are.
+    its free memory does, as `memory` says. Without `nvidia-smi` no GPU is shared.
     """
 
     def __init__(self, numbers: Sequence[int], memory: Callable[[], Memory] = measured) -> None:

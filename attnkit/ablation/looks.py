@@ -21,9 +21,7 @@ SIMULATED = 2000
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
     """Return the looks of a study: the planned ones; or one with the seeds that it began with, and those that were paid for.
 
-    Args:
-        study: The study.
-        asked: Its question as it was written down, if it was; see `attnkit.ablation.plan.read_question`.
+    `asked` is its question as it was written down, if it was; see `attnkit.ablation.plan.read_question`.
     """
     if study.decide is not None:
         return planned(study.decide, study.alpha)

@@ -54,7 +54,9 @@ def _noise(results: Results, c: Comparison) -> Noise:
     weights = results.contrasts[c.variant].weights
     seeds = c.sd / math.sqrt(c.pairs)
     parts, missing, others = [(seeds, float(c.pairs - 1))], [], dict[str, float]()
-    for name, found in (("examples", _of_examples(results, weights, c.pairs)), ("tuning", _of_tuning(results, weights, c.pairs))):
+    moves = moves_of(results, weights, c.pairs)
+    tuning = moves if isinstance(moves, str) else (math.hypot(*moves.values()), math.inf)
+    for name, found in (("examples", _of_examples(results, weights, c.pairs)), ("tuning", tuning)):
         if isinstance(found, str):
             missing += [found] if found else []
         else:
@@ -109,14 +111,8 @@ def _at_most(results: Results, weights: Mapping[str, float]) -> tuple[float, flo
     return math.sqrt(sum(weight**2 * share * (1 - share) for weight, share in shares) / count), math.inf
 
 
-def _of_tuning(results: Results, weights: Mapping[str, float], pairs: int) -> tuple[float, float] | str:
-    """Return how far a repeated tuning would move a contrast, or why that is not known: an empty reason if nothing was tuned."""
-    moves = moves_of(results, weights, pairs)
-    return moves if isinstance(moves, str) else (math.hypot(*moves.values()), math.inf)
-
-
 def moves_of(results: Results, weights: Mapping[str, float], pairs: int) -> Mapping[str, float] | str:
-    """Return how far a repeated tuning of each variant would move a weighted sum of them, or why that is not known."""
+    """Return how far a repeated tuning of each variant would move a weighted sum of them, or why that is unknown: "" if none was tuned."""
     study, tuned = results.study, results.plan.tuned
     if study.tune is None or not tuned:
         return ""

@@ -142,7 +142,8 @@ class Results(Measurements):
         Where no seed has, that of all, so that the comparison says what is missing.
         """
         keys, study = self.plan.key_by_variant, self.study
-        chosen = self._ended(c, seeds) or seeds
+        ended = [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
+        chosen = ended or seeds
         values = {name: {seed: self.value(keys[name, seed]) for seed in chosen} for name in c.weights}
         margin = study.margin(self._typical([self.value(keys[name, seed]) for name in self.beside(c) for seed in chosen]))
         return c.measure(values, better=study.better, min_effect=margin, resolution=study.resolution, quantile=study.quantile)
@@ -150,10 +151,6 @@ class Results(Measurements):
     def beside(self, c: Contrast) -> list[str]:
         """Return the variants of whose mean a relative difference is a share: the other side, and of an interaction the baseline."""
         return [name for name, weight in c.weights.items() if weight < 0] if c.kind == "difference" else [self.plan.variants[0].name]
-
-    def _ended(self, c: Contrast, seeds: Sequence[int]) -> list[int]:
-        keys = self.plan.key_by_variant
-        return [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
 
     def _typical(self, values: Iterable[float | None]) -> float | None:
         """Return the mean of the runs with a number, or the study's quantile of all; None if there is no such number."""

@@ -33,12 +33,9 @@ def find_study(name: str) -> Path:
 
 
 def content_of(content: Any, *, file: Path, known: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a study file with values as Python has them, and with the paths of its recipes.
+    """Return the content of a study file, of known keys, with values as Python has them, and with the paths of its recipes.
 
-    Args:
-        content: The content.
-        file: The file, which gives the study its name; recipes may lie beside it.
-        known: The keys that it may have.
+    The file gives the study its name; recipes may lie beside it.
 
     Raises:
         ConfigurationError: A key is unknown, or its value has another form.

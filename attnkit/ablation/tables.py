@@ -90,12 +90,7 @@ LEGEND = (
 
 
 def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold: Sequence[str] = BOLD) -> Table:
-    """Return a row for each variant. In a study of a quantile, that stands in the place of the mean.
-
-    Args:
-        results: Of a study.
-        columns: Names of `COLUMNS`.
-        bold: Those of them that are bold where a difference is shown.
+    """Return a row for each variant, with some of `COLUMNS`. In a study of a quantile, that stands in the place of the mean.
 
     Raises:
         ConfigurationError: There is no such column.

@@ -53,11 +53,7 @@ def changed(plan: Plan, run: Run) -> list[str]:
     """Return what a run of a plan was made by and is other now, in sentences; empty if it was accepted."""
     here = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
     found = changes(provenance_of(plan.run_folder(run.key)), here=here)
-    return [] if tuple(found) in _accepted(plan.study_folder, run.key) else found
-
-
-def _accepted(folder: Path, key: str) -> list[tuple[str, ...]]:
-    return [one.runs[key] for one in acceptances(folder) if key in one.runs]
+    return [] if tuple(found) in [one.runs.get(run.key) for one in acceptances(plan.study_folder)] else found
 
 
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:

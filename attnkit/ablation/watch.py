@@ -21,11 +21,7 @@ FRESH = 5.0
 
 
 class Server(ThreadingHTTPServer):
-    """Serves pages that are made when they are asked for.
-
-    Args:
-        pages: What makes the page of each path, such as `/`.
-        port: The port; 0: any that is free.
+    """Serves the page of each path, such as `/`, which is made when it is asked for. Port 0 is any that is free.
 
     Raises:
         ConfigurationError: The port is taken, or cannot be had.

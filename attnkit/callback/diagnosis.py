@@ -44,11 +44,6 @@ def first_not_finite(trainer: Trainer, task: Task, batches: Sequence[Seen]) -> O
     The step is repeated with the same parameters, micro-batches and dropout, without torch.compile. Gradients are cleared; parameters and
     random states are unchanged. With several processes, all must call it, and all get the same answer. A non-finite number reaches the
     gradients of all processes, so the one where it was an output counts.
-
-    Args:
-        trainer: The trainer; its precision is used.
-        task: The task.
-        batches: The micro-batches of the step.
     """
     bad = ((name, count(parameter)) for name, parameter in task.named_parameters())
     found = next(((0, _PARAMETER, f"the parameter {name}: {what}; an earlier step caused it") for name, what in bad if what), None)

@@ -94,13 +94,7 @@ class Probe(ABC):
 
     A probe changes nothing: neither weights, nor modes, nor the global random state.
 
-    Attributes:
-        x: The column on the horizontal axis of its figure.
-        y: The measured columns.
-        lines: The column of which each value is a line, or None.
-        log: The axes with a logarithmic scale.
-        as_points: Whether each row is a point of a plane with the two axes `y`, labelled with its `x`.
-        needs_data: Whether it reads batches of data.
+    Its attributes `x`, `y`, `lines`, `log` and `as_points` are those of its `Findings`; `needs_data` says whether it reads batches of data.
     """
 
     x: ClassVar[str]

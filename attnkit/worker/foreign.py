@@ -65,12 +65,7 @@ def parameters_of(spec: ResolvedSpec) -> int:
 
 
 def keeps_best(spec: ResolvedSpec, trainer: Mapping[str, Any]) -> bool:
-    """Return whether a run keeps a best checkpoint: by the module's `monitor`, or by a `ModelCheckpoint` of the recipe.
-
-    Args:
-        spec: The spec of a user's own LightningModule.
-        trainer: The trainer section of the recipe.
-    """
+    """Return whether a run of a user's own module keeps a best checkpoint: by its `monitor`, or by a `ModelCheckpoint` of the trainer."""
     callbacks = trainer.get("callbacks") or ()
     given = [c.get("class_path") if isinstance(c, Mapping) else c for c in (callbacks if isinstance(callbacks, list) else [callbacks])]
     if any(str(path).endswith("ModelCheckpoint") for path in given) or hasattr(tasks.get(spec.name), "monitor"):
@@ -88,12 +83,7 @@ def _built_on(device: str, spec: ResolvedSpec) -> LightningModule:
 
 
 def limits_of(recipe: Mapping[str, Any], *, takes_seed: bool) -> list[str]:
-    """Return what a study can neither control nor measure in the user's own classes of a complete recipe, in sentences.
-
-    Args:
-        recipe: The complete recipe.
-        takes_seed: Whether the data take a seed of their own.
-    """
+    """Return what a study can neither control nor measure in the user's own classes of a complete recipe, in sentences."""
     model, data = recipe["model"]["name"], recipe.get("data", {}).get("name")
     found = []
     if is_own_module(model):

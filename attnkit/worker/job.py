@@ -98,14 +98,7 @@ def _end(process: Process) -> None:
 
 
 def ask(worker: str, question: Any, *, timeout: float | None = None, threads: int = 1) -> tuple[list[dict[str, Any]], str]:
-    """Return the answers of a worker process, in order, and the reason if some are missing, else an empty string.
-
-    Args:
-        worker: `INSPECTION` or `PROBE`.
-        question: Plain data.
-        timeout: Seconds after which the process is stopped.
-        threads: Its CPU threads.
-    """
+    """Return the answers of a worker, `INSPECTION` or `PROBE`, to plain data, in order, and why some are missing, else an empty string."""
     with tempfile.TemporaryDirectory(prefix="attnkit-") as name:
         folder = Path(name)
         write_json(folder / "job.json", question)

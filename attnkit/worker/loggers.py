@@ -17,11 +17,7 @@ NAMES = ("run_name", "name", "experiment_name", "experiment_key")
 
 
 class RunFolder(Logger):
-    """A logger without logs, before all others: Lightning puts checkpoints into the folder of the first one.
-
-    Args:
-        folder: The folder of the run.
-    """
+    """A logger without logs, before all others: Lightning puts checkpoints into the folder of the first one, that of the run."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()

@@ -46,13 +46,7 @@ RECIPE = "recipe.yaml"
 
 
 class WorkerCLI(RunCLI):
-    """`attnkit fit` with a `Recorder`; a training ended by its health checks counts as diverged.
-
-    Args:
-        request: The arguments.
-        recorder: Goes before all other callbacks.
-        others: Go after it.
-    """
+    """`attnkit fit` with a `Recorder`, before all other callbacks; a training ended by its health checks counts as diverged."""
 
     def __init__(self, request: Request, recorder: Recorder, others: Sequence[Callback]) -> None:
         self.recorder, self.others = recorder, others

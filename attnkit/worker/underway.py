@@ -18,12 +18,7 @@ EVERY = 5.0
 
 
 class Reporter(Callback):
-    """Keeps the file `progress.json` of a run.
-
-    Args:
-        folder: Of the run.
-        recorder: Has the learning curve.
-    """
+    """Keeps the file `progress.json` of a run, with the learning curve of its recorder."""
 
     def __init__(self, folder: Path, recorder: Recorder) -> None:
         self.folder, self.recorder = folder, recorder

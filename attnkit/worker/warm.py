@@ -75,15 +75,7 @@ class Server:
     def start(
         self, words: Sequence[str], *, directory: Path, environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
     ) -> Fork | None:
-        """Start a Python module; None if it cannot be a fork.
-
-        Args:
-            words: The module and its arguments.
-            directory: Its working directory.
-            environment: Its environment variables.
-            out: Its stdout.
-            err: Its stderr.
-        """
+        """Start a Python module, the first of the words, with the others as its arguments; None if it cannot be a fork."""
         request = json.dumps({"words": [*words], "directory": str(directory), "environment": dict(environment)}).encode()
         for _ in range(2):
             with self._lock:

@@ -27,10 +27,7 @@ LIBRARIES = ("torch", "lightning")
 class Witness(Callback):
     """Writes what the run is made by to its folder: when the training starts, and again, more complete, at the end.
 
-    Args:
-        folder: Of the run.
-        recipe: Its recipe.
-        continued: Whether it continues from a checkpoint.
+    What a run that continues from a checkpoint was made by before is kept.
     """
 
     def __init__(self, folder: Path, recipe: Mapping[str, Any], *, continued: bool) -> None:
