@@ -9,6 +9,7 @@ import errno
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -128,7 +129,7 @@ class Engine:
         self.alone: set[str] = set()  # runs that do not share a GPU
         self.queue: list[Run] = []
         self.active: list[_Active] = []
-        self.tries: dict[str, int] = {}
+        self.tries: Counter[str] = Counter()
         self.others = Others(say)
         progress.total = len(plan.runs)
         for line in stale_lines(replace(plan, trials=None)):
@@ -214,32 +215,29 @@ class Engine:
         except OSError:
             raise  # of this machine
         except Exception as error:  # of the machine that it was on
-            note(
-                active.job.folder, "killed", f"lost: {str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__}"
-            )
+            kind, message = "killed", f"lost: {[type(error).__name__, *str(error).strip().splitlines()][-1]}"
         else:
             if code == BUSY:
                 self.queue.append(active.run)
                 return
             number = -code if code < 0 else ASKED.get(code)
             kind, message = ("killed", f"killed by {signal.Signals(number).name}") if number else ("error", f"exit status {code}")
-            note(active.job.folder, kind, message)
+        note(active.job.folder, kind, message)
         self._end(active.run, time.monotonic() - active.began, beside=beside)
 
     def _end(self, run: Run, elapsed: float | None, *, beside: bool = False) -> None:
         folder = self.plan.run_folder(run.key)
         status, progress = status_of(folder), self.progress
-        kind, name = str(status.get("kind")), _name(run)
+        kind, name, again = str(status.get("kind")), _name(run), ""
         if status["status"] == "failed" and kind == "out_of_memory" and beside:
             self.alone.add(run.key)
+            again = "out of memory beside other runs; again, on a GPU of its own"
+        elif status["status"] == "failed" and self.tries[run.key] < self.plan.study.retries.get(kind, 0):
+            self.tries[run.key] += 1
+            again = f"{kind} ({status['message']}); retry {self.tries[run.key]}"
+        if again:
             forget(folder)
-            self.say(f"{name}: out of memory beside other runs; again, on a GPU of its own")
-            self.queue.append(run)
-            return
-        if status["status"] == "failed" and self.tries.get(run.key, 0) < self.plan.study.retries.get(kind, 0):
-            self.tries[run.key] = self.tries.get(run.key, 0) + 1
-            forget(folder)
-            self.say(f"{name}: {kind} ({status['message']}); retry {self.tries[run.key]}")
+            self.say(f"{name}: {again}")
             self.queue.append(run)
             return
         progress.ended[status["status"]] += 1

@@ -18,20 +18,10 @@ from attnkit.worker.folder import key_of, read_json, read_record, write_json
 from attnkit.worker.records import read
 
 NO_QUESTION = (
-    "seeds",
-    "timeout",
-    "retries",
-    "engine",
-    "threads",
-    "accept_code",
-    "recipe",
-    "file",
-    "lengths",
-    "published",
-    "tasks",
-    "scales",
+    *("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file"),  # how the study is run
+    *("lengths", "published", "tasks", "scales"),  # what its reports show
 )
-"""The settings that may change when there are results: how the study is run, and what its report shows."""
+"""The settings that may change when there are results."""
 
 FORMAT = 4
 """Of `study.json` and of files of runs: other words have another number."""

@@ -3,7 +3,7 @@
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -132,17 +132,18 @@ def limits(probe: type[Probe]) -> str:
     return next((text.removeprefix("Limits: ") for text in paragraphs if text.startswith("Limits:")), "")
 
 
-def spec_of(task: Task) -> Mapping[str, Any]:
-    """Return the spec of a task's model.
+def vocabulary_of(task: Task) -> int:
+    """Return the number of tokens that a task's model reads.
 
     Raises:
-        ConfigurationError: It is not a model of attnkit.
+        ConfigurationError: It is not a model of attnkit, or reads no tokens.
     """
     spec = getattr(task.model, "spec", None)
     if not isinstance(task.model, nn.Module) or spec is None:
         raise ConfigurationError(f"this probe needs a model of attnkit.compose, but the task has a {type(task.model).__name__}")
-    found: Mapping[str, Any] = spec
-    return found
+    if (size := spec.get("src_vocab_size") or spec.get("vocab_size")) is None:
+        raise ConfigurationError("this probe reads tokens, but the model reads images")
+    return int(size)
 
 
 def _shown(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from attnkit.models.base import GeneratingModel, generating
 from attnkit.models.encoder_decoder import EncoderDecoderModel
-from attnkit.probe.base import Probe, Row, spec_of
+from attnkit.probe.base import Probe, Row, vocabulary_of
 from attnkit.registry import ConfigurationError, probes
 from attnkit.state import tensors_in
 from attnkit.task import Task
@@ -55,10 +55,7 @@ class Cost(Probe):
 
     @override
     def rows(self, task: Task, data: Any) -> list[Row]:
-        spec = spec_of(task)
-        size = spec.get("src_vocab_size") or spec.get("vocab_size")
-        if size is None:
-            raise ConfigurationError("this probe reads tokens, but the model reads images")
+        size = vocabulary_of(task)
         return [self._row(task, torch.arange(length, device=task.device) % (size - 4) + 4, length) for length in self.lengths]
 
     def _row(self, task: Task, ids: Tensor, length: int) -> Row:
@@ -78,15 +75,10 @@ class Cost(Probe):
 
         parameters = [p for p in model.parameters() if p.requires_grad]
         weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
+        with generating(model):
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
                 model(*given)
             train_ms = self._milliseconds(train)
-        finally:
-            for module, mode in modes:
-                module.training = mode
         row: Row = {"length": length, "train_ms": train_ms, "train_mb": sum(n for p, n in kept.items() if p not in weights) / 1e6}
         if isinstance(model, GeneratingModel):
             with generating(model):
