@@ -47,7 +47,7 @@ class Result:
     """The measurements of a run; numbers that are not finite are None.
 
     `examples` are sums over groups of examples, and what they are divided by, of each metric that is a mean over them; see
-    `attnkit.worker.examples`. `batch_hash` leaves out values of the types in `unhashed`.
+    `attnkit.worker.evaluation`. `batch_hash` leaves out values of the types in `unhashed`.
     `starts` has the shape and a hash of each parameter before the first step, without those that a strategy has sharded.
     """
 
