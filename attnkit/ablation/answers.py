@@ -12,10 +12,10 @@ from typing import Any
 
 from attnkit.ablation.plan import FORMAT, Plan, StoredPlan, check_seeds, read_question
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.validity import Acceptances, Accepted, acceptances, provenance_of
+from attnkit.ablation.validity import Acceptances, Accepted, acceptances
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes, read_gzip, short_path
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import FINAL, Result, Status, known, result_of, status_of
+from attnkit.worker.folder import FINAL, PROVENANCE, Result, Status, known, result_of, status_of, stored
 from attnkit.worker.provenance import Provenance
 from attnkit.worker.records import read
 
@@ -66,17 +66,17 @@ def answer_in(folder: Path) -> Answer:
         result = result_of(folder)
     except ConfigurationError:  # as its status says, too
         result = {}
-    return Answer(status=status, result=result, provenance=provenance_of(folder))
+    return Answer(status=status, result=result, provenance=stored(Provenance, folder / PROVENANCE))
 
 
 def packed(plan: Plan, answers: Answers) -> bytes:
     """Return the file from which `unpacked` returns a plan and its answers; equal ones have equal files."""
     study = asdict(plan.study) | {"recipe": short_path(plan.study.recipe)}
-    stored = plan.stored()
-    for inspection in stored["inspections"].values():
+    kept = plan.stored()
+    for inspection in kept["inspections"].values():
         inspection["sources"] = {}  # paths on this machine
     accepted = asdict(Acceptances(accepted=answers.accepted))
-    head = {"format": FORMAT, "study": study, "plan": stored, "asked": dict(answers.asked), "accepted": accepted}
+    head = {"format": FORMAT, "study": study, "plan": kept, "asked": dict(answers.asked), "accepted": accepted}
     lines = [head]
     for key, answer in answers.runs.items():
         provenance = None if answer.provenance is None else asdict(answer.provenance)
@@ -98,10 +98,10 @@ def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise ConfigurationError(f"it is not a file of runs of this version of attnkit, which begins with format {FORMAT}")
         study = read(StudySpec, head["study"], where="study")
-        stored = read(StoredPlan, head["plan"], where="plan")
+        kept = read(StoredPlan, head["plan"], where="plan")
         accepted = read(Acceptances, head["accepted"], where="accepted").accepted
         runs = {line["key"]: _read_answer(line) for line in lines}
-        plan = Plan(study=study, folder=folder, **vars(stored))
+        plan = Plan(study=study, folder=folder, **vars(kept))
         if missing := [run.key for run in plan.runs if run.key not in runs]:
             raise ConfigurationError(f"it lacks the run {missing[0]}")
         plan.check()

@@ -5,13 +5,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from attnkit.recipe import plain
 from attnkit.registry import ConfigurationError, nearest
 
 Design = Literal["one_factor", "full_factorial", "leave_one_out", "cumulative", "list"]
-DESIGNS: tuple[str, ...] = get_args(Design)
 Choices = tuple[tuple[str, str], ...]
 """The level of each factor, in the order of the factors."""
 

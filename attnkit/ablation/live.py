@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from attnkit.ablation.answers import Answers, answers_of
 from attnkit.ablation.figures import paired, progress
-from attnkit.ablation.inspection import stored
 from attnkit.ablation.looks import looks
 from attnkit.ablation.measurements import mean
 from attnkit.ablation.plan import Plan, Run
@@ -16,7 +15,7 @@ from attnkit.ablation.results import Results, sentence
 from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tables import Table
 from attnkit.worker.answers import Underway
-from attnkit.worker.folder import FINAL, UNDERWAY
+from attnkit.worker.folder import FINAL, UNDERWAY, stored
 
 REFRESHED = 10
 """Seconds after which a browser loads the page again."""

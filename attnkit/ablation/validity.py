@@ -8,7 +8,7 @@ from typing import Any
 
 from attnkit.ablation.plan import Plan, Run
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import PROVENANCE, read_record, status_of, write_json
+from attnkit.worker.folder import PROVENANCE, read_record, status_of, stored, write_json
 from attnkit.worker.provenance import Provenance, changes, processor
 
 FILE = "accepted.json"
@@ -41,18 +41,10 @@ def acceptances(folder: Path) -> tuple[Accepted, ...]:
     return (read_record(Acceptances, folder / FILE) or Acceptances()).accepted
 
 
-def provenance_of(run: Path) -> Provenance | None:
-    """Return what a run was made by; None if that is not known."""
-    try:
-        return read_record(Provenance, run / PROVENANCE)
-    except ConfigurationError:
-        return None
-
-
 def changed(plan: Plan, run: Run) -> list[str]:
     """Return what a run of a plan was made by and is other now, in sentences; empty if it was accepted."""
     here = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
-    found = changes(provenance_of(plan.run_folder(run.key)), here=here)
+    found = changes(stored(Provenance, plan.run_folder(run.key) / PROVENANCE), here=here)
     return [] if tuple(found) in [one.runs.get(run.key) for one in acceptances(plan.study_folder)] else found
 
 

@@ -137,6 +137,14 @@ def read_record(cls: type[T], path: Path) -> T | None:
         raise ConfigurationError(f"{path} is damaged: {error}") from error
 
 
+def stored(cls: type[T], path: Path) -> T | None:
+    """Return the dataclass in a JSON file; None if there is no such file, or it is damaged."""
+    try:
+        return read_record(cls, path)
+    except ConfigurationError:
+        return None
+
+
 def result_of(run: Path) -> dict[str, Any]:
     """Return the result of a run, the fields of `Result` that were measured; empty if there is none.
 
