@@ -10,7 +10,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,9 +65,11 @@ def run_plan(
     engine: Mapping[str, Any] | None = None,
     say: Say = print,
     progress: Progress | None = None,
-    only: Collection[str] | None = None,
 ) -> Plan:
     """Carry out the runs that are not finished; if the study tunes, the trials first. Returns the plan of the results, with tuned values.
+
+    With `decide`, one look follows another until nothing is open. The looks are computed from stored results alone: a study that is killed
+    goes on where it was. Where a run failed, its contrast stays open, and further looks wait until it is run again.
 
     Args:
         plan: The plan.
@@ -78,7 +80,6 @@ def run_plan(
         engine: Where runs are carried out (default: as the study says); see `attnkit.worker.launch`.
         say: Is called with each line of progress.
         progress: Is kept up to date.
-        only: The keys of the runs of the results that are carried out (default: all).
 
     Raises:
         ConfigurationError: The study of this name was another one, the metric is never logged, the disk is full, the engine's package is
@@ -101,11 +102,24 @@ def run_plan(
         say(f"{count} stale runs are accepted: {plan.study.accept_code}")
     if gpus and spec["name"] != "local":
         raise ConfigurationError(f"--gpus assigns GPUs of this machine; the engine {spec['name']} takes their number as its argument gpus")
+    done: set[str] = set()
     with told_when_full(plan.folder):
         plan.lock()
-        chosen = plan if only is None else replace(plan, runs=tuple(run for run in plan.runs if run.key in only))
-        Engine(chosen, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
+        while (keys := _needed(plan)) != done:
+            if plan.study.decide is not None:
+                say(f"the next look needs {len(keys - done)} more of {len(plan.runs)} runs")
+                progress.ended.clear()
+            chosen = replace(plan, runs=tuple(run for run in plan.runs if run.key in keys))
+            Engine(chosen, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
+            done = keys
     return plan
+
+
+def _needed(plan: Plan) -> set[str]:
+    """Return the keys of the runs that the results need, as far as is known now."""
+    from attnkit.ablation.results import Results  # needs the extra `ablate`, which is told before the first run
+
+    return {run.key for run in (plan.runs if plan.study.decide is None else Results(plan).runs)}
 
 
 def edges(plan: Plan) -> list[str]:
