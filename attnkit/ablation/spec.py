@@ -11,7 +11,7 @@ from attnkit.ablation.sections import Decide, Match, Published, ScaleSection, Ta
 from attnkit.ablation.study_file import EXAMPLES, content_of, find_study
 from attnkit.files import read_text
 from attnkit.recipe import MAX_BYTES, read_yaml
-from attnkit.registry import ConfigurationError, module_names, nearest
+from attnkit.registry import ConfigurationError, module_names, nearest, require_at_least
 from attnkit.worker.budget import Budget
 from attnkit.worker.launch import read_engine
 from attnkit.worker.records import check, read
@@ -129,8 +129,7 @@ class StudySpec:
             raise ConfigurationError(f"min_effect must be a number or a percentage, as in 0.02 or '2%', but is {self.min_effect!r}")
         if self.min_effect is not None and float(str(self.min_effect).rstrip("%")) <= 0:
             raise ConfigurationError(f"min_effect must be above 0, but is {self.min_effect}")
-        if self.threads < 1:
-            raise ConfigurationError(f"threads must be at least 1, but is {self.threads}")
+        require_at_least(1, threads=self.threads)
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must be between 0 and 1, but is {self.alpha}")
         if not self.vary:
