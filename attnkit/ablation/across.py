@@ -14,7 +14,7 @@ from attnkit.ablation.results import INTERACTION, Results, p_text, word
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Effect, mean_of_seeds, mean_over_tasks, seed_slopes
 from attnkit.ablation.statistics.comparison import FLOAT32
-from attnkit.ablation.tables import Table, interval_text
+from attnkit.ablation.tables import Table, interval_text, or_dash
 
 FEWEST = 3
 """The fewest tasks from which other tasks like them can be judged."""
@@ -232,7 +232,7 @@ class Across:
                     rows.append((False, (name, cell.name, cell.study.metric, "- (not compared)", "", "-")))
                     continue
                 [c] = found
-                number = "-" if c.mean is None else f"{c.mean:+.3g}{interval_text(*(c.interval or (None, None)))}"
+                number = or_dash(c.mean, "{:+.3g}") + interval_text(*(c.interval or ()))
                 p = None if c.p_adjusted is None else min(1.0, c.p_adjusted * self.study.alpha / cell.study.alpha)
                 rows.append((c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(p), word(c))))
         return Table(("variant", "cell", "metric", "difference [interval]", "p (adjusted)", "verdict"), rows, (0, 3, 5))

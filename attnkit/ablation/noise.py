@@ -10,7 +10,7 @@ from scipy import stats
 
 from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import Comparison, examples_parts, joint_half, parts_error, tuning_spread
-from attnkit.ablation.tables import Table, interval_text
+from attnkit.ablation.tables import Table, interval_text, or_dash
 
 TOLERANCE = 1e-4
 """The largest relative difference between a metric and the quotient of its sums that counts as rounding."""
@@ -144,8 +144,8 @@ def table_of(found: Sequence[Noise], shown: Sequence[bool]) -> Table:
     for one, decided in zip(found, shown, strict=True):
         beyond = one.interval is not None and (one.interval[0] > 0 or one.interval[1] < 0)
         still = "-" if one.interval is None or not decided else "yes" if beyond else "no"
-        errors = ("-" if error is None else f"{error:.2g}" for error in (one.seeds, one.examples, one.tuning))
-        rows.append((still == "yes", (one.contrast, *errors, interval_text(*(one.interval or (None, None))).strip() or "-", still)))
+        errors = (or_dash(error, "{:.2g}") for error in (one.seeds, one.examples, one.tuning))
+        rows.append((still == "yes", (one.contrast, *errors, interval_text(*(one.interval or ())).strip() or "-", still)))
     return Table(HEADERS, rows if any(one.interval for one in found) else [], (0, 5))
 
 
