@@ -22,19 +22,12 @@ FEWEST = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is estimated of each contrast over the cells.
+    """What is estimated of each contrast over the cells."""
 
-    Attributes:
-        over: What the effect is on, in words.
-        weights: Of the improvements of each cell, [tasks, sizes].
-        per_doubling: Whether it is the change with each doubling of the size.
-        sampled: Whether the tasks are a sample, so that it is Student's t over tasks; otherwise over seeds.
-    """
-
-    over: str
-    weights: np.ndarray
-    per_doubling: bool = False
-    sampled: bool = False
+    over: str  # what the effect is on, in words
+    weights: np.ndarray  # of the improvements of each cell, [tasks, sizes]
+    per_doubling: bool = False  # whether it is the change with each doubling of the size
+    sampled: bool = False  # whether the tasks are a sample, so that it is Student's t over tasks; otherwise over seeds
 
     def effect(self, found: Mapping[str, np.ndarray], steps: Mapping[str, np.ndarray], level: float) -> Effect:
         """Return the estimate from improvements [seeds, sizes] and their steps [sizes] by task, and a level."""
@@ -47,27 +40,16 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """An effect over several cells, in units of improvement; above 0 the variant is better.
+    """An effect over several cells, in units of improvement; above 0 the variant is better."""
 
-    Attributes:
-        variant: The name of the contrast.
-        reference: Of the contrast.
-        over: What it is an effect on, in words.
-        per_doubling: Whether it is the change with each doubling of the size.
-        effect: The estimate; None where a run diverged or is missing.
-        level: The part of alpha that it has.
-        verdict: As that of a comparison; of a slope `grows`, `shrinks` or `inconclusive`; of interactions in the words of `INTERACTION`.
-        reason: Why there is no estimate.
-    """
-
-    variant: str
-    reference: str
-    over: str
-    per_doubling: bool
-    effect: Effect | None
-    level: float
-    verdict: str
-    reason: str = ""
+    variant: str  # the contrast, by its name
+    reference: str  # that of the contrast
+    over: str  # what it is an effect on, in words
+    per_doubling: bool  # whether it is the change with each doubling of the size
+    effect: Effect | None  # the estimate; None where a run diverged or is missing
+    level: float  # the part of alpha that it has
+    verdict: str  # as that of a comparison; of a slope `grows`, `shrinks` or `inconclusive`; of interactions in the words of `INTERACTION`
+    reason: str = ""  # why there is no estimate
 
 
 class Across:

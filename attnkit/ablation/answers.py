@@ -25,32 +25,20 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A run.
+    """A run."""
 
-    Attributes:
-        status: Its state, as `attnkit.worker.folder.status_of` returns it.
-        result: Its measurements; empty if there are none.
-        provenance: What it was made by, if that is known.
-    """
-
-    status: Mapping[str, Any]
-    result: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Provenance | None = None
+    status: Mapping[str, Any]  # its state, as `attnkit.worker.folder.status_of` returns it
+    result: Mapping[str, Any] = field(default_factory=dict)  # its measurements; empty if there are none
+    provenance: Provenance | None = None  # what it was made by, if that is known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Everything that a report is computed from, besides the plan.
+    """Everything that a report is computed from, besides the plan."""
 
-    Attributes:
-        runs: The runs by their keys.
-        asked: The question as it was written down before the first run; empty if it was not.
-        accepted: What was made by other code, packages or data, or on another processor, and counts nevertheless.
-    """
-
-    runs: Mapping[str, Answer]
-    asked: Mapping[str, Any]
-    accepted: tuple[Accepted, ...]
+    runs: Mapping[str, Answer]  # the runs by their keys
+    asked: Mapping[str, Any]  # the question as it was written down before the first run; empty if it was not
+    accepted: tuple[Accepted, ...]  # what was made by other code, packages or data, or on another processor, and counts nevertheless
 
 
 def answers_of(plan: Plan) -> Answers:

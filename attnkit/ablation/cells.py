@@ -23,18 +23,11 @@ S = TypeVar("S", bound=StudySpec)
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(Generic[S]):
-    """A task at a size.
+    """A task at a size."""
 
-    Attributes:
-        task: Its name; empty if the study names none.
-        scale: The name of the size; likewise.
-        size: The size; None if the study names none.
-        study: Its study.
-    """
-
-    task: str
-    scale: str
-    size: float | None
+    task: str  # its name; empty if the study names none
+    scale: str  # the name of the size; likewise
+    size: float | None  # the size; None if the study names none
     study: S
 
     @property

@@ -23,20 +23,12 @@ DIVERGENT = "a divergent tenth beside normal"
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What a design does, by simulation.
+    """What a design does, by simulation; its power is with normal noise, or for quantiles with the last noise of its errors."""
 
-    Attributes:
-        errors: The probability of any false difference where all variants are the same, by the distribution of the noise.
-        power: The probability that a difference of each of `EFFECTS` between two variants is shown, with the last of these noises for
-            quantiles, and otherwise with normal noise.
-        studies: The number of simulated studies of each kind.
-        quantile: What is compared; None: means.
-    """
-
-    errors: tuple[tuple[str, float], ...]
-    power: tuple[tuple[float, float], ...]
-    studies: int
-    quantile: float | None = None
+    errors: tuple[tuple[str, float], ...]  # the probability of any false difference where all variants are the same, by the noise
+    power: tuple[tuple[float, float], ...]  # the probability that a difference of each of `EFFECTS` between two variants is shown
+    studies: int  # the number of simulated studies of each kind
+    quantile: float | None = None  # what is compared; None: means
 
     def sentences(self) -> list[str]:
         """Return the certificate in words."""

@@ -42,21 +42,13 @@ class Factor:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One composition of a study.
+    """One composition of a study."""
 
-    Attributes:
-        name: Unique in the study.
-        choices: The level of each factor.
-        overrides: Its changes to the recipe, by dotted key, in order.
-        reference: The name of the variant that it is compared with.
-        excluded: The reason of the study file for leaving it out.
-    """
-
-    name: str
-    choices: Choices = ()
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    reference: str | None = None
-    excluded: str | None = None
+    name: str  # unique in the study
+    choices: Choices = ()  # the level of each factor
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # its changes to the recipe, by dotted key, in order
+    reference: str | None = None  # the name of the variant that it is compared with
+    excluded: str | None = None  # the reason of the study file for leaving it out
 
 
 def label(value: Any) -> str:

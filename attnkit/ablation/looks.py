@@ -79,17 +79,11 @@ def chance(c: Comparison, last: Look, family: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What looks decide of one comparison whose true difference is `effect`, in units of the sd of differences.
-
-    Attributes:
-        effect: The difference.
-        decided: The probability that it is shown.
-        seeds: The mean number of seeds until then, or until the last look.
-    """
+    """What looks decide of one comparison whose true difference is `effect`, in units of the sd of differences."""
 
     effect: float
-    decided: float
-    seeds: float
+    decided: float  # the probability that it is shown
+    seeds: float  # the mean number of seeds until then, or until the last look
 
 
 def forecast(plan: Sequence[Look], family: int, effects: Sequence[float] = (0.0, 0.5, 1.0, 2.0), *, seed: int = 0) -> list[Forecast]:

@@ -25,23 +25,14 @@ Error = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """The sources of noise of a contrast, and its interval with all sources that are known.
-
-    Attributes:
-        contrast: The name of the contrast.
-        seeds: The standard error of training seeds; None: not known.
-        examples: The standard error of test examples; None: not known.
-        tuning: How far a repeated tuning would move the difference; None: not known, or nothing was tuned.
-        interval: The simultaneous interval with all known sources; None: no source but the seeds is known.
-        missing: For each source that is not known, the reason.
-    """
+    """The sources of noise of a contrast, and its interval with all sources that are known."""
 
     contrast: str
-    seeds: float | None = None
-    examples: float | None = None
-    tuning: float | None = None
-    interval: tuple[float, float] | None = None
-    missing: tuple[str, ...] = ()
+    seeds: float | None = None  # the standard error of training seeds; None: not known
+    examples: float | None = None  # the standard error of test examples; None: not known
+    tuning: float | None = None  # how far a repeated tuning would move the difference; None: not known, or nothing was tuned
+    interval: tuple[float, float] | None = None  # the simultaneous interval with all known sources; None: no source but the seeds is known
+    missing: tuple[str, ...] = ()  # for each source that is not known, the reason
 
 
 def noises(results: Results) -> list[Noise]:

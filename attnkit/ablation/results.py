@@ -20,19 +20,12 @@ from attnkit.worker.folder import FINAL
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a look decided.
-
-    Attributes:
-        look: The look.
-        compared: The contrasts that were open before.
-        given_up: Those of them that the last look would hardly decide.
-        finished: Whether all their runs have ended.
-    """
+    """What a look decided."""
 
     look: Look
-    compared: tuple[Comparison, ...]
-    given_up: tuple[str, ...]
-    finished: bool
+    compared: tuple[Comparison, ...]  # the contrasts that were open before
+    given_up: tuple[str, ...]  # those of them that the last look would hardly decide
+    finished: bool  # whether all their runs have ended
 
 
 class Results(Measurements):

@@ -18,15 +18,10 @@ SHOWN = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """Runs that were made by other code, packages or data, or on another processor, and count nevertheless.
+    """Runs that were made by other code, packages or data, or on another processor, and count nevertheless."""
 
-    Attributes:
-        reason: Why, in the words of who accepted them.
-        runs: What was other when they were accepted, by their keys.
-    """
-
-    reason: str
-    runs: Mapping[str, tuple[str, ...]]
+    reason: str  # why, in the words of who accepted them
+    runs: Mapping[str, tuple[str, ...]]  # what was other when they were accepted, by their keys
 
 
 @dataclass(frozen=True, kw_only=True)

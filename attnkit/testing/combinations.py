@@ -30,21 +30,13 @@ PLACES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Combination:
-    """A stack of one layer.
+    """A stack of one layer."""
 
-    Attributes:
-        place: One of `PLACES`.
-        mixer: Its name.
-        normalizer: That of its attention, or None for a mixer without one.
-        position: The position encoding of the stack.
-        residual: The residual kind of the stack.
-    """
-
-    place: str
-    mixer: str
-    normalizer: str | None
-    position: str
-    residual: str
+    place: str  # one of `PLACES`
+    mixer: str  # its name
+    normalizer: str | None  # that of its attention, or None for a mixer without one
+    position: str  # the position encoding of the stack
+    residual: str  # the residual kind of the stack
 
     def __str__(self) -> str:
         normalizer = "" if self.normalizer is None else f" ({self.normalizer})"
@@ -70,17 +62,11 @@ def combinations() -> Iterator[Combination]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of all combinations.
+    """What became of all combinations."""
 
-    Attributes:
-        kept: Number of legal ones, which keep the rules.
-        refused: Number of those that are refused, by the first words of the reason.
-        failures: A message for each that breaks a rule.
-    """
-
-    kept: int
-    refused: Counter[str]
-    failures: list[str]
+    kept: int  # number of legal ones, which keep the rules
+    refused: Counter[str]  # number of those that are refused, by the first words of the reason
+    failures: list[str]  # a message for each that breaks a rule
 
 
 def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:

@@ -32,17 +32,11 @@ STDIN = 0
 
 
 class Request(NamedTuple):
-    """What a fork is to become.
+    """What a fork is to become."""
 
-    Attributes:
-        words: The module and its arguments, as after `python -m`.
-        directory: Its working directory.
-        environment: Its environment variables.
-    """
-
-    words: list[str]
-    directory: str
-    environment: dict[str, str]
+    words: list[str]  # the module and its arguments, as after `python -m`
+    directory: str  # its working directory
+    environment: dict[str, str]  # its environment variables
 
 
 def serve() -> tuple[Request, list[int]] | None:
