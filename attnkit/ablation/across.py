@@ -16,8 +16,7 @@ from attnkit.ablation.statistics import Effect, mean_of_seeds, mean_over_tasks, 
 from attnkit.ablation.statistics.comparison import FLOAT32
 from attnkit.ablation.tables import Table, interval_text, or_dash
 
-FEWEST = 3
-"""The fewest tasks from which other tasks like them can be judged."""
+FEWEST = 3  # the fewest tasks from which other tasks like them can be judged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,8 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import EngFormatter
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-WIDTH = 4.8
-"""Inches: narrow, so that 8 and 10 points are legible on a phone, where a figure is as wide as the screen."""
-LONG = 26
-"""A legend with names longer than this many characters has one column."""
+WIDTH = 4.8  # inches: narrow, so that 8 and 10 points are legible on a phone, where a figure is as wide as the screen
+LONG = 26  # a legend with names longer than this many characters has one column
 STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 

@@ -17,8 +17,7 @@ from attnkit.ablation.statistics import quantile_p
 STUDIES = 2000
 EFFECTS = (1.0, 2.0)
 """The differences whose power is simulated, in units of the sd of paired differences; of quantiles, of that of a run's value."""
-DIVERGENT = "a divergent tenth beside normal"
-"""Noise in which each run diverges with a probability of one tenth."""
+DIVERGENT = "a divergent tenth beside normal"  # noise in which each run diverges with a probability of one tenth
 
 
 @dataclass(frozen=True, kw_only=True)

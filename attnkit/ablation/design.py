@@ -11,16 +11,11 @@ from attnkit.recipe import plain
 from attnkit.registry import ConfigurationError, nearest
 
 Design = Literal["one_factor", "full_factorial", "leave_one_out", "cumulative", "list"]
-Choices = tuple[tuple[str, str], ...]
-"""The level of each factor, in the order of the factors."""
-
-Levels = Mapping[str, Sequence[str]]
-"""The labels of each factor's levels; the baseline's first."""
-
+Choices = tuple[tuple[str, str], ...]  # the level of each factor, in the order of the factors
+Levels = Mapping[str, Sequence[str]]  # the labels of each factor's levels; the baseline's first
 MAX_VARIANTS = 10_000
 
-ROOTS = ("model", "data", "trainer")
-"""The first words of the dotted keys of overrides."""
+ROOTS = ("model", "data", "trainer")  # the first words of the dotted keys of overrides
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 SPARE = 1.25
 """How much more than the peak of its tensors a run may take: what the allocator keeps, and differences between seeds."""
 
-CONTEXT = 1 << 30
-"""Bytes that CUDA itself takes for each process, as a generous bound."""
-
-Memory = Mapping[int, tuple[int, int]]
-"""The bytes in use and in total, by the number of a GPU."""
+CONTEXT = 1 << 30  # bytes that CUDA itself takes for each process, as a generous bound
+Memory = Mapping[int, tuple[int, int]]  # the bytes in use and in total, by the number of a GPU
 
 
 def measured() -> Memory:

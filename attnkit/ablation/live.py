@@ -17,8 +17,7 @@ from attnkit.ablation.tables import Table
 from attnkit.worker.answers import Underway
 from attnkit.worker.folder import FINAL, UNDERWAY, stored
 
-REFRESHED = 10
-"""Seconds after which a browser loads the page again."""
+REFRESHED = 10  # seconds after which a browser loads the page again
 
 
 def live_page(plan: Plan, *, more: bool = False) -> str:

@@ -14,8 +14,7 @@ from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, power
 from attnkit.registry import ConfigurationError
 
-SIMULATED = 2000
-"""The studies of a forecast."""
+SIMULATED = 2000  # the studies of a forecast
 
 
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:

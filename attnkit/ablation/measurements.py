@@ -18,8 +18,7 @@ COSTS = ("flops_per_token", "flops", "elementwise_per_token", "tokens_per_second
 """The costs of a training: FLOPs for each token, and in total; element-wise operations for each token; its speed; the peak memory of its
 process, in bytes; its time."""
 
-SHARES = ("sequence_error_rate",)
-"""Metrics that are a share of examples."""
+SHARES = ("sequence_error_rate",)  # metrics that are a share of examples
 
 
 def numbers(values: Iterable[float | None]) -> list[float]:

@@ -12,15 +12,11 @@ from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import Comparison, examples_parts, joint_half, parts_error, tuning_spread
 from attnkit.ablation.tables import Table, interval_text, or_dash
 
-TOLERANCE = 1e-4
-"""The largest relative difference between a metric and the quotient of its sums that counts as rounding."""
+TOLERANCE = 1e-4  # the largest relative difference between a metric and the quotient of its sums that counts as rounding
 OWN = "each seed has test examples of its own, so that their noise is in that of the seeds"
 """The reason where data are generated anew for each seed."""
-NOT_KEPT = "was not kept by example, or is no mean over examples"
-"""The end of the reason where runs have no sums."""
-
-Error = tuple[float, float]
-"""A standard error and its degrees of freedom."""
+NOT_KEPT = "was not kept by example, or is no mean over examples"  # the end of the reason where runs have no sums
+Error = tuple[float, float]  # a standard error and its degrees of freedom
 
 
 @dataclass(frozen=True, kw_only=True)

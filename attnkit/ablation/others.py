@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from attnkit.ablation.progress import Say, clock
 from attnkit.ownership import Owner
 
-SAID_AGAIN = 60.0
-"""Seconds between two lines about runs that are waited for."""
-
-LOOKED_AGAIN = 1.0
-"""Seconds between two looks at runs that others work on."""
+SAID_AGAIN = 60.0  # seconds between two lines about runs that are waited for
+LOOKED_AGAIN = 1.0  # seconds between two looks at runs that others work on
 
 
 class Others:

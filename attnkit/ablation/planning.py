@@ -16,8 +16,7 @@ from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
 
-LONG = 200
-"""The most characters of a value that are shown whole."""
+LONG = 200  # the most characters of a value that are shown whole
 
 
 def make_plan(study: StudySpec, folder: Path) -> Plan:

@@ -11,8 +11,7 @@ from attnkit.ablation.results import Results, p_text, word
 from attnkit.ablation.tuning import written
 from attnkit.registry import ConfigurationError, nearest
 
-Row = tuple[bool, tuple[str, ...]]
-"""Whether a difference is shown, and the cells."""
+Row = tuple[bool, tuple[str, ...]]  # whether a difference is shown, and the cells
 
 
 class Table(NamedTuple):
@@ -79,8 +78,7 @@ COSTS = ("variant", "time", "speed", "memory", "parameters", "flops_per_token", 
 PRINTED = ("variant", "mean", "difference", "p", "verdict")
 """The columns of LaTeX, unless others are asked for: they fit the width of a page."""
 
-BOLD = ("variant", "difference", "verdict")
-"""The columns that are bold in a row whose difference is shown."""
+BOLD = ("variant", "difference", "verdict")  # the columns that are bold in a row whose difference is shown
 
 LEGEND = (
     "Bold: a difference that is shown; intervals and p-values are simultaneous over the family, so that they agree with the verdicts. "
@@ -127,8 +125,7 @@ def effects_table(results: Results) -> Table:
 
 
 TUNING = "The metric of tuning for each value, averaged over the seeds of tuning; of many values, their range."
-WIDE = 6
-"""The most values that have a column each."""
+WIDE = 6  # the most values that have a column each
 
 
 def tuning_table(results: Results) -> Table:

@@ -18,12 +18,10 @@ from attnkit.ablation.validity import state_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import result_of
 
-FIRST_SEED = 1_000_000
-"""The first seed of tuning; the seeds of results are smaller."""
+FIRST_SEED = 1_000_000  # the first seed of tuning; the seeds of results are smaller
 
 
-Point = dict[str, Any]
-"""A value for each key that is tuned."""
+Point = dict[str, Any]  # a value for each key that is tuned
 
 Told = Sequence[tuple[Point, float | None]]
 """Points, each with the mean of the metric over the seeds of tuning; None: a run diverged."""

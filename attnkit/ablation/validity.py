@@ -12,8 +12,7 @@ from attnkit.worker.folder import PROVENANCE, read_record, status_of, stored, wr
 from attnkit.worker.provenance import Provenance, changes, processor
 
 FILE = "accepted.json"
-SHOWN = 12
-"""The most changes that are named."""
+SHOWN = 12  # the most changes that are named
 
 
 @dataclass(frozen=True, kw_only=True)

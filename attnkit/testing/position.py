@@ -12,8 +12,7 @@ from attnkit.testing.comparison import assert_close
 from attnkit.testing.component import D_MODEL, HEAD_DIM, NUM_HEADS, build, complete, has_a_running_example, is_documented, start_on_meta
 
 LENGTH = 9
-ROUNDING = 1e-6
-"""A matrix product of other sizes may round in another order, in fp32."""
+ROUNDING = 1e-6  # a matrix product of other sizes may round in another order, in fp32
 
 
 def outputs(position: Position, query_positions: Tensor, key_positions: Tensor) -> dict[str, Tensor]:

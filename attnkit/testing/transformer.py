@@ -16,8 +16,7 @@ from attnkit.testing.comparison import assert_close, assert_finite
 from attnkit.testing.component import NUM_HEADS, stack_sizes
 from attnkit.testing.sequence import LENGTH, LENGTHS, Inputs, draw, draw_tokens, padding
 
-Options = Mapping[str, Any]
-"""Options of a Transformer, such as its attention and its position."""
+Options = Mapping[str, Any]  # options of a Transformer, such as its attention and its position
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,8 @@ from attnkit.worker.folder import SPECIAL
 GROUPS = 200
 """The number of random groups in which examples are summed, the same in all runs: 200 sums are enough to know the spread."""
 
-SIDES = {"source": "src", "target": "tgt"}
-"""The tensor of each side in a batch."""
-
-Sums = tuple[Sequence[float], Sequence[float]]
-"""For each group, the numerator and the denominator of a mean."""
-
+SIDES = {"source": "src", "target": "tgt"}  # the tensor of each side in a batch
+Sums = tuple[Sequence[float], Sequence[float]]  # for each group, the numerator and the denominator of a mean
 Table = list[dict[str, float]]
 
 

@@ -19,21 +19,14 @@ from attnkit.ownership import owner_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.records import read
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""The error numbers of a full disk."""
-
-BUSY = 75
-"""Exit status of a run that another process is working on (EX_TEMPFAIL of sysexits.h)."""
-
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the error numbers of a full disk
+BUSY = 75  # exit status of a run that another process is working on (EX_TEMPFAIL of sysexits.h)
 Outcome = Literal["ok", "diverged", "failed"]
 FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
 
-PROVENANCE = "provenance.json"
-"""What the run was made by: an `attnkit.worker.provenance.Provenance`."""
-
-UNDERWAY = "progress.json"
-"""How far a run has come that is not finished: an `attnkit.worker.answers.Underway`."""
+PROVENANCE = "provenance.json"  # what the run was made by: an `attnkit.worker.provenance.Provenance`
+UNDERWAY = "progress.json"  # how far a run has come that is not finished: an `attnkit.worker.answers.Underway`
 
 SPECIAL = {"source": 1, "target": 2}
 """The number of special tokens on each side, which `data.max_length` includes: eos, and bos on the target side."""

@@ -17,8 +17,7 @@ from attnkit.worker.folder import note
 
 DRIVEN, TIMEOUT = "--driven", "--timeout="
 STDIN = 0
-GRACE = 10
-"""Seconds between SIGTERM, after which a process saves a checkpoint, and SIGKILL."""
+GRACE = 10  # seconds between SIGTERM, after which a process saves a checkpoint, and SIGKILL
 
 
 def hold_on(folder: Path, arguments: Sequence[str]) -> None:

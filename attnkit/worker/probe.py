@@ -28,8 +28,7 @@ from attnkit.worker.run import RECIPE, WorkerCLI, request_of
 
 WARM_UP = 2
 STEPS = 8
-ENOUGH = 3.0
-"""Seconds of training after which the probe stops."""
+ENOUGH = 3.0  # seconds of training after which the probe stops
 
 
 class EnoughError(Exception):

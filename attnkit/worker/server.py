@@ -25,9 +25,7 @@ from attnkit.worker.sources import distributions
 PRELOADED = ("attnkit.worker.run", "attnkit.worker.witness", "torch._dynamo", "torchmetrics.text", "lightning.pytorch.loggers", "yaml")
 """What every run imports, at its start or later."""
 
-LARGEST = 1 << 20
-"""Bytes of a request."""
-
+LARGEST = 1 << 20  # bytes of a request
 STDIN = 0
 
 

@@ -13,8 +13,7 @@ from attnkit.worker.answers import Underway
 from attnkit.worker.folder import UNDERWAY, write_json
 from attnkit.worker.recorder import Recorder
 
-EVERY = 5.0
-"""Seconds between two writes; each validation is written at once."""
+EVERY = 5.0  # seconds between two writes; each validation is written at once
 
 
 class Reporter(Callback):

@@ -18,8 +18,7 @@ from typing import IO
 from attnkit.files import code_version
 
 SERVER = "attnkit.worker.server"
-LOST = -signal.SIGKILL
-"""The exit status of a fork whose server was killed, so that nobody knows how the fork ended."""
+LOST = -signal.SIGKILL  # the exit status of a fork whose server was killed, so that nobody knows how the fork ended
 
 
 OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST")

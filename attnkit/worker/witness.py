@@ -20,8 +20,7 @@ from attnkit.worker.folder import PROVENANCE, read_record, write_json
 from attnkit.worker.provenance import Provenance, processor
 from attnkit.worker.sources import INSTALLED, distributions, imported
 
-LIBRARIES = ("torch", "lightning")
-"""Class paths name classes of these, too, but their versions are recorded."""
+LIBRARIES = ("torch", "lightning")  # class paths name classes of these, too, but their versions are recorded
 
 
 class Witness(Callback):
