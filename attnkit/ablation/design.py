@@ -197,20 +197,20 @@ def _level(name: str, value: Any, title: str | None = None) -> Level:
             f"factor {name!r} is not a dotted key, so each of its levels must be a mapping of dotted keys, as in "
             f"{{model.stack.norm: rms_norm}}, but one is {value!r}"
         )
-    for key in overrides:
-        check_key(key)
+    check_keys(*overrides)
     return Level(label=title or label(value), overrides=overrides)
 
 
-def check_key(key: str) -> None:
+def check_keys(*keys: str) -> None:
     """Raise if the first word of a dotted key is not a section of a recipe. The rest is checked against the signatures later.
 
     Example:
-        >>> check_key("modle.stack.norm")
+        >>> check_keys("modle.stack.norm")
         Traceback (most recent call last):
         ...
         attnkit.registry.errors.ConfigurationError: unknown key 'modle.stack.norm'. Did you mean 'model'? Keys begin with: model, ...
     """
-    root = str(key).partition(".")[0]
-    if root not in ROOTS:
-        raise ConfigurationError(f"unknown key {key!r}.{nearest(root, ROOTS)} Keys begin with: {', '.join(ROOTS)}.")
+    for key in keys:
+        root = str(key).partition(".")[0]
+        if root not in ROOTS:
+            raise ConfigurationError(f"unknown key {key!r}.{nearest(root, ROOTS)} Keys begin with: {', '.join(ROOTS)}.")

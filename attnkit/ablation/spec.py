@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from attnkit.ablation.design import Design, Factor, Variant, check_key, default_effects, expand, parsed
+from attnkit.ablation.design import Design, Factor, Variant, check_keys, default_effects, expand, parsed
 from attnkit.ablation.sections import Decide, Match, Published, ScaleSection, TaskSection, Tune
 from attnkit.ablation.study_file import EXAMPLES, content_of, find_study
 from attnkit.files import read_text
@@ -140,8 +140,7 @@ class StudySpec:
             )
         if not (self.variants if self.design == "list" else self.factors):
             raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
-        for key in self.set:
-            check_key(key)
+        check_keys(*self.set)
         self._check_quantile()
         self._check_cells()
         module_names(self.imports)

@@ -119,8 +119,7 @@ def compare(
         (-0.5, 0.013, 1.0)
     """
     cells = [(1.0, runs), (-1.0, reference_runs)]
-    settings = {"min_effect": min_effect, "resolution": resolution, "quantile": quantile}
-    return contrast(variant, cells, reference=reference, better=better, **settings)
+    return contrast(variant, cells, reference=reference, better=better, min_effect=min_effect, resolution=resolution, quantile=quantile)
 
 
 def contrast(
