@@ -50,10 +50,7 @@ def section(description: Description) -> str:
         parts += [inspect.cleandoc(where)] if where.strip() else []
     if description.arguments:
         meanings = argument_docs(description.documentation)
-        rows = [
-            f"| `{a.name}` | {type_name(a)} | {'required' if a.required else f'`{a.default!r}`'} | {_cell(meanings.get(a.name, ''))} |"
-            for a in description.arguments
-        ]
+        rows = [_row(a, meanings.get(a.name, "")) for a in description.arguments]
         parts.append("\n".join(["| argument | type | default | |", "|---|---|---|---|", *rows]))
     if description.given:
         parts.append(f"The parent passes {', '.join(f'`{name}`' for name in description.given)}.")
@@ -96,11 +93,12 @@ def example_of(documentation: str) -> str:
     return _block(documentation, "Example")
 
 
-def type_name(argument: Argument) -> str:
-    """Return the type of an argument in Markdown: a slot as a link to the page of its family, anything else as in Python."""
-    if argument.registry is not None:
-        return f"[{argument.registry.family}]({argument.registry.attribute}.md)"
-    return f"`{argument.type}`"
+def _row(argument: Argument, meaning: str) -> str:
+    """Return the row of an argument; the type of a slot is a link to the page of its family."""
+    slot = argument.registry
+    kind = f"`{argument.type}`" if slot is None else f"[{slot.family}]({slot.attribute}.md)"
+    default = "required" if argument.required else f"`{argument.default!r}`"
+    return f"| `{argument.name}` | {kind} | {default} | {_cell(meaning)} |"
 
 
 def _block(documentation: str, title: str) -> str:
