@@ -16,9 +16,6 @@ def page(registry: Registry) -> str:
     Components of plugins are included; torch's own classes are only named. Arguments that a parent passes are listed separately from
     those that a user may set. Every component of the family is imported.
 
-    Args:
-        registry: The family.
-
     Returns:
         Markdown with LaTeX in `$$`, and links such as `norms.md` to the pages of other families.
 
@@ -53,7 +50,7 @@ def section(description: Description) -> str:
         parts += [inspect.cleandoc(where)] if where.strip() else []
     if description.arguments:
         meanings = argument_docs(description.documentation)
-        rows = [f"| `{a.name}` | {type_name(a)} | {_default(a)} | {_cell(meanings.get(a.name, ''))} |" for a in description.arguments]
+        rows = [_row(a, meanings.get(a.name, "")) for a in description.arguments]
         parts.append("\n".join(["| argument | type | default | |", "|---|---|---|---|", *rows]))
     if description.given:
         parts.append(f"The parent passes {', '.join(f'`{name}`' for name in description.given)}.")
@@ -96,21 +93,18 @@ def example_of(documentation: str) -> str:
     return _block(documentation, "Example")
 
 
-def type_name(argument: Argument) -> str:
-    """Return the type of an argument in Markdown: a slot as a link to the page of its family, anything else as in Python."""
-    if argument.registry is not None:
-        return f"[{argument.registry.family}]({argument.registry.attribute}.md)"
-    return f"`{argument.type}`"
+def _row(argument: Argument, meaning: str) -> str:
+    """Return the row of an argument; the type of a slot is a link to the page of its family."""
+    slot = argument.registry
+    kind = f"`{argument.type}`" if slot is None else f"[{slot.family}]({slot.attribute}.md)"
+    default = "required" if argument.required else f"`{argument.default!r}`"
+    return f"| `{argument.name}` | {kind} | {default} | {_cell(meaning)} |"
 
 
 def _block(documentation: str, title: str) -> str:
     """Return the content of a section of a Google-style docstring."""
     found = re.search(rf"^{title}:\n((?:[ \t]+.*(?:\n|$)|\n)+)", documentation, re.MULTILINE)
     return textwrap.dedent(found[1]).strip() if found else ""
-
-
-def _default(argument: Argument) -> str:
-    return "required" if argument.required else f"`{argument.default!r}`"
 
 
 def _cell(text: str) -> str:

@@ -4,6 +4,7 @@ What a state holds never changes. So generations cannot interfere with each othe
 it intact.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -124,3 +125,24 @@ def _select(value: Any, index: Tensor) -> Any:
     if isinstance(value, tuple):
         return tuple(_select(v, index) for v in value)
     return value
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in a state, however deeply nested.
+
+    Example:
+        >>> import torch
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Pair(State):
+        ...     tensors: tuple
+        >>> [x.shape for x in tensors_in(Pair((torch.zeros(2, 3), None)))]
+        [torch.Size([2, 3])]
+    """
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Growing):
+        yield value.tensor
+    elif isinstance(value, State | tuple):
+        for part in (getattr(value, field.name) for field in fields(value)) if isinstance(value, State) else value:
+            yield from tensors_in(part)

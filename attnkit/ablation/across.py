@@ -9,31 +9,24 @@ from typing import Any
 import numpy as np
 
 from attnkit.ablation.cells import Cell, check_apart
+from attnkit.ablation.measurements import lost
 from attnkit.ablation.results import INTERACTION, Results, p_text, word
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Effect, mean_of_seeds, mean_over_tasks, seed_slopes
 from attnkit.ablation.statistics.comparison import FLOAT32
-from attnkit.ablation.tables import Table, interval_text
+from attnkit.ablation.tables import Table, interval_text, or_dash
 
-FEWEST = 3
-"""The fewest tasks from which other tasks like them can be judged."""
+FEWEST = 3  # the fewest tasks from which other tasks like them can be judged
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is estimated of each contrast over the cells.
+    """What is estimated of each contrast over the cells."""
 
-    Attributes:
-        over: What the effect is on, in words.
-        weights: Of the improvements of each cell, [tasks, sizes].
-        per_doubling: Whether it is the change with each doubling of the size.
-        sampled: Whether the tasks are a sample, so that it is Student's t over tasks; otherwise over seeds.
-    """
-
-    over: str
-    weights: np.ndarray
-    per_doubling: bool = False
-    sampled: bool = False
+    over: str  # what the effect is on, in words
+    weights: np.ndarray  # of the improvements of each cell, [tasks, sizes]
+    per_doubling: bool = False  # whether it is the change with each doubling of the size
+    sampled: bool = False  # whether the tasks are a sample, so that it is Student's t over tasks; otherwise over seeds
 
     def effect(self, found: Mapping[str, np.ndarray], steps: Mapping[str, np.ndarray], level: float) -> Effect:
         """Return the estimate from improvements [seeds, sizes] and their steps [sizes] by task, and a level."""
@@ -46,27 +39,16 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """An effect over several cells, in units of improvement; above 0 the variant is better.
+    """An effect over several cells, in units of improvement; above 0 the variant is better."""
 
-    Attributes:
-        variant: The name of the contrast.
-        reference: Of the contrast.
-        over: What it is an effect on, in words.
-        per_doubling: Whether it is the change with each doubling of the size.
-        effect: The estimate; None where a run diverged or is missing.
-        level: The part of alpha that it has.
-        verdict: As that of a comparison; of a slope `grows`, `shrinks` or `inconclusive`; of interactions in the words of `INTERACTION`.
-        reason: Why there is no estimate.
-    """
-
-    variant: str
-    reference: str
-    over: str
-    per_doubling: bool
-    effect: Effect | None
-    level: float
-    verdict: str
-    reason: str = ""
+    variant: str  # the contrast, by its name
+    reference: str  # that of the contrast
+    over: str  # what it is an effect on, in words
+    per_doubling: bool  # whether it is the change with each doubling of the size
+    effect: Effect | None  # the estimate; None where a run diverged or is missing
+    level: float  # the part of alpha that it has
+    verdict: str  # as that of a comparison; of a slope `grows`, `shrinks` or `inconclusive`; of interactions in the words of `INTERACTION`
+    reason: str = ""  # why there is no estimate
 
 
 class Across:
@@ -74,10 +56,6 @@ class Across:
 
     Improvements are differences from the reference, positive where the variant is better, divided by the unit of their cell: the smallest
     difference that matters where all cells declare one, otherwise the reference's mean.
-
-    Args:
-        study: The study.
-        results: The results of its cells.
 
     Raises:
         ConfigurationError: Two cells have the same runs.
@@ -127,8 +105,8 @@ class Across:
             values = [by_seed[seed] for by_seed in runs.values() for seed in cell.study.seeds]  # without those that one cell paid for
             if missing := sum(v is None for v in values):
                 return f"{missing} runs of {cell.name} have no value"
-            if lost := sum(v is not None and math.isnan(v) for v in values):
-                return f"{lost} runs of {cell.name} diverged"
+            if diverged := lost(values):
+                return f"{diverged} runs of {cell.name} diverged"
             unit = self.unit_of(cell, results, name)
             if not unit:
                 return f"the reference of {cell.name} has the mean 0, which is no unit"
@@ -235,7 +213,7 @@ class Across:
                     rows.append((False, (name, cell.name, cell.study.metric, "- (not compared)", "", "-")))
                     continue
                 [c] = found
-                number = "-" if c.mean is None else f"{c.mean:+.3g}{interval_text(*(c.interval or (None, None)))}"
+                number = or_dash(c.mean, "{:+.3g}") + interval_text(*(c.interval or ()))
                 p = None if c.p_adjusted is None else min(1.0, c.p_adjusted * self.study.alpha / cell.study.alpha)
                 rows.append((c.verdict in ("better", "worse"), (name, cell.name, cell.study.metric, number, p_text(p), word(c))))
         return Table(("variant", "cell", "metric", "difference [interval]", "p (adjusted)", "verdict"), rows, (0, 3, 5))

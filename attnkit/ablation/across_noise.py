@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -10,21 +9,16 @@ import numpy as np
 
 from attnkit.ablation.across import Across, Aggregate, Question
 from attnkit.ablation.cells import Cell
-from attnkit.ablation.noise import OWN, Noise, moves_of, parts_of, table_of
+from attnkit.ablation.noise import OWN, Noise, joined, moves_of, parts_of, table_of
 from attnkit.ablation.results import Results
-from attnkit.ablation.statistics import interquartile_mean, joint_half, parts_error, stratified_interval
+from attnkit.ablation.statistics import interquartile_mean, parts_error, stratified_interval
 from attnkit.ablation.tables import Table, interval_text
 
 IN_SPREAD = "of tasks that are a sample, the spread between tasks has the noise of their own test examples and of their tuning"
 
 
 class Sources:
-    """The noise of test examples and of tuning in the improvements of a contrast.
-
-    Args:
-        across: The results of all cells.
-        name: The contrast, which must have improvements.
-    """
+    """The noise of test examples and of tuning in the improvements of a contrast, which must have some."""
 
     def __init__(self, across: Across, name: str) -> None:
         self.across, self.name = across, name
@@ -37,13 +31,10 @@ class Sources:
             yield self.across.tasks.index(cell.task), self.across.sizes.index(cell.size), cell, results, weights
 
     def examples(self, weights: np.ndarray) -> list[np.ndarray] | str:
-        """Return what examples contribute to a sum of improvements, or why that is not known.
+        """Return what examples contribute to a sum of improvements with weights [tasks, sizes], or why that is not known.
 
         Arrays of different lengths are of different examples, and so independent. Contributions are added where they are equally many: of
         the same examples, this is their sum; of others, which are independent, it leaves the estimate of the variance without a bias.
-
-        Args:
-            weights: Of the improvements of each cell, [tasks, sizes].
         """
         found: dict[int, np.ndarray] = {}
         own = False
@@ -71,12 +62,9 @@ class Sources:
         return list(found.values())
 
     def tuning(self, weights: np.ndarray) -> np.ndarray | str:
-        """Return at most how far a repeated tuning would move the share of each task in a sum of improvements, or why that is not known.
+        """Return at most how far a repeated tuning would move each task's share of a sum with weights [tasks, sizes], or why it is unknown.
 
         Variants and tasks are tuned with seeds of their own. The sizes of a task share them, so that what they move is added.
-
-        Args:
-            weights: Of the improvements of each cell, [tasks, sizes].
         """
         found: list[dict[str, float]] = [{} for _ in self.across.tasks]
         for task, size, cell, results, of in self._cells():
@@ -107,23 +95,12 @@ def _noise(sources: Sources, a: Aggregate, question: Question) -> Noise:
     effect = a.effect
     assert effect is not None
     over = f"{a.variant}, {a.over}{', per doubling' if a.per_doubling else ''}"
-    error = effect.sd / math.sqrt(effect.df + 1)
-    parts: list[tuple[float, float]] = [(error, float(effect.df))]
     weights = question.weights / len(question.weights) if question.sampled else question.weights
     examples = sources.examples(weights) if not question.sampled or sources.share_examples() else IN_SPREAD
     moves = IN_SPREAD if question.sampled else sources.tuning(weights)
-    noise = Noise(
-        contrast=over, seeds=error, missing=tuple(dict.fromkeys(why for why in (examples, moves) if isinstance(why, str) and why))
-    )
-    if not isinstance(examples, str):
-        found = [parts_error(one) for one in examples]
-        parts += [(of, float(df)) for of, df in found]
-        noise = replace(noise, examples=math.hypot(*(of for of, _ in found)))
-    if not isinstance(moves, str):
-        noise = replace(noise, tuning=float(np.linalg.norm(moves)))
-        parts.append((float(np.linalg.norm(moves)), math.inf))
-    half = joint_half(parts, alpha=a.level)
-    return replace(noise, interval=(effect.mean - half, effect.mean + half)) if len(parts) > 1 else noise
+    errors = examples if isinstance(examples, str) else [parts_error(one) for one in examples]
+    tuning = moves if isinstance(moves, str) else float(np.linalg.norm(moves))
+    return joined(over, effect.mean, (effect.sd / math.sqrt(effect.df + 1), effect.df), errors, tuning, level=a.level)
 
 
 def noise_table_across(across: Across) -> Table:

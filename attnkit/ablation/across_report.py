@@ -8,7 +8,7 @@ import pandas as pd
 from attnkit.ablation import escape
 from attnkit.ablation.across import Across
 from attnkit.ablation.across_noise import noise_table_across, resampled, robust_table, sources_sentence
-from attnkit.ablation.canvas import Figure, lines
+from attnkit.ablation.canvas import COLOURS, Figure, Line, legend_height, lines, look
 from attnkit.ablation.certificate import sentences_across
 from attnkit.ablation.report import ENVIRONMENT, UNFINISHED, markdown_table
 from attnkit.ablation.statistics import performance_profile, profile_band
@@ -19,24 +19,27 @@ def figures_across(across: Across) -> list[Figure]:
     """Return the performance profiles over tasks, and the improvements by size."""
     axis = f"improvement (1: {'min_effect' if across.by_margin else across.unit})"
     found = {name: d for name in across.differences if not isinstance(d := across.improvements(name), str)}
-    shown = []
+    looks = {name: look(i, i // len(COLOURS), i) for i, name in enumerate(found)}
+    shown, height = [], 2.6 + legend_height(list(found)) if found else 0.0
     if found and len(across.tasks) > 1:
         scores = {name: np.array([d.mean(1) for d in by_task.values()]).T for name, by_task in found.items()}
         ends = min(s.min() for s in scores.values()), max(s.max() for s in scores.values())
         room = 0.05 * (ends[1] - ends[0]) or 1.0
         grid = np.linspace(ends[0] - room, ends[1] + room, 101)
-        profiles = {name: list(zip(grid.tolist(), performance_profile(s, grid).tolist(), strict=True)) for name, s in scores.items()}
-        edges = {name: profile_band(s, grid, **resampled(across, name)) for name, s in scores.items()}
-        bands = {name: list(zip(grid.tolist(), low.tolist(), high.tolist(), strict=True)) for name, (low, high) in edges.items()}
+        profiles = []
+        for name, s in scores.items():
+            points = np.stack([grid, performance_profile(s, grid)], 1).tolist()
+            band = np.stack([grid, *profile_band(s, grid, **resampled(across, name))], 1).tolist()
+            profiles.append(Line(name, points, looks[name] | {"marker": ""}, band))
         title = "Performance profiles: the share of runs that improve by more; bands: 95% intervals at each point"
-        shown.append(lines("profiles", title, profiles, axis, "share of runs", marked=False, bands=bands))
+        shown.append(lines("profiles", title, profiles, axis, "share of runs", height=height))
     sizes = [size for size in across.sizes if size is not None]
     if found and len(sizes) > 1:
-        means = {
-            name: [(size, float(np.mean([d[:, i] for d in by_task.values()]))) for i, size in enumerate(sizes)]
-            for name, by_task in found.items()
-        }
-        shown.append(lines("sizes", "Improvement by size, averaged over tasks", means, "size", axis, log=True))
+        drawn = []
+        for name, by_task in found.items():
+            means = [(size, float(np.mean([d[:, i] for d in by_task.values()]))) for i, size in enumerate(sizes)]
+            drawn.append(Line(name, means, looks[name]))
+        shown.append(lines("sizes", "Improvement by size, averaged over tasks", drawn, "size", axis, height=height, log=True))
     return shown
 
 
@@ -47,10 +50,7 @@ def methods_across(across: Across) -> str:
     at_most = f"{study.alpha + spent:g}" + (f", with {spent:g} that was paid for more seeds of cells" if spent else "")
     named = [f"{count} {word}" for count, word in ((len(study.tasks), "tasks"), (len(study.scales), "sizes")) if count]
     of_questions = (
-        (
-            len(across.tasks) > 1,
-            "'These tasks' are fixed: the mean over them for each seed, and then Student's t over the seeds. ",
-        ),
+        (len(across.tasks) > 1, "'These tasks' are fixed: the mean over them for each seed, and then Student's t over the seeds. "),
         (
             any(question.sampled for question in across.questions),
             "'Tasks like these' are a sample: Student's t of the means of the tasks, whose runs share no seeds, with the spread between "
@@ -82,12 +82,7 @@ def methods_across(across: Across) -> str:
 
 
 def write_across(across: Across, folder: Path) -> Path:
-    """Write the report over all cells; return the path of the page.
-
-    Args:
-        across: The results of all cells.
-        folder: Of all results.
-    """
+    """Write the report over all cells into the folder of all results; return the path of the page."""
     drawn = figures_across(across)
     sections = [
         ("Over tasks and sizes", across.aggregates_table()),

@@ -6,16 +6,16 @@ That file, `runs.jsonl.gz`, has a line of JSON for the study, its question and i
 import gzip
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from attnkit.ablation.plan import FORMAT, Plan, StoredPlan, check_seeds, read_question
 from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.validity import Acceptances, Accepted, acceptances, provenance_of
+from attnkit.ablation.validity import Acceptances, Accepted, acceptances
 from attnkit.files import LARGEST_JSON, parse_json, read_bytes, read_gzip, short_path
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import FINAL, Result, Status, result_of, status_of
+from attnkit.worker.folder import FINAL, PROVENANCE, Result, Status, known, result_of, status_of, stored
 from attnkit.worker.provenance import Provenance
 from attnkit.worker.records import read
 
@@ -25,32 +25,20 @@ SUFFIXES = (".jsonl", ".jsonl.gz")
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A run.
+    """A run."""
 
-    Attributes:
-        status: Its state, as `attnkit.worker.folder.status_of` returns it.
-        result: Its measurements; empty if there are none.
-        provenance: What it was made by, if that is known.
-    """
-
-    status: Mapping[str, Any]
-    result: Mapping[str, Any] = field(default_factory=dict)
-    provenance: Provenance | None = None
+    status: Mapping[str, Any]  # its state, as `attnkit.worker.folder.status_of` returns it
+    result: Mapping[str, Any] = field(default_factory=dict)  # its measurements; empty if there are none
+    provenance: Provenance | None = None  # what it was made by, if that is known
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Everything that a report is computed from, besides the plan.
+    """Everything that a report is computed from, besides the plan."""
 
-    Attributes:
-        runs: The runs by their keys.
-        asked: The question as it was written down before the first run; empty if it was not.
-        accepted: What was made by other code, packages or data, or on another processor, and counts nevertheless.
-    """
-
-    runs: Mapping[str, Answer]
-    asked: Mapping[str, Any]
-    accepted: tuple[Accepted, ...]
+    runs: Mapping[str, Answer]  # the runs by their keys
+    asked: Mapping[str, Any]  # the question as it was written down before the first run; empty if it was not
+    accepted: tuple[Accepted, ...]  # what was made by other code, packages or data, or on another processor, and counts nevertheless
 
 
 def answers_of(plan: Plan) -> Answers:
@@ -66,17 +54,17 @@ def answer_in(folder: Path) -> Answer:
         result = result_of(folder)
     except ConfigurationError:  # as its status says, too
         result = {}
-    return Answer(status=status, result=result, provenance=provenance_of(folder))
+    return Answer(status=status, result=result, provenance=stored(Provenance, folder / PROVENANCE))
 
 
 def packed(plan: Plan, answers: Answers) -> bytes:
     """Return the file from which `unpacked` returns a plan and its answers; equal ones have equal files."""
     study = asdict(plan.study) | {"recipe": short_path(plan.study.recipe)}
-    stored = asdict(StoredPlan(**{f.name: getattr(plan, f.name) for f in fields(StoredPlan)}))
-    for inspection in stored["inspections"].values():
+    kept = plan.stored()
+    for inspection in kept["inspections"].values():
         inspection["sources"] = {}  # paths on this machine
     accepted = asdict(Acceptances(accepted=answers.accepted))
-    head = {"format": FORMAT, "study": study, "plan": stored, "asked": dict(answers.asked), "accepted": accepted}
+    head = {"format": FORMAT, "study": study, "plan": kept, "asked": dict(answers.asked), "accepted": accepted}
     lines = [head]
     for key, answer in answers.runs.items():
         provenance = None if answer.provenance is None else asdict(answer.provenance)
@@ -86,11 +74,7 @@ def packed(plan: Plan, answers: Answers) -> bytes:
 
 
 def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:
-    """Return the plan and the answers in a file that a report came with.
-
-    Args:
-        file: The file, compressed or not.
-        folder: The folder of results in which reports on them are written.
+    """Return the plan and the answers in a file that a report came with, compressed or not; reports on them are written in `folder`.
 
     Raises:
         ConfigurationError: It is not such a file, or is damaged.
@@ -102,10 +86,10 @@ def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise ConfigurationError(f"it is not a file of runs of this version of attnkit, which begins with format {FORMAT}")
         study = read(StudySpec, head["study"], where="study")
-        stored = read(StoredPlan, head["plan"], where="plan")
+        kept = read(StoredPlan, head["plan"], where="plan")
         accepted = read(Acceptances, head["accepted"], where="accepted").accepted
         runs = {line["key"]: _read_answer(line) for line in lines}
-        plan = Plan(study=study, folder=folder, **vars(stored))
+        plan = Plan(study=study, folder=folder, **vars(kept))
         if missing := [run.key for run in plan.runs if run.key not in runs]:
             raise ConfigurationError(f"it lacks the run {missing[0]}")
         plan.check()
@@ -119,13 +103,13 @@ def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:
 def _read_answer(line: Mapping[str, Any]) -> Answer:
     status = dict(line["status"])
     if status != {"status": "pending"}:
-        status = {key: value for key, value in vars(read(Status, status, where="status")).items() if value not in ("", None)}
+        status = known(read(Status, status, where="status"))
     result = read(Result, line["result"], where="result") if line["result"] else None
     if result is None and status["status"] == "ok":
         raise ConfigurationError("a run that is ok has no result")
     return Answer(
         status=status,
-        result={} if result is None else {name: value for name, value in vars(result).items() if value not in (None, "")},
+        result={} if result is None else known(result),
         provenance=None if line["provenance"] is None else read(Provenance, line["provenance"], where="provenance"),
     )
 

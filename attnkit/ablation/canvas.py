@@ -11,10 +11,8 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import EngFormatter
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-WIDTH = 4.8
-"""Inches: narrow, so that 8 and 10 points are legible on a phone, where a figure is as wide as the screen."""
-LONG = 26
-"""A legend with names longer than this many characters has one column."""
+WIDTH = 4.8  # inches: narrow, so that 8 and 10 points are legible on a phone, where a figure is as wide as the screen
+LONG = 26  # a legend with names longer than this many characters has one column
 STYLES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -27,27 +25,42 @@ class Figure(NamedTuple):
     svg: str | None
 
 
+class Line(NamedTuple):
+    """A line of a figure: its name, its points, how it looks, and its band from low to high over each point, if it has one."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    look: Mapping[str, Any]
+    band: Sequence[tuple[float, float, float]] = ()
+
+
 def lines(
     name: str,
     title: str,
-    points: Mapping[str, Sequence[tuple[float, float]]],
+    drawn: Sequence[Line],
     across: str,
     up: str,
     *,
+    height: float,
+    prefixes: bool = False,
     log: bool = False,
-    marked: bool = True,
-    bands: Mapping[str, Sequence[tuple[float, float, float]]] | None = None,
+    ticks: Sequence[str] = (),
+    mark: float | None = None,
 ) -> Figure:
-    """Return a figure with a line for each name, and a band from low to high; `log`: the axis across has powers of 2."""
-    with canvas(name, height=2.6 + legend_height(list(points))) as (axes, svg):
-        for i, (label, line) in enumerate(points.items()):
-            drawn = look(i, i // len(COLOURS), i)
-            axes.plot(*zip(*line, strict=True), label=wrapped(label), **drawn if marked else drawn | {"marker": ""})
-            if bands is not None:
-                axes.fill_between(*zip(*bands[label], strict=True), color=drawn["color"], alpha=0.12, lw=0)
+    """Return a figure of lines; the axis across has prefixes such as k, powers of 2 (`log`), or names at 0, 1, ... (`ticks`)."""
+    with canvas(name, height=height) as (axes, svg):
+        for line in drawn:
+            axes.plot(*zip(*line.points, strict=True), label=wrapped(line.name), **line.look)
+            if line.band:
+                axes.fill_between(*zip(*line.band, strict=True), color=line.look["color"], alpha=0.12, lw=0)
+        if mark is not None:
+            axes.axvline(mark, color="#444444", lw=0.8, ls="--")
         if log:
             axes.set_xscale("log", base=2)
+        if log or prefixes:
             axes.xaxis.set_major_formatter(EngFormatter())
+        if ticks:
+            axes.set_xticks(range(len(ticks)), ticks, fontsize=8, rotation=20, ha="right")
         axes.set_xlabel(across)
         axes.set_ylabel(up)
         legend(axes)

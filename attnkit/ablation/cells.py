@@ -23,18 +23,11 @@ S = TypeVar("S", bound=StudySpec)
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(Generic[S]):
-    """A task at a size.
+    """A task at a size."""
 
-    Attributes:
-        task: Its name; empty if the study names none.
-        scale: The name of the size; likewise.
-        size: The size; None if the study names none.
-        study: Its study.
-    """
-
-    task: str
-    scale: str
-    size: float | None
+    task: str  # its name; empty if the study names none
+    scale: str  # the name of the size; likewise
+    size: float | None  # the size; None if the study names none
     study: S
 
     @property
@@ -80,10 +73,7 @@ def cells(study: S) -> list[Cell[S]]:
 def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
     """Refuse a study whose tasks or sizes are others than those of its results: aggregates depend on all of them.
 
-    Args:
-        study: The study.
-        folder: Of all results.
-        begins: Whether runs follow, so that the tasks and sizes are written down if they are not.
+    If runs follow (`begins`), the tasks and sizes are written down if they are not.
 
     Raises:
         ConfigurationError: They are others, or the file that says which is damaged.
@@ -97,10 +87,7 @@ def lock_cells(study: StudySpec, folder: Path, *, begins: bool) -> None:
 
 
 def check_apart(keys: Mapping[str, Collection[str]]) -> None:
-    """Raise a `ConfigurationError` if two cells have a composition in common: they would count twice what is one question.
-
-    Args:
-        keys: The keys of the compositions of each cell, by its name.
+    """Raise if two cells, of which each name has the keys of compositions, have one in common: it would count twice what is one question.
 
     Example:
         >>> check_apart({"small": ["a", "b"], "large": ["c", "b"]})

@@ -17,40 +17,28 @@ from attnkit.ablation.statistics import quantile_p
 STUDIES = 2000
 EFFECTS = (1.0, 2.0)
 """The differences whose power is simulated, in units of the sd of paired differences; of quantiles, of that of a run's value."""
-DIVERGENT = "a divergent tenth beside normal"
-"""Noise in which each run diverges with a probability of one tenth."""
+DIVERGENT = "a divergent tenth beside normal"  # noise in which each run diverges with a probability of one tenth
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What a design does, by simulation.
+    """What a design does, by simulation; its power is with normal noise, or for quantiles with the last noise of its errors."""
 
-    Attributes:
-        errors: The probability of any false difference where all variants are the same, by the distribution of the noise.
-        power: The probability that a difference of each of `EFFECTS` between two variants is shown, with the last of these noises for
-            quantiles, and otherwise with normal noise.
-        studies: The number of simulated studies of each kind.
-        quantile: What is compared; None: means.
-    """
-
-    errors: tuple[tuple[str, float], ...]
-    power: tuple[tuple[float, float], ...]
-    studies: int
-    quantile: float | None = None
+    errors: tuple[tuple[str, float], ...]  # the probability of any false difference where all variants are the same, by the noise
+    power: tuple[tuple[float, float], ...]  # the probability that a difference of each of `EFFECTS` between two variants is shown
+    studies: int  # the number of simulated studies of each kind
+    quantile: float | None = None  # what is compared; None: means
 
     def sentences(self) -> list[str]:
         """Return the certificate in words."""
         wrong = ", ".join(f"{rate:.3f} with {noise} noise" for noise, rate in self.errors)
         right = ", ".join(f"{rate:.2f} for {effect:g} standard deviations" for effect, rate in self.power)
+        unit = "the paired differences" if self.quantile is None else "a variant's runs, a tenth of which diverge"
         return [
             f"if all variants were the same, the probability of any difference in the report would be {wrong}",
-            f"the probability that a single difference is shown is {right} of {self._unit}",
+            f"the probability that a single difference is shown is {right} of {unit}",
             f"by {self.studies:,} simulated studies each, with the contrasts, the seeds and the looks of this one",
         ]
-
-    @property
-    def _unit(self) -> str:
-        return "the paired differences" if self.quantile is None else "a variant's runs, a tenth of which diverge"
 
 
 def certificate(results: Results) -> Certificate:
@@ -62,18 +50,13 @@ def certificate(results: Results) -> Certificate:
     return simulate(weights, plan, errors=errors, quantile=results.study.quantile)
 
 
-def sentences_across(across: Across, *, studies: int = STUDIES) -> list[str]:
-    """Return the certificate of the aggregates of a study, in words, from its design alone: its results do not enter.
-
-    Args:
-        across: The results of all cells.
-        studies: The number of simulated studies.
-    """
+def sentences_across(across: Across) -> list[str]:
+    """Return the certificate of the aggregates of a study, in words, from its design alone: its results do not enter."""
     if not (across.names and across.questions):
         return []
     first = across.results[0][1]
     rows = [[first.contrasts[name].weights.get(v.name, 0.0) for v in first.plan.variants] for name, _ in across.names]
-    values = {noise: _aggregated(across, np.array(rows).T, noise, studies) for noise in ("normal", "heavy-tailed")}
+    values = {noise: _aggregated(across, np.array(rows).T, noise) for noise in ("normal", "heavy-tailed")}
     wrong = {noise: np.stack([_p(v) < across.level for v in found]).any((0, 2)).mean() for noise, found in values.items()}
     right: dict[str, str] = {}
     for question, v in zip(across.questions, values["normal"], strict=True):
@@ -86,16 +69,16 @@ def sentences_across(across: Across, *, studies: int = STUDIES) -> list[str]:
         f"{', '.join(f'{rate:.3f} with {noise} noise' for noise, rate in wrong.items())}",
         f"the probability that {' and '.join(f'{e:g}' for e in EFFECTS)} standard deviations of the paired differences, in each cell or "
         f"with each doubling, are shown is {'; '.join(f'{rates} for {over}' for over, rates in right.items())}",
-        f"by {studies:,} simulated studies each, with the tasks, sizes, seeds and contrasts of this one, and equal noise in all cells",
+        f"by {STUDIES:,} simulated studies each, with the tasks, sizes, seeds and contrasts of this one, and equal noise in all cells",
     ]
 
 
-def _aggregated(across: Across, contrasts: np.ndarray, noise: str, studies: int) -> list[np.ndarray]:
+def _aggregated(across: Across, contrasts: np.ndarray, noise: str) -> list[np.ndarray]:
     """Return what Student's t is computed from, [studies, seeds or tasks, contrasts], for each question, where nothing differs."""
     rng, seeds = np.random.default_rng(0), len(across.study.seeds)
-    found = [np.zeros((studies, len(across.tasks) if q.sampled else seeds, contrasts.shape[1])) for q in across.questions]
+    found = [np.zeros((STUDIES, len(across.tasks) if q.sampled else seeds, contrasts.shape[1])) for q in across.questions]
     for task, size in np.ndindex(len(across.tasks), len(across.sizes)):
-        d = _noise(noise, (studies, seeds, len(contrasts)), rng) @ contrasts
+        d = _noise(noise, (STUDIES, seeds, len(contrasts)), rng) @ contrasts
         for values, q in zip(found, across.questions, strict=True):
             if q.sampled:
                 values[:, task] += q.weights[task, size] * d.mean(1)
@@ -137,9 +120,9 @@ def simulate(
         return _of_quantiles(weights, plan, errors, studies, quantile)
     contrasts = np.array(weights).T  # [variants, contrasts]
     draws = {noise: _noise(noise, (studies, plan[-1].seeds, len(contrasts)), np.random.default_rng(0)) @ contrasts for noise in errors}
-    wrong = tuple((noise, float(_shown(d, plan).any(axis=1).mean())) for noise, d in draws.items())
+    wrong = tuple((noise, float(_shown(d, plan, len(weights)).any(axis=1).mean())) for noise, d in draws.items())
     normal = draws["normal"][:, :, :1] / np.sqrt((contrasts[:, 0] ** 2).sum())  # of one contrast, with an sd of 1
-    right = tuple((e, float(_shown(normal + e, plan, family=contrasts.shape[1]).mean())) for e in EFFECTS)
+    right = tuple((e, float(_shown(normal + e, plan, len(weights)).mean())) for e in EFFECTS)
     return Certificate(errors=wrong, power=right, studies=studies)
 
 
@@ -169,15 +152,10 @@ def _sides(values: np.ndarray, row: Sequence[float]) -> tuple[np.ndarray, np.nda
 
 def _differ(ours: np.ndarray, theirs: np.ndarray, plan: Sequence[Look], share: float, family: int) -> np.ndarray:
     """Return whether a look shows a difference of two quantiles, [studies], from badness [studies, seeds]."""
-    shown = np.zeros(len(ours), dtype=bool)
-    for look in plan:
-        shown |= quantile_p(ours[:, : look.seeds], theirs[:, : look.seeds], share) < look.alpha / family
-    return shown
+    looked = [quantile_p(ours[:, : look.seeds], theirs[:, : look.seeds], share) < look.alpha / family for look in plan]
+    return np.asarray(np.any(looked, axis=0))
 
 
-def _shown(d: np.ndarray, plan: Sequence[Look], *, family: int | None = None) -> np.ndarray:
+def _shown(d: np.ndarray, plan: Sequence[Look], family: int) -> np.ndarray:
     """Return whether a look shows each contrast, [studies, contrasts], from differences [studies, seeds, contrasts]."""
-    shown = np.zeros((d.shape[0], d.shape[2]), dtype=bool)
-    for look in plan:
-        shown |= _p(d[:, : look.seeds]) < look.alpha / (family or d.shape[2])
-    return shown
+    return np.asarray(np.any([_p(d[:, : look.seeds]) < look.alpha / family for look in plan], axis=0))

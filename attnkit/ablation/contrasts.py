@@ -12,19 +12,12 @@ from attnkit.registry import ConfigurationError
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast:
-    """A weighted sum of variants, seed by seed.
+    """A weighted sum of variants, seed by seed."""
 
-    Attributes:
-        name: Of the side with weights above 0.
-        reference: Of the other side.
-        weights: By variant.
-        kind: A difference, or an interaction.
-    """
-
-    name: str
-    reference: str
-    weights: Mapping[str, float]
-    kind: Literal["difference", "interaction"] = "difference"
+    name: str  # of the side with weights above 0
+    reference: str  # of the other side
+    weights: Mapping[str, float]  # by variant
+    kind: Literal["difference", "interaction"] = "difference"  # of an interaction, no sign is better
 
     def measure(
         self,

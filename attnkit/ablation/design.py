@@ -5,23 +5,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from attnkit.recipe import plain
 from attnkit.registry import ConfigurationError, nearest
 
 Design = Literal["one_factor", "full_factorial", "leave_one_out", "cumulative", "list"]
-DESIGNS: tuple[str, ...] = get_args(Design)
-Choices = tuple[tuple[str, str], ...]
-"""The level of each factor, in the order of the factors."""
-
-Levels = Mapping[str, Sequence[str]]
-"""The labels of each factor's levels; the baseline's first."""
-
+Choices = tuple[tuple[str, str], ...]  # the level of each factor, in the order of the factors
+Levels = Mapping[str, Sequence[str]]  # the labels of each factor's levels; the baseline's first
 MAX_VARIANTS = 10_000
 
-ROOTS = ("model", "data", "trainer")
-"""The first words of the dotted keys of overrides."""
+ROOTS = ("model", "data", "trainer")  # the first words of the dotted keys of overrides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +37,13 @@ class Factor:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One composition of a study.
+    """One composition of a study."""
 
-    Attributes:
-        name: Unique in the study.
-        choices: The level of each factor.
-        overrides: Its changes to the recipe, by dotted key, in order.
-        reference: The name of the variant that it is compared with.
-        excluded: The reason of the study file for leaving it out.
-    """
-
-    name: str
-    choices: Choices = ()
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    reference: str | None = None
-    excluded: str | None = None
+    name: str  # unique in the study
+    choices: Choices = ()  # the level of each factor
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # its changes to the recipe, by dotted key, in order
+    reference: str | None = None  # the name of the variant that it is compared with
+    excluded: str | None = None  # the reason of the study file for leaving it out
 
 
 def label(value: Any) -> str:
@@ -211,20 +197,20 @@ def _level(name: str, value: Any, title: str | None = None) -> Level:
             f"factor {name!r} is not a dotted key, so each of its levels must be a mapping of dotted keys, as in "
             f"{{model.stack.norm: rms_norm}}, but one is {value!r}"
         )
-    for key in overrides:
-        check_key(key)
+    check_keys(*overrides)
     return Level(label=title or label(value), overrides=overrides)
 
 
-def check_key(key: str) -> None:
+def check_keys(*keys: str) -> None:
     """Raise if the first word of a dotted key is not a section of a recipe. The rest is checked against the signatures later.
 
     Example:
-        >>> check_key("modle.stack.norm")
+        >>> check_keys("modle.stack.norm")
         Traceback (most recent call last):
         ...
         attnkit.registry.errors.ConfigurationError: unknown key 'modle.stack.norm'. Did you mean 'model'? Keys begin with: model, ...
     """
-    root = str(key).partition(".")[0]
-    if root not in ROOTS:
-        raise ConfigurationError(f"unknown key {key!r}.{nearest(root, ROOTS)} Keys begin with: {', '.join(ROOTS)}.")
+    for key in keys:
+        root = str(key).partition(".")[0]
+        if root not in ROOTS:
+            raise ConfigurationError(f"unknown key {key!r}.{nearest(root, ROOTS)} Keys begin with: {', '.join(ROOTS)}.")

@@ -9,7 +9,8 @@ import errno
 import shutil
 import signal
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -64,9 +65,11 @@ def run_plan(
     engine: Mapping[str, Any] | None = None,
     say: Say = print,
     progress: Progress | None = None,
-    only: Collection[str] | None = None,
 ) -> Plan:
     """Carry out the runs that are not finished; if the study tunes, the trials first. Returns the plan of the results, with tuned values.
+
+    With `decide`, one look follows another until nothing is open. The looks are computed from stored results alone: a study that is killed
+    goes on where it was. Where a run failed, its contrast stays open, and further looks wait until it is run again.
 
     Args:
         plan: The plan.
@@ -77,7 +80,6 @@ def run_plan(
         engine: Where runs are carried out (default: as the study says); see `attnkit.worker.launch`.
         say: Is called with each line of progress.
         progress: Is kept up to date.
-        only: The keys of the runs of the results that are carried out (default: all).
 
     Raises:
         ConfigurationError: The study of this name was another one, the metric is never logged, the disk is full, the engine's package is
@@ -100,11 +102,24 @@ def run_plan(
         say(f"{count} stale runs are accepted: {plan.study.accept_code}")
     if gpus and spec["name"] != "local":
         raise ConfigurationError(f"--gpus assigns GPUs of this machine; the engine {spec['name']} takes their number as its argument gpus")
+    done: set[str] = set()
     with told_when_full(plan.folder):
         plan.lock()
-        chosen = plan if only is None else replace(plan, runs=tuple(run for run in plan.runs if run.key in only))
-        Engine(chosen, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
+        while (keys := _needed(plan)) != done:
+            if plan.study.decide is not None:
+                say(f"the next look needs {len(keys - done)} more of {len(plan.runs)} runs")
+                progress.ended.clear()
+            chosen = replace(plan, runs=tuple(run for run in plan.runs if run.key in keys))
+            Engine(chosen, fail_fast=fail_fast, gpus=gpus, say=say, progress=progress).work(spec, jobs)
+            done = keys
     return plan
+
+
+def _needed(plan: Plan) -> set[str]:
+    """Return the keys of the runs that the results need, as far as is known now."""
+    from attnkit.ablation.results import Results  # needs the extra `ablate`, which is told before the first run
+
+    return {run.key for run in (plan.runs if plan.study.decide is None else Results(plan).runs)}
 
 
 def edges(plan: Plan) -> list[str]:
@@ -119,15 +134,7 @@ def edges(plan: Plan) -> list[str]:
 
 
 class Engine:
-    """Schedules the runs of one `attnkit ablate run`.
-
-    Args:
-        plan: The plan.
-        fail_fast: Stop at the first failure.
-        gpus: See `run_plan`.
-        say: See `run_plan`.
-        progress: See `run_plan`.
-    """
+    """Schedules the runs of one `attnkit ablate run`; its arguments are those of `run_plan`."""
 
     def __init__(self, plan: Plan, *, fail_fast: bool, gpus: Sequence[int], say: Say, progress: Progress) -> None:
         self.plan, self.fail_fast, self.say, self.progress = plan, fail_fast, say, progress
@@ -136,7 +143,7 @@ class Engine:
         self.alone: set[str] = set()  # runs that do not share a GPU
         self.queue: list[Run] = []
         self.active: list[_Active] = []
-        self.tries: dict[str, int] = {}
+        self.tries: Counter[str] = Counter()
         self.others = Others(say)
         progress.total = len(plan.runs)
         for line in stale_lines(replace(plan, trials=None)):
@@ -166,7 +173,7 @@ class Engine:
             self.say(f"{self.progress.left} runs, about {to_go}")
         with launching(spec) as submit:
             while self.queue or self.active:
-                while self._has_room() and (run := self._next()) is not None:
+                while len(self.active) < self.progress.jobs and not self.full and self.others.is_time() and (run := self._next()):
                     self._start(submit, run)
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                 time.sleep(POLL)
@@ -175,9 +182,6 @@ class Engine:
                     self.full = False
                     self.progress.active = {_name(a.run): a.began for a in self.active}
                     self._look_at(active, beside=self.gpus is not None and self.gpus.release(active.run.key))
-
-    def _has_room(self) -> bool:
-        return len(self.active) < self.progress.jobs and not self.full and self.others.is_time()
 
     def _next(self) -> Run | None:
         """Return a run that no process works on: one of another engine may, or may have finished it."""
@@ -225,32 +229,29 @@ class Engine:
         except OSError:
             raise  # of this machine
         except Exception as error:  # of the machine that it was on
-            note(
-                active.job.folder, "killed", f"lost: {str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__}"
-            )
+            kind, message = "killed", f"lost: {[type(error).__name__, *str(error).strip().splitlines()][-1]}"
         else:
             if code == BUSY:
                 self.queue.append(active.run)
                 return
             number = -code if code < 0 else ASKED.get(code)
             kind, message = ("killed", f"killed by {signal.Signals(number).name}") if number else ("error", f"exit status {code}")
-            note(active.job.folder, kind, message)
+        note(active.job.folder, kind, message)
         self._end(active.run, time.monotonic() - active.began, beside=beside)
 
     def _end(self, run: Run, elapsed: float | None, *, beside: bool = False) -> None:
         folder = self.plan.run_folder(run.key)
         status, progress = status_of(folder), self.progress
-        kind, name = str(status.get("kind")), _name(run)
+        kind, name, again = str(status.get("kind")), _name(run), ""
         if status["status"] == "failed" and kind == "out_of_memory" and beside:
             self.alone.add(run.key)
+            again = "out of memory beside other runs; again, on a GPU of its own"
+        elif status["status"] == "failed" and self.tries[run.key] < self.plan.study.retries.get(kind, 0):
+            self.tries[run.key] += 1
+            again = f"{kind} ({status['message']}); retry {self.tries[run.key]}"
+        if again:
             forget(folder)
-            self.say(f"{name}: out of memory beside other runs; again, on a GPU of its own")
-            self.queue.append(run)
-            return
-        if status["status"] == "failed" and self.tries.get(run.key, 0) < self.plan.study.retries.get(kind, 0):
-            self.tries[run.key] = self.tries.get(run.key, 0) + 1
-            forget(folder)
-            self.say(f"{name}: {kind} ({status['message']}); retry {self.tries[run.key]}")
+            self.say(f"{name}: {again}")
             self.queue.append(run)
             return
         progress.ended[status["status"]] += 1

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attnkit import __version__
-from attnkit.ablation.inspection import stored
 from attnkit.ablation.plan import Plan
 from attnkit.ablation.progress import Say
 from attnkit.files import code_version
 from attnkit.worker.answers import Probe
-from attnkit.worker.folder import key_of, status_of, write_json
+from attnkit.worker.folder import key_of, status_of, stored, write_json
 from attnkit.worker.job import PROBE, ask
 
 MOST = 8

@@ -8,8 +8,9 @@ from typing import Any
 
 from matplotlib.ticker import EngFormatter, NullFormatter
 
-from attnkit.ablation.canvas import COLOURS, Figure, canvas, if_drawn, legend, legend_height, look, wrapped
+from attnkit.ablation.canvas import COLOURS, Figure, Line, canvas, if_drawn, legend, legend_height, lines, look, wrapped
 from attnkit.ablation.contrasts import balanced
+from attnkit.ablation.measurements import lost
 from attnkit.ablation.results import Results
 from attnkit.worker.folder import SPECIAL
 
@@ -63,9 +64,10 @@ def paired(results: Results) -> Figure:
                 colour = COLOURS[i % len(COLOURS)]
                 axes.plot(*zip(*points, strict=True), color=colour, lw=0.7, marker="o", markersize=5, alpha=0.75)
         for row, name in enumerate(names):
-            lost = sum(v is not None and math.isnan(v) for v in values[name].values())
-            if lost:
-                axes.annotate(f"{lost} diverged", (0.99, len(names) - 1 - row), xycoords=("axes fraction", "data"), ha="right", fontsize=8)
+            if diverged := lost(values[name].values()):
+                axes.annotate(
+                    f"{diverged} diverged", (0.99, len(names) - 1 - row), xycoords=("axes fraction", "data"), ha="right", fontsize=8
+                )
         axes.set_yticks(range(len(names)), labels, fontsize=8)
         axes.set_ylim(-0.6, len(names) - 0.4)
         axes.set_xlabel(results.study.metric)
@@ -74,36 +76,27 @@ def paired(results: Results) -> Figure:
 
 def curves(results: Results) -> Iterator[Figure]:
     """Yield the learning curves by tokens and by time: a line for each variant, averaged over seeds."""
-    metric = results.study.metric if results.study.metric.startswith("val/") else _logged(results)
-    seconds = _seconds(results)
-    for axis, title in (("tokens", "non-padding tokens of training"), ("seconds", seconds)):
-        with canvas(f"curves_{axis}", height=2.6 + _height_of_legend(results)) as (axes, svg):
-            for variant, style in _looks(results):
-                points, count = _mean_curve(results, variant, axis, metric)
-                if len(points) >= 2:
-                    axes.plot(*zip(*points, strict=True), label=wrapped(_of(results, variant, count)), **style)
-            axes.set_xlabel(title)
-            axes.xaxis.set_major_formatter(EngFormatter())
-            axes.set_ylabel(metric)
-            legend(axes)
-        yield Figure(f"curves_{axis}", f"Learning curves by {'time' if axis == 'seconds' else axis}", if_drawn(axes, svg))
+    metric = _logged(results)
+    for axis, title in (("tokens", "non-padding tokens of training"), ("seconds", _seconds(results))):
+        found = []
+        for variant, style in _looks(results):
+            points, count = _mean_curve(results, variant, axis, metric)
+            if len(points) >= 2:
+                found.append(Line(_of(results, variant, count), points, style))
+        named = f"Learning curves by {'time' if axis == 'seconds' else axis}"
+        yield lines(f"curves_{axis}", named, found, title, metric, height=2.6 + _height_of_legend(results), prefixes=True)
 
 
 def progress(results: Results) -> Figure:
     """Return the learning curve of every run so far, also of those that are not finished."""
-    metric = results.study.metric if results.study.metric.startswith("val/") else _logged(results)
-    keys = results.plan.key_by_variant
-    with canvas("progress", height=2.6 + _height_of_legend(results)) as (axes, svg):
-        for variant, style in _looks(results):
-            curves = [results.result[keys[variant, seed]].get("curve", []) for seed in results.study.seeds]
-            found = [[(p["step"], p[metric]) for p in curve if _is_number(p.get(metric)) and "step" in p] for curve in curves]
-            for i, points in enumerate(points for points in found if points):  # a run may have diverged before its first point
-                axes.plot(*zip(*points, strict=True), label="" if i else wrapped(variant), **style | {"lw": 0.8, "alpha": 0.8})
-        axes.set_xlabel("optimizer steps")
-        axes.xaxis.set_major_formatter(EngFormatter())
-        axes.set_ylabel(metric)
-        legend(axes)
-    return Figure("progress", "Learning curve of every run so far", if_drawn(axes, svg))
+    metric, drawn = _logged(results), []
+    for variant, style in _looks(results):
+        curves = [results.result[key].get("curve", []) for key in results.keys_of(variant)]
+        found = [[(p["step"], p[metric]) for p in curve if _is_number(p.get(metric)) and "step" in p] for curve in curves]
+        for i, points in enumerate(points for points in found if points):  # a run may have diverged before its first point
+            drawn.append(Line("" if i else variant, points, style | {"lw": 0.8, "alpha": 0.8}))
+    title, height = "Learning curve of every run so far", 2.6 + _height_of_legend(results)
+    return lines("progress", title, drawn, "optimizer steps", metric, height=height, prefixes=True)
 
 
 def _seconds(results: Results) -> str:
@@ -111,7 +104,9 @@ def _seconds(results: Results) -> str:
 
 
 def _logged(results: Results) -> str:
-    """Return the validation metric that corresponds to the study's test metric, or else the loss."""
+    """Return the validation metric of the study, or that which corresponds to its test metric, or else the loss."""
+    if results.study.metric.startswith("val/"):
+        return results.study.metric
     wanted = results.study.metric.replace("test/", "val/")
     points = [point for result in results.result.values() for point in result.get("curve", [])]
     return wanted if any(_is_number(point.get(wanted)) for point in points) else "val/loss"
@@ -119,16 +114,15 @@ def _logged(results: Results) -> str:
 
 def _of(results: Results, variant: str, count: int) -> str:
     """Return the label of a mean of numbers of a variant, which says if runs that diverged are not in it."""
-    lost = sum(v is not None and math.isnan(v) for v in results.values(variant).values())
-    return f"{variant} ({count} runs, {lost} diverged)" if lost else variant
+    diverged = lost(results.values(variant).values())
+    return f"{variant} ({count} runs, {diverged} diverged)" if diverged else variant
 
 
 def _mean_curve(results: Results, variant: str, axis: str, metric: str) -> tuple[list[tuple[float, float]], int]:
     """Return the points of the mean learning curve of a variant, and how many runs it is the mean of."""
-    keys = results.plan.key_by_variant
-    found = [results.result[keys[variant, seed]].get("curve", []) for seed in results.study.seeds]
-    lines = [[(p.get(axis), p.get(metric)) for p in curve] for curve in found if curve]
-    whole = [line for line in lines if all(_is_number(number) for point in line for number in point)]
+    found = [results.result[key].get("curve", []) for key in results.keys_of(variant)]
+    curves = [[(p.get(axis), p.get(metric)) for p in curve] for curve in found if curve]
+    whole = [curve for curve in curves if all(_is_number(number) for point in curve for number in point)]
     return [tuple(sum(ns) / len(ns) for ns in zip(*points, strict=True)) for points in zip(*whole, strict=False)], len(whole)
 
 
@@ -163,20 +157,14 @@ def lengths(results: Results) -> Figure:
     title = f"By length of the {side}"
     if side is None:
         return Figure("lengths", title, None)
-    with canvas("lengths", height=2.6 + _height_of_legend(results)) as (axes, svg):
-        name = ""
-        for variant, style in _looks(results):
-            name, points = results.by_length(variant, side)
-            if points:
-                axes.plot(*zip(*points, strict=True), label=wrapped(variant), **style)
-        data = (results.plan.inspections[results.plan.variants[0].name].recipe or {}).get("data", {})
-        if longest := data.get("max_length"):
-            axes.axvline(longest - SPECIAL[side] + 0.5, color="#444444", lw=0.8, ls="--")
-            title += " (dashed: the longest in training)"
-        axes.set_xlabel(f"tokens of the {side}")
-        axes.set_ylabel(name)
-        legend(axes)
-    return Figure("lengths", title, if_drawn(axes, svg))
+    found = [(variant, style, *results.by_length(variant, side)) for variant, style in _looks(results)]
+    data = (results.plan.inspections[results.plan.variants[0].name].recipe or {}).get("data", {})
+    mark = None
+    if longest := data.get("max_length"):
+        mark = longest - SPECIAL[side] + 0.5
+        title += " (dashed: the longest in training)"
+    drawn = [Line(variant, points, style) for variant, style, _, points in found if points]
+    return lines("lengths", title, drawn, f"tokens of the {side}", found[-1][2], height=2.6 + _height_of_legend(results), mark=mark)
 
 
 def interaction_plots(results: Results) -> Iterator[Figure]:
@@ -187,19 +175,15 @@ def interaction_plots(results: Results) -> Iterator[Figure]:
     names = {variant.choices: variant.name for variant in results.plan.variants}
     for pair in combinations(levels, 2):
         cells = balanced(names, pair)
-        across, lines = sorted(pair, key=lambda factor: -len(levels[factor]))
-        with canvas(f"interaction_{across}_{lines}", height=3.0) as (axes, svg):
-            for i, level in enumerate(levels[lines]):
-                at = [[cell for cell in cells if {(across, x), (lines, level)} <= set(cell)] for x in levels[across]]
-                means = [results.mean_of(names[cell] for cell in found) for found in at]
-                points = [(x, mean) for x, mean in enumerate(means) if mean is not None]
-                if points:
-                    axes.plot(*zip(*points, strict=True), label=f"{lines} {level}", **look(i, i, i))
-            axes.set_xticks(range(len(levels[across])), levels[across], fontsize=8, rotation=20, ha="right")
-            axes.set_xlabel(across)
-            axes.set_ylabel(results.study.metric)
-            legend(axes)
-        yield Figure(f"interaction_{across}_{lines}", f"{across} and {lines}: lines that are not parallel interact", if_drawn(axes, svg))
+        across, each = sorted(pair, key=lambda factor: -len(levels[factor]))
+        drawn = []
+        for i, level in enumerate(levels[each]):
+            at = [[cell for cell in cells if {(across, x), (each, level)} <= set(cell)] for x in levels[across]]
+            means = [results.mean_of(names[cell] for cell in found) for found in at]
+            if points := [(x, mean) for x, mean in enumerate(means) if mean is not None]:
+                drawn.append(Line(f"{each} {level}", points, look(i, i, i)))
+        title = f"{across} and {each}: lines that are not parallel interact"
+        yield lines(f"interaction_{across}_{each}", title, drawn, across, results.study.metric, height=3.0, ticks=levels[across])
 
 
 def _looks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:

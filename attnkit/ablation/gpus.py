@@ -6,11 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 SPARE = 1.25
 """How much more than the peak of its tensors a run may take: what the allocator keeps, and differences between seeds."""
 
-CONTEXT = 1 << 30
-"""Bytes that CUDA itself takes for each process, as a generous bound."""
-
-Memory = Mapping[int, tuple[int, int]]
-"""The bytes in use and in total, by the number of a GPU."""
+CONTEXT = 1 << 30  # bytes that CUDA itself takes for each process, as a generous bound
+Memory = Mapping[int, tuple[int, int]]  # the bytes in use and in total, by the number of a GPU
 
 
 def measured() -> Memory:
@@ -28,11 +25,7 @@ class Gpus:
     """The GPUs of a study, and what its runs are expected to take of them.
 
     A run without a known peak has a GPU to itself. Others share one, as long as the expected peaks of all its runs fit, and as long as
-    its free memory does. Without `nvidia-smi` no GPU is shared.
-
-    Args:
-        numbers: The GPUs.
-        memory: Says how full they are.
+    its free memory does, as `memory` says. Without `nvidia-smi` no GPU is shared.
     """
 
     def __init__(self, numbers: Sequence[int], memory: Callable[[], Memory] = measured) -> None:

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import attnkit
 from attnkit.files import code_version
 from attnkit.registry import ConfigurationError
 from attnkit.worker.answers import Inspection
-from attnkit.worker.folder import key_of, read_record, write_json
+from attnkit.worker.folder import key_of, read_record, stored, write_json
 from attnkit.worker.job import INSPECTION, ask
 from attnkit.worker.sources import unchanged
-
-T = TypeVar("T")
 
 
 def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: Any, cache: Path) -> list[Inspection]:
@@ -39,11 +37,3 @@ def inspect(recipe: str, compositions: Sequence[Mapping[str, Any]], *, match: An
             write_json(files[i], answer)
     found = [read_record(Inspection, file) for file in files]
     return [inspection for inspection in found if inspection is not None]
-
-
-def stored(kind: type[T], file: Path) -> T | None:
-    """Return the answer in a file; None if there is none, or it is damaged."""
-    try:
-        return read_record(kind, file)
-    except ConfigurationError:
-        return None

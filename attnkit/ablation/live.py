@@ -1,12 +1,13 @@
 """The page of a study that is running: progress, learning curves, decisions so far, and the cost to go, from stored files alone."""
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from attnkit.ablation.answers import Answers, answers_of
 from attnkit.ablation.figures import paired, progress
-from attnkit.ablation.inspection import stored
 from attnkit.ablation.looks import looks
+from attnkit.ablation.measurements import mean
 from attnkit.ablation.plan import Plan, Run
 from attnkit.ablation.progress import clock
 from attnkit.ablation.report import ENVIRONMENT, omissions, page, path_lines, subtitle
@@ -14,10 +15,9 @@ from attnkit.ablation.results import Results, sentence
 from attnkit.ablation.statistics import Comparison
 from attnkit.ablation.tables import Table
 from attnkit.worker.answers import Underway
-from attnkit.worker.folder import FINAL, UNDERWAY
+from attnkit.worker.folder import FINAL, UNDERWAY, stored
 
-REFRESHED = 10
-"""Seconds after which a browser loads the page again."""
+REFRESHED = 10  # seconds after which a browser loads the page again
 
 
 def live_page(plan: Plan, *, more: bool = False) -> str:
@@ -78,30 +78,18 @@ def decisions(results: Results) -> tuple[list[Comparison], list[str]]:
     return list(settled.values()), list(open_.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """Runs and seconds; the seconds are None where no run has ended."""
-
-    runs: int
-    seconds: float | None
-
-    def __str__(self) -> str:
-        return f"{self.runs} runs" + ("" if self.seconds is None else f", about {clock(self.seconds)}")
-
-
 def cost_to_go(results: Results) -> list[str]:
     """Return what is left to run, and for a study that decides by looks, the most that may follow; as many at a time as are running now."""
     at_once = max(1, sum(results.status[run.key]["status"] == "running" for run in results.runs))
-    times = [seconds for run in results.plan.runs if (seconds := results.status[run.key].get("wall_seconds"))]
-    each = sum(times) / len(times) / at_once if times else None
+    each = mean([seconds for run in results.plan.runs if (seconds := results.status[run.key].get("wall_seconds"))])
 
-    def cost(runs: list[Run]) -> Cost:
+    def cost(runs: Sequence[Run]) -> str:
         left = sum(results.status[run.key]["status"] not in FINAL for run in runs)
-        return Cost(runs=left, seconds=None if each is None else left * each)
+        return f"{left} runs" + ("" if each is None else f", about {clock(left * each / at_once)}")
 
     lines = [f"To go: {cost(results.runs)}" + (f", {at_once} at a time" if at_once > 1 else "")]
     if results.study.decide is not None:
-        lines.append(f"If nothing more is decided before the last look: {cost(list(results.plan.runs))}")
+        lines.append(f"If nothing more is decided before the last look: {cost(results.plan.runs)}")
     return lines
 
 

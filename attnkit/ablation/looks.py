@@ -14,16 +14,13 @@ from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, power
 from attnkit.registry import ConfigurationError
 
-SIMULATED = 2000
-"""The studies of a forecast."""
+SIMULATED = 2000  # the studies of a forecast
 
 
 def looks(study: StudySpec, asked: Mapping[str, Any]) -> tuple[Look, ...]:
     """Return the looks of a study: the planned ones; or one with the seeds that it began with, and those that were paid for.
 
-    Args:
-        study: The study.
-        asked: Its question as it was written down, if it was; see `attnkit.ablation.plan.read_question`.
+    `asked` is its question as it was written down, if it was; see `attnkit.ablation.plan.read_question`.
     """
     if study.decide is not None:
         return planned(study.decide, study.alpha)
@@ -81,17 +78,11 @@ def chance(c: Comparison, last: Look, family: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What looks decide of one comparison whose true difference is `effect`, in units of the sd of differences.
-
-    Attributes:
-        effect: The difference.
-        decided: The probability that it is shown.
-        seeds: The mean number of seeds until then, or until the last look.
-    """
+    """What looks decide of one comparison whose true difference is `effect`, in units of the sd of differences."""
 
     effect: float
-    decided: float
-    seeds: float
+    decided: float  # the probability that it is shown
+    seeds: float  # the mean number of seeds until then, or until the last look
 
 
 def forecast(plan: Sequence[Look], family: int, effects: Sequence[float] = (0.0, 0.5, 1.0, 2.0), *, seed: int = 0) -> list[Forecast]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Literal
@@ -18,8 +18,22 @@ COSTS = ("flops_per_token", "flops", "elementwise_per_token", "tokens_per_second
 """The costs of a training: FLOPs for each token, and in total; element-wise operations for each token; its speed; the peak memory of its
 process, in bytes; its time."""
 
-SHARES = ("sequence_error_rate",)
-"""Metrics that are a share of examples."""
+SHARES = ("sequence_error_rate",)  # metrics that are a share of examples
+
+
+def numbers(values: Iterable[float | None]) -> list[float]:
+    """Return the values of the runs that ended with a number, without those that diverged or have none."""
+    return [value for value in values if value is not None and not math.isnan(value)]
+
+
+def lost(values: Iterable[float | None]) -> int:
+    """Return how many runs diverged."""
+    return sum(value is not None and math.isnan(value) for value in values)
+
+
+def mean(known: Sequence[float]) -> float | None:
+    """Return the mean; None of nothing."""
+    return sum(known) / len(known) if known else None
 
 
 class Measurements:
@@ -41,6 +55,10 @@ class Measurements:
     def runs(self) -> list[Run]:
         """The runs that are measured: all of the plan."""
         return list(self.plan.runs)
+
+    def keys_of(self, variant: str) -> list[str]:
+        """Return the keys of the runs of a variant, by seed."""
+        return [key for (name, _), key in self.plan.key_by_variant.items() if name == variant]
 
     def value(self, key: str) -> float | None:
         """Return the metric of a run; NaN if it diverged, None if there is none."""
@@ -65,8 +83,8 @@ class Measurements:
     def mean_of(self, variants: Iterable[str]) -> float | None:
         """Return the mean over all runs of some variants; None if one of the runs has no number."""
         values = [value for name in variants for value in self.values(name).values()]
-        known = [value for value in values if value is not None and not math.isnan(value)]
-        return sum(known) / len(known) if known and len(known) == len(values) else None
+        known = numbers(values)
+        return mean(known) if len(known) == len(values) else None
 
     def cost(self, key: str, name: str) -> float | None:
         """Return one of `COSTS` of a run; None if it was not measured."""
@@ -79,14 +97,11 @@ class Measurements:
 
     def mean_cost(self, variant: str, name: str) -> float | None:
         """Return one of `COSTS`, averaged over the finished runs of a variant."""
-        keys = [key for (v, _), key in self.plan.key_by_variant.items() if v == variant and self.status[key]["status"] == "ok"]
-        known = [value for key in keys if (value := self.cost(key, name)) is not None]
-        return sum(known) / len(known) if known else None
+        return mean(numbers(self.cost(key, name) for key in self.keys_of(variant) if self.status[key]["status"] == "ok"))
 
     def parameters(self, variant: str) -> int | None:
         """Return the number of parameters of a variant: as trained, or if no run is finished, as planned."""
-        keys = [key for (v, _), key in self.plan.key_by_variant.items() if v == variant]
-        trained = {self.result[key].get("parameters") for key in keys} - {None}
+        trained = {self.result[key].get("parameters") for key in self.keys_of(variant)} - {None}
         return trained.pop() if len(trained) == 1 else self.plan.inspections[variant].parameters
 
     def miscounted(self) -> list[str]:
@@ -103,7 +118,7 @@ class Measurements:
 
         Rare lengths (under 1 % of the examples, or under 20) are merged with their neighbours.
         """
-        found = [self.result[key].get("lengths", {}).get(side, []) for (v, _), key in self.plan.key_by_variant.items() if v == variant]
+        found = [self.result[key].get("lengths", {}).get(side, []) for key in self.keys_of(variant)]
         rows = [row for table in found for row in table]
         names = [name for name in (rows[0] if rows else {}) if name not in ("length", "count")]
         if not names:

@@ -16,27 +16,22 @@ def methods(results: Results) -> str:
     text = (
         f"{len(results.plan.variants)} variants of {Path(study.recipe).stem} (design: {study.design}) were each trained with "
         f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds. The seeds of initialisation, data order and dropout are separate; "
-        f"{', '.join(study.vary)} vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that "
-        "runs are paired "
-        f"by seed."
-        f"{_budget(results)} "
-        f"The metric is {study.metric} ({study.better} is better), {at}. {_test(study)} The study has {family} "
-        f"contrast{'s' if family != 1 else ''}, as one family: all intervals together cover their true values "
-        f"with a probability of at least {1 - study.alpha:g} (Bonferroni), whatever the dependence between them. Each verdict is read from "
-        f"its interval, so that the probability of any false verdict is at most {study.alpha:g}."
+        f"{', '.join(study.vary)} vary{'' if len(study.vary) > 1 else 's'} between runs, and all variants share them, so that runs are "
+        f"paired by seed.{_budget(results)} The metric is {study.metric} ({study.better} is better), {at}. {_test(study)} The study has "
+        f"{family} contrast{'s' if family != 1 else ''}, as one family: all intervals together cover their true values with a probability "
+        f"of at least {1 - study.alpha:g} (Bonferroni), whatever the dependence between them. Each verdict is read from its interval, so "
+        f"that the probability of any false verdict is at most {study.alpha:g}."
     )
     if results.interactions or study.design == "full_factorial":
         text += (
             " Main effects and interactions are averaged over the levels of all other factors, seed by seed; where combinations are "
-            "missing, "
-            "over the levels with which all compared variants exist."
+            "missing, over the levels with which all compared variants exist."
         )
     if study.decide is not None:
         text += (
             f" Seeds were added in looks at {', '.join(map(str, study.decide.at))} seeds, planned before the first run, whose "
             f"levels ({study.decide.spending} spending) add up to {study.alpha:g}, and only where nothing was decided; a contrast was "
-            "given up "
-            f"when its chance at the last look fell below {1 - study.decide.power:.2g}."
+            f"given up when its chance at the last look fell below {1 - study.decide.power:.2g}."
         )
     if study.min_effect is not None:
         of = " of the reference's mean" if isinstance(study.min_effect, str) else ""

@@ -10,35 +10,25 @@ from scipy import stats
 
 from attnkit.ablation.results import Results
 from attnkit.ablation.statistics import Comparison, examples_parts, joint_half, parts_error, tuning_spread
-from attnkit.ablation.tables import Table, interval_text
+from attnkit.ablation.tables import Table, interval_text, or_dash
 
-TOLERANCE = 1e-4
-"""The largest relative difference between a metric and the quotient of its sums that counts as rounding."""
+TOLERANCE = 1e-4  # the largest relative difference between a metric and the quotient of its sums that counts as rounding
 OWN = "each seed has test examples of its own, so that their noise is in that of the seeds"
 """The reason where data are generated anew for each seed."""
-NOT_KEPT = "was not kept by example, or is no mean over examples"
-"""The end of the reason where runs have no sums."""
+NOT_KEPT = "was not kept by example, or is no mean over examples"  # the end of the reason where runs have no sums
+Error = tuple[float, float]  # a standard error and its degrees of freedom
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """The sources of noise of a contrast, and its interval with all sources that are known.
-
-    Attributes:
-        contrast: The name of the contrast.
-        seeds: The standard error of training seeds; None: not known.
-        examples: The standard error of test examples; None: not known.
-        tuning: How far a repeated tuning would move the difference; None: not known, or nothing was tuned.
-        interval: The simultaneous interval with all known sources; None: no source but the seeds is known.
-        missing: For each source that is not known, the reason.
-    """
+    """The sources of noise of a contrast, and its interval with all sources that are known."""
 
     contrast: str
-    seeds: float | None = None
-    examples: float | None = None
-    tuning: float | None = None
-    interval: tuple[float, float] | None = None
-    missing: tuple[str, ...] = ()
+    seeds: float | None = None  # the standard error of training seeds; None: not known
+    examples: float | None = None  # the standard error of test examples; None: not known
+    tuning: float | None = None  # how far a repeated tuning would move the difference; None: not known, or nothing was tuned
+    interval: tuple[float, float] | None = None  # the simultaneous interval with all known sources; None: no source but the seeds is known
+    missing: tuple[str, ...] = ()  # for each source that is not known, the reason
 
 
 def noises(results: Results) -> list[Noise]:
@@ -52,26 +42,26 @@ def _noise(results: Results, c: Comparison) -> Noise:
     if c.mean is None or c.sd is None or c.level is None or any(c.diverged) or any(c.failed):
         return Noise(contrast=c.variant, missing=("runs diverged or failed, or too few have ended",))
     weights = results.contrasts[c.variant].weights
-    seeds = c.sd / math.sqrt(c.pairs)
-    parts, missing, others = [(seeds, float(c.pairs - 1))], [], dict[str, float]()
-    for name, found in (("examples", _of_examples(results, weights, c.pairs)), ("tuning", _of_tuning(results, weights, c.pairs))):
-        if isinstance(found, str):
-            missing += [found] if found else []
-        else:
-            others[name] = found[0]
-            parts.append(found)
-    half = joint_half(parts, alpha=c.level)
-    interval = (c.mean - half, c.mean + half) if others else None
-    return Noise(contrast=c.variant, seeds=seeds, interval=interval, missing=tuple(missing), **others)
+    moves, parts = moves_of(results, weights, c.pairs), parts_of(results, weights, results.study.seeds[: c.pairs])
+    examples: Sequence[Error] | str = parts if isinstance(parts, str) else [parts_error(parts)]
+    if isinstance(examples, str) and examples.endswith(NOT_KEPT):
+        examples = _at_most(results, weights) or examples
+    tuning = moves if isinstance(moves, str) else math.hypot(*moves.values())
+    return joined(c.variant, c.mean, (c.sd / math.sqrt(c.pairs), c.pairs - 1), examples, tuning, level=c.level)
 
 
-def _of_examples(results: Results, weights: Mapping[str, float], pairs: int) -> tuple[float, float] | str:
-    """Return the standard error of test examples with its degrees of freedom, or why it is not known."""
-    parts = parts_of(results, weights, results.study.seeds[:pairs])
-    if isinstance(parts, str):
-        return (_at_most(results, weights) if parts.endswith(NOT_KEPT) else None) or parts
-    error, df = parts_error(parts)
-    return error, float(df)
+def joined(contrast: str, mean: float, seeds: Error, examples: Sequence[Error] | str, tuning: float | str, *, level: float) -> Noise:
+    """Return the sources of noise of an estimate; in the place of one that is not known stands why."""
+    known = [seeds, *([] if isinstance(examples, str) else examples), *([] if isinstance(tuning, str) else [(tuning, math.inf)])]
+    half = joint_half(known, alpha=level)
+    return Noise(
+        contrast=contrast,
+        seeds=seeds[0],
+        examples=None if isinstance(examples, str) else math.hypot(*(error for error, _ in examples)),
+        tuning=None if isinstance(tuning, str) else tuning,
+        interval=(mean - half, mean + half) if len(known) > 1 else None,
+        missing=tuple(dict.fromkeys(why for why in (examples, tuning) if isinstance(why, str) and why)),
+    )
 
 
 def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int]) -> np.ndarray | str:
@@ -96,7 +86,7 @@ def parts_of(results: Results, weights: Mapping[str, float], seeds: Sequence[int
     return examples_parts(runs)
 
 
-def _at_most(results: Results, weights: Mapping[str, float]) -> tuple[float, float] | None:
+def _at_most(results: Results, weights: Mapping[str, float]) -> list[Error] | None:
     """Return the standard error of a sum of shares of the same examples, as if variants failed on them independently.
 
     It is too large if they fail on the same ones. Two failures and two successes are added, so that a share of 0 has an error, too (Agresti
@@ -106,17 +96,11 @@ def _at_most(results: Results, weights: Mapping[str, float]) -> tuple[float, flo
     if count is None or any(results.mean_of([name]) is None for name in weights):
         return None
     shares = [(weight, ((results.mean_of([name]) or 0.0) * count + 2) / (count + 4)) for name, weight in weights.items()]
-    return math.sqrt(sum(weight**2 * share * (1 - share) for weight, share in shares) / count), math.inf
-
-
-def _of_tuning(results: Results, weights: Mapping[str, float], pairs: int) -> tuple[float, float] | str:
-    """Return how far a repeated tuning would move a contrast, or why that is not known: an empty reason if nothing was tuned."""
-    moves = moves_of(results, weights, pairs)
-    return moves if isinstance(moves, str) else (math.hypot(*moves.values()), math.inf)
+    return [(math.sqrt(sum(weight**2 * share * (1 - share) for weight, share in shares) / count), math.inf)]
 
 
 def moves_of(results: Results, weights: Mapping[str, float], pairs: int) -> Mapping[str, float] | str:
-    """Return how far a repeated tuning of each variant would move a weighted sum of them, or why that is not known."""
+    """Return how far a repeated tuning of each variant would move a weighted sum of them, or why that is unknown: "" if none was tuned."""
     study, tuned = results.study, results.plan.tuned
     if study.tune is None or not tuned:
         return ""
@@ -147,8 +131,8 @@ def table_of(found: Sequence[Noise], shown: Sequence[bool]) -> Table:
     for one, decided in zip(found, shown, strict=True):
         beyond = one.interval is not None and (one.interval[0] > 0 or one.interval[1] < 0)
         still = "-" if one.interval is None or not decided else "yes" if beyond else "no"
-        errors = ("-" if error is None else f"{error:.2g}" for error in (one.seeds, one.examples, one.tuning))
-        rows.append((still == "yes", (one.contrast, *errors, interval_text(*(one.interval or (None, None))).strip() or "-", still)))
+        errors = (or_dash(error, "{:.2g}") for error in (one.seeds, one.examples, one.tuning))
+        rows.append((still == "yes", (one.contrast, *errors, interval_text(*(one.interval or ())).strip() or "-", still)))
     return Table(HEADERS, rows if any(one.interval for one in found) else [], (0, 5))
 
 

@@ -7,19 +7,12 @@ from collections.abc import Mapping
 from attnkit.ablation.progress import Say, clock
 from attnkit.ownership import Owner
 
-SAID_AGAIN = 60.0
-"""Seconds between two lines about runs that are waited for."""
-
-LOOKED_AGAIN = 1.0
-"""Seconds between two looks at runs that others work on."""
+SAID_AGAIN = 60.0  # seconds between two lines about runs that are waited for
+LOOKED_AGAIN = 1.0  # seconds between two looks at runs that others work on
 
 
 class Others:
-    """Says which runs are waited for because other processes work on them.
-
-    Args:
-        say: Is called with each line.
-    """
+    """Says which runs are waited for because other processes work on them."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
@@ -31,11 +24,7 @@ class Others:
         return not self._since or time.monotonic() - self._looked > LOOKED_AGAIN
 
     def wait_for(self, held: Mapping[str, Owner]) -> None:
-        """Say which runs are waited for, and since when: at first, when there are more, and then each minute.
-
-        Args:
-            held: The processes, by the names of their runs.
-        """
+        """Say which runs are waited for, whose they are, and since when: at first, when there are more, and then each minute."""
         now = self._looked = time.monotonic()
         is_new = not held.keys() <= self._since.keys()
         self._since = {name: self._since.get(name, now) for name in held}

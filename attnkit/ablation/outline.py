@@ -15,13 +15,7 @@ from attnkit.ablation.validity import stale_lines, state_of
 
 
 def outline(planned: Plan, times: Estimate, *, jobs: int) -> list[str]:
-    """Return the plan, a line each.
-
-    Args:
-        planned: The plan.
-        times: How long its runs take.
-        jobs: The number of concurrent runs.
-    """
+    """Return the plan of a study whose runs take these times, `jobs` of them at once, in lines."""
     study = planned.study
     lines = [f"{study.name}: {len(planned.variants)} variants x {len(study.seeds)} seeds = {len(planned.runs)} runs of {study.recipe}"]
     baseline = planned.inspections[planned.variants[0].name].parameters or 0

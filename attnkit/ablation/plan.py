@@ -18,20 +18,10 @@ from attnkit.worker.folder import key_of, read_json, read_record, write_json
 from attnkit.worker.records import read
 
 NO_QUESTION = (
-    "seeds",
-    "timeout",
-    "retries",
-    "engine",
-    "threads",
-    "accept_code",
-    "recipe",
-    "file",
-    "lengths",
-    "published",
-    "tasks",
-    "scales",
+    *("seeds", "timeout", "retries", "engine", "threads", "accept_code", "recipe", "file"),  # how the study is run
+    *("lengths", "published", "tasks", "scales"),  # what its reports show
 )
-"""The settings that may change when there are results: how the study is run, and what its report shows."""
+"""The settings that may change when there are results."""
 
 FORMAT = 4
 """Of `study.json` and of files of runs: other words have another number."""
@@ -153,6 +143,10 @@ class Plan(StoredPlan):
             return self.runs
         return (*self.trials.runs, *(self.runs if self.tuned else ()))
 
+    def stored(self) -> dict[str, Any]:
+        """Return the part that is kept for the report, as plain data."""
+        return asdict(StoredPlan(**{f.name: getattr(self, f.name) for f in fields(StoredPlan)}))
+
     def run_folder(self, key: str) -> Path:
         """Return the folder of a run."""
         return self.folder / "runs" / key
@@ -186,8 +180,7 @@ class Plan(StoredPlan):
                 f"the seeds {unpaid} were added after the first results. To look again is to test again: attnkit ablate seeds --add "
                 f"{len(unpaid)} --spend ALPHA pays for it, and decide: in a new study plans its looks beforehand"
             )
-        stored = StoredPlan(**{f.name: getattr(self, f.name) for f in fields(StoredPlan)})
-        write_json(self.study_folder / "plan.json", asdict(stored))
+        write_json(self.study_folder / "plan.json", self.stored())
 
 
 def refuse_change(folder: Path, asked: Any, question: Mapping[str, Any]) -> None:

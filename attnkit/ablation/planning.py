@@ -16,8 +16,7 @@ from attnkit.registry import FAMILIES, IMPORTS, ConfigurationError
 from attnkit.worker.answers import Inspection
 from attnkit.worker.folder import key_of
 
-LONG = 200
-"""The most characters of a value that are shown whole."""
+LONG = 200  # the most characters of a value that are shown whole
 
 
 def make_plan(study: StudySpec, folder: Path) -> Plan:
@@ -87,11 +86,10 @@ def _refuse_mistakes(variants: Sequence[Variant], found: Sequence[Inspection]) -
     if found[0].error is not None:
         raise ConfigurationError(f"the reference {variants[0].name!r} cannot be built: {_explained(found[0].error)}")
     mistakes = {v.name: i.error for v, i in zip(variants, found, strict=True) if i.kind == "mistake"}
-    for variant in variants:
-        for choice in variant.choices or [None]:
-            having = [v.name for v in variants if choice is None or choice in v.choices] if choice else [variant.name]
-            if variant.name in mistakes and all(name in mistakes for name in having):
-                raise ConfigurationError(f"{variant.name}: {_explained(mistakes[variant.name] or '')}")
+    for variant in (v for v in variants if v.name in mistakes):
+        alike = [[v.name for v in variants if choice in v.choices] for choice in variant.choices] or [[]]
+        if any(mistakes.keys() >= {*names} for names in alike):
+            raise ConfigurationError(f"{variant.name}: {_explained(mistakes[variant.name] or '')}")
 
 
 def _explained(error: str) -> str:
@@ -116,11 +114,9 @@ def _runs(study: StudySpec, variants: Sequence[Variant], inspections: Mapping[st
             recipe = dict(inspection.recipe)
             if inspection.takes_seed:
                 recipe["data"] = {**recipe["data"], "seed": seeds["data"]}
-            job = {
-                "recipe": recipe,
-                "seeds": seeds,
-                "test": study.metric.startswith("test/"),
-            } | ({"budget": asdict(study.budget)} if study.budget else {})
+            job = {"recipe": recipe, "seeds": seeds, "test": study.metric.startswith("test/")} | (
+                {"budget": asdict(study.budget)} if study.budget else {}
+            )
             key = key_of(job)
             names = (*runs[key].variants, variant.name) if key in runs else (variant.name,)
             runs[key] = Run(key=key, variants=names, seed=seed, job=job)

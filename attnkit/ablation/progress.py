@@ -17,23 +17,14 @@ Say = Callable[[str], None]
 
 @dataclass
 class Progress:
-    """The state of the runs.
+    """The state of the runs."""
 
-    Attributes:
-        total: The number of runs.
-        ended: The number of those that ended, by status.
-        active: The start of each that is running (by the monotonic clock), by its name.
-        durations: Seconds that the runs of this session took.
-        expected: Seconds that a run is expected to take, before one has ended; None if unknown.
-        jobs: The number of concurrent runs.
-    """
-
-    total: int = 0
-    ended: Counter[str] = field(default_factory=Counter)
-    active: dict[str, float] = field(default_factory=dict)
-    durations: list[float] = field(default_factory=list)
-    expected: float | None = None
-    jobs: int = 1
+    total: int = 0  # the number of runs
+    ended: Counter[str] = field(default_factory=Counter)  # the number of those that ended, by status
+    active: dict[str, float] = field(default_factory=dict)  # the start of each that is running (by the monotonic clock), by its name
+    durations: list[float] = field(default_factory=list)  # seconds that the runs of this session took
+    expected: float | None = None  # seconds that a run is expected to take, before one has ended; None if unknown
+    jobs: int = 1  # the number of concurrent runs
 
     @property
     def left(self) -> int:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from scipy import stats
 
 from attnkit.ablation.results import Results
-from attnkit.ablation.tables import Row, Table
+from attnkit.ablation.tables import Row, Table, or_dash
 
 HEADERS = ("variant", "ours", "difference", "verdict", "published as", "published", "difference there", "same direction")
 
@@ -54,17 +54,8 @@ def published(results: Results) -> PublishedTable | None:
             same = "equal there" if decided else "not compared here" if ours["verdict"] == "-" else f"{ours['verdict']} here"
         if ours["mean"] is not None and not ours["diverged"]:
             pairs.append((ours["mean"] * (1 if study.better == "higher" else -1), sign * value))
-        cells = (
-            variant,
-            "-" if ours["mean"] is None else f"{ours['mean']:.4g}",
-            "-" if ours["difference"] is None else f"{ours['difference']:+.3g}",
-            str(ours["verdict"]),
-            name,
-            f"{value:g}",
-            "-" if there is None else f"{there:+.3g}",
-            same,
-        )
-        rows.append((False, cells))
+        here = (or_dash(ours["mean"], "{:.4g}"), or_dash(ours["difference"], "{:+.3g}"), str(ours["verdict"]))
+        rows.append((False, (variant, *here, name, f"{value:g}", or_dash(there, "{:+.3g}"), same)))
     text = f"Of {len(agreed)} significant differences with a published counterpart, {sum(agreed)} point in the same direction."
     if not agreed:
         text = "No significant difference has a counterpart in that table."

@@ -133,12 +133,7 @@ def omissions(results: Results) -> list[str]:
 
 
 def latex(results: Results, columns: Sequence[str] = PRINTED) -> str:
-    r"""Return a table of the variants in LaTeX (needs the package booktabs).
-
-    Args:
-        results: Of a study.
-        columns: Names of `attnkit.ablation.tables.COLUMNS`.
-    """
+    """Return a table of the variants, with some of `attnkit.ablation.tables.COLUMNS`, in LaTeX (needs the package booktabs)."""
     table = variants_table(results, columns)
     header = " & ".join(map(escape.latex, table.headers)) + r" \\"
     lines = [rf"\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}", r"\toprule", header, r"\midrule"]

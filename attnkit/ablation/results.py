@@ -11,7 +11,7 @@ import pandas as pd
 from attnkit.ablation.contrasts import Contrast, contrasts
 from attnkit.ablation.design import default_effects
 from attnkit.ablation.looks import chance, looks
-from attnkit.ablation.measurements import COSTS, Measurements
+from attnkit.ablation.measurements import COSTS, Measurements, lost, mean, numbers
 from attnkit.ablation.plan import Look, Run
 from attnkit.ablation.spec import StudySpec
 from attnkit.ablation.statistics import Comparison, judge, reached
@@ -20,19 +20,12 @@ from attnkit.worker.folder import FINAL
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a look decided.
-
-    Attributes:
-        look: The look.
-        compared: The contrasts that were open before.
-        given_up: Those of them that the last look would hardly decide.
-        finished: Whether all their runs have ended.
-    """
+    """What a look decided."""
 
     look: Look
-    compared: tuple[Comparison, ...]
-    given_up: tuple[str, ...]
-    finished: bool
+    compared: tuple[Comparison, ...]  # the contrasts that were open before
+    given_up: tuple[str, ...]  # those of them that the last look would hardly decide
+    finished: bool  # whether all their runs have ended
 
 
 class Results(Measurements):
@@ -54,7 +47,7 @@ class Results(Measurements):
         if following and self.path[-1].finished:
             due.append((following[0], self.open))
         for look, names in due:
-            for name in (variant for contrast in names for variant in self.contrasts[contrast].weights):
+            for name in (variant for one in names for variant in self.contrasts[one].weights):
                 seeds[name] = max(seeds[name], look.seeds)
         keys = self.plan.key_by_variant
         chosen = {keys[name, seed] for name, count in seeds.items() for seed in self.study.seeds[:count]}
@@ -142,7 +135,8 @@ class Results(Measurements):
         Where no seed has, that of all, so that the comparison says what is missing.
         """
         keys, study = self.plan.key_by_variant, self.study
-        chosen = self._ended(c, seeds) or seeds
+        ended = [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
+        chosen = ended or seeds
         values = {name: {seed: self.value(keys[name, seed]) for seed in chosen} for name in c.weights}
         margin = study.margin(self._typical([self.value(keys[name, seed]) for name in self.beside(c) for seed in chosen]))
         return c.measure(values, better=study.better, min_effect=margin, resolution=study.resolution, quantile=study.quantile)
@@ -151,18 +145,13 @@ class Results(Measurements):
         """Return the variants of whose mean a relative difference is a share: the other side, and of an interaction the baseline."""
         return [name for name, weight in c.weights.items() if weight < 0] if c.kind == "difference" else [self.plan.variants[0].name]
 
-    def _ended(self, c: Contrast, seeds: Sequence[int]) -> list[int]:
-        keys = self.plan.key_by_variant
-        return [seed for seed in seeds if all(self.status[keys[name, seed]]["status"] in FINAL for name in c.weights)]
-
     def _typical(self, values: Iterable[float | None]) -> float | None:
         """Return the mean of the runs with a number, or the study's quantile of all; None if there is no such number."""
         known = [value for value in values if value is not None]
         if self.study.quantile is not None and known:
             found = reached(known, self.study.quantile, better=self.study.better)
             return None if math.isnan(found) else found
-        known = [value for value in known if not math.isnan(value)]
-        return sum(known) / len(known) if known else None
+        return mean(numbers(known))
 
     def summary(self) -> pd.DataFrame:
         """Return the main table as numbers, a row for each variant."""
@@ -170,7 +159,7 @@ class Results(Measurements):
         rows: list[dict[str, Any]] = []
         for variant in self.plan.variants:
             values = list(self.values(variant.name).values())
-            known = [v for v in values if v is not None and not math.isnan(v)]
+            known = numbers(values)
             c = compared.get(variant.name)
             low, high = c.interval if c and c.interval else (None, None)
             role = "the same" if variant.name in self.same else "reference" if variant.reference is None else "-"
@@ -178,7 +167,7 @@ class Results(Measurements):
                 {
                     "variant": variant.name,
                     "reference": variant.reference,
-                    "mean": sum(known) / len(known) if known else None,
+                    "mean": mean(known),
                     **({} if self.study.quantile is None else {"quantile": self._typical(values)}),
                     "difference": c.mean if c else None,
                     "interval_low": low,
@@ -191,7 +180,7 @@ class Results(Measurements):
                     "parameters": self.parameters(variant.name),
                     **{name: self.mean_cost(variant.name, name) for name in COSTS},
                     "runs_ok": len(known),
-                    "diverged": sum(v is not None and math.isnan(v) for v in values),
+                    "diverged": lost(values),
                     "runs": len(values),
                 }
             )

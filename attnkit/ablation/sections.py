@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
-from attnkit.ablation.design import check_key
+from attnkit.ablation.design import check_keys
 from attnkit.registry import ConfigurationError
 from attnkit.worker.records import check
 
@@ -20,7 +20,7 @@ class Match:
 
     def __post_init__(self) -> None:
         check(self, where="match")
-        check_key(self.adjust)
+        check_keys(self.adjust)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,7 @@ class Tune:
             )
         if bool(self.search) != (self.trials is not None) or (self.trials is not None and self.trials < 2):
             raise ConfigurationError("tune: search needs the number of trials, at least 2, and grid none")
-        for key in self.keys:
-            check_key(key)
+        check_keys(*self.keys)
         for key, values in self.grid.items():
             if len(set(map(str, values))) < len(values) or len(values) < 2:
                 raise ConfigurationError(f"tune: the values of {key} must be at least two different ones, but are {list(values)}")
@@ -218,8 +217,7 @@ class TaskSection:
 
     def __post_init__(self) -> None:
         check(self, where="tasks")
-        for key in self.set:
-            check_key(key)
+        check_keys(*self.set)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,5 +236,4 @@ class ScaleSection:
         check(self, where="scales")
         if self.at <= 0:
             raise ConfigurationError(f"scales: at must be above 0, but is {self.at}")
-        for key in self.set:
-            check_key(key)
+        check_keys(*self.set)

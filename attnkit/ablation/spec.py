@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from attnkit.ablation.design import Design, Factor, Variant, check_key, default_effects, expand, parsed
+from attnkit.ablation.design import Design, Factor, Variant, check_keys, default_effects, expand, parsed
 from attnkit.ablation.sections import Decide, Match, Published, ScaleSection, TaskSection, Tune
 from attnkit.ablation.study_file import EXAMPLES, content_of, find_study
 from attnkit.files import read_text
 from attnkit.recipe import MAX_BYTES, read_yaml
-from attnkit.registry import ConfigurationError, module_names, nearest
+from attnkit.registry import ConfigurationError, module_names, nearest, require_at_least
 from attnkit.worker.budget import Budget
 from attnkit.worker.launch import read_engine
 from attnkit.worker.records import check, read
@@ -129,8 +129,7 @@ class StudySpec:
             raise ConfigurationError(f"min_effect must be a number or a percentage, as in 0.02 or '2%', but is {self.min_effect!r}")
         if self.min_effect is not None and float(str(self.min_effect).rstrip("%")) <= 0:
             raise ConfigurationError(f"min_effect must be above 0, but is {self.min_effect}")
-        if self.threads < 1:
-            raise ConfigurationError(f"threads must be at least 1, but is {self.threads}")
+        require_at_least(1, threads=self.threads)
         if not 0 < self.alpha < 1:
             raise ConfigurationError(f"alpha must be between 0 and 1, but is {self.alpha}")
         if not self.vary:
@@ -141,8 +140,7 @@ class StudySpec:
             )
         if not (self.variants if self.design == "list" else self.factors):
             raise ConfigurationError(f"the design {self.design} needs {'variants' if self.design == 'list' else 'factors'}")
-        for key in self.set:
-            check_key(key)
+        check_keys(*self.set)
         self._check_quantile()
         self._check_cells()
         module_names(self.imports)

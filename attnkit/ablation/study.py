@@ -49,8 +49,8 @@ class Study(StudySpec):
         return make_plan(with_added_seeds(self, Path(folder)), Path(folder))
 
     def run(self, folder: str | Path = "runs/ablations", *, jobs: int | None = None, fail_fast: bool = False) -> "Results":
-        """Run what is not finished, and return the results; see `attnkit.ablation.sequential.run_study`."""
+        """Run what is not finished, and return the results; see `attnkit.ablation.engine.run_plan`."""
+        from attnkit.ablation.engine import run_plan
         from attnkit.ablation.results import Results  # needs the extra `ablate`
-        from attnkit.ablation.sequential import run_study
 
-        return Results(run_study(self.plan(folder), jobs=jobs, fail_fast=fail_fast))
+        return Results(run_plan(self.plan(folder), jobs=jobs, fail_fast=fail_fast))

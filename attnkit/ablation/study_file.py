@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnkit.ablation.design import Variant, check_key, label, read_factor
+from attnkit.ablation.design import Variant, check_keys, label, read_factor
 from attnkit.recipe import STUDIES, find_recipe, recipe_folder
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.worker.budget import Budget
@@ -33,12 +33,9 @@ def find_study(name: str) -> Path:
 
 
 def content_of(content: Any, *, file: Path, known: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a study file with values as Python has them, and with the paths of its recipes.
+    """Return the content of a study file, of known keys, with values as Python has them, and with the paths of its recipes.
 
-    Args:
-        content: The content.
-        file: The file, which gives the study its name; recipes may lie beside it.
-        known: The keys that it may have.
+    The file gives the study its name; recipes may lie beside it.
 
     Raises:
         ConfigurationError: A key is unknown, or its value has another form.
@@ -98,8 +95,7 @@ def _listed(given: Any) -> tuple[Variant, ...]:
     if "baseline" in given:
         raise ConfigurationError("variants: 'baseline' is the recipe itself; give the variant another name")
     for overrides in given.values():
-        for key in overrides:
-            check_key(key)
+        check_keys(*overrides)
     return tuple(Variant(name=str(name), overrides=dict(o), reference="baseline") for name, o in given.items())
 
 

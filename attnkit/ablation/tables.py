@@ -11,8 +11,7 @@ from attnkit.ablation.results import Results, p_text, word
 from attnkit.ablation.tuning import written
 from attnkit.registry import ConfigurationError, nearest
 
-Row = tuple[bool, tuple[str, ...]]
-"""Whether a difference is shown, and the cells."""
+Row = tuple[bool, tuple[str, ...]]  # whether a difference is shown, and the cells
 
 
 class Table(NamedTuple):
@@ -37,18 +36,18 @@ def _diverged(row: Mapping[str, Any]) -> str:
 def _quantile(row: Mapping[str, Any]) -> str:
     """Return the quantile of a variant, which may be a run that diverged; - in a study of means."""
     is_lost = "quantile" in row and row["quantile"] is None and row["diverged"]
-    return "diverged" if is_lost else _number(row.get("quantile"), "{:.4g}")
+    return "diverged" if is_lost else or_dash(row.get("quantile"), "{:.4g}")
 
 
 def _difference(row: Mapping[str, Any]) -> str:
-    return "" if _role(row) else _number(row["difference"], "{:+.3g}") + interval_text(row["interval_low"], row["interval_high"])
+    return "" if _role(row) else or_dash(row["difference"], "{:+.3g}") + interval_text(row["interval_low"], row["interval_high"])
 
 
-def interval_text(low: float | None, high: float | None) -> str:
+def interval_text(low: float | None = None, high: float | None = None) -> str:
     """Return an interval as the end of a cell; empty if there is none.
 
     Example:
-        >>> interval_text(-0.5, 0.25), interval_text(None, None)
+        >>> interval_text(-0.5, 0.25), interval_text()
         (' [-0.5, 0.25]', '')
     """
     return "" if low is None or high is None else f" [{low:.3g}, {high:.3g}]"
@@ -56,18 +55,18 @@ def interval_text(low: float | None, high: float | None) -> str:
 
 COLUMNS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
     "variant": ("variant", lambda row: str(row["variant"])),
-    "mean": ("mean", lambda row: _number(row["mean"], "{:.4g}") + _diverged(row)),
+    "mean": ("mean", lambda row: or_dash(row["mean"], "{:.4g}") + _diverged(row)),
     "quantile": ("quantile", lambda row: _quantile(row) + _diverged(row)),
     "difference": ("difference [interval]", _difference),
     "p": ("p (adjusted)", lambda row: "" if _role(row) else p_text(row["p_adjusted"])),
     "verdict": ("verdict", lambda row: _role(row) or str(row["verdict"])),
-    "effect": ("effect", lambda row: "" if _role(row) else _number(row["effect"], "{:+.2f}")),
-    "p_better": ("P(better)", lambda row: "" if _role(row) else _number(row["p_better"], "{:.0%}")),
+    "effect": ("effect", lambda row: "" if _role(row) else or_dash(row["effect"], "{:+.2f}")),
+    "p_better": ("P(better)", lambda row: "" if _role(row) else or_dash(row["p_better"], "{:.0%}")),
     "runs": ("runs ok", lambda row: f"{row['runs_ok']}/{row['runs']}"),
     "time": ("time", lambda row: "-" if row["seconds"] is None else clock(row["seconds"])),
     "speed": ("tokens/s", lambda row: _si(row["tokens_per_second"])),
     "memory": ("memory", lambda row: "-" if row["memory"] is None else f"{_si(row['memory'])}B"),
-    "parameters": ("parameters", lambda row: _number(row["parameters"], "{:,}")),
+    "parameters": ("parameters", lambda row: or_dash(row["parameters"], "{:,}")),
     "flops_per_token": ("FLOPs/token", lambda row: _si(row["flops_per_token"])),
     "elementwise_per_token": ("element-wise/token", lambda row: _si(row["elementwise_per_token"])),
     "flops": ("FLOPs", lambda row: _si(row["flops"])),
@@ -79,8 +78,7 @@ COSTS = ("variant", "time", "speed", "memory", "parameters", "flops_per_token", 
 PRINTED = ("variant", "mean", "difference", "p", "verdict")
 """The columns of LaTeX, unless others are asked for: they fit the width of a page."""
 
-BOLD = ("variant", "difference", "verdict")
-"""The columns that are bold in a row whose difference is shown."""
+BOLD = ("variant", "difference", "verdict")  # the columns that are bold in a row whose difference is shown
 
 LEGEND = (
     "Bold: a difference that is shown; intervals and p-values are simultaneous over the family, so that they agree with the verdicts. "
@@ -90,12 +88,7 @@ LEGEND = (
 
 
 def variants_table(results: Results, columns: Sequence[str] = VERDICTS, *, bold: Sequence[str] = BOLD) -> Table:
-    """Return a row for each variant. In a study of a quantile, that stands in the place of the mean.
-
-    Args:
-        results: Of a study.
-        columns: Names of `COLUMNS`.
-        bold: Those of them that are bold where a difference is shown.
+    """Return a row for each variant, with some of `COLUMNS`. In a study of a quantile, that stands in the place of the mean.
 
     Raises:
         ConfigurationError: There is no such column.
@@ -121,27 +114,18 @@ def effects_table(results: Results) -> Table:
     """Return a row for each main and simple effect and interaction of a full factorial design; none for other designs."""
     if len(results.by_variant) == len(results.family):
         return Table(EFFECTS, [])
-    rows = [
-        (
-            c.kind == "difference" and c.verdict in ("better", "worse"),
-            (
-                c.variant,
-                c.reference if c.kind == "difference" else "the sum of the two effects",
-                _number(c.mean, "{:+.3g}") + interval_text(*(c.interval or (None, None))),
-                p_text(c.p_adjusted),
-                word(c),
-                _number(c.effect, "{:+.2f}"),
-                _number(c.wins, "{:.0%}") if c.kind == "difference" else "-",
-            ),
-        )
-        for c in results.family
-    ]
+    rows: list[Row] = []
+    for c in results.family:
+        signed = c.kind == "difference"
+        beside, wins = (c.reference, or_dash(c.wins, "{:.0%}")) if signed else ("the sum of the two effects", "-")
+        number = or_dash(c.mean, "{:+.3g}") + interval_text(*(c.interval or ()))
+        cells = (c.variant, beside, number, p_text(c.p_adjusted), word(c), or_dash(c.effect, "{:+.2f}"), wins)
+        rows.append((signed and c.verdict in ("better", "worse"), cells))
     return Table(EFFECTS, rows, (0, 2, 4))
 
 
 TUNING = "The metric of tuning for each value, averaged over the seeds of tuning; of many values, their range."
-WIDE = 6
-"""The most values that have a column each."""
+WIDE = 6  # the most values that have a column each
 
 
 def tuning_table(results: Results) -> Table:
@@ -164,18 +148,10 @@ def tuning_table(results: Results) -> Table:
 def runs_table(results: Results) -> Table:
     """Return a row for each run: variant, seed, status, and the command that repeats it."""
     file = quote(file_of(results))
-    rows = [
-        (
-            False,
-            (
-                ", ".join(run.variants),
-                str(run.seed),
-                results.status[run.key]["status"],
-                f"attnkit ablate reproduce {file} {quote(f'{run.variants[0]}:{run.seed}')}",
-            ),
-        )
-        for run in results.runs
-    ]
+    rows: list[Row] = []
+    for run in results.runs:
+        command = f"attnkit ablate reproduce {file} {quote(f'{run.variants[0]}:{run.seed}')}"
+        rows.append((False, (", ".join(run.variants), str(run.seed), results.status[run.key]["status"], command)))
     return Table(("variant", "seed", "status", "the command that repeats it"), rows)
 
 
@@ -184,7 +160,8 @@ def file_of(results: Results) -> str:
     return results.study.file or "STUDY.yaml"
 
 
-def _number(value: Any, form: str) -> str:
+def or_dash(value: Any, form: str) -> str:
+    """Return a number in this form; - if there is none."""
     return "-" if value is None else form.format(value)
 
 

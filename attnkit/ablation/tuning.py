@@ -18,12 +18,10 @@ from attnkit.ablation.validity import state_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import result_of
 
-FIRST_SEED = 1_000_000
-"""The first seed of tuning; the seeds of results are smaller."""
+FIRST_SEED = 1_000_000  # the first seed of tuning; the seeds of results are smaller
 
 
-Point = dict[str, Any]
-"""A value for each key that is tuned."""
+Point = dict[str, Any]  # a value for each key that is tuned
 
 Told = Sequence[tuple[Point, float | None]]
 """Points, each with the mean of the metric over the seeds of tuning; None: a run diverged."""
@@ -47,10 +45,11 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
         )
     if tune.search and tune.count > EVEN and find_spec("optuna") is None:
         raise ConfigurationError(f"tune: a search of more than {EVEN} trials needs the package 'optuna': pip install 'attnkit[tune]'")
-    first, trials = (
-        list({(name := _name(v.name, point)): Variant(name=name, overrides={**v.overrides, **point}) for v, point in pairs}.values())
-        for pairs in ([(v, point) for v in variants for point in some[v.name]] for some in (dict.fromkeys(points, tune.first), points))
-    )
+
+    def tried(some: Mapping[str, Sequence[Point]]) -> list[Variant]:
+        every = [Variant(name=_name(v.name, p), overrides={**v.overrides, **p}) for v in variants for p in some[v.name]]
+        return list({one.name: one for one in every}.values())
+
     first_seed = FIRST_SEED + study.seeds[0] // MAX_SEEDS * MAX_SEEDS  # tasks share no random numbers, see `attnkit.ablation.cells`
     seeds = tuple(range(first_seed, first_seed + tune.seeds))
     tuning = replace(
@@ -60,7 +59,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
         better=tune.better or study.better,
         quantile=None,
         design="list",
-        variants=tuple(first),
+        variants=tuple(tried(dict.fromkeys(points, tune.first))),
         factors=(),
         effects=(),
         decide=None,
@@ -71,7 +70,7 @@ def trials_of(study: StudySpec, variants: Sequence[Variant], points: Mapping[str
         tune=None,
         file=None,
     )
-    return tuning, trials
+    return tuning, tried(points)
 
 
 def told(variants: Sequence[Variant], trials: Plan, points: Mapping[str, Sequence[Point]]) -> dict[str, Told]:

@@ -8,25 +8,19 @@ from typing import Any
 
 from attnkit.ablation.plan import Plan, Run
 from attnkit.registry import ConfigurationError
-from attnkit.worker.folder import PROVENANCE, read_record, status_of, write_json
+from attnkit.worker.folder import PROVENANCE, read_record, status_of, stored, write_json
 from attnkit.worker.provenance import Provenance, changes, processor
 
 FILE = "accepted.json"
-SHOWN = 12
-"""The most changes that are named."""
+SHOWN = 12  # the most changes that are named
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """Runs that were made by other code, packages or data, or on another processor, and count nevertheless.
+    """Runs that were made by other code, packages or data, or on another processor, and count nevertheless."""
 
-    Attributes:
-        reason: Why, in the words of who accepted them.
-        runs: What was other when they were accepted, by their keys.
-    """
-
-    reason: str
-    runs: Mapping[str, tuple[str, ...]]
+    reason: str  # why, in the words of who accepted them
+    runs: Mapping[str, tuple[str, ...]]  # what was other when they were accepted, by their keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,23 +35,11 @@ def acceptances(folder: Path) -> tuple[Accepted, ...]:
     return (read_record(Acceptances, folder / FILE) or Acceptances()).accepted
 
 
-def provenance_of(run: Path) -> Provenance | None:
-    """Return what a run was made by; None if that is not known."""
-    try:
-        return read_record(Provenance, run / PROVENANCE)
-    except ConfigurationError:
-        return None
-
-
 def changed(plan: Plan, run: Run) -> list[str]:
     """Return what a run of a plan was made by and is other now, in sentences; empty if it was accepted."""
     here = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
-    found = changes(provenance_of(plan.run_folder(run.key)), here=here)
-    return [] if tuple(found) in _accepted(plan.study_folder, run.key) else found
-
-
-def _accepted(folder: Path, key: str) -> list[tuple[str, ...]]:
-    return [one.runs[key] for one in acceptances(folder) if key in one.runs]
+    found = changes(stored(Provenance, plan.run_folder(run.key) / PROVENANCE), here=here)
+    return [] if tuple(found) in [one.runs.get(run.key) for one in acceptances(plan.study_folder)] else found
 
 
 def state_of(plan: Plan, run: Run) -> dict[str, Any]:

@@ -13,19 +13,12 @@ from typing_extensions import override
 
 from attnkit.registry import ConfigurationError
 
-HOST = "127.0.0.1"
-"""Only this machine can open the page."""
-
-FRESH = 5.0
-"""Seconds for which a page is not made anew, however many browsers ask."""
+HOST = "127.0.0.1"  # only this machine can open the page
+FRESH = 5.0  # seconds for which a page is not made anew, however many browsers ask
 
 
 class Server(ThreadingHTTPServer):
-    """Serves pages that are made when they are asked for.
-
-    Args:
-        pages: What makes the page of each path, such as `/`.
-        port: The port; 0: any that is free.
+    """Serves the page of each path, such as `/`, which is made when it is asked for. Port 0 is any that is free.
 
     Raises:
         ConfigurationError: The port is taken, or cannot be had.
@@ -59,8 +52,7 @@ class Server(ThreadingHTTPServer):
             return text
 
 
-_AGAIN = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}">'
-"""The beginning of a page of what may be over soon."""
+_AGAIN = f'<!doctype html><meta http-equiv="refresh" content="{FRESH:.0f}">'  # the beginning of a page of what may be over soon
 
 
 class _Handler(BaseHTTPRequestHandler):

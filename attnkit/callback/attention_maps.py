@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from attnkit.drawing import draw
 from attnkit.recording import record_attention
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task import Task
 from attnkit.task.attending import Reading, read_batch
 from attnkit.tokenizer import Tokenizer
@@ -54,9 +54,7 @@ class AttentionMaps(Callback):
     """
 
     def __init__(self, *, every_n_steps: int | None = None, rows: int = 4, figures: bool = True) -> None:
-        for name, value in (("every_n_steps", every_n_steps), ("rows", rows)):
-            if value is not None and value < 1:
-                raise ConfigurationError(f"{name} must be at least 1, but is {value}")
+        require_at_least(1, every_n_steps=1 if every_n_steps is None else every_n_steps, rows=rows)
         self.every_n_steps, self.rows, self.figures = every_n_steps, rows, figures
         self._batch: dict[str, Tensor] | None = None
         self._last = 0

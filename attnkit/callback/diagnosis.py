@@ -1,6 +1,7 @@
 """Finds the origin of the first non-finite number: repeats the step with hooks in every module."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -44,11 +45,6 @@ def first_not_finite(trainer: Trainer, task: Task, batches: Sequence[Seen]) -> O
     The step is repeated with the same parameters, micro-batches and dropout, without torch.compile. Gradients are cleared; parameters and
     random states are unchanged. With several processes, all must call it, and all get the same answer. A non-finite number reaches the
     gradients of all processes, so the one where it was an output counts.
-
-    Args:
-        trainer: The trainer; its precision is used.
-        task: The task.
-        batches: The micro-batches of the step.
     """
     bad = ((name, count(parameter)) for name, parameter in task.named_parameters())
     found = next(((0, _PARAMETER, f"the parameter {name}: {what}; an earlier step caused it") for name, what in bad if what), None)
@@ -96,19 +92,14 @@ def _repeat(trainer: Trainer, task: Task, seen: Seen) -> tuple[int, str] | None:
         if not backward and (bad := count(gradient)) is not None:
             backward.append(f"the gradient of the output of {name}: {bad}")
 
-    handles = [
-        module.register_forward_hook(lambda module, _, output, path=path: look(path, module, output))
-        for path, module in task.named_modules()
-        if path.startswith("model")
-    ]
     _set_random(seen.random, task.device)
     scaler = getattr(trainer.precision_plugin, "scaler", None)
-    try:
+    with ExitStack() as hooks:
+        for path, module in task.named_modules():
+            if path.startswith("model"):
+                hooks.enter_context(module.register_forward_hook(lambda module, _, output, path=path: look(path, module, output)))
         loss: Any = trainer.strategy.training_step(seen.batch, seen.number)
         (loss * (1.0 if scaler is None else scaler.get_scale())).backward()
-    finally:
-        for handle in handles:
-            handle.remove()
     if forward:
         return _OUTPUT, f"{forward[0]}, in batch {seen.number}"
     if count(loss) is not None:

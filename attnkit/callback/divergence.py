@@ -6,7 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit.callback.health import UnhealthyError
-from attnkit.registry import ConfigurationError, nearest
+from attnkit.registry import ConfigurationError, nearest, require_at_least
 
 
 class Divergence(Callback):
@@ -32,8 +32,7 @@ class Divergence(Callback):
     def __init__(self, *, monitor: str = "train/loss", factor: float = 2.0, patience: int = 10) -> None:
         if factor <= 1:
             raise ConfigurationError(f"factor must be above 1, but is {factor}")
-        if patience < 1:
-            raise ConfigurationError(f"patience must be at least 1, but is {patience}")
+        require_at_least(1, patience=patience)
         self.monitor, self.factor, self.patience = monitor, factor, patience
         self.best = float("inf")
         self.bad = self._last = 0

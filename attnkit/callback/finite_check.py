@@ -16,7 +16,7 @@ from attnkit.callback.diagnosis import Seen, count, first_not_finite, random_sta
 from attnkit.callback.health import UnhealthyError
 from attnkit.files import atomic
 from attnkit.lightning_internals import clips_what_it_sees, log_step
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task import Task
 from attnkit.task.steps import gradients
 
@@ -54,8 +54,7 @@ class FiniteCheck(Callback):
     def __init__(self, *, policy: Policy = "stop", most_skips: int = 10) -> None:
         if policy not in ("stop", "skip"):
             raise ConfigurationError(f"policy must be stop or skip, but is {policy!r}")
-        if most_skips < 0:
-            raise ConfigurationError(f"most_skips must be at least 0, but is {most_skips}")
+        require_at_least(0, most_skips=most_skips)
         self.policy, self.most_skips = policy, most_skips
         self.skipped = self._in_a_row = 0
         self._seen: list[Seen] = []

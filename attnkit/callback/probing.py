@@ -4,7 +4,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
 from attnkit.probe import Probe
-from attnkit.registry import ConfigurationError, Spec, probes
+from attnkit.registry import ConfigurationError, Spec, probes, require_at_least
 from attnkit.task import Task
 
 
@@ -27,8 +27,7 @@ class Probing(Callback):
     """
 
     def __init__(self, *, probe: Spec, every_n_epochs: int = 1) -> None:
-        if every_n_epochs < 1:
-            raise ConfigurationError(f"every_n_epochs must be at least 1, but is {every_n_epochs}")
+        require_at_least(1, every_n_epochs=every_n_epochs)
         self.probe: Probe = probes.build(probe)
         self.every_n_epochs = every_n_epochs
 

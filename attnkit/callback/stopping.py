@@ -14,9 +14,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Stopped(SystemExit):
     """A signal stopped this process. If it is not caught, the exit status is 130 after SIGINT and 143 after SIGTERM.
 
-    Args:
-        received: The signal.
-
     Example:
         >>> Stopped(signal.SIGINT).code, str(Stopped(signal.SIGTERM))
         (130, 'stopped by SIGTERM')

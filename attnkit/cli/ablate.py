@@ -12,7 +12,7 @@ from pathlib import Path
 from attnkit.ablation import Study
 from attnkit.ablation.answers import Answers, answer_in, answers_of, is_packed, unpacked
 from attnkit.ablation.cells import check_apart, lock_cells
-from attnkit.ablation.engine import retry, told_when_full
+from attnkit.ablation.engine import retry, run_plan, told_when_full
 from attnkit.ablation.estimate import estimate
 from attnkit.ablation.plan import Plan, Run, add_seeds, stored_plan, with_added_seeds
 from attnkit.ablation.planning import differences
@@ -48,11 +48,9 @@ def run(options: Options) -> int:
     planned = _accepting(options)
     gpus = [int(g) for g in options.gpus.split(",")] if options.gpus else []
     engine = read_engine(read_yaml(options.engine, where="--engine")) if options.engine else None
-    from attnkit.ablation.sequential import run_study
-
     progress = Progress()
     with shown(progress) as say:
-        planned = run_study(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
+        planned = run_plan(planned, jobs=options.jobs, fail_fast=options.fail_fast, gpus=gpus, engine=engine, say=say, progress=progress)
     return _report(planned, answers_of(planned))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attnkit.drawing.lines import draw_lines
+from attnkit.drawing import draw_lines
 from attnkit.models import compose
 from attnkit.profile.bench import WORKS, Plan, Row, measure
 from attnkit.profile.ceilings import measure_machine

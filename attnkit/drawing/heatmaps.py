@@ -32,27 +32,16 @@ svg {{ max-width: 100%; min-width: 24rem; height: auto; }}</style>
 
 @dataclass(frozen=True)
 class Panel:
-    """A heat map, or bars if `values` has one axis.
+    """A heat map, or bars if `values` has one axis."""
 
-    Attributes:
-        title: What is shown.
-        values: [Y, X], or [Y] for horizontal bars.
-        y: What the rows are.
-        x: What the columns are; for bars, what their length is.
-        rows: Labels of the rows (default: their numbers).
-        columns: Labels of the columns (default: their numbers).
-        extent: Left, right, bottom and top of the axes, in place of labels.
-        point: A point to mark, with `extent`.
-    """
-
-    title: str
-    values: Tensor
-    y: str
-    x: str
-    rows: Sequence[str] = ()
-    columns: Sequence[str] = ()
-    extent: tuple[float, float, float, float] | None = None
-    point: tuple[float, float] | None = None
+    title: str  # what is shown
+    values: Tensor  # [Y, X], or [Y] for horizontal bars
+    y: str  # what the rows are
+    x: str  # what the columns are; for bars, what their length is
+    rows: Sequence[str] = ()  # labels of the rows (default: their numbers)
+    columns: Sequence[str] = ()  # labels of the columns (default: their numbers)
+    extent: tuple[float, float, float, float] | None = None  # left, right, bottom and top of the axes, in place of labels
+    point: tuple[float, float] | None = None  # a point to mark, with `extent`
 
 
 def write_panels(panels: Sequence[Panel], path: str | Path, *, title: str = "") -> None:

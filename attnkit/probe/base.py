@@ -3,7 +3,7 @@
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -94,13 +94,7 @@ class Probe(ABC):
 
     A probe changes nothing: neither weights, nor modes, nor the global random state.
 
-    Attributes:
-        x: The column on the horizontal axis of its figure.
-        y: The measured columns.
-        lines: The column of which each value is a line, or None.
-        log: The axes with a logarithmic scale.
-        as_points: Whether each row is a point of a plane with the two axes `y`, labelled with its `x`.
-        needs_data: Whether it reads batches of data.
+    Its attributes `x`, `y`, `lines`, `log` and `as_points` are those of its `Findings`; `needs_data` says whether it reads batches of data.
     """
 
     x: ClassVar[str]
@@ -138,17 +132,18 @@ def limits(probe: type[Probe]) -> str:
     return next((text.removeprefix("Limits: ") for text in paragraphs if text.startswith("Limits:")), "")
 
 
-def spec_of(task: Task) -> Mapping[str, Any]:
-    """Return the spec of a task's model.
+def vocabulary_of(task: Task) -> int:
+    """Return the number of tokens that a task's model reads.
 
     Raises:
-        ConfigurationError: It is not a model of attnkit.
+        ConfigurationError: It is not a model of attnkit, or reads no tokens.
     """
     spec = getattr(task.model, "spec", None)
     if not isinstance(task.model, nn.Module) or spec is None:
         raise ConfigurationError(f"this probe needs a model of attnkit.compose, but the task has a {type(task.model).__name__}")
-    found: Mapping[str, Any] = spec
-    return found
+    if (size := spec.get("src_vocab_size") or spec.get("vocab_size")) is None:
+        raise ConfigurationError("this probe reads tokens, but the model reads images")
+    return int(size)
 
 
 def _shown(value: Any) -> str:

@@ -3,7 +3,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from statistics import median
 from typing import Any, Literal
 
@@ -13,9 +12,9 @@ from typing_extensions import override
 
 from attnkit.models.base import GeneratingModel, generating
 from attnkit.models.encoder_decoder import EncoderDecoderModel
-from attnkit.probe.base import Probe, Row, spec_of
+from attnkit.probe.base import Probe, Row, vocabulary_of
 from attnkit.registry import ConfigurationError, probes
-from attnkit.state import Growing, State
+from attnkit.state import tensors_in
 from attnkit.task import Task
 from attnkit.tokenizer import Tokenizer
 
@@ -56,10 +55,7 @@ class Cost(Probe):
 
     @override
     def rows(self, task: Task, data: Any) -> list[Row]:
-        spec = spec_of(task)
-        size = spec.get("src_vocab_size") or spec.get("vocab_size")
-        if size is None:
-            raise ConfigurationError("this probe reads tokens, but the model reads images")
+        size = vocabulary_of(task)
         return [self._row(task, torch.arange(length, device=task.device) % (size - 4) + 4, length) for length in self.lengths]
 
     def _row(self, task: Task, ids: Tensor, length: int) -> Row:
@@ -79,22 +75,17 @@ class Cost(Probe):
 
         parameters = [p for p in model.parameters() if p.requires_grad]
         weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
+        with generating(model):
             with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
                 model(*given)
             train_ms = self._milliseconds(train)
-        finally:
-            for module, mode in modes:
-                module.training = mode
         row: Row = {"length": length, "train_ms": train_ms, "train_mb": sum(n for p, n in kept.items() if p not in weights) / 1e6}
         if isinstance(model, GeneratingModel):
             with generating(model):
                 start = model.begin(tokens)
                 state = model.step(tokens if start.state is None else tokens % 2 + 1, start.state)[1]
                 row["decode_ms"] = self._milliseconds(lambda: model.step(tokens[:, -1:], state))
-                row["state_mb"] = state_bytes(state) / 1e6
+                row["state_mb"] = sum(tensor.nbytes for tensor in tensors_in(state)) / 1e6
         return row
 
     def _milliseconds(self, run: Callable[[], Any]) -> float:
@@ -107,23 +98,3 @@ class Cost(Probe):
                 torch.cuda.synchronize()
             times.append(1000 * (self.clock() - start))
         return median(times[1:])
-
-
-def state_bytes(value: Any) -> int:
-    """Return the bytes of the tensors in a state, however deeply nested.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass(frozen=True)
-        ... class Pair(State):
-        ...     tensors: tuple
-        >>> state_bytes(Pair((torch.zeros(2, 3), None)))
-        24
-    """
-    if isinstance(value, Tensor):
-        return value.nbytes
-    if isinstance(value, Growing):
-        return state_bytes(value.tensor)
-    if isinstance(value, State):
-        return sum(state_bytes(getattr(value, field.name)) for field in fields(value))
-    return sum(map(state_bytes, value)) if isinstance(value, tuple) else 0

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from attnkit.embedding import Embedding
 from attnkit.models.encoder_decoder import EncoderDecoderModel
-from attnkit.probe.base import Probe, Row, spec_of
+from attnkit.probe.base import Probe, Row, vocabulary_of
 from attnkit.registry import ConfigurationError, probes
 from attnkit.task import Task
 from attnkit.tokenizer import Tokenizer
@@ -61,10 +61,7 @@ class Gradient(Probe):
 
     @override
     def rows(self, task: Task, data: Any) -> list[Row]:
-        spec = spec_of(task)
-        size = spec.get("src_vocab_size") or spec.get("vocab_size")
-        if size is None:
-            raise ConfigurationError("this probe reads tokens, but the model reads images")
+        size = vocabulary_of(task)
         model: Any = deepcopy(task.model).double().eval()
         generator = torch.Generator().manual_seed(self.seed)
         tokens = torch.randint(len(Tokenizer.special_tokens), size, (self.row_count, self.length), generator=generator).to(task.device)

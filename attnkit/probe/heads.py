@@ -49,10 +49,7 @@ class HeadImportance(Probe):
                     output[:, head] = 0.0
                     return output
 
-                handle = module.register_forward_hook(silence)
-                try:
+                with module.register_forward_hook(silence):
                     without = loss(task, batches)
-                finally:
-                    handle.remove()
                 found.append({"layer": path.removesuffix(".attention"), "head": head, "loss_increase": without - whole})
         return found

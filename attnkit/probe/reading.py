@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -93,16 +93,11 @@ def layer_outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     def keep(path: str, output: Any) -> None:
         found[path] = (output[0] if isinstance(output, tuple) else output).detach()
 
-    handles = [
-        module.register_forward_hook(lambda _, __, output, path=path: keep(path, output))
-        for path, module in model.named_modules()
-        if _LAYER.search(path) or isinstance(module, Embedding)
-    ]
-    try:
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            if _LAYER.search(path) or isinstance(module, Embedding):
+                hooks.enter_context(module.register_forward_hook(lambda _, __, output, path=path: keep(path, output)))
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class Depth(NamedTuple):

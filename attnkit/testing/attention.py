@@ -1,9 +1,11 @@
-"""Rules for attention, and for the normalizer within it: masks, backends, precision, grouped heads, recorded weights."""
+"""Rules for attention, and for the normalizer and the backends within it: masks, precision, grouped heads, recorded weights."""
 
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest import SkipTest
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +13,11 @@ from torch import Tensor, nn
 from attnkit.attention import Attention
 from attnkit.attention.backend import Refused
 from attnkit.masks import Mask
-from attnkit.recording import record_attention
 from attnkit.registry import Registry, Spec, attentions, normalizers
 from attnkit.testing.attention_inputs import BATCH, LENGTH, LONG, Inputs, inputs, masks
 from attnkit.testing.comparison import assert_close, assert_finite
-from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build
+from attnkit.testing.component import HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, build, has_a_running_example, is_documented
+from attnkit.testing.sequence import recorded
 
 HALF_UNIT = 2.0**-8  # relative spacing of bfloat16
 LARGE = 300.0  # an inner product of four such channels is 360,000, over five times fp16's maximum
@@ -158,6 +160,22 @@ def agrees_with_the_reference(registry: Registry, spec: Spec, backend: str) -> i
     return computed
 
 
+def agrees_with_the_reference_on_every_score(registry: Registry, spec: Spec) -> None:
+    """Compares values and gradients for each registered attention whose score the backend supports, of which there must be one.
+
+    Skipped, by `unittest.SkipTest`, where the backend cannot compute on a CPU.
+    """
+    name, _ = registry.split(spec)
+    if (reason := registry.build(spec).refuses_device(torch.device("cpu"))) is not None:
+        raise SkipTest(reason)
+    computed = 0
+    for score in attentions.names():
+        built: Attention = make(attentions, score)
+        if name in built.backends:
+            computed += agrees_with_the_reference(attentions, score, name)
+    assert computed, f"backend {name} refused every call on this machine, so nothing was tested"
+
+
 def has_exact_gradients(registry: Registry, spec: Spec) -> None:
     """Gradients of inputs, bias and parameters match finite differences, in float64."""
     attention = make(registry, spec)
@@ -212,19 +230,12 @@ def records_weights_without_a_trace(registry: Registry, spec: Spec) -> None:
     attention = make(registry, spec)
     for backend, name, mask in _each(attention):
         given = inputs(mask, bias=name == "full")
-        with record_attention(attention) as maps:
-            output = given.attend(attention, backend=backend)
+        where = f", backend {backend}, mask {name}"
+        output, maps = recorded(attention, partial(given.attend, attention, backend=backend), where)
         (weights,) = maps.values()
         product = weights @ given.value.repeat_interleave(NUM_HEADS // NUM_KV_HEADS, 1)
-        assert_close(product, output, 1e-10, f"recorded weights times values, backend {backend}, mask {name}")
-        state = torch.get_rng_state()
-        plain = given.attend(attention, backend=backend, dropout=0.5)
-        after = torch.get_rng_state()
-        torch.set_rng_state(state)
-        with record_attention(attention):
-            recorded = given.attend(attention, backend=backend, dropout=0.5)
-        assert torch.equal(plain, recorded), f"recording changes the output, backend {backend}, mask {name}"
-        assert torch.equal(after, torch.get_rng_state()), f"recording draws random numbers, backend {backend}, mask {name}"
+        assert_close(product, output, 1e-10, f"recorded weights times values{where}")
+        recorded(attention, partial(given.attend, attention, backend=backend, dropout=0.5), where)
 
 
 def drops_weights_in_training_alone(registry: Registry, spec: Spec) -> None:
@@ -264,3 +275,5 @@ RULES = (
     drops_weights_in_training_alone,
     compiles_without_graph_breaks,
 )
+
+BACKEND_RULES = (is_documented, has_a_running_example, agrees_with_the_reference_on_every_score)

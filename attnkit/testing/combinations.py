@@ -7,13 +7,13 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from attnkit.registry import ConfigurationError, mixers, normalizers, positions, residuals, stacks
 from attnkit.stack import EncoderDecoderStack, EncoderStack
 from attnkit.testing.comparison import assert_close
-from attnkit.testing.stack import LENGTH, LENGTHS, Inputs
+from attnkit.testing.sequence import LENGTH, LENGTHS, Inputs, padding
 
 D_MODEL = 8
 SIZES = {"d_model": D_MODEL, "num_heads": 2, "num_layers": 1, "feed_forward": {"name": "mlp", "ffn_dim": 8}}
@@ -30,21 +30,13 @@ PLACES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Combination:
-    """A stack of one layer.
+    """A stack of one layer."""
 
-    Attributes:
-        place: One of `PLACES`.
-        mixer: Its name.
-        normalizer: That of its attention, or None for a mixer without one.
-        position: The position encoding of the stack.
-        residual: The residual kind of the stack.
-    """
-
-    place: str
-    mixer: str
-    normalizer: str | None
-    position: str
-    residual: str
+    place: str  # one of `PLACES`
+    mixer: str  # its name
+    normalizer: str | None  # that of its attention, or None for a mixer without one
+    position: str  # the position encoding of the stack
+    residual: str  # the residual kind of the stack
 
     def __str__(self) -> str:
         normalizer = "" if self.normalizer is None else f" ({self.normalizer})"
@@ -70,17 +62,11 @@ def combinations() -> Iterator[Combination]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of all combinations.
+    """What became of all combinations."""
 
-    Attributes:
-        kept: Number of legal ones, which keep the rules.
-        refused: Number of those that are refused, by the first words of the reason.
-        failures: A message for each that breaks a rule.
-    """
-
-    kept: int
-    refused: Counter[str]
-    failures: list[str]
+    kept: int  # number of legal ones, which keep the rules
+    refused: Counter[str]  # number of those that are refused, by the first words of the reason
+    failures: list[str]  # a message for each that breaks a rule
 
 
 def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
@@ -131,7 +117,7 @@ def check_combinations(every: int = 1, *, seed: int = 0) -> Outcome:
 def _keeps_the_rules(stack: nn.Module) -> None:
     """Padding on the left, or of a source, has no effect; decoding in two steps equals the full pass."""
     x, src, other = torch.randn(3, len(LENGTHS), LENGTH, D_MODEL, dtype=torch.float64).unbind()
-    key_mask = (torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]).flip(1)
+    key_mask = padding().flip(1)
     given = Inputs(x, key_mask, src)
     whole, real = given.run(stack), given.real(stack)
     keep = key_mask[..., None]
@@ -140,16 +126,10 @@ def _keeps_the_rules(stack: nn.Module) -> None:
     assert_close(changed.run(stack)[real], whole[real], 1e-10, "output after a change of padding")
     if isinstance(stack, EncoderStack):
         return
-    state = stack.encode(src, src_mask=key_mask) if isinstance(stack, EncoderDecoderStack) else None
-    parts: list[Tensor] = []
-    for start, stop in ((0, LENGTH - 2), (LENGTH - 2, LENGTH)):
-        if isinstance(stack, EncoderDecoderStack):
-            assert state is not None
-            y, state = stack.decode(x[:, start:stop], state)
-        else:
-            y, state = stack(x[:, start:stop], key_mask=key_mask[:, start:stop], state=state)
-        parts.append(y)
-    assert_close(torch.cat(parts, 1)[real], whole[real], 1e-10, "output in two steps")
+    rows, cut = torch.arange(len(LENGTHS)), LENGTH - 2
+    first, state = given.step(stack, rows, 0, cut, given.start(stack))
+    rest, _ = given.step(stack, rows, cut, LENGTH, state)
+    assert_close(torch.cat([first, rest], 1)[real], whole[real], 1e-10, "output in two steps")
 
 
 def _reason(message: str) -> str:

@@ -165,9 +165,4 @@ def shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in module.state_dict().items()}
 
 
-RULES = (
-    is_documented,
-    has_a_running_example,
-    survives_the_round_trip_through_its_spec,
-    is_initialised_by_the_seed_alone,
-)
+RULES = (is_documented, has_a_running_example, survives_the_round_trip_through_its_spec, is_initialised_by_the_seed_alone)

@@ -9,21 +9,21 @@ from unittest import SkipTest
 import torch
 
 from attnkit.registry import FAMILIES, ConfigurationError, Registry, Spec, attentions, mixers, nearest, positions, stacks
-from attnkit.testing import attention, backend, component, effects, embedding, mixer, position, stack, tokenwise, transformer
+from attnkit.testing import attention, component, effects, mixer, position, stack, tokenwise, transformer
 
 Rule = Callable[[Registry, Spec], None]
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "attentions": (*component.RULES, *attention.RULES, effects.no_argument_is_silent),
     "normalizers": (*component.RULES, *attention.RULES, effects.no_argument_is_silent),
-    "backends": backend.RULES,
+    "backends": attention.BACKEND_RULES,
     "mixers": (*component.RULES, effects.no_argument_is_silent),
     "positions": (*component.RULES, *position.RULES, effects.no_argument_is_silent),
     "rotary_scalings": (*position.SCALING_RULES, effects.no_argument_is_silent),
     "norms": (*component.RULES, *tokenwise.RULES, effects.no_argument_is_silent),
     "feed_forwards": (*component.RULES, *tokenwise.RULES, effects.no_argument_is_silent),
     "residuals": (*component.RULES, *tokenwise.RULES, effects.no_argument_is_silent),
-    "embeddings": (*component.RULES, *tokenwise.RULES, *embedding.RULES, effects.no_argument_is_silent),
+    "embeddings": (*component.RULES, *tokenwise.RULES, *tokenwise.EMBEDDING_RULES, effects.no_argument_is_silent),
     "stacks": (*component.RULES, *stack.RULES),
     "heads": (*component.RULES, effects.no_argument_is_silent),
     "multi_tokens": (*component.RULES, effects.no_argument_is_silent),

@@ -1,7 +1,6 @@
 """Rules for mixers, in a two-layer Transformer of their own and in a mixture with attention."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from functools import partial
 from typing import Any, cast
 
@@ -13,11 +12,12 @@ from attnkit.mixer import Mixer
 from attnkit.mixer.base import PositionWay
 from attnkit.registry import ConfigurationError, Spec, mixers, positions
 from attnkit.registry.arguments import parameters
-from attnkit.state import Growing, State
+from attnkit.state import tensors_in
 from attnkit.testing import transformer
 from attnkit.testing.comparison import assert_close
 from attnkit.testing.component import D_MODEL, STACK_SIZES, stack_sizes
-from attnkit.testing.transformer import LENGTH, LENGTHS, MASKS, Options, draw
+from attnkit.testing.sequence import LENGTH, LENGTHS, draw_tokens, padding
+from attnkit.testing.transformer import MASKS, Options
 
 Rule = Callable[[Spec], None]
 OPTIONS: dict[str, Any] = {
@@ -57,7 +57,7 @@ def keeps_documents_apart(spec: Spec) -> None:
     directions = sorted(kind(spec).directions & {"causal", "bidirectional"})
     documents = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2]]).expand(len(LENGTHS), -1)
     for direction in directions:
-        model, x = make(spec, causal=direction == "causal", position="none"), draw()
+        model, x = make(spec, causal=direction == "causal", position="none"), draw_tokens()
         whole, _ = model(x, documents=documents)
         for start, stop in ((0, 3), (3, 5), (5, 8)):
             assert_close(whole[:, start:stop], model(x[:, start:stop])[0], 1e-10, f"tokens {start} to {stop}, a document of their own")
@@ -72,7 +72,8 @@ def has_a_state_that_grows_as_declared(spec: Spec) -> None:
     if "causal" not in kind(spec).directions:
         return
     model = make(spec)
-    sizes = [sum(_numbers(layer) for layer in model(torch.randn(1, n, D_MODEL).double())[1].layers) for n in (64, 128)]
+    states = [model(torch.randn(1, n, D_MODEL).double())[1].layers for n in (64, 128)]
+    sizes = [sum(tensor.numel() for tensor in tensors_in(state)) for state in states]
     growth = cast(TransformerLayer, model.layers[0]).mixer.growth
     expected = {"none": sizes == [0, 0], "constant": sizes[0] == sizes[1] > 0, "window": sizes[0] == sizes[1] > 0}
     assert expected.get(growth, 0 < sizes[0] < sizes[1]), f"growth is declared as {growth!r}, but the state has {sizes} numbers"
@@ -80,7 +81,7 @@ def has_a_state_that_grows_as_declared(spec: Spec) -> None:
 
 def reads_what_it_declares(spec: Spec) -> None:
     """Each kind of positions and each option of a layer that the mixer declares to read changes its parameters or its output."""
-    able, x = kind(spec), draw()
+    able, x = kind(spec), draw_tokens()
     if not able.directions & {"causal", "bidirectional"}:
         return
 
@@ -114,11 +115,11 @@ def reads_a_memory(spec: Spec) -> None:
     if "cross" not in kind(spec).directions:
         return
     model = Transformer(TransformerConfig(**STACK_SIZES), causal=True, cross_mixer=spec).double().eval()
-    x, memory = draw(), draw()
-    mask = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
+    x, memory = draw_tokens(), draw_tokens()
+    mask = padding()
     start = model.start(memory, mask)
     whole, _ = model(x, state=start)
-    other = model.start(torch.where(mask[..., None], memory, 10 * draw()), mask)
+    other = model.start(torch.where(mask[..., None], memory, 10 * draw_tokens()), mask)
     assert torch.equal(whole, model(x, state=other)[0]), "padding of the memory changes the output"
     for row, length in enumerate(LENGTHS):
         alone, _ = model(x[row][None], state=model.start(memory[row, :length][None]))
@@ -129,17 +130,6 @@ def reads_a_memory(spec: Spec) -> None:
         assert_close(y[:, 0], whole[rows, t], 1e-10, f"token {t}, in steps")
         beams = torch.randint(len(rows), (len(rows),))
         rows, state = rows[beams], after.select(beams)
-
-
-def _numbers(state: object) -> int:
-    """Return the numbers in a state, however deeply nested."""
-    if isinstance(state, Tensor):
-        return state.numel()
-    if isinstance(state, Growing):
-        return _numbers(state.tensor)
-    if isinstance(state, State):
-        return sum(_numbers(getattr(state, f.name)) for f in fields(state))
-    return sum(_numbers(part) for part in state) if isinstance(state, tuple) else 0
 
 
 OWN_RULES: tuple[Rule, ...] = (

@@ -9,20 +9,10 @@ from torch import Tensor, nn
 from attnkit.position import Position, QueryBias
 from attnkit.registry import Registry, Spec, positions
 from attnkit.testing.comparison import assert_close
-from attnkit.testing.component import (
-    D_MODEL,
-    HEAD_DIM,
-    NUM_HEADS,
-    build,
-    complete,
-    has_a_running_example,
-    is_documented,
-    start_on_meta,
-)
+from attnkit.testing.component import D_MODEL, HEAD_DIM, NUM_HEADS, build, complete, has_a_running_example, is_documented, start_on_meta
 
 LENGTH = 9
-ROUNDING = 1e-6
-"""A matrix product of other sizes may round in another order, in fp32."""
+ROUNDING = 1e-6  # a matrix product of other sizes may round in another order, in fp32
 
 
 def outputs(position: Position, query_positions: Tensor, key_positions: Tensor) -> dict[str, Tensor]:
@@ -142,13 +132,7 @@ class _Said(nn.Module):
         return list(outputs(self.position, t, t).values())
 
 
-RULES = (
-    is_exact_in_any_precision,
-    says_the_same_wherever_a_token_stands,
-    fits_the_stream,
-    rotates_by_the_distance,
-    has_exact_gradients,
-)
+RULES = (is_exact_in_any_precision, says_the_same_wherever_a_token_stands, fits_the_stream, rotates_by_the_distance, has_exact_gradients)
 
 
 def keeps_the_rules_of_rotary(registry: Registry, spec: Spec) -> None:

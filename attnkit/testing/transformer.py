@@ -1,7 +1,8 @@
 """Rules for every legal combination of mixer, attention, position and mask, in a two-layer Transformer with grouped heads."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -9,16 +10,13 @@ from torch import Tensor
 
 from attnkit.attention import Attention
 from attnkit.layers import Transformer, TransformerConfig
-from attnkit.recording import record_attention
 from attnkit.registry import ConfigurationError, Spec, attentions, positions
+from attnkit.testing import sequence
 from attnkit.testing.comparison import assert_close, assert_finite
-from attnkit.testing.component import D_MODEL, NUM_HEADS, stack_sizes
+from attnkit.testing.component import NUM_HEADS, stack_sizes
+from attnkit.testing.sequence import LENGTH, LENGTHS, Inputs, draw, draw_tokens, padding
 
-Options = Mapping[str, Any]
-"""Options of a Transformer, such as its attention and its position."""
-
-LENGTHS = (5, 8, 2)
-LENGTH = max(LENGTHS)
+Options = Mapping[str, Any]  # options of a Transformer, such as its attention and its position
 
 
 @dataclass(frozen=True)
@@ -53,18 +51,12 @@ def make(options: Options, mask: str, **other: Any) -> Transformer:
     return Transformer(config, causal=kind.causal).double().eval()
 
 
-def draw() -> Tensor:
-    """Draw embedded tokens [B, T, D]."""
-    return torch.randn(len(LENGTHS), LENGTH, D_MODEL, dtype=torch.float64)
-
-
 def key_masks(mask: str) -> list[Tensor | None]:
     """Return the key masks to try: padding on the right, on the left, and in between; or none."""
     if not MASKS[mask].is_padded:
         return [None]
-    right = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
-    inside = right[:, torch.randperm(LENGTH)]
-    return [right, right.flip(1), inside]
+    right = padding()
+    return [right, right.flip(1), right[:, torch.randperm(LENGTH)]]
 
 
 def is_refused(options: Options, mask: str) -> None:
@@ -81,49 +73,28 @@ def is_refused(options: Options, mask: str) -> None:
 
 def gives_a_row_alone_what_it_gives_in_a_batch(options: Options, mask: str) -> None:
     """Batched = one by one, without the padding."""
-    model, x = make(options, mask), draw()
+    model = make(options, mask)
     for key_mask in key_masks(mask):
-        y, _ = model(x, key_mask=key_mask)
-        for row in range(len(LENGTHS)):
-            real = torch.ones(LENGTH, dtype=torch.bool) if key_mask is None else key_mask[row]
-            assert_close(model(x[row, real][None])[0][0], y[row, real], 1e-10, f"row {row}, alone")
+        sequence.gives_a_row_alone_what_it_gives_in_a_batch(model, draw(key_mask))
 
 
 def ignores_masked_tokens(options: Options, mask: str) -> None:
     """Changing masked tokens leaves the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
-    model, x = make(options, mask), draw()
+    model = make(options, mask)
     for key_mask in key_masks(mask):
-        if key_mask is not None:
-            y, _ = model(x, key_mask=key_mask)
-            other, _ = model(torch.where(key_mask[..., None], x, draw() * 10), key_mask=key_mask)
-            assert torch.equal(y[key_mask], other[key_mask]), "masked tokens change the output"
-        if MASKS[mask].causal:
-            changed = x.clone()
-            changed[:, 3:] = draw()[:, 3:]
-            real = slice(None) if key_mask is None else key_mask[:, :3]
-            y, other = model(x, key_mask=key_mask)[0][:, :3], model(changed, key_mask=key_mask)[0][:, :3]
-            assert torch.equal(y[real], other[real]), "later tokens change earlier ones"
+        sequence.ignores_masked_tokens(model, draw(key_mask), causal=MASKS[mask].causal)
 
 
 def decodes_in_steps(options: Options, mask: str) -> None:
     """Decoding one by one, in chunks, and after reordering and repeating the rows of the state equals the full forward pass."""
-    model, x = make(options, mask), draw()
+    model = make(options, mask)
     for key_mask in key_masks(mask):
-        whole, _ = model(x, key_mask=key_mask)
-        for sizes in ([1] * LENGTH, [3, 1, 4], [LENGTH - 1, 1]):
-            rows, state, start = torch.arange(len(LENGTHS)), None, 0
-            for size in sizes:
-                stop = start + size
-                y, state = model(x[rows, start:stop], key_mask=None if key_mask is None else key_mask[rows, start:stop], state=state)
-                real = slice(None) if key_mask is None else key_mask[rows, start:stop]
-                assert_close(y[real], whole[rows, start:stop][real], 1e-10, f"tokens {start} to {stop} in chunks of {sizes}")
-                beams = torch.randint(len(rows), (len(rows),))
-                rows, state, start = rows[beams], state.select(beams), stop
+        sequence.decodes_in_steps(model, draw(key_mask))
 
 
 def agrees_on_every_backend(options: Options, mask: str) -> None:
     """Values and gradients of the whole Transformer match those of the reference, and every parameter has a gradient."""
-    oracle, x = make(options, mask, backend="reference"), draw()
+    oracle, x = make(options, mask, backend="reference"), draw_tokens()
     for key_mask in key_masks(mask)[:1]:
         expected, _ = oracle(x, key_mask=key_mask)
         expected.square().mean().backward()
@@ -141,16 +112,10 @@ def agrees_on_every_backend(options: Options, mask: str) -> None:
 
 def records_weights_without_a_trace(options: Options, mask: str) -> None:
     """Recorded weights respect the mask and sum to one; the output is unchanged, also with dropout."""
-    model, x, kind = make(options, mask, attention_dropout=0.3, dropout=0.3), draw(), MASKS[mask]
-    model.train()
-    for key_mask in key_masks(mask):
-        state = torch.get_rng_state()
-        expected, _ = model(x, key_mask=key_mask)
-        torch.set_rng_state(state)
-        with record_attention(model) as maps:
-            y, _ = model(x, key_mask=key_mask)
-        assert torch.equal(y, expected), "recording changes the output"
-        real = torch.ones(len(LENGTHS), LENGTH, dtype=torch.bool) if key_mask is None else key_mask
+    model, kind = make(options, mask, attention_dropout=0.3, dropout=0.3).train(), MASKS[mask]
+    for given in map(draw, key_masks(mask)):
+        _, maps = sequence.recorded(model, partial(given.run, model))
+        real = given.real(model)
         t = real.long().cumsum(1) - 1
         distance = t[:, :, None] - t[:, None, :]
         allowed = real[:, None, :] & (distance >= 0 if kind.causal else torch.ones_like(distance, dtype=torch.bool))
@@ -166,22 +131,21 @@ def records_weights_without_a_trace(options: Options, mask: str) -> None:
 
 def stays_finite_in_half_precision(options: Options, mask: str) -> None:
     """Outputs in fp16 and bf16 autocast are close to those in float64, and gradients are finite."""
-    model, x = make(options, mask), draw()
-    key_mask = key_masks(mask)[-1]
-    expected, _ = model(x, key_mask=key_mask)
-    real = torch.ones(len(LENGTHS), LENGTH, dtype=torch.bool) if key_mask is None else key_mask
+    model, x = make(options, mask), draw_tokens()
+    given = Inputs(x, key_masks(mask)[-1], x)
+    expected, real = given.run(model), given.real(model)
     for dtype, tolerance in ((torch.float16, 0.02), (torch.bfloat16, 0.15)):
         with torch.autocast("cpu", dtype=dtype):
-            y, _ = model.float()(x.float(), key_mask=key_mask)
+            y = replace(given, x=x.float()).run(model.float())
         assert_close(y[real], expected[real], tolerance, f"output in {dtype}")
-        y.float().square().mean().backward()
+        torch.autograd.backward(y.float().square().mean())
         assert_finite({name: p.grad for name, p in model.named_parameters() if p.grad is not None}, f"gradient in {dtype}")
 
 
 def compiles_without_graph_breaks(options: Options, mask: str) -> None:
     """`torch.compile(fullgraph=True)` gives the same values."""
     depth = {} if "mixer" in options else {"num_layers": 1}  # a mixer may read the first layer; attention repeats its graph
-    model, x, key_mask = make(options, mask, **depth), draw(), key_masks(mask)[0]
+    model, x, key_mask = make(options, mask, **depth), draw_tokens(), key_masks(mask)[0]
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     assert_close(compiled(x, key_mask=key_mask)[0], model(x, key_mask=key_mask)[0], 1e-10, "compiled output")

@@ -19,21 +19,14 @@ from attnkit.ownership import owner_of
 from attnkit.registry import ConfigurationError
 from attnkit.worker.records import read
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-"""The error numbers of a full disk."""
-
-BUSY = 75
-"""Exit status of a run that another process is working on (EX_TEMPFAIL of sysexits.h)."""
-
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the error numbers of a full disk
+BUSY = 75  # exit status of a run that another process is working on (EX_TEMPFAIL of sysexits.h)
 Outcome = Literal["ok", "diverged", "failed"]
 FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
 
-PROVENANCE = "provenance.json"
-"""What the run was made by: an `attnkit.worker.provenance.Provenance`."""
-
-UNDERWAY = "progress.json"
-"""How far a run has come that is not finished: an `attnkit.worker.answers.Underway`."""
+PROVENANCE = "provenance.json"  # what the run was made by: an `attnkit.worker.provenance.Provenance`
+UNDERWAY = "progress.json"  # how far a run has come that is not finished: an `attnkit.worker.answers.Underway`
 
 SPECIAL = {"source": 1, "target": 2}
 """The number of special tokens on each side, which `data.max_length` includes: eos, and bos on the target side."""
@@ -47,7 +40,7 @@ class Result:
     """The measurements of a run; numbers that are not finite are None.
 
     `examples` are sums over groups of examples, and what they are divided by, of each metric that is a mean over them; see
-    `attnkit.worker.examples`. `batch_hash` leaves out values of the types in `unhashed`.
+    `attnkit.worker.evaluation`. `batch_hash` leaves out values of the types in `unhashed`.
     `starts` has the shape and a hash of each parameter before the first step, without those that a strategy has sharded.
     """
 
@@ -137,6 +130,14 @@ def read_record(cls: type[T], path: Path) -> T | None:
         raise ConfigurationError(f"{path} is damaged: {error}") from error
 
 
+def stored(cls: type[T], path: Path) -> T | None:
+    """Return the dataclass in a JSON file; None if there is no such file, or it is damaged."""
+    try:
+        return read_record(cls, path)
+    except ConfigurationError:
+        return None
+
+
 def result_of(run: Path) -> dict[str, Any]:
     """Return the result of a run, the fields of `Result` that were measured; empty if there is none.
 
@@ -144,7 +145,12 @@ def result_of(run: Path) -> dict[str, Any]:
         ConfigurationError: It is damaged.
     """
     found = read_record(Result, run / "result.json")
-    return {} if found is None else {name: value for name, value in vars(found).items() if value not in (None, "")}
+    return {} if found is None else known(found)
+
+
+def known(record: Result | Status) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    return {name: value for name, value in vars(record).items() if value not in (None, "")}
 
 
 def status_of(run: Path) -> dict[str, Any]:
@@ -159,7 +165,7 @@ def status_of(run: Path) -> dict[str, Any]:
                 raise ConfigurationError(f"{run / 'status.json'} is damaged: it does not say how the run failed")
             if found.status != "failed" and not result_of(run) and found.status == "ok":
                 raise ConfigurationError(f"{run / 'result.json'} is missing")
-            return {key: value for key, value in vars(found).items() if value not in ("", None)}
+            return known(found)
     except ConfigurationError as error:
         return {"status": "damaged", "kind": "damaged", "message": str(error)}
     if not (run / "stderr.txt").exists():

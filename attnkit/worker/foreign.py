@@ -44,16 +44,11 @@ def built(registry: Registry, spec: ResolvedSpec) -> Any:
 def parameters_of(spec: ResolvedSpec) -> int:
     """Return the number of parameters of a user's own LightningModule; shared ones count once.
 
-    It is built on the meta device, where parameters take no memory; if its constructor needs values of tensors, on the CPU.
-
     Raises:
         UncountedError: They are not known before a training: lazy modules, or a `configure_model` that needs a Trainer.
         ConfigurationError: The module cannot be built.
     """
-    try:
-        module = _built_on("meta", spec)
-    except ConfigurationError:
-        module = _built_on("cpu", spec)
+    module = _built(spec)
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             module.configure_model()
@@ -65,35 +60,28 @@ def parameters_of(spec: ResolvedSpec) -> int:
 
 
 def keeps_best(spec: ResolvedSpec, trainer: Mapping[str, Any]) -> bool:
-    """Return whether a run keeps a best checkpoint: by the module's `monitor`, or by a `ModelCheckpoint` of the recipe.
-
-    Args:
-        spec: The spec of a user's own LightningModule.
-        trainer: The trainer section of the recipe.
-    """
+    """Return whether a run of a user's own module keeps a best checkpoint: by its `monitor`, or by a `ModelCheckpoint` of the trainer."""
     callbacks = trainer.get("callbacks") or ()
     given = [c.get("class_path") if isinstance(c, Mapping) else c for c in (callbacks if isinstance(callbacks, list) else [callbacks])]
     if any(str(path).endswith("ModelCheckpoint") for path in given) or hasattr(tasks.get(spec.name), "monitor"):
         return True
-    try:
-        return hasattr(_built_on("meta", spec), "monitor")
-    except ConfigurationError:
-        return hasattr(_built_on("cpu", spec), "monitor")
+    return hasattr(_built(spec), "monitor")
 
 
-def _built_on(device: str, spec: ResolvedSpec) -> LightningModule:
-    with torch.device(device), torch.random.fork_rng(devices=[]):
-        module: LightningModule = built(tasks, spec)
+def _built(spec: ResolvedSpec) -> LightningModule:
+    """Build a module on the meta device, where parameters take no memory; if its constructor needs values of tensors, on the CPU."""
+    module: LightningModule
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                module = built(tasks, spec)
+        except ConfigurationError:
+            module = built(tasks, spec)
     return module
 
 
 def limits_of(recipe: Mapping[str, Any], *, takes_seed: bool) -> list[str]:
-    """Return what a study can neither control nor measure in the user's own classes of a complete recipe, in sentences.
-
-    Args:
-        recipe: The complete recipe.
-        takes_seed: Whether the data take a seed of their own.
-    """
+    """Return what a study can neither control nor measure in the user's own classes of a complete recipe, in sentences."""
     model, data = recipe["model"]["name"], recipe.get("data", {}).get("name")
     found = []
     if is_own_module(model):

@@ -115,12 +115,10 @@ class Inspector:
         return {**specs, **others}, notes
 
     def measure(self, recipe: Mapping[str, Any], *, on: str | None = None) -> int:
-        """Return the size of a model.
+        """Return the size of the model of a complete recipe, by default as matched.
 
-        Args:
-            recipe: The complete recipe.
-            on: `params`: its parameters, where shared ones count once; `flops`: the FLOPs of a forward pass through the first batch of the
-                validation data (see `attnkit.profile.flops`). Default: as matched.
+        It is in parameters (`params`), where shared ones count once, or in FLOPs of a forward pass through the first batch of the
+        validation data (`flops`, see `attnkit.profile.flops`).
         """
         on = on or self.on
         spec, module = self.linked(recipe)

@@ -27,23 +27,14 @@ Process = subprocess.Popen[bytes] | Fork
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The work of one process; its folder contains the question, `job.json`, and receives the answers.
-
-    Attributes:
-        folder: The folder of the job.
-        directory: The working directory of the process: paths in recipes may be relative to it.
-        worker: The module that the process runs.
-        gpu: The only GPU that it sees; None: all GPUs of the machine.
-        timeout: Seconds after which it is stopped.
-        threads: Its CPU threads.
-    """
+    """The work of one process; its folder contains the question, `job.json`, and receives the answers."""
 
     folder: Path
-    directory: Path
-    worker: str = RUN
-    gpu: int | None = None
-    timeout: float | None = None
-    threads: int = 1
+    directory: Path  # the working directory of the process: paths in recipes may be relative to it
+    worker: str = RUN  # the module that the process runs
+    gpu: int | None = None  # the only GPU that it sees; None: all GPUs of the machine
+    timeout: float | None = None  # seconds after which it is stopped
+    threads: int = 1  # its CPU threads
 
     def carry_out(self, stop: Event | None = None, server: Server | None = None) -> int:
         """Start the process, wait for it, record a timeout, and return its exit status.
@@ -98,14 +89,7 @@ def _end(process: Process) -> None:
 
 
 def ask(worker: str, question: Any, *, timeout: float | None = None, threads: int = 1) -> tuple[list[dict[str, Any]], str]:
-    """Return the answers of a worker process, in order, and the reason if some are missing, else an empty string.
-
-    Args:
-        worker: `INSPECTION` or `PROBE`.
-        question: Plain data.
-        timeout: Seconds after which the process is stopped.
-        threads: Its CPU threads.
-    """
+    """Return the answers of a worker, `INSPECTION` or `PROBE`, to plain data, in order, and why some are missing, else an empty string."""
     with tempfile.TemporaryDirectory(prefix="attnkit-") as name:
         folder = Path(name)
         write_json(folder / "job.json", question)

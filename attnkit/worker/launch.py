@@ -146,10 +146,7 @@ def read_engine(given: Any) -> dict[str, Any]:
 
 
 def launching(spec: Mapping[str, Any]) -> AbstractContextManager[Submit]:
-    """Return the context manager that yields the function that starts jobs.
-
-    Args:
-        spec: As `read_engine` returns it.
+    """Return the context manager that yields the function that starts jobs, of a spec that `read_engine` returned.
 
     Raises:
         ConfigurationError: The package that it needs is missing.

@@ -17,19 +17,15 @@ from attnkit.worker.folder import note
 
 DRIVEN, TIMEOUT = "--driven", "--timeout="
 STDIN = 0
-GRACE = 10
-"""Seconds between SIGTERM, after which a process saves a checkpoint, and SIGKILL."""
+GRACE = 10  # seconds between SIGTERM, after which a process saves a checkpoint, and SIGKILL
 
 
 def hold_on(folder: Path, arguments: Sequence[str]) -> None:
     """Start watching the driver and the clock.
 
     When the driver has died or the time is up, this process gets SIGTERM, and `GRACE` seconds later its process group is killed. A job
-    that takes too long is recorded as failed; one whose driver has died is not, and the next driver resumes it.
-
-    Args:
-        folder: The folder of the job.
-        arguments: `--driven` and `--timeout=SECONDS`, or one of them; without both, there is nothing to watch.
+    that takes too long is recorded as failed; one whose driver has died is not, and the next driver resumes it. Arguments are `--driven`
+    and `--timeout=SECONDS`, or one of them; without both, there is nothing to watch.
     """
     timeout = next((float(a.removeprefix(TIMEOUT)) for a in arguments if a.startswith(TIMEOUT)), None)
     if DRIVEN in arguments or timeout is not None:

@@ -18,12 +18,7 @@ class Limit(Callback):
     """Ends a run at the first optimizer step at which its budget is used, with a validation. It goes after the `Recorder`.
 
     FLOPs are those of matrix products and scans for non-padding tokens, forward and backward; see `attnkit.profile.flops`. Over several
-    processes, tokens and FLOPs are summed.
-
-    Args:
-        budget: The budget of the run.
-        tokens: Returns the number of tokens so far.
-        seconds: Returns the training time so far.
+    processes, tokens and FLOPs are summed. `tokens` and `seconds` return those of the training so far.
     """
 
     state_key = "attnkit_budget"

@@ -17,30 +17,13 @@ NAMES = ("run_name", "name", "experiment_name", "experiment_key")
 
 
 class RunFolder(Logger):
-    """A logger without logs, before all others: Lightning puts checkpoints into the folder of the first one.
+    """A logger without logs, before all others: Lightning puts checkpoints into the folder of the first one, that of the run."""
 
-    Args:
-        folder: The folder of the run.
-    """
+    name = version = save_dir = ""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
-        self.folder = folder
-
-    @property
-    @override
-    def save_dir(self) -> str:
-        return self.folder
-
-    @property
-    @override
-    def name(self) -> str:
-        return ""
-
-    @property
-    @override
-    def version(self) -> str:
-        return ""
+        self.save_dir = folder
 
     @override
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:

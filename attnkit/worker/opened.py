@@ -38,8 +38,7 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 def digests(*, without: Collection[str | Path]) -> dict[str, str]:
     """Return hashes of the files that were read and not written, by path; relative to the current folder if they are inside.
 
-    Args:
-        without: Folders whose files are no data: of the process itself, and of caches.
+    Files in the folders `without` are no data: those of the process itself, and of caches.
     """
     skipped = (*NO_DATA, *(os.path.join(folder, "") for folder in without))
     code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}

@@ -28,8 +28,7 @@ from attnkit.worker.run import RECIPE, WorkerCLI, request_of
 
 WARM_UP = 2
 STEPS = 8
-ENOUGH = 3.0
-"""Seconds of training after which the probe stops."""
+ENOUGH = 3.0  # seconds of training after which the probe stops
 
 
 class EnoughError(Exception):
@@ -39,13 +38,8 @@ class EnoughError(Exception):
 class Stopwatch(Callback):
     """Times the first steps of a training, then ends it.
 
-    A validation batch is timed in Lightning's sanity check before the training.
-
-    Args:
-        recorder: Of the run; its clock stops during validations.
-        budget: The budget of a run.
-        tests: Whether a run ends with a pass through the test data.
-        startup: Seconds spent before the job started.
+    A validation batch is timed in Lightning's sanity check before the training. The clock of the recorder stops during validations. A run
+    may end with a pass through the test data (`tests`), and begins `startup` seconds before its job.
     """
 
     def __init__(self, recorder: Recorder, *, budget: Budget | None, tests: bool, startup: float) -> None:

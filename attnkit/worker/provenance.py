@@ -27,23 +27,14 @@ GONE = "is gone"
 
 @dataclass(frozen=True, kw_only=True)
 class Processor:
-    """The processor of a run.
+    """The processor of a run."""
 
-    Attributes:
-        model: Its name, family, model and stepping.
-        instructions: Its instruction sets.
-        limits: The environment variables among `LIMITS` that are set.
-        threads: CPU threads of the run.
-        capability: The instruction set that torch uses; empty if torch was not asked.
-        device: The name of the GPU; empty if the run was on the CPU.
-    """
-
-    model: str
-    instructions: tuple[str, ...]
-    limits: Mapping[str, str]
-    threads: int
-    capability: str = ""
-    device: str = ""
+    model: str  # its name, family, model and stepping
+    instructions: tuple[str, ...]  # its instruction sets
+    limits: Mapping[str, str]  # the environment variables among `LIMITS` that are set
+    threads: int  # CPU threads of the run
+    capability: str = ""  # the instruction set that torch uses; empty if torch was not asked
+    device: str = ""  # the name of the GPU; empty if the run was on the CPU
 
     def __str__(self) -> str:
         limits = "".join(f", {name}={value}" for name, value in self.limits.items())
@@ -54,23 +45,14 @@ class Processor:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What a run was made by.
+    """What a run was made by."""
 
-    Attributes:
-        code: A hash of the source of each module of attnkit, of plugins and of code that is not installed, by its name.
-        data: A hash of each file that was read, by its path; relative to the folder in which the study was started if it is inside.
-        packages: The versions of the installed packages that were imported, and Python's.
-        processor: The processor.
-        system: The operating system; results do not depend on it.
-        before: If the run was continued by other code or on another processor: what it was made by before.
-    """
-
-    code: Mapping[str, str]
-    data: Mapping[str, str]
-    packages: Mapping[str, str]
+    code: Mapping[str, str]  # a hash of the source of each module of attnkit, of plugins and of code that is not installed, by its name
+    data: Mapping[str, str]  # a hash of each file that was read, by its path; relative to the folder of the study's start if inside
+    packages: Mapping[str, str]  # the versions of the installed packages that were imported, and Python's
     processor: Processor
-    system: str = ""
-    before: tuple["Provenance", ...] = field(default=())
+    system: str = ""  # the operating system; results do not depend on it
+    before: tuple["Provenance", ...] = field(default=())  # if it was continued by other code or on another processor: by what it was made
 
     def __str__(self) -> str:
         named = ", ".join(f"{name} {self.packages[name]}" for name in ("python", "torch", "lightning") if name in self.packages)

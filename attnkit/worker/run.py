@@ -32,9 +32,8 @@ from attnkit.train.request import Request
 from attnkit.train.run import RunCLI
 from attnkit.worker.budget import Budget
 from attnkit.worker.costs import elementwise_per_token, training_flops_per_token, uses_processor_time
-from attnkit.worker.examples import Examples
+from attnkit.worker.evaluation import Evaluation
 from attnkit.worker.folder import BUSY, FULL, UNDERWAY, note, read_json, write_json
-from attnkit.worker.lengths import Lengths
 from attnkit.worker.lifeline import hold_on
 from attnkit.worker.limit import Limit
 from attnkit.worker.loggers import RunFolder, with_named_loggers
@@ -46,13 +45,7 @@ RECIPE = "recipe.yaml"
 
 
 class WorkerCLI(RunCLI):
-    """`attnkit fit` with a `Recorder`; a training ended by its health checks counts as diverged.
-
-    Args:
-        request: The arguments.
-        recorder: Goes before all other callbacks.
-        others: Go after it.
-    """
+    """`attnkit fit` with a `Recorder`, before all other callbacks; a training ended by its health checks counts as diverged."""
 
     def __init__(self, request: Request, recorder: Recorder, others: Sequence[Callback]) -> None:
         self.recorder, self.others = recorder, others
@@ -104,13 +97,13 @@ def train(folder: Path) -> None:
         import_modules(job["recipe"].get(IMPORTS, ()))
         recipe = with_named_loggers(job["recipe"], job.get("name", folder.name), folder)
         (folder / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
-    recorder, lengths, examples, started = Recorder(job["seeds"]), Lengths(), Examples(), time.time()
+    recorder, evaluation, started = Recorder(job["seeds"]), Evaluation(), time.time()
     saved = (folder / "checkpoints" / name for name in (LAST, PREVIOUS))  # only the second exists if it was killed between the two
     request = request_of(job, folder)
     request.ckpt_path = next((str(path) for path in saved if path.exists()), None)
     limit = Limit(Budget(**job["budget"]), tokens=lambda: recorder.tokens, seconds=recorder.elapsed) if "budget" in job else None
     witness = Witness(folder, job["recipe"], continued=request.ckpt_path is not None)
-    cli = WorkerCLI(request, recorder, [lengths, examples, witness, *([limit] if limit else []), Reporter(folder, recorder)])
+    cli = WorkerCLI(request, recorder, [evaluation, witness, *([limit] if limit else []), Reporter(folder, recorder)])
     if limit is not None and not recorder.diverged:
         limit.require_spent()
     metrics = {k: v for k, v in (recorder.curve[-1] if recorder.curve else {}).items() if k not in ("step", "tokens", "seconds")}
@@ -135,8 +128,8 @@ def train(folder: Path) -> None:
         "metrics": {name: value if math.isfinite(value) else None for name, value in metrics.items()},
         **training,
         "parameters": sum(p.numel() for p in cli.model.parameters()),
-        "lengths": lengths.tables(),
-        "examples": examples.sums(),
+        "lengths": evaluation.by_length(),
+        "examples": evaluation.sums(),
     }
     if is_child():
         return

@@ -25,24 +25,16 @@ from attnkit.worker.sources import distributions
 PRELOADED = ("attnkit.worker.run", "attnkit.worker.witness", "torch._dynamo", "torchmetrics.text", "lightning.pytorch.loggers", "yaml")
 """What every run imports, at its start or later."""
 
-LARGEST = 1 << 20
-"""Bytes of a request."""
-
+LARGEST = 1 << 20  # bytes of a request
 STDIN = 0
 
 
 class Request(NamedTuple):
-    """What a fork is to become.
+    """What a fork is to become."""
 
-    Attributes:
-        words: The module and its arguments, as after `python -m`.
-        directory: Its working directory.
-        environment: Its environment variables.
-    """
-
-    words: list[str]
-    directory: str
-    environment: dict[str, str]
+    words: list[str]  # the module and its arguments, as after `python -m`
+    directory: str  # its working directory
+    environment: dict[str, str]  # its environment variables
 
 
 def serve() -> tuple[Request, list[int]] | None:
@@ -114,11 +106,7 @@ def leave(code: int) -> NoReturn:
     atexit._run_exitfuncs()
     found = gc.get_objects()  # the server's are frozen; to ask each object for its class took seconds where other work ran
     kinds = {kind for kind in set(map(type, found)) if issubclass(kind, io.TextIOBase | io.BufferedIOBase)}
-    for file in (
-        sys.stdout,
-        sys.stderr,
-        *(one for one in found if type(one) in kinds),
-    ):
+    for file in (sys.stdout, sys.stderr, *(one for one in found if type(one) in kinds)):
         with suppress(OSError, ValueError):  # it is closed, or can only be read
             file.flush()
     os._exit(code)

@@ -13,17 +13,11 @@ from attnkit.worker.answers import Underway
 from attnkit.worker.folder import UNDERWAY, write_json
 from attnkit.worker.recorder import Recorder
 
-EVERY = 5.0
-"""Seconds between two writes; each validation is written at once."""
+EVERY = 5.0  # seconds between two writes; each validation is written at once
 
 
 class Reporter(Callback):
-    """Keeps the file `progress.json` of a run.
-
-    Args:
-        folder: Of the run.
-        recorder: Has the learning curve.
-    """
+    """Keeps the file `progress.json` of a run, with the learning curve of its recorder."""
 
     def __init__(self, folder: Path, recorder: Recorder) -> None:
         self.folder, self.recorder = folder, recorder

@@ -18,8 +18,7 @@ from typing import IO
 from attnkit.files import code_version
 
 SERVER = "attnkit.worker.server"
-LOST = -signal.SIGKILL
-"""The exit status of a fork whose server was killed, so that nobody knows how the fork ended."""
+LOST = -signal.SIGKILL  # the exit status of a fork whose server was killed, so that nobody knows how the fork ended
 
 
 OF_ONE_JOB = ("CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST")
@@ -75,15 +74,7 @@ class Server:
     def start(
         self, words: Sequence[str], *, directory: Path, environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
     ) -> Fork | None:
-        """Start a Python module; None if it cannot be a fork.
-
-        Args:
-            words: The module and its arguments.
-            directory: Its working directory.
-            environment: Its environment variables.
-            out: Its stdout.
-            err: Its stderr.
-        """
+        """Start a Python module, the first of the words, with the others as its arguments; None if it cannot be a fork."""
         request = json.dumps({"words": [*words], "directory": str(directory), "environment": dict(environment)}).encode()
         for _ in range(2):
             with self._lock:

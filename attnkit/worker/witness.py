@@ -20,17 +20,13 @@ from attnkit.worker.folder import PROVENANCE, read_record, write_json
 from attnkit.worker.provenance import Provenance, processor
 from attnkit.worker.sources import INSTALLED, distributions, imported
 
-LIBRARIES = ("torch", "lightning")
-"""Class paths name classes of these, too, but their versions are recorded."""
+LIBRARIES = ("torch", "lightning")  # class paths name classes of these, too, but their versions are recorded
 
 
 class Witness(Callback):
     """Writes what the run is made by to its folder: when the training starts, and again, more complete, at the end.
 
-    Args:
-        folder: Of the run.
-        recipe: Its recipe.
-        continued: Whether it continues from a checkpoint.
+    What a run that continues from a checkpoint was made by before is kept.
     """
 
     def __init__(self, folder: Path, recipe: Mapping[str, Any], *, continued: bool) -> None:

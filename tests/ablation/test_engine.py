@@ -21,7 +21,6 @@ from attnkit.ablation.fairness import checklist
 from attnkit.ablation.plan import Plan, add_seeds
 from attnkit.ablation.report import markdown, page, write_report
 from attnkit.ablation.results import Results
-from attnkit.ablation.sequential import run_study
 from attnkit.ownership import owned
 from attnkit.registry import ConfigurationError
 from attnkit.worker.folder import status_of, write_json
@@ -126,13 +125,13 @@ def test_a_study_runs_until_everything_is_decided(worker: Use) -> None:
     worker("value += 100 * ('none' in json.dumps(job['recipe']['model']))")
     plan = make(seeds=None, decide={"max_seeds": 6, "looks": [3, 6]}, factors={"model.stack.position": ["none"]})
     said: list[str] = []
-    run_study(plan, say=said.append)
+    run_plan(plan, say=said.append)
     assert sum(lines("ran.txt").values()) == 6, "three seeds of two variants show it"
     results = Results(plan)
     assert results.complete
     assert [c.verdict for c in results.comparisons] == ["worse"]
     assert said[0] == "the next look needs 6 more of 12 runs"
-    run_study(plan, say=said.append)
+    run_plan(plan, say=said.append)
     assert sum(lines("ran.txt").values()) == 6
     with pytest.raises(ConfigurationError, match="looks that were planned beforehand"):
         add_seeds(plan.study, Path("runs"), 1, spend=0.01)

@@ -119,8 +119,7 @@ def compare(
         (-0.5, 0.013, 1.0)
     """
     cells = [(1.0, runs), (-1.0, reference_runs)]
-    settings = {"min_effect": min_effect, "resolution": resolution, "quantile": quantile}
-    return contrast(variant, cells, reference=reference, better=better, **settings)
+    return contrast(variant, cells, reference=reference, better=better, min_effect=min_effect, resolution=resolution, quantile=quantile)
 
 
 def contrast(
@@ -189,17 +188,14 @@ def _count_nan(values: Sequence[float | None]) -> int:
 
 def _with_tests(result: Comparison, d: np.ndarray, *, least: float) -> Comparison:
     n, mean, sd = len(d), float(d.mean()), max(float(d.std(ddof=1)), least)
+    p = 1.0 if mean == 0 else float(2 * stats.t.sf(abs(mean) / sd * math.sqrt(n), n - 1)) if sd > 0 else 0.0
     return replace(
         result,
         sd=sd,
-        p=_t_p(mean, sd, n),
+        p=p,
         p_exact=sign_flip_p(d) if RANKED <= n <= 12 else None,
         effect=None if n == 2 else mean and mean / sd * (1 - 3 / (4 * (n - 1) - 1)),  # 0 if every run has the value 0, whose sd is 0
     )
-
-
-def _t_p(mean: float, sd: float, n: int) -> float:
-    return 1.0 if mean == 0 else float(2 * stats.t.sf(abs(mean) / sd * math.sqrt(n), n - 1)) if sd > 0 else 0.0
 
 
 def _with_quantiles(c: Comparison, rows: Sequence[Sequence[tuple[float, float]]], share: float, better: Better) -> Comparison:

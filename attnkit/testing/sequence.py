@@ -1,0 +1,117 @@
+"""What a model of sequences keeps, be it a stack or a bare Transformer: inputs, and the parts that their rules share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.recording import record_attention
+from attnkit.stack import EncoderDecoderStack
+from attnkit.state import tensors_in
+from attnkit.testing.comparison import assert_close
+from attnkit.testing.component import D_MODEL
+
+LENGTHS = (5, 8, 2)
+LENGTH = max(LENGTHS)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Embedded tokens [B, T, D] with their key mask [B, T], and a source [B, T, D] for stacks that read one."""
+
+    x: Tensor
+    key_mask: Tensor | None
+    src: Tensor
+
+    def run(self, model: nn.Module) -> Tensor:
+        """Return the model's output [B, T, D]. The key mask applies to the source if there is one."""
+        if isinstance(model, EncoderDecoderStack):
+            return model.decode(self.x, self.start(model))[0]
+        output = model(self.x, key_mask=self.key_mask)
+        y: Tensor = output[0] if isinstance(output, tuple) else output
+        return y
+
+    def start(self, model: nn.Module) -> Any:
+        """Return the state before the first token."""
+        return model.encode(self.src, src_mask=self.key_mask) if isinstance(model, EncoderDecoderStack) else None
+
+    def step(self, model: nn.Module, rows: Tensor, start: int, stop: int, state: Any) -> tuple[Tensor, Any]:
+        """Return the output for the next tokens of some rows, and the state after them."""
+        x = self.x[rows, start:stop]
+        if isinstance(model, EncoderDecoderStack):
+            return model.decode(x, state)
+        y, after = model(x, key_mask=None if self.key_mask is None else self.key_mask[rows, start:stop], state=state)
+        return y, after
+
+    def real(self, model: nn.Module) -> Tensor:
+        """Return which outputs belong to real tokens, [B, T] bool."""
+        if isinstance(model, EncoderDecoderStack) or self.key_mask is None:
+            return torch.ones(self.x.shape[:2], dtype=torch.bool)
+        return self.key_mask
+
+
+def draw_tokens() -> Tensor:
+    """Draw embedded tokens [B, T, D]."""
+    return torch.randn(len(LENGTHS), LENGTH, D_MODEL, dtype=torch.float64)
+
+
+def draw(key_mask: Tensor | None = None) -> Inputs:
+    """Draw inputs."""
+    return Inputs(draw_tokens(), key_mask, draw_tokens())
+
+
+def padding() -> Tensor:
+    """Return the key mask [B, T] of rows with padding on the right."""
+    return torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
+
+
+def gives_a_row_alone_what_it_gives_in_a_batch(model: nn.Module, given: Inputs) -> None:
+    """Batched = one by one, without the padding."""
+    y, key_mask = given.run(model), torch.ones(given.x.shape[:2], dtype=torch.bool) if given.key_mask is None else given.key_mask
+    for row, real in enumerate(given.real(model)):
+        alone = Inputs(given.x[row, real][None], None, given.src[row, key_mask[row]][None])
+        assert_close(alone.run(model)[0], y[row, real], 1e-10, f"row {row}, alone")
+
+
+def ignores_masked_tokens(model: nn.Module, given: Inputs, *, causal: bool) -> None:
+    """Changing masked tokens leaves the output bitwise identical; in a causal model, later tokens do not affect earlier outputs."""
+    other, y, real = draw(), given.run(model), given.real(model)
+    if given.key_mask is not None:
+        keep = given.key_mask[..., None]
+        x = given.x if isinstance(model, EncoderDecoderStack) else torch.where(keep, given.x, 10 * other.x)
+        changed = Inputs(x, given.key_mask, torch.where(keep, given.src, 10 * other.src))
+        assert torch.equal(y[real], changed.run(model)[real]), "masked tokens change the output"
+    if causal:
+        later = Inputs(torch.cat([given.x[:, :3], other.x[:, 3:]], 1), given.key_mask, given.src)
+        real = real[:, :3]
+        assert torch.equal(y[:, :3][real], later.run(model)[:, :3][real]), "later tokens change earlier ones"
+
+
+def decodes_in_steps(model: nn.Module, given: Inputs) -> None:
+    """Decoding one by one, in chunks, and after reordering and repeating rows equals the full pass; no state is modified in place."""
+    whole = given.run(model)
+    for sizes in ([1] * LENGTH, [3, 1, 4], [LENGTH - 1, 1]):
+        rows, state, start = torch.arange(len(LENGTHS)), given.start(model), 0
+        for size in sizes:
+            stop, before = start + size, [tensor.clone() for tensor in tensors_in(state)]
+            y, after = given.step(model, rows, start, stop, state)
+            assert all(map(torch.equal, before, tensors_in(state))), "a state was changed in place"
+            real = given.real(model)[rows, start:stop]
+            assert_close(y[real], whole[rows, start:stop][real], 1e-10, f"tokens {start} to {stop} in chunks of {sizes}")
+            beams = torch.randint(len(rows), (len(rows),))
+            rows, state, start = rows[beams], after.select(beams), stop
+
+
+def recorded(module: nn.Module, run: Callable[[], Tensor], where: str = "") -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the output and the recorded weights; recording must change neither the output nor the random numbers."""
+    state = torch.get_rng_state()
+    expected = run()
+    after = torch.get_rng_state()
+    torch.set_rng_state(state)
+    with record_attention(module) as maps:
+        y = run()
+    assert torch.equal(y, expected), f"recording changes the output{where}"
+    assert torch.equal(after, torch.get_rng_state()), f"recording draws random numbers{where}"
+    return y, maps

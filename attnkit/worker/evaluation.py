@@ -1,0 +1,105 @@
+"""What the last evaluation of a run shows beside its means: by example, and of generated texts by length.
+
+From the sums over examples a report derives the standard error due to the test examples; by length it shows whether a model generalises to
+longer texts.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torchmetrics import Metric
+from typing_extensions import override
+
+from attnkit.task.evaluation import EvaluatedTask
+from attnkit.task.metrics import TextQuotient, generation_metric
+from attnkit.task.seq2seq import Seq2Seq
+from attnkit.worker.folder import SPECIAL
+
+GROUPS = 200
+"""The number of random groups in which examples are summed, the same in all runs: 200 sums are enough to know the spread."""
+
+SIDES = {"source": "src", "target": "tgt"}  # the tensor of each side in a batch
+Sums = tuple[Sequence[float], Sequence[float]]  # for each group, the numerator and the denominator of a mean
+Table = list[dict[str, float]]
+
+
+class Evaluation(Callback):
+    """Keeps the sums over examples of metrics that are means, and the metrics of generated texts by length, of the last evaluation.
+
+    Nothing is kept for tasks that do not evaluate by example or do not generate, nor in runs with several ranks, each of which sees only a
+    part.
+    """
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self._count: dict[str, Counter[int]] = {side: Counter() for side in SIDES}
+        self._metrics: dict[str, dict[int, dict[str, Metric]]] = {side: defaultdict(dict) for side in SIDES}
+
+    @override
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._clear()
+        if isinstance(pl_module, EvaluatedTask) and trainer.world_size == 1:
+            pl_module.by_row = []
+
+    @override
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if not isinstance(pl_module, EvaluatedTask) or pl_module.by_row is None:
+            return
+        for sums in pl_module.by_row:
+            for name, pair in sums.items():
+                self._rows[name].extend(zip(*(one.tolist() for one in pair), strict=True))
+        pl_module.by_row = []
+        if isinstance(pl_module, Seq2Seq) and outputs["hypotheses"]:
+            self._add_texts(pl_module, outputs["hypotheses"], batch)
+
+    on_test_epoch_start, on_test_batch_end = on_validation_epoch_start, on_validation_batch_end
+
+    def _add_texts(self, task: Seq2Seq, hypotheses: Sequence[str], batch: Mapping[str, Any]) -> None:
+        references = batch["references"]
+        for name in task.metric_names:
+            metric = generation_metric(name, tokenize=task.reference_tokens)
+            if isinstance(metric, TextQuotient):
+                counts = (metric.counts(*pair) for pair in zip(hypotheses, references, strict=True))
+                self._rows[name].extend((float(total), float(count)) for total, count in counts)
+        for side, tensor in SIDES.items():
+            rows: dict[int, list[int]] = defaultdict(list)
+            for row, length in enumerate((batch[tensor] != 0).sum(1).tolist()):
+                rows[length - SPECIAL[side]].append(row)
+            for length, chosen in rows.items():
+                self._count[side][length] += len(chosen)
+                metrics = self._metrics[side][length]
+                for name in task.metric_names:
+                    if name not in metrics:
+                        metrics[name] = generation_metric(name, tokenize=task.reference_tokens)
+                    metrics[name].update([hypotheses[i] for i in chosen], [references[i] for i in chosen])
+
+    def sums(self) -> dict[str, Sums]:
+        """Return the sums of each metric by group of examples; a metric with a sum that is not finite is left out."""
+        found: dict[str, Sums] = {}
+        for name, rows in self._rows.items():
+            count = min(len(rows), GROUPS)
+            group = np.random.default_rng(0).permutation(len(rows)) % count
+            totals = [np.bincount(group, weights=column, minlength=count) for column in np.array(rows, dtype=np.float64).T]
+            if all(np.isfinite(total).all() for total in totals):
+                top, bottom = ([float(f"{value:.7g}") for value in total] for total in totals)
+                found[name] = (top, bottom)
+        return found
+
+    def by_length(self) -> dict[str, Table]:
+        """Return for each side (`source`, `target`) a row for each length: `length` in tokens, `count`, and each metric."""
+        return {
+            side: [
+                {"length": n, "count": count, **{name: float(m.compute()) for name, m in self._metrics[side][n].items()}}
+                for n, count in sorted(self._count[side].items())
+            ]
+            for side in SIDES
+            if self._count[side]
+        }
