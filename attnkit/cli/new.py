@@ -23,15 +23,8 @@ class Size(NamedTuple):
     heads: int
 
 
-def new(kind: str, *, train: str, validation: str | None, columns: Sequence[str], out: str | None) -> None:
-    """Print what a file holds, and write a recipe for it.
-
-    Args:
-        kind: `translation`, `language_model` or `classification`.
-        train: The file, or a pattern, a folder on the hub or another location that the corpus `files` reads.
-        validation: The validation file (default: a part of the training rows).
-        columns: The columns of a table (default: those that the corpus `files` expects).
-        out: The recipe (default: the kind and `.yaml`).
+def new(*, kind: str, train: str, validation: str | None, columns: Sequence[str], out: str | None) -> None:
+    """Print what a file holds, and write a recipe for it; the arguments are those of the command line.
 
     Raises:
         ConfigurationError: The recipe exists, or the data cannot be read or are too few.

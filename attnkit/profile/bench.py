@@ -8,7 +8,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -80,10 +80,6 @@ class Row:
     relative: float
     peak_mib: float
     utilisation: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
 
 
 def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -> tuple[float, list[Row]]:

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnkit.profile.flops import BACKWARD, evaluate, forward_flops, row_lengths
+from attnkit.profile.flops import BACKWARD, evaluate, fake_tensors, forward_flops, row_lengths
 from attnkit.profile.machine import EFFICIENCY, SPARE, Machine, StepTime
 from attnkit.profile.memory import step_memory
 from attnkit.profile.partition import PEAK, Mesh, Traffic, communication, memory_parts, some_rows, split
@@ -138,23 +137,18 @@ def recomputation(model: Mapping[str, Any], batch: Mapping[str, Any]) -> float:
 
 def _counted(model: Mapping[str, Any], batch: Mapping[str, Any]) -> int:
     task: Any = tasks.build(model)
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.double)
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.random.fork_rng(devices=[]):
-            task.is_compiled = False
-            task.configure_model()
-            shapes = tree_map(lambda x: fake.from_tensor(x) if isinstance(x, Tensor) else x, dict(batch))
-            inputs = [shapes[key] for key in ("src", "tgt", "tokens", "image") if key in shapes]
-            inputs = [x.double() if x.is_floating_point() else x for x in inputs]
-            with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-                further = {"further": True} if model.get("multi_token") else {}
-                out = task.model.train()(*inputs, **further)
-                outputs: list[Tensor] = out if further else [out[0] if isinstance(out, tuple) else out]
-                torch.autograd.backward([x.sum() for x in outputs])
-            return int(counter.get_total_flops())
-    finally:
-        torch.set_default_dtype(dtype)
+    with fake_tensors(torch.double) as fake:
+        task.is_compiled = False
+        task.configure_model()
+        shapes = tree_map(lambda x: fake.from_tensor(x) if isinstance(x, Tensor) else x, dict(batch))
+        inputs = [shapes[key] for key in ("src", "tgt", "tokens", "image") if key in shapes]
+        inputs = [x.double() if x.is_floating_point() else x for x in inputs]
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            further = {"further": True} if model.get("multi_token") else {}
+            out = task.model.train()(*inputs, **further)
+            outputs: list[Tensor] = out if further else [out[0] if isinstance(out, tuple) else out]
+            torch.autograd.backward([x.sum() for x in outputs])
+        return int(counter.get_total_flops())
 
 
 def changes(job: Job) -> Iterator[tuple[str, Job]]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
+from attnkit.profile.flops import fake_tensors
 from attnkit.registry import ConfigurationError, nearest, optimizers
 from attnkit.strategy.preparation import layers
 from attnkit.strategy.tensor_parallel import split_maps
@@ -95,17 +96,12 @@ def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-tr
     if isinstance(task, MaskedLM):
         masked = task.hide(batch, 0, "fit")
         batch, rows = {"tokens": batch["tokens"], "masked": masked}, int(masked.chosen.sum())
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.random.fork_rng(devices=[]):
-            task.is_compiled = False  # fake tensors cannot be compiled; a compiled model needs less memory
-            task.configure_model()
-            task.train()
-            shapes = tree_map(lambda x: _as(fake.from_tensor(x), dtype) if isinstance(x, Tensor) else x, dict(batch))
-            return _run(task, shapes, autocast, chosen=rows, foreach=foreach)
-    finally:
-        torch.set_default_dtype(default)
+    with fake_tensors(dtype) as fake:
+        task.is_compiled = False  # fake tensors cannot be compiled; a compiled model needs less memory
+        task.configure_model()
+        task.train()
+        shapes = tree_map(lambda x: _as(fake.from_tensor(x), dtype) if isinstance(x, Tensor) else x, dict(batch))
+        return _run(task, shapes, autocast, chosen=rows, foreach=foreach)
 
 
 def _as(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -25,7 +25,7 @@ class Registry(Names):
     Args:
         attribute: The name of this registry in `attnkit`, such as `"attentions"`; entry points use it as their prefix.
         family: The name of one member in messages, such as `"attention"`.
-        package: The package that has one module per built-in name.
+        package: The package that has one module per built-in name (default: the one of attnkit that is called like the family).
         given: The constructor arguments that the parent passes (widths and the like). A component declares the ones that it
             needs; users never set them.
         built_in: The names that attnkit provides.
@@ -40,21 +40,6 @@ class Registry(Names):
         >>> attnkit.norms.build({"name": "rms_norm", "eps": 1e-5}, d_model=8)
         RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """
-
-    def __init__(
-        self,
-        attribute: str,
-        *,
-        family: str,
-        package: str,
-        given: Iterable[str] = (),
-        built_in: Iterable[str] = (),
-        bases: Iterable[str] = (),
-        linked: bool = False,
-    ) -> None:
-        super().__init__(attribute, family=family, package=package, built_in=built_in, bases=bases)
-        self.given = frozenset(given)
-        self.linked = linked
 
     def build(self, spec: Spec, **given: Any) -> Any:
         """Build the component that `spec` describes.

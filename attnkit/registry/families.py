@@ -10,7 +10,6 @@ from attnkit.registry.specialized import Corpora, LayerKinds, TorchOptimizers
 attentions = Registry(
     "attentions",
     family="attention",
-    package="attnkit.attention",
     bases=("attnkit.attention.Attention",),
     given=("head_dim", "num_heads", "num_kv_heads"),
     built_in=("additive", "cosine", "dot_product", "general", "scaled_dot_product"),
@@ -18,7 +17,6 @@ attentions = Registry(
 normalizers = Registry(
     "normalizers",
     family="normalizer",
-    package="attnkit.normalizer",
     bases=("attnkit.normalizer.Normalizer",),
     given=("num_heads",),
     built_in=("entmax", "sigmoid", "softmax", "softmax_off_by_one", "softmax_with_sink"),
@@ -33,7 +31,6 @@ backends = Registry(
 mixers = Registry(
     "mixers",
     family="mixer",
-    package="attnkit.mixer",
     bases=("attnkit.mixer.Mixer",),
     given=(
         "d_model",
@@ -74,7 +71,6 @@ mixers = Registry(
 positions = Registry(
     "positions",
     family="position",
-    package="attnkit.position",
     bases=("attnkit.position.Position",),
     given=("d_model", "head_dim", "num_heads", "bidirectional"),
     built_in=("alibi", "cope", "fire", "kerple", "learned", "none", "relative", "rotary", "shaw", "sinusoidal", "xpos"),
@@ -89,7 +85,6 @@ rotary_scalings = Registry(
 norms = Registry(
     "norms",
     family="norm",
-    package="attnkit.norm",
     bases=("attnkit.norm.base.Norm",),
     given=("d_model",),
     built_in=("dynamic_tanh", "layer_norm", "none", "rms_norm"),
@@ -97,7 +92,6 @@ norms = Registry(
 feed_forwards = Registry(
     "feed_forwards",
     family="feed_forward",
-    package="attnkit.feed_forward",
     bases=("attnkit.feed_forward.FeedForward",),
     given=("d_model",),
     built_in=("glu", "mixture_of_experts", "mlp", "none"),
@@ -105,7 +99,6 @@ feed_forwards = Registry(
 residuals = Registry(
     "residuals",
     family="residual",
-    package="attnkit.residual",
     bases=("attnkit.residual.Residual",),
     given=("make_norm", "dropout", "d_model", "sublayer"),
     built_in=(
@@ -124,7 +117,6 @@ residuals = Registry(
 embeddings = Registry(
     "embeddings",
     family="embedding",
-    package="attnkit.embedding",
     bases=("attnkit.embedding.Embedding",),
     given=("vocab_size", "d_model", "image_shape", "num_features"),
     built_in=("frames", "patch", "pretrained", "token"),
@@ -132,7 +124,6 @@ embeddings = Registry(
 tokenizers = Registry(
     "tokenizers",
     family="tokenizer",
-    package="attnkit.tokenizer",
     bases=("attnkit.tokenizer.base.Tokenizer",),
     built_in=("bpe", "character", "word"),
 )
@@ -147,7 +138,6 @@ layer_kinds = LayerKinds(
 heads = Registry(
     "heads",
     family="head",
-    package="attnkit.head",
     bases=("attnkit.head.Head",),
     given=("d_model", "outputs", "tied", "norm"),
     built_in=("bert", "linear"),
@@ -155,14 +145,12 @@ heads = Registry(
 stacks = Registry(
     "stacks",
     family="stack",
-    package="attnkit.stack",
     bases=("attnkit.stack.EncoderStack", "attnkit.stack.DecoderStack", "attnkit.stack.EncoderDecoderStack"),
     built_in=("decoder", "encoder", "encoder_decoder", "recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder"),
 )
 optimizers = TorchOptimizers(
     "optimizers",
     family="optimizer",
-    package="attnkit.optimizer",
     bases=("torch.optim.Optimizer",),
     given=("params",),
     built_in=("muon",),
@@ -170,7 +158,6 @@ optimizers = TorchOptimizers(
 schedules = Registry(
     "schedules",
     family="schedule",
-    package="attnkit.schedule",
     bases=("attnkit.schedule.base.Schedule",),
     given=("total_steps",),
     built_in=("constant", "cosine", "inverse_sqrt", "linear", "warmup_stable_decay"),
@@ -178,7 +165,6 @@ schedules = Registry(
 tasks = Registry(
     "tasks",
     family="task",
-    package="attnkit.task",
     bases=("lightning.pytorch.LightningModule",),
     linked=True,
     built_in=("causal_lm", "classification", "masked_lm", "question_answering", "regression", "seq2seq", "tagging", "word_vectors"),
@@ -204,7 +190,6 @@ datasets = Registry(
 corpora = Corpora(
     "corpora",
     family="corpus",
-    package="attnkit.corpus",
     bases=("attnkit.corpus.Corpus",),
     given=("seed", "labels"),
     built_in=(
@@ -231,7 +216,6 @@ corpora = Corpora(
 probes = Registry(
     "probes",
     family="probe",
-    package="attnkit.probe",
     bases=("attnkit.probe.Probe",),
     built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation", "word_map"),
 )
@@ -239,7 +223,6 @@ probes = Registry(
 multi_tokens = Registry(
     "multi_tokens",
     family="multi_token",
-    package="attnkit.multi_token",
     bases=("attnkit.multi_token.MultiToken",),
     given=("stack", "norm"),
     built_in=("independent", "sequential"),
@@ -248,7 +231,6 @@ multi_tokens = Registry(
 inits = Registry(
     "inits",
     family="init",
-    package="attnkit.init",
     bases=("attnkit.init.Init",),
     built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
 )

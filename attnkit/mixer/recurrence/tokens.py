@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnkit.mixer.base import Tokens
+from attnkit.mixer.base import Mixer, Tokens
 from attnkit.state import State
 
 
@@ -20,6 +20,13 @@ class RecurrentState(State):
 
     memory: Tensor
     recent: Tensor | None = None
+
+
+class LinearRecurrence(Mixer[RecurrentState]):
+    """A mixer that reads earlier tokens through a state of constant size."""
+
+    directions = frozenset({"causal"})
+    growth = "constant"
 
 
 def in_full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:
