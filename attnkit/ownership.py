@@ -67,12 +67,7 @@ class Owner:
 
 
 class OwnedError(ConfigurationError):
-    """A folder belongs to another process, which is alive.
-
-    Args:
-        folder: The folder.
-        owner: The process.
-    """
+    """A folder belongs to another process, which is alive."""
 
     def __init__(self, folder: Path, owner: Owner) -> None:
         stop = (

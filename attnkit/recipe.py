@@ -140,11 +140,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """Return the file of `--config name`: an existing path, or the short name of a recipe that comes with attnkit.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
+    """Return the file of `--config name`: an existing path, or the short name of a recipe that comes with attnkit; or raise."""
     if os.path.isfile(name):
         return Path(name)
     short = name.removesuffix(".yaml").removesuffix(".yml")

@@ -56,12 +56,7 @@ def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
 
 
 def check_archive(file: Path) -> None:
-    """Check a file that `torch.save` wrote, without reading its tensors.
-
-    Raises:
-        ArchiveError: `read_archive` would refuse it.
-        ForeignError: It refers to a name that is not one of `GLOBALS`.
-    """
+    """Raise as `read_archive` does, without reading the tensors."""
     with file.open("rb") as stream:
         check_pickle(_pickle_in(stream))
 

@@ -30,11 +30,7 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
 
 
 def read_checkpoint(path: Path) -> Any:
-    """Return the content of a checkpoint, whoever wrote it, as data only.
-
-    Raises:
-        CheckpointError: It is missing or damaged, holds more than plain data and tensors, or exceeds a limit.
-    """
+    """Return the content of a checkpoint, whoever wrote it, as data only; raise if it is missing, damaged, more, or beyond a limit."""
     if is_sharded_checkpoint(path):
         return read_sharded(path)
     require_file(path)
@@ -75,11 +71,7 @@ def require_undamaged(path: str | Path) -> dict[str, Any]:
 
 
 def require_file(path: Path) -> None:
-    """Raise unless a path is a regular file that is not empty.
-
-    Raises:
-        CheckpointError: It is something else, or missing; the message names the nearest file.
-    """
+    """Raise unless a path is a regular file that is not empty; the message for a missing one names the nearest."""
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder, but neither a checkpoint file nor the folder of a sharded checkpoint")
     if not path.exists():

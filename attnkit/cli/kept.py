@@ -16,14 +16,10 @@ LARGEST = 1 << 24
 
 
 def kept(name: str, make: Callable[[], str]) -> str:
-    """Return the text `make()`, from the cache if nothing on which it could depend has changed.
+    """Return the text `make()`, called `name`, from the cache if nothing on which it could depend has changed.
 
     It depends on attnkit's files, the versions of Python and of the libraries that it describes, and the plugins. If the cache folder is
     not writable, the text is computed every time.
-
-    Args:
-        name: The name of the text, such as `schema`.
-        make: Computes the text.
     """
     file = cache_folder() / "texts" / f"{name}-{_installation()}"
     try:

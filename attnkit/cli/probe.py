@@ -23,11 +23,7 @@ SUFFIXES = (".json", ".svg")
 
 
 def probe(name: str, subject: str, rest: Sequence[str], *, out: Sequence[str], seed: int) -> None:
-    """Run a probe; print its limits and its table. Arguments of the probe and changes of the recipe are in `rest`.
-
-    Raises:
-        ConfigurationError: There is no such probe, or it does not apply to this model and these data.
-    """
+    """Run a probe; print its limits and its table. Arguments of the probe and changes of the recipe are in `rest`."""
     if wrong := [file for file in out if Path(file).suffix not in SUFFIXES]:
         raise ConfigurationError(f"--out must end in {' or '.join(SUFFIXES)}, but is {wrong[0]!r}")
     request = read_arguments(rest)

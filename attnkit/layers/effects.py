@@ -54,11 +54,7 @@ def reads_position(config: LayerConfig) -> bool:
 
 
 def options_read(config: LayerConfig, memory: frozenset[str] | None = None) -> frozenset[str]:
-    """Return the names of the options of a layer that have an effect on it.
-
-    Args:
-        config: The options.
-        memory: The names of those that reach what reads a memory, or None without a memory. Its score is that of the stack.
+    """Return the names of the options of a layer that have an effect on it; `memory` has those that reach what reads a memory.
 
     Example:
         >>> sorted(options_read(LayerConfig(d_model=8, mixer="none", residual="rezero", position="rotary")))
@@ -92,11 +88,7 @@ class Layers:
 
     @classmethod
     def of(cls, stack: TransformerConfig, memory: frozenset[str] | None = None) -> Self:
-        """Return the layers that the options of a stack describe.
-
-        Raises:
-            ConfigurationError: There is no such pattern.
-        """
+        """Return the layers that the options of a stack describe."""
         pattern = Pattern.of(stack.layers, stack.num_layers)
         common = {field.name: getattr(stack, field.name) for field in fields(LayerConfig)}
         own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in pattern.entries]

@@ -106,10 +106,6 @@ class Mixer(nn.Module, ABC, Generic[S]):
 
 
 def refuse_empty(x: Tensor) -> None:
-    """Refuse an input [B, T, D] without rows or tokens, in which there is nothing to mix.
-
-    Raises:
-        ValueError: B or T is 0.
-    """
+    """Raise a ValueError if an input [B, T, D] has no rows or no tokens: there is nothing to mix."""
     if x.shape[0] == 0 or x.shape[1] == 0:
         raise ValueError(f"the input of a stack needs at least one row and one token, but has the shape {[*x.shape]}: leave it out")

@@ -9,10 +9,9 @@ from attnkit.attention.scaled_dot_product import ScaledDotProduct
 from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Tokens
 from attnkit.mixer.cached_attention import CachedAttention
-from attnkit.mixer.config import check_positive
 from attnkit.mixer.key_values import KeyValues
 from attnkit.norm import Norm
-from attnkit.registry import ConfigurationError, NormSpec, mixers, norms
+from attnkit.registry import ConfigurationError, NormSpec, check_positive, mixers, norms
 
 
 @mixers.register("latent_attention")

@@ -22,12 +22,7 @@ LEAST = 1e-12
 
 
 class BlockDiagonal(nn.Module):
-    """A linear map that does not mix channels of different heads, with normal weights and zero bias.
-
-    Args:
-        num_heads: Heads H.
-        width: Width of a head.
-    """
+    """A linear map that does not mix channels of different heads, each of `width`; with normal weights and zero bias."""
 
     def __init__(self, num_heads: int, width: int) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.position.base import Position
-from attnkit.registry import positions
+from attnkit.registry import check_positive, positions
 
 
 @positions.register("learned")
@@ -34,8 +34,7 @@ class Learned(Position):
 
     def __init__(self, *, d_model: int, max_length: int = 512) -> None:
         super().__init__()
-        if max_length < 1:
-            raise ValueError(f"max_length must be positive, but is {max_length}")
+        check_positive(max_length=max_length)
         self.max_length = max_length
         self.weight = nn.Parameter(torch.empty(max_length, d_model))
         self.reset_parameters()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.position.base import Position
-from attnkit.registry import positions
+from attnkit.registry import check_positive, positions
 
 
 @positions.register("shaw")
@@ -43,8 +43,7 @@ class Shaw(Position):
 
     def __init__(self, *, head_dim: int, bidirectional: bool = True, max_distance: int = 16) -> None:
         super().__init__()
-        if max_distance < 1:
-            raise ValueError(f"max_distance must be positive, but is {max_distance}")
+        check_positive(max_distance=max_distance)
         self.first, self.last = -max_distance, max_distance if bidirectional else 0
         self.weight = nn.Parameter(torch.empty(self.last - self.first + 1, head_dim))
         self.reset_parameters()

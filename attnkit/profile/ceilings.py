@@ -23,11 +23,7 @@ LONG = 0.05
 
 
 def measure_machine(*, processes: int = 1) -> Machine:
-    """Measure one device of this machine: a GPU, or the CPU with the threads that torch uses.
-
-    Args:
-        processes: Number of processes for the network measurement; with 1, it is skipped.
-    """
+    """Measure a GPU, or the CPU with the threads that torch uses; and the network, if there are several processes."""
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     return Machine(
         device=torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} threads",

@@ -93,11 +93,7 @@ def fits(peak: float, memory: float) -> bool:
 
 
 def estimate(job: Job) -> Estimate:
-    """Estimate the cost of a step.
-
-    Raises:
-        ConfigurationError: The layers cannot be split as the mesh says, or the precision is unknown.
-    """
+    """Estimate the cost of a step; raise if the layers cannot be split as the mesh says, or the precision is unknown."""
     whole: Any = tasks.build(job.model)
     memory = step_memory(tasks.build(split(job.model, job.mesh.tensor)), job.largest, precision=job.precision)
     formula = forward_flops(whole)
@@ -125,9 +121,7 @@ def estimate(job: Job) -> Estimate:
 def recomputation(model: Mapping[str, Any], batch: Mapping[str, Any]) -> float:
     """Return the factor by which activation checkpointing increases the FLOPs of a step: 1 without it, at most 4/3.
 
-    Args:
-        model: The task's spec.
-        batch: A batch; its lengths matter, its number of rows does not.
+    The lengths in the batch matter, its number of rows does not.
     """
     if model.get("activation_checkpointing", "none") == "none":
         return 1.0

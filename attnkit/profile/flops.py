@@ -152,13 +152,7 @@ def _causal(flops: Mapping[Exponents, int], token: Exponents) -> dict[Exponents,
 
 
 def batch_flops(formula: Mapping[Exponents, int], task: Task, batch: Mapping[str, Any]) -> int:
-    """Return the FLOPs of a forward pass on the non-padding tokens of a batch.
-
-    Args:
-        formula: The coefficients from `forward_flops`.
-        task: The task.
-        batch: See `row_lengths`.
-    """
+    """Return the FLOPs of a forward pass on the non-padding tokens of a batch (see `row_lengths`), by the formula of `forward_flops`."""
     return evaluate(formula, *row_lengths(task, batch))
 
 

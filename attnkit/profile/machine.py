@@ -42,11 +42,7 @@ class Machine:
 
     @classmethod
     def read(cls, path: str) -> "Machine":
-        """Read a file that `attnkit bench --json` wrote.
-
-        Raises:
-            ConfigurationError: It contains something else.
-        """
+        """Read a file that `attnkit bench --json` wrote; raise if it contains something else."""
         try:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
@@ -59,11 +55,7 @@ class Machine:
         return cls(**{**known, "device": str(known.get("device", cls.device)), "shares_memory": known.get("shares_memory") is True})
 
     def with_peak(self, text: str, kind: str) -> "Machine":
-        """Return this machine with other peak rates.
-
-        Args:
-            text: TFLOP/s of matrix products: one number, or one per number format, as in `fp32=67,bf16=989`.
-            kind: The number format that a single number is for.
+        """Return this machine with other peak TFLOP/s of matrix products: one number, for `kind`, or one per format.
 
         Raises:
             ConfigurationError: `text` is neither.
@@ -125,15 +117,7 @@ class StepTime:
     def of(
         cls, machine: Machine, *, kind: str, operations: float, touched: float, traffic: Traffic, efficiency: float = EFFICIENCY
     ) -> "StepTime":
-        """Return the times of a step on a machine.
-
-        Args:
-            machine: The machine.
-            kind: Number format of matrix products.
-            operations: FLOPs of matrix products.
-            touched: Bytes read and written.
-            traffic: Bytes sent.
-            efficiency: Fraction of the peak that matrix products reach.
+        """Return the times of a step on a machine, from FLOPs of matrix products (of a `kind`, a number format) and bytes read and written.
 
         Example:
             >>> sent = Traffic(overlapped={"gradients": 25e9}, exposed={})

@@ -35,11 +35,7 @@ class Mesh:
 
     @classmethod
     def read(cls, text: str) -> "Mesh":
-        """Read `8`, or `8x2`.
-
-        Raises:
-            ConfigurationError: `text` is neither.
-        """
+        """Read `8`, or `8x2`; raise if `text` is neither."""
         if (found := re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)) is None:
             raise ConfigurationError(
                 f"--mesh is the number of processes that share the data x the number that split each layer, as in 8x1, but is {text!r}"
@@ -82,11 +78,7 @@ def _sliced(batch: Mapping[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
-    """Return a task's spec with layers reduced to the share of one of `size` tensor-parallel processes: some heads and hidden units.
-
-    Raises:
-        ConfigurationError: The layers cannot be split.
-    """
+    """Return a task's spec with layers reduced to the part of one of `size` processes that split them, or raise if they cannot be."""
     if size == 1:
         return model
     task: Any = tasks.build(model)
@@ -118,11 +110,8 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
 def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str, *, accumulates: bool = False) -> dict[str, float]:
     """Return the bytes of a process at the peak of a step, by purpose; the total is under `PEAK`.
 
-    Args:
-        memory: Memory of a step on one process, with whole layers or with its share of split layers.
-        mesh: The processes.
-        strategy: `ddp` or `fsdp2`.
-        accumulates: Whether a step has several micro-batches, so that gradients of the earlier ones exist throughout.
+    `memory` is that of a step on one process, with whole layers or with its share of split layers. If it `accumulates` micro-batches,
+    gradients of the earlier ones exist throughout.
     """
     if strategy == "ddp" or mesh.data == 1:
         fixed = {"parameters": memory.parameters, "buffers": memory.buffers, "optimizer": memory.optimizer}
@@ -176,13 +165,7 @@ class Traffic:
 
 
 def communication(memory: StepMemory, mesh: Mesh, strategy: str, *, micro_batches: int = 1) -> Traffic:
-    """Return what a process sends in a step.
-
-    Args:
-        memory: As for `memory_parts`.
-        mesh: The processes.
-        strategy: `ddp`, which reduces gradients once per step, or `fsdp2`, which gathers layers and reduces gradients per micro-batch.
-        micro_batches: Micro-batches per step (`trainer.accumulate_grad_batches`).
+    """Return what a process sends in a step: `ddp` reduces gradients once, `fsdp2` also gathers layers, both in each micro-batch.
 
     Example:
         >>> memory = StepMemory(parameters=8, layers=[4, 4], buffers=0, gradients=8, optimizer=16, forward=5, backward=5, backward_all=9,

@@ -17,7 +17,7 @@ from attnkit.registry.arguments import Argument, WrongType, refuse_unread
 from attnkit.registry.base import Registry, Spec
 from attnkit.registry.class_path import importing
 from attnkit.registry.description import Description
-from attnkit.registry.errors import ConfigurationError, nearest, require_at_least
+from attnkit.registry.errors import ConfigurationError, check_positive, nearest, require_at_least
 from attnkit.registry.families import (
     FAMILIES,
     AttentionSpec,
@@ -103,6 +103,7 @@ __all__ = [
     "WrongType",
     "attentions",
     "backends",
+    "check_positive",
     "corpora",
     "datasets",
     "embeddings",

@@ -35,12 +35,7 @@ class Family:
 
 
 class NameOf:
-    """Marks a string as the name of a component: `Annotated[str, NameOf(backends, "auto")]`.
-
-    Args:
-        registry: The registry of the names.
-        *others: Further values.
-    """
+    """Marks a string as the name of a component, or one of a few others: `Annotated[str, NameOf(backends, "auto")]`."""
 
     def __init__(self, registry: "Registry", *others: str) -> None:
         self.registry, self.others = registry, others
@@ -126,15 +121,7 @@ def parameters(cls: type) -> Mapping[str, Argument]:
 
 
 def refuse_unread(cls: type, because: str, **values: Any) -> None:
-    """Raise if an argument that a constructor does not read, as the others are, has been set: is not its default.
-
-    Args:
-        cls: The class whose arguments they are.
-        because: Why they are not read, after "has no effect".
-        **values: Their values.
-
-    Raises:
-        ConfigurationError: One has been set; the message names it.
+    """Raise if an argument that the constructor of a class does not read, `because` of others, is not its default; the message names it.
 
     Example:
         >>> from attnkit.registry import norms

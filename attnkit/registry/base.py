@@ -14,7 +14,7 @@ from attnkit.registry.class_path import check_class, find
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
 from attnkit.registry.names import Names
-from attnkit.registry.resolved import ResolvedSpec
+from attnkit.registry.resolved import ResolvedSpec, mapped
 
 Spec = str | Mapping[str, Any]
 
@@ -59,7 +59,7 @@ class Registry(Names):
             raise ConfigurationError(self._missing(resolved.name, missing))
         accepted = parameters(cls)
         arguments = resolved.arguments if not self._is_foreign(resolved.name) else resolved.unresolved
-        return cls(**{k: v for k, v in given.items() if k in accepted}, **_with_objects_built(arguments))
+        return cls(**{k: v for k, v in given.items() if k in accepted}, **mapped(arguments, _built))
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments of a spec, unchecked. The import path of a built-in class is replaced by its name."""
@@ -236,9 +236,6 @@ def _with_slots(annotation: Any) -> Any:
     return Annotated[annotation, _objects_of(annotation)] if is_object else annotation
 
 
-def _with_objects_built(value: Any) -> Any:
-    if isinstance(value, ResolvedSpec):
-        return value.registry.build(value) if isinstance(value.registry, Objects) else value
-    if isinstance(value, dict):
-        return {key: _with_objects_built(item) for key, item in value.items()}
-    return [_with_objects_built(item) for item in value] if isinstance(value, list) else value
+def _built(value: Any) -> Any:
+    """Return the object that a spec of one describes, and anything else as it is."""
+    return value.registry.build(value) if isinstance(value, ResolvedSpec) and isinstance(value.registry, Objects) else value

@@ -14,11 +14,7 @@ INHERITED = ("stack", "embedding")
 
 
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
-    """Return the arguments of a task that come from the data module.
-
-    Raises:
-        ConfigurationError: The data module lacks one; the message names data modules that have all.
-    """
+    """Return the arguments of a task that come from the data module; raise if it lacks one, and name data modules that have all."""
     wanted = tasks.from_data(task)
     if lacking := [attribute for attribute in wanted.values() if not _has(module, attribute)]:
         fitting = [name for name in datasets if _fits(name, wanted)]
@@ -30,13 +26,10 @@ def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
 
 
 def linked_values(model: ResolvedSpec, data: ResolvedSpec | None, module: object) -> dict[str, Any]:
-    """Return the arguments of a task that come from the data module.
+    """Return the arguments of a task that come from the data module; raise if it lacks one that the task declares (`from_data`).
 
-    For a class that does not declare them (`from_data`), these are its required arguments that the recipe does not set and that the data
-    module has as attributes of the same name.
-
-    Raises:
-        ConfigurationError: The data module lacks one that the task declares.
+    For a class that declares none, these are its required arguments that the recipe does not set and that the data module has as
+    attributes of the same name.
     """
     if tasks.from_data(model.name):
         if data is None:
@@ -47,11 +40,7 @@ def linked_values(model: ResolvedSpec, data: ResolvedSpec | None, module: object
 
 
 def read_init_from(path: object) -> dict[str, Any] | None:
-    """Return the checkpoint that `model.init_from` names, or None if it is null.
-
-    Raises:
-        CheckpointError: It cannot be used; if it is the result of a recipe, the message says how to train it.
-    """
+    """Return the checkpoint that `model.init_from` names, or None if it is null; raise if it cannot be used, and say how to train it."""
     if path is None or str(path) == "null":
         return None
     try:

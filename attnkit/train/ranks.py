@@ -49,11 +49,7 @@ def together() -> Iterator[None]:
 
 
 class Watch(threading.Thread):
-    """Replaces Lightning's observer, which kills this process silently when one that it started has died.
-
-    Args:
-        processes: The processes that this one started, ranks 1, 2, ... of this machine.
-    """
+    """Replaces Lightning's observer, which kills this process silently when one that it started (ranks 1, 2, ... here) has died."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         super().__init__(daemon=True, name="attnkit-ranks")

@@ -49,14 +49,9 @@ def resolve_request(
     model_class: type[LightningModule] | None = None,
     datamodule_class: type[LightningDataModule] | None = None,
 ) -> Resolution:
-    """Resolve a request.
+    """Resolve a request for a command, with these classes of `model` and `data` where those have no name.
 
-    Args:
-        command: `fit`, `validate`, `test` or `predict`.
-        request: The arguments after it.
-        claims: Holds the folder of a run that is resumed.
-        model_class: The class of `model` if it has no name.
-        datamodule_class: The class of `data` if it has no name.
+    The folder of a run that is resumed is held until the end of `claims`.
 
     Raises:
         ConfigurationError: A recipe, a checkpoint or an argument is wrong.
@@ -101,11 +96,7 @@ def resolve_request(
 
 
 def _of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
-    """Return a spec of `cls`, or the given one if it names a subclass.
-
-    Raises:
-        ConfigurationError: It names an unrelated class.
-    """
+    """Return a spec of `cls`, or the given one if it names a subclass; raise if it names an unrelated class."""
     path = f"{cls.__module__}.{cls.__qualname__}"
     if spec is None:
         return {"name": path}

@@ -46,12 +46,7 @@ TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
 
 def carry_out(command: str, request: Request) -> None:
-    """Run `attnkit fit | validate | test | predict`.
-
-    Raises:
-        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
-        SystemExit: The run was stopped by a signal, or because it was not healthy.
-    """
+    """Run `attnkit fit | validate | test | predict`; see `supervised`."""
     with ExitStack() as claims:
         supervised(lambda: RunCLI(command, request, claims))
 
@@ -66,13 +61,7 @@ class RunCLI(LightningCLI):
         command: `fit`, `validate`, `test` or `predict`; None builds everything without running it.
         request: The arguments after it.
         claims: Holds the folder of the run until it is closed.
-        model_class: The class of `model` if it has no name.
-        datamodule_class: The class of `data` if it has no name.
-        trainer_class: As for LightningCLI.
-        trainer_defaults: As for LightningCLI.
-        seed_everything_default: As for LightningCLI.
-        auto_configure_optimizers: As for LightningCLI.
-        program: The command as shown in messages.
+        program: The command as shown in messages. All other arguments are those of `AttnkitCLI`.
     """
 
     def __init__(

@@ -89,11 +89,7 @@ def import_classes(recipe: Mapping[str, Any]) -> None:
 
 
 def require_imported(recipe: Mapping[str, Any], source: str) -> None:
-    """Check that the recipe in a checkpoint names only classes of imported modules: importing another would run its code.
-
-    Raises:
-        ConfigurationError: It names a class of a module that is not imported.
-    """
+    """Raise if the recipe in a checkpoint names a class of a module that is not imported: importing it would run its code."""
     if "data" in recipe:
         try:
             with importing(False):
