@@ -118,20 +118,12 @@ class _IndexUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
+_OF_METADATA = (
+    "Metadata TensorStorageMetadata TensorProperties _MEM_FORMAT_ENCODING ChunkStorageMetadata BytesStorageMetadata MetadataIndex "
+    "StorageMeta"
+)
 _CLASSES = {
-    *(
-        ("torch.distributed.checkpoint.metadata", name)
-        for name in (
-            "Metadata",
-            "TensorStorageMetadata",
-            "TensorProperties",
-            "_MEM_FORMAT_ENCODING",
-            "ChunkStorageMetadata",
-            "BytesStorageMetadata",
-            "MetadataIndex",
-            "StorageMeta",
-        )
-    ),
+    *(("torch.distributed.checkpoint.metadata", name) for name in _OF_METADATA.split()),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),

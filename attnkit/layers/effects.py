@@ -70,21 +70,13 @@ def options_read(config: LayerConfig, memory: frozenset[str] | None = None) -> f
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a stack, and where their options come from.
+    """The layers of a stack, and where their options come from."""
 
-    Attributes:
-        stack: The options of the stack.
-        pattern: Its layers.
-        entries: The options of each entry of the pattern.
-        own: The names of those that each entry sets itself.
-        memory: The names of the options that reach what reads a memory, or None without a memory.
-    """
-
-    stack: TransformerConfig
-    pattern: Pattern
-    entries: list[LayerConfig]
-    own: list[frozenset[str]]
-    memory: frozenset[str] | None = None
+    stack: TransformerConfig  # the options of the stack
+    pattern: Pattern  # its layers
+    entries: list[LayerConfig]  # the options of each entry of the pattern
+    own: list[frozenset[str]]  # the names of those that each entry sets itself
+    memory: frozenset[str] | None = None  # the names of the options that reach what reads a memory, or None without a memory
 
     @classmethod
     def of(cls, stack: TransformerConfig, memory: frozenset[str] | None = None) -> Self:

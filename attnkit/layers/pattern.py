@@ -14,17 +14,11 @@ _AS_IN_THE_STACK = ResolvedSpec(layer_kinds, "transformer_layer", {"repeat": 1, 
 
 @dataclass(frozen=True)
 class Pattern:
-    """The layers of a stack, as a pattern that is repeated until there are enough; its end may cut it.
+    """The layers of a stack, as a pattern that is repeated until there are enough; its end may cut it."""
 
-    Attributes:
-        entries: The specs of the pattern.
-        once: The index of the entry of each layer of the pattern.
-        depth: Number of layers of the stack.
-    """
-
-    entries: Sequence[ResolvedSpec]
-    once: Sequence[int]
-    depth: int
+    entries: Sequence[ResolvedSpec]  # the specs of the pattern
+    once: Sequence[int]  # the index of the entry of each layer of the pattern
+    depth: int  # number of layers of the stack
 
     @classmethod
     def of(cls, layers: Sequence[Spec] | None, num_layers: int | None) -> "Pattern":

@@ -78,13 +78,7 @@ def bias_between(
 
 
 def mask_between(
-    query_positions: Tensor,
-    key_positions: Tensor,
-    *,
-    key_mask: Tensor | None,
-    restriction: Tensor | None,
-    window: int | None,
-    causal: bool,
+    query_positions: Tensor, key_positions: Tensor, *, key_mask: Tensor | None, restriction: Tensor | None, window: int | None, causal: bool
 ) -> Mask | None:
     """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None for all; of long sequences, a window stays symbolic.
 

@@ -35,51 +35,33 @@ BACKWARD = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured.
-
-    Attributes:
-        works: `step` (forward, cross-entropy, backward, AdamW), `forward`, `prefill` (one new token after a prompt), `decode` (`NEW_TOKENS`
-            more, greedy).
-        lengths: Tokens of each row; of source and target each.
-        batch: Rows.
-        vocab_size: Tokens of the vocabulary.
-        precision: `fp32`, or `bf16` by autocast.
-        is_compiled: Whether `step` and `forward` call a compiled model. `prefill` and `decode` always run eagerly.
-        rounds: How often each contestant is timed.
-    """
+    """What is measured."""
 
     works: Sequence[Work] = WORKS
-    lengths: Sequence[int] = (128, 512)
-    batch: int = 8
-    vocab_size: int = 8192
-    precision: Precision = "fp32"
-    is_compiled: bool = False
-    rounds: int = 9
+    """`step`: forward, cross-entropy, backward, AdamW; `prefill`: one new token after a prompt; `decode`: `NEW_TOKENS` more, greedy."""
+    lengths: Sequence[int] = (128, 512)  # tokens of each row; of source and target each
+    batch: int = 8  # rows
+    vocab_size: int = 8192  # tokens of the vocabulary
+    precision: Precision = "fp32"  # `fp32`, or `bf16` by autocast
+    is_compiled: bool = False  # whether `step` and `forward` call a compiled model. `prefill` and `decode` always run eagerly.
+    rounds: int = 9  # how often each contestant is timed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One contestant's result.
-
-    Attributes:
-        milliseconds: Median duration.
-        spread: Interquartile range of the durations, as a fraction of the median.
-        tokens_per_second: Tokens of all rows; of the target, and with `decode` of the new ones.
-        relative: Median over the rounds of the first contestant's duration divided by this one's: above 1 is faster than the first.
-        peak_mib: Most memory allocated at once during the call, beyond what was allocated before; on a CPU, by torch's profiler.
-        utilisation: FLOPs of matrix products per second, as a fraction of the rate measured in this run; None where they are not counted.
-    """
+    """One contestant's result."""
 
     work: Work
     length: int
     name: str
     parameters: int
-    milliseconds: float
-    spread: float
-    tokens_per_second: float
-    relative: float
-    peak_mib: float
+    milliseconds: float  # median duration
+    spread: float  # interquartile range of the durations, as a fraction of the median
+    tokens_per_second: float  # tokens of all rows; of the target, and with `decode` of the new ones
+    relative: float  # median over the rounds of the first contestant's duration divided by this one's: above 1 is faster than the first
+    peak_mib: float  # most memory allocated at once during the call, beyond what was allocated before; on a CPU, by torch's profiler
     utilisation: float | None
+    """FLOPs of matrix products per second, as a fraction of the rate measured in this run; None where they are not counted."""
 
 
 def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -> tuple[float, list[Row]]:

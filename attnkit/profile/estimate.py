@@ -22,23 +22,14 @@ KINDS = {"32-true": "fp32", "bf16-mixed": "bf16", "bf16-true": "bf16", "16-mixed
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training step to estimate.
+    """A training step to estimate."""
 
-    Attributes:
-        model: The task's spec.
-        batches: Sample batches of one process, each a micro-batch.
-        precision: One of `PRECISIONS`.
-        mesh: The processes.
-        strategy: `ddp` or `fsdp2`.
-        micro_batches: Number of micro-batches per step.
-    """
-
-    model: Mapping[str, Any]
-    batches: Sequence[Mapping[str, Any]]
-    precision: str
-    mesh: Mesh
-    strategy: str
-    micro_batches: int = 1
+    model: Mapping[str, Any]  # the task's spec
+    batches: Sequence[Mapping[str, Any]]  # sample batches of one process, each a micro-batch
+    precision: str  # one of `PRECISIONS`
+    mesh: Mesh  # the processes
+    strategy: str  # `ddp` or `fsdp2`
+    micro_batches: int = 1  # number of micro-batches per step
 
     @property
     def largest(self) -> Mapping[str, Any]:
@@ -48,27 +39,17 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The cost of a step for one process.
+    """The cost of a step for one process."""
 
-    Attributes:
-        rows: Rows of the largest batch.
-        tokens: Non-padding tokens of the largest batch, or its number of images.
-        parts: Bytes at peak memory with the largest batch, by purpose; the total is under `PEAK`.
-        sent: Bytes sent, with batches of average size.
-        model_flops: FLOPs on non-padding tokens, forward and backward, with batches of average size, as the utilisation (MFU) counts them.
-        operations: FLOPs that the device executes: the above plus those of padding and recomputation.
-        touched: Bytes read and written, if each tensor is read and written once.
-        kind: Number format of matrix products, such as `bf16`.
-    """
-
-    rows: int
-    tokens: int
-    parts: Mapping[str, float]
-    sent: Traffic
+    rows: int  # rows of the largest batch
+    tokens: int  # non-padding tokens of the largest batch, or its number of images
+    parts: Mapping[str, float]  # bytes at peak memory with the largest batch, by purpose; the total is under `PEAK`
+    sent: Traffic  # bytes sent, with batches of average size
     model_flops: float
-    operations: float
-    touched: float
-    kind: str
+    """FLOPs on non-padding tokens, forward and backward, with batches of average size, as the utilisation (MFU) counts them."""
+    operations: float  # FLOPs that the device executes: the above plus those of padding and recomputation
+    touched: float  # bytes read and written, if each tensor is read and written once
+    kind: str  # number format of matrix products, such as `bf16`
 
     @property
     def peak(self) -> float:

@@ -22,23 +22,14 @@ UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The performance of one device; None where it is unknown.
+    """The performance of one device; None where it is unknown."""
 
-    Attributes:
-        device: Its name.
-        memory: Its memory in bytes.
-        shares_memory: Whether all processes share this memory, as on a CPU.
-        tflops: Peak TFLOP/s of matrix products, by number format (`PRODUCTS`).
-        memory_bandwidth: GB/s (10^9 bytes per second) that it reads and writes.
-        bandwidth: GB/s that a process sends to others.
-    """
-
-    device: str = "a device"
-    memory: float | None = None
-    shares_memory: bool = False
-    tflops: Mapping[str, float] = field(default_factory=dict)
-    memory_bandwidth: float | None = None
-    bandwidth: float | None = None
+    device: str = "a device"  # its name
+    memory: float | None = None  # its memory in bytes
+    shares_memory: bool = False  # whether all processes share this memory, as on a CPU
+    tflops: Mapping[str, float] = field(default_factory=dict)  # peak TFLOP/s of matrix products, by number format (`PRODUCTS`)
+    memory_bandwidth: float | None = None  # GB/s (10^9 bytes per second) that it reads and writes
+    bandwidth: float | None = None  # GB/s that a process sends to others
 
     @classmethod
     def read(cls, path: str) -> "Machine":
@@ -99,19 +90,12 @@ def read_size(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """Seconds of a step, by cause; None where the machine's rate is unknown.
+    """Seconds of a step, by cause; None where the machine's rate is unknown."""
 
-    Attributes:
-        products: Matrix products, at a given fraction of the peak.
-        memory: Reading and writing all tensors once, which happens at the same time.
-        overlapped: Communication that can overlap with computation.
-        exposed: Communication during which nothing is computed.
-    """
-
-    products: float | None
-    memory: float | None
-    overlapped: float | None
-    exposed: float | None
+    products: float | None  # matrix products, at a given fraction of the peak
+    memory: float | None  # reading and writing all tensors once, which happens at the same time
+    overlapped: float | None  # communication that can overlap with computation
+    exposed: float | None  # communication during which nothing is computed
 
     @classmethod
     def of(

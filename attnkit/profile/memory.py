@@ -37,34 +37,20 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
-    """Bytes of a training step on a single device.
+    """Bytes of a training step on a single device."""
 
-    Attributes:
-        parameters: The parameters; shared ones count once.
-        layers: The parameters of each layer; all others belong to embeddings, head and final norms.
-        buffers: Tables and other tensors that are not trained.
-        gradients: The gradients of all trained parameters.
-        optimizer: The optimizer's state.
-        forward: Peak of the forward pass in addition to all of these: activations for the backward pass, and temporaries.
-        backward: The same for the backward pass, without the gradients of parameters.
-        backward_all: Peak of the backward pass, with the gradients that exist at that moment.
-        update: Temporaries of the optimizer.
-        sums: What tensor-parallel processes all-reduce in both passes: the outputs of split modules, and the gradients of the inputs of
-            their split linear maps.
-        made: All tensors that both passes create; each is written once and read at least once.
-    """
-
-    parameters: int
-    layers: Sequence[int]
-    buffers: int
-    gradients: int
-    optimizer: int
-    forward: int
-    backward: int
-    backward_all: int
-    update: int
+    parameters: int  # the parameters; shared ones count once
+    layers: Sequence[int]  # the parameters of each layer; all others belong to embeddings, head and final norms
+    buffers: int  # tables and other tensors that are not trained
+    gradients: int  # the gradients of all trained parameters
+    optimizer: int  # the optimizer's state
+    forward: int  # peak of the forward pass in addition to all of these: activations for the backward pass, and temporaries
+    backward: int  # the same for the backward pass, without the gradients of parameters
+    backward_all: int  # peak of the backward pass, with the gradients that exist at that moment
+    update: int  # temporaries of the optimizer
     sums: int
-    made: int
+    """What tensor-parallel processes all-reduce in both passes: outputs of split modules, and gradients of what their split maps read."""
+    made: int  # all tensors that both passes create; each is written once and read at least once
 
     @property
     def peak(self) -> int:

@@ -21,17 +21,13 @@ PEAK = "at the peak"
 class Mesh:
     """A grid of processes.
 
-    Attributes:
-        data: Number of groups of processes that share the data.
-        tensor: Number of processes over which each layer is split.
-
     Example:
         >>> Mesh.read("8x2")
         Mesh(data=8, tensor=2)
     """
 
-    data: int
-    tensor: int
+    data: int  # number of groups of processes that share the data
+    tensor: int  # number of processes over which each layer is split
 
     @classmethod
     def read(cls, text: str) -> "Mesh":
@@ -148,15 +144,10 @@ def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str, *, accumulates: 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Bytes that a process sends in a step, with ring algorithms.
+    """Bytes that a process sends in a step, with ring algorithms."""
 
-    Attributes:
-        overlapped: Bytes by purpose that are sent during computation: gradients that are ready, the next layers.
-        exposed: Bytes by purpose that are sent while nothing is computed: the all-reduces of tensor parallelism.
-    """
-
-    overlapped: Mapping[str, float]
-    exposed: Mapping[str, float]
+    overlapped: Mapping[str, float]  # bytes by purpose that are sent during computation: gradients that are ready, the next layers
+    exposed: Mapping[str, float]  # bytes by purpose that are sent while nothing is computed: the all-reduces of tensor parallelism
 
     @property
     def parts(self) -> dict[str, float]:

@@ -121,12 +121,7 @@ embeddings = Registry(
     given=("vocab_size", "d_model", "image_shape", "num_features"),
     built_in=("frames", "patch", "pretrained", "token"),
 )
-tokenizers = Registry(
-    "tokenizers",
-    family="tokenizer",
-    bases=("attnkit.tokenizer.base.Tokenizer",),
-    built_in=("bpe", "character", "word"),
-)
+tokenizers = Registry("tokenizers", family="tokenizer", bases=("attnkit.tokenizer.base.Tokenizer",), built_in=("bpe", "character", "word"))
 layer_kinds = LayerKinds(
     "layer_kinds",
     family="layer",
@@ -136,11 +131,7 @@ layer_kinds = LayerKinds(
     built_in=("transformer_layer",),
 )
 heads = Registry(
-    "heads",
-    family="head",
-    bases=("attnkit.head.Head",),
-    given=("d_model", "outputs", "tied", "norm"),
-    built_in=("bert", "linear"),
+    "heads", family="head", bases=("attnkit.head.Head",), given=("d_model", "outputs", "tied", "norm"), built_in=("bert", "linear")
 )
 stacks = Registry(
     "stacks",
@@ -148,13 +139,7 @@ stacks = Registry(
     bases=("attnkit.stack.EncoderStack", "attnkit.stack.DecoderStack", "attnkit.stack.EncoderDecoderStack"),
     built_in=("decoder", "encoder", "encoder_decoder", "recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder"),
 )
-optimizers = TorchOptimizers(
-    "optimizers",
-    family="optimizer",
-    bases=("torch.optim.Optimizer",),
-    given=("params",),
-    built_in=("muon",),
-)
+optimizers = TorchOptimizers("optimizers", family="optimizer", bases=("torch.optim.Optimizer",), given=("params",), built_in=("muon",))
 schedules = Registry(
     "schedules",
     family="schedule",
@@ -228,12 +213,7 @@ multi_tokens = Registry(
     built_in=("independent", "sequential"),
 )
 
-inits = Registry(
-    "inits",
-    family="init",
-    bases=("attnkit.init.Init",),
-    built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
-)
+inits = Registry("inits", family="init", bases=("attnkit.init.Init",), built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"))
 
 FAMILIES: tuple[Registry, ...] = (
     attentions, normalizers, backends, mixers, positions, rotary_scalings, norms, feed_forwards, residuals, layer_kinds, embeddings,

@@ -11,19 +11,12 @@ from attnkit.registry import ConfigurationError, ResolvedSpec
 
 @dataclass(frozen=True)
 class Link:
-    """Sets the target to the value of the source, or to the result of `compute` on the values of several.
+    """Sets the target to the value of the source, or to the result of `compute` on the values of several."""
 
-    Args:
-        sources: Keys such as `data.batch_size`.
-        target: A key of `model` or `data`.
-        compute: Computes the target's value from the sources' values, in their order.
-        apply_on: `parse`: sources are arguments; `instantiate`: sources are the data module or its attributes.
-    """
-
-    sources: tuple[str, ...]
-    target: str
-    compute: Callable[..., Any] | None
-    apply_on: str
+    sources: tuple[str, ...]  # keys such as `data.batch_size`
+    target: str  # a key of `model` or `data`
+    compute: Callable[..., Any] | None  # computes the target's value from the sources' values, in their order
+    apply_on: str  # `parse`: sources are arguments; `instantiate`: sources are the data module or its attributes
 
     @staticmethod
     def concerns_specs(source: str | Sequence[str], target: str) -> bool:

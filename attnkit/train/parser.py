@@ -21,11 +21,7 @@ class Parser(LightningArgumentParser):
 
     @override
     def link_arguments(
-        self,
-        source: str | tuple[str, ...],
-        target: str,
-        compute_fn: Callable[..., Any] | None = None,
-        apply_on: str = "parse",
+        self, source: str | tuple[str, ...], target: str, compute_fn: Callable[..., Any] | None = None, apply_on: str = "parse"
     ) -> None:
         """Link arguments as jsonargparse does; links from or to the model and the data are kept for the registries, which hold those."""
         if Link.concerns_specs(source, target):

@@ -27,18 +27,13 @@ from attnkit.train.trust import import_classes, require_imported, trusted_part
 class Resolution:
     """A request with every name looked up."""
 
-    specs: dict[str, ResolvedSpec]
-    """The specs of `model`, and of `data` unless the model has its own dataloaders."""
-    others: dict[str, Any]
-    """The other sections of the recipe, for Lightning's parser."""
+    specs: dict[str, ResolvedSpec]  # the specs of `model`, and of `data` unless the model has its own dataloaders
+    others: dict[str, Any]  # the other sections of the recipe, for Lightning's parser
     imports: list[str]
     ckpt_path: str | None = None
-    checkpoint: dict[str, Any] | None = None
-    """The description of the checkpoint."""
-    resumed: Path | None = None
-    """The folder of the run to resume."""
-    tokenizers: dict[str, Any] = field(default_factory=dict)
-    """The trained tokenizers of the checkpoint from which a new run starts."""
+    checkpoint: dict[str, Any] | None = None  # the description of the checkpoint
+    resumed: Path | None = None  # the folder of the run to resume
+    tokenizers: dict[str, Any] = field(default_factory=dict)  # the trained tokenizers of the checkpoint from which a new run starts
 
 
 def resolve_request(
