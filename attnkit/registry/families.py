@@ -29,45 +29,17 @@ backends = Registry(
     built_in=("additive_compiled", "additive_eager", "additive_triton", "blockwise", "chunked", "reference", "sdpa", "tiled"),
 )
 mixers = Registry(
-    "mixers",
-    family="mixer",
-    bases=("attnkit.mixer.Mixer",),
+    "mixers", family="mixer", bases=("attnkit.mixer.Mixer",),
     given=(
-        "d_model",
-        "direction",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "attention",
-        "query_key_norm",
-        "attention_dropout",
-        "bias",
-        "window",
-        "backend",
-        "dropout",
+        "d_model", "direction", "num_heads", "num_kv_heads", "head_dim", "attention", "query_key_norm", "attention_dropout", "bias",
+        "window", "backend", "dropout",
     ),
     built_in=(
-        "convolution",
-        "delta_rule",
-        "fourier",
-        "gated_delta",
-        "gated_linear_attention",
-        "gru",
-        "latent_attention",
-        "linear_attention",
-        "lstm",
-        "multi_head",
-        "none",
-        "parallel",
-        "retention",
-        "rg_lru",
-        "rnn",
-        "rwkv",
-        "rwkv_channel",
-        "selective_state_space",
+        "convolution", "delta_rule", "fourier", "gated_delta", "gated_linear_attention", "gru", "latent_attention", "linear_attention",
+        "lstm", "multi_head", "none", "parallel", "retention", "rg_lru", "rnn", "rwkv", "rwkv_channel", "selective_state_space",
         "state_space",
     ),
-)
+)  # fmt: skip
 positions = Registry(
     "positions",
     family="position",
@@ -97,23 +69,12 @@ feed_forwards = Registry(
     built_in=("glu", "mixture_of_experts", "mlp", "none"),
 )
 residuals = Registry(
-    "residuals",
-    family="residual",
-    bases=("attnkit.residual.Residual",),
-    given=("make_norm", "dropout", "d_model", "sublayer"),
+    "residuals", family="residual", bases=("attnkit.residual.Residual",), given=("make_norm", "dropout", "d_model", "sublayer"),
     built_in=(
-        "deep_norm",
-        "hyper_connections",
-        "layer_scale",
-        "none",
-        "output_norm",
-        "parallel",
-        "post_norm",
-        "pre_norm",
-        "rezero",
+        "deep_norm", "hyper_connections", "layer_scale", "none", "output_norm", "parallel", "post_norm", "pre_norm", "rezero",
         "sandwich_norm",
     ),
-)
+)  # fmt: skip
 embeddings = Registry(
     "embeddings",
     family="embedding",
@@ -134,11 +95,11 @@ heads = Registry(
     "heads", family="head", bases=("attnkit.head.Head",), given=("d_model", "outputs", "tied", "norm"), built_in=("bert", "linear")
 )
 stacks = Registry(
-    "stacks",
-    family="stack",
-    bases=("attnkit.stack.EncoderStack", "attnkit.stack.DecoderStack", "attnkit.stack.EncoderDecoderStack"),
-    built_in=("decoder", "encoder", "encoder_decoder", "recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder"),
-)
+    "stacks", family="stack", bases=("attnkit.stack.EncoderStack", "attnkit.stack.DecoderStack", "attnkit.stack.EncoderDecoderStack"),
+    built_in=(
+        "decoder", "encoder", "encoder_decoder", "recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder",
+    ),
+)  # fmt: skip
 optimizers = TorchOptimizers("optimizers", family="optimizer", bases=("torch.optim.Optimizer",), given=("params",), built_in=("muon",))
 schedules = Registry(
     "schedules",
@@ -155,48 +116,19 @@ tasks = Registry(
     built_in=("causal_lm", "classification", "masked_lm", "question_answering", "regression", "seq2seq", "tagging", "word_vectors"),
 )
 datasets = Registry(
-    "datasets",
-    family="dataset",
-    package="attnkit.data",
-    bases=("lightning.pytorch.LightningDataModule",),
-    linked=True,
+    "datasets", family="dataset", package="attnkit.data", bases=("lightning.pytorch.LightningDataModule",), linked=True,
     built_in=(
-        "labelled_images",
-        "labelled_text",
-        "prompted_text",
-        "questions",
-        "signal_text",
-        "span_corruption",
-        "tagged_text",
-        "text",
+        "labelled_images", "labelled_text", "prompted_text", "questions", "signal_text", "span_corruption", "tagged_text", "text",
         "text_pairs",
     ),
-)
+)  # fmt: skip
 corpora = Corpora(
-    "corpora",
-    family="corpus",
-    bases=("attnkit.corpus.Corpus",),
-    given=("seed", "labels"),
+    "corpora", family="corpus", bases=("attnkit.corpus.Corpus",), given=("seed", "labels"),
     built_in=(
-        "adding",
-        "associative_recall",
-        "cmudict",
-        "copy",
-        "fashion_mnist",
-        "fashion_strips",
-        "files",
-        "imdb",
-        "induction",
-        "kjv",
-        "libreoffice_help",
-        "mixture",
-        "movie_snippets",
-        "nested_brackets",
-        "reverse",
-        "scan",
-        "selective_copy",
+        "adding", "associative_recall", "cmudict", "copy", "fashion_mnist", "fashion_strips", "files", "imdb", "induction", "kjv",
+        "libreoffice_help", "mixture", "movie_snippets", "nested_brackets", "reverse", "scan", "selective_copy",
     ),
-)
+)  # fmt: skip
 
 probes = Registry(
     "probes",
