@@ -16,7 +16,8 @@ INHERITED = ("stack", "embedding")
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
     """Return the arguments of a task that come from the data module; raise if it lacks one, and name data modules that have all."""
     wanted = tasks.from_data(task)
-    if lacking := [attribute for attribute in wanted.values() if not _has(module, attribute)]:
+    there = {*dir(type(module)), *vars(module)}  # without evaluating properties
+    if lacking := [attribute for attribute in wanted.values() if attribute not in there]:
         fitting = [name for name in datasets if _fits(name, wanted)]
         raise ConfigurationError(
             f"the task {task!r} needs data with {' and '.join(lacking)}, which {dataset!r} does not have. "
@@ -67,11 +68,6 @@ def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[st
     """Return the trained tokenizers of a checkpoint that a data module accepts, by argument."""
     accepted = [argument.name for argument in datasets.arguments(dataset) if argument.registry is tokenizers]
     return {name: spec for name, spec in checkpoint["hyper_parameters"].items() if name in accepted and spec is not None}
-
-
-def _has(thing: object, attribute: str) -> bool:
-    """Return whether an object has an attribute, without evaluating properties."""
-    return hasattr(type(thing), attribute) or attribute in vars(thing)
 
 
 def _fits(dataset: str, wanted: Mapping[str, str]) -> bool:

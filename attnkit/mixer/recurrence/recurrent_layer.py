@@ -24,15 +24,10 @@ SHUT = 1e4
 
 @dataclass(frozen=True)
 class CellState(State):
-    """The state of one recurrent layer.
+    """The state of one recurrent layer."""
 
-    Attributes:
-        hidden: [B, H].
-        cell: [B, H], of an LSTM alone.
-    """
-
-    hidden: Tensor
-    cell: Tensor | None = None
+    hidden: Tensor  # [B, H]
+    cell: Tensor | None = None  # [B, H], of an LSTM alone
 
 
 class RecurrentLayer(nn.Module):

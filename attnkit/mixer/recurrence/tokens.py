@@ -11,15 +11,10 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class RecurrentState(State):
-    """The state of a linear recurrence: of constant size, and in fp32 (in a float64 model float64), also under autocast.
+    """The state of a linear recurrence: of constant size, and in fp32 (in a float64 model float64), also under autocast."""
 
-    Attributes:
-        memory: [B, H, N, P], a matrix for each head; or [B, ...].
-        recent: The last tokens that a short convolution reads, [B, K - 1, channels]; None without one.
-    """
-
-    memory: Tensor
-    recent: Tensor | None = None
+    memory: Tensor  # [B, H, N, P], a matrix for each head; or [B, ...]
+    recent: Tensor | None = None  # the last tokens that a short convolution reads, [B, K - 1, channels]; None without one
 
 
 class LinearRecurrence(Mixer[RecurrentState]):
