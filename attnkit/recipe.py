@@ -178,14 +178,7 @@ def read_layers(names: Sequence[str], *, command: str = "fit", imports: Sequence
     """Return the layers of recipes, lowest first, after importing the modules that they list, so that every name can be looked up.
 
     A recipe may have a section per command (`fit: {...}`), as LightningCLI writes it; that of `command` is a layer above the rest.
-
-    Args:
-        names: The recipes.
-        command: The command that uses them.
-        imports: Further modules to import.
-
-    Raises:
-        ConfigurationError: A recipe or module is missing or wrong.
+    `imports` are further modules.
     """
     layers = [layer for name in names for layer in _sections(read_recipe(name), command)]
     import_modules([*(module for layer in layers for module in module_names(layer.get(IMPORTS))), *imports])

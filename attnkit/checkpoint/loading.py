@@ -50,14 +50,7 @@ def read_checkpoint(path: Path) -> Any:
 
 
 def require_undamaged(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint completely and compare its checksums, which torch does not do when it loads tensors.
-
-    Returns:
-        Its description, as that of `load_checkpoint`.
-
-    Raises:
-        CheckpointError: It is truncated or damaged, or cannot be used for another reason.
-    """
+    """Read a checkpoint completely and compare its checksums, which torch does not when it loads; return the description, or raise."""
     path = Path(path)
     description = load_checkpoint(path, parts="description")
     if is_sharded_checkpoint(path):

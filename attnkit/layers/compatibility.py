@@ -21,15 +21,9 @@ from attnkit.registry import (
 
 
 def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direction: Direction = "causal") -> None:
-    """Raise if a position encoding does not work with a score, or in a direction.
+    """Raise if a position encoding does not work with a score, or in a direction; the message says why.
 
-    Args:
-        attention: The score.
-        position: The position encoding.
-        direction: What queries read. In direction `cross` there are no embeddings of its own to add positions to.
-
-    Raises:
-        ConfigurationError: It does not; the message says why.
+    In direction `cross` there are no embeddings of its own to add positions to.
 
     Example:
         >>> check_compatible(attention="additive", position="alibi")

@@ -107,10 +107,7 @@ class Layers:
         return {name: why for name, argument in given.items() if getattr(self.stack, name) != argument.default}
 
     def check_effects(self) -> None:
-        """Raise unless every option that was set has an effect.
-
-        Raises:
-            ConfigurationError: One has none; the message says why.
+        """Raise unless every option that was set has an effect; the message says why one has none.
 
         Example:
             >>> Layers.of(TransformerConfig(d_model=8, num_layers=1, mixer="none", attention="additive")).check_effects()

@@ -46,10 +46,7 @@ class Machine:
         return cls(**{**known, "device": str(known.get("device", cls.device)), "shares_memory": known.get("shares_memory") is True})
 
     def with_peak(self, text: str, kind: str) -> "Machine":
-        """Return this machine with other peak TFLOP/s of matrix products: one number, for `kind`, or one per format.
-
-        Raises:
-            ConfigurationError: `text` is neither.
+        """Return this machine with other peak TFLOP/s of matrix products: one number, for `kind`, or one per format; or raise.
 
         Example:
             >>> Machine().with_peak("989", "bf16").tflops, Machine(tflops={"fp32": 60.0}).with_peak("fp32=67,bf16=989", "bf16").tflops
@@ -72,10 +69,7 @@ class Machine:
 
 
 def read_size(text: str) -> int:
-    """Return a size such as `80GB`, `24GiB` or `512 MB` in bytes.
-
-    Raises:
-        ConfigurationError: `text` is not a size with a unit.
+    """Return a size such as `80GB`, `24GiB` or `512 MB` in bytes; raise if it has no unit.
 
     Example:
         >>> read_size("80GB"), read_size("1.5 GiB")

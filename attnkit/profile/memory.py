@@ -68,11 +68,8 @@ def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-tr
     Args:
         task: A new task, which has no model yet; it cannot be used afterwards.
         batch: A batch of the data.
-        precision: One of `PRECISIONS`.
+        precision: One of `PRECISIONS`; any other is an error.
         foreach: Whether the optimizer updates all parameters at once, as torch does on GPUs.
-
-    Raises:
-        ConfigurationError: The precision is unknown.
     """
     if precision not in PRECISIONS:
         known = ", ".join(PRECISIONS)

@@ -23,10 +23,7 @@ def check_positive(**numbers: float | None) -> None:
 
 
 def require_at_least(least: int, **numbers: float) -> None:
-    """Raise if a number is below `least`.
-
-    Raises:
-        ConfigurationError: One is; the message names it.
+    """Raise a ConfigurationError that names the number if one is below `least`.
 
     Example:
         >>> require_at_least(1, batch_tokens=0)

@@ -162,10 +162,7 @@ class Names(Family):
         return [n for n, known in self._classes.items() if known is cls]
 
     def by_class_name(self, name: str) -> Any:
-        """Return the built-in class called `name`, for packages that import their classes lazily.
-
-        Raises:
-            AttributeError: There is none.
+        """Return the built-in class called `name`, for packages that import their classes lazily; or raise an AttributeError.
 
         Example:
             >>> import attnkit

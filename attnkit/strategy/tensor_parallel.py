@@ -34,9 +34,7 @@ def split_maps(module: nn.Module) -> list[str]:
 def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
     """Raise unless layers can be split over `size` processes.
 
-    Raises:
-        ConfigurationError: A layer is recurrent, a count is not a multiple of `size`, heads share a parameter of their score, or there is
-            nothing to split.
+    They cannot if one is recurrent, a count is not a multiple of `size`, heads share a parameter of their score, or nothing is to split.
 
     Example:
         >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
@@ -73,10 +71,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
     """Split layers of a model over a mesh of one dimension; every process keeps the rest whole.
 
     All parameters become tensors of the mesh, so that one optimizer and one gradient norm handle all of them. They must be equal in every
-    process.
-
-    Raises:
-        ConfigurationError: A layer cannot be split.
+    process. Raises as `check_splittable` does.
     """
     layers = list(layers)
     check_splittable(layers, mesh.size())

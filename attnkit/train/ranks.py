@@ -92,11 +92,7 @@ class Watch(threading.Thread):
 
 
 def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
-    """Return the message about the process that died.
-
-    Args:
-        codes: Exit codes of ranks 1, 2, ... of this machine; negative for a signal, None while running.
-        pids: Their process ids.
+    """Return the message about the process that died; `codes` are of ranks 1, 2, ...: negative for a signal, None while running.
 
     Example:
         >>> print(obituary([76, -9], [11, 12]))

@@ -7,10 +7,7 @@ from attnkit.registry import ConfigurationError
 
 
 def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | None = None) -> tuple[int, int]:
-    """Return the number of heads and the width of each.
-
-    Raises:
-        ConfigurationError: The number of heads is missing, or does not divide the width.
+    """Return the number of heads and the width of each; raise if the number is missing, or does not divide the width.
 
     Example:
         >>> head_width("retention", 64, 4)
