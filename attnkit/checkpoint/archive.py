@@ -26,11 +26,7 @@ from attnkit.registry import ConfigurationError
 
 
 def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
-    """Return the tensors and plain data that `torch.save` wrote to a file.
-
-    Args:
-        file: A path, or the bytes.
-        mmap: Whether tensors stay on disk until they are used; for a path only.
+    """Return the tensors and plain data that `torch.save` wrote to a file; of a path, with `mmap`, tensors stay on disk until used.
 
     Raises:
         ArchiveError: The file is damaged, or exceeds a limit: operations of its pickle, nesting, tensors larger than their storage.

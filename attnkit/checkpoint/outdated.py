@@ -13,8 +13,7 @@ def without_outdated_data(
 ) -> tuple[dict[str, Any], str | None]:
     """Return the recipe in a checkpoint, without its data section if that is outdated and the user's own takes its place; and a note.
 
-    Raises:
-        CheckpointError: The section is outdated, and the user gives none; the message says what to write.
+    Raises if the section is outdated, and the user gives none; the message says what to write.
     """
     if "data" not in recipe:
         return dict(recipe), None

@@ -89,10 +89,7 @@ def panels_of_step(
 ) -> tuple[list[Panel], str]:
     """Return one step of decoding as panels: the scores of the keys, their coefficients, the context that is their sum, the next tokens.
 
-    A title comes with them. The arguments are those of the command line.
-
-    Raises:
-        ConfigurationError: The model does not generate or has no attention, or a number is out of range.
+    A title comes with them. The arguments are those of the command line. Raises if the model does not generate, or has no attention.
     """
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"

@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
@@ -42,10 +43,8 @@ def _installation() -> str:
     """Return a hash of attnkit's files, the libraries and the plugins; imports none of them."""
     parts = [__version__, code_version(), sys.version, *(f"{registry.attribute}: {registry.names()}" for registry in FAMILIES)]
     for library in LIBRARIES:
-        try:
-            parts.append(version(library))
-        except PackageNotFoundError:
-            parts.append("")
+        with suppress(PackageNotFoundError):
+            parts.append(f"{library} {version(library)}")
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
         spec = find_spec(point.module.partition(".")[0])
         parts += [f"{point.name} {point.value} {point.dist and point.dist.version}", stamp(spec.origin) if spec and spec.origin else ""]

@@ -41,11 +41,7 @@ class ContextState(State):
 class UnprojectedAttention(CachedAttention):
     """Attention of one head without projections, as in recurrent models: the states are queries, keys and values.
 
-    Args:
-        d_model: Width of the states D.
-        attention: The score.
-        attention_dropout: Probability of dropping an attention weight.
-        backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.
+    The arguments are those of `RecurrentEncoderDecoderConfig`.
 
     Raises:
         ConfigurationError: An unknown attention, or a wrong argument of it.

@@ -22,14 +22,10 @@ class Pattern:
 
     @classmethod
     def of(cls, layers: Sequence[Spec] | None, num_layers: int | None) -> "Pattern":
-        """Read a pattern.
+        """Read a pattern: by default one layer that differs in nothing from the stack, or all of them once.
 
         Sharing all layers is Dehghani et al. 2018, https://arxiv.org/abs/1807.03819 (Universal Transformers), and Lan et al. 2019,
         https://arxiv.org/abs/1909.11942 (ALBERT).
-
-        Args:
-            layers: The pattern (default: one layer that differs in nothing from the stack). An entry stands `repeat` times in it.
-            num_layers: Number of layers (default: the pattern once).
 
         Raises:
             ConfigurationError: `repeat` is not positive, the stack is too short for every entry to stand in it, or too deep.

@@ -68,10 +68,11 @@ class Transformer(nn.Module):
             config, direction=direction, cross_mixer=cross_mixer, cross_attention=cross_attention, cross_position=cross_position
         )
         pattern, configs = legal.pattern, legal.entries
-        cross_score = config.attention if cross_attention is None else cross_attention
-        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_score}
-        common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
-        stack = {**common, **cross, "depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
+        stack = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
+        stack |= {"depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
+        if cross_mixer is not None:
+            score = config.attention if cross_attention is None else cross_attention
+            stack |= {"cross_mixer": cross_mixer, "cross_attention": score}
         self.layers = nn.ModuleList()
         self.order: list[int] = []
         own: list[LayerConfig] = []

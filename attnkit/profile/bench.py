@@ -6,7 +6,6 @@ rounds, their spread, and the share of the matrix-product rate that is measured 
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -20,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.half import products_in_float32
 from attnkit.models import EncoderDecoderModel
-from attnkit.profile.ceilings import product_rate
+from attnkit.profile.ceilings import product_rate, timed
 from attnkit.profile.measurement import MARK, allocation_peaks
 from attnkit.registry import ConfigurationError
 
@@ -90,7 +89,7 @@ def _contest(models: Mapping[str, nn.Module], work: Work, length: int, plan: Pla
         call()  # compiles, allocates the optimizer's state, selects kernels
     for _ in range(plan.rounds):
         for name, call in calls.items():
-            times[name].append(_timed(call, device))
+            times[name].append(timed(call, device))
     for name, call in calls.items():
         seconds = statistics.median(times[name])
         quartiles = statistics.quantiles(times[name], n=4) if plan.rounds > 1 else [seconds] * 3
@@ -149,19 +148,6 @@ def _tokens(model: nn.Module, length: int, plan: Plan, device: torch.device) -> 
     count = 2 if isinstance(model, EncoderDecoderModel) else 1
     drawn = torch.randint(3, plan.vocab_size, (count, plan.batch, length), generator=generator)  # no padding, no end
     return [*drawn.to(device)]
-
-
-def _timed(call: Callable[[], object], device: torch.device) -> float:
-    _wait(device)
-    began = time.perf_counter()
-    call()
-    _wait(device)
-    return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:

@@ -106,7 +106,7 @@ def recomputation(model: Mapping[str, Any], batch: Mapping[str, Any]) -> float:
     """
     if model.get("activation_checkpointing", "none") == "none":
         return 1.0
-    with_it, without = (_counted({**model, **policy}, some_rows(batch, 1)) for policy in ({}, {"activation_checkpointing": "none"}))
+    with_it, without = (_counted({**model, **policy}, some_rows(batch, slice(1))) for policy in ({}, {"activation_checkpointing": "none"}))
     return with_it / without
 
 
@@ -164,7 +164,7 @@ def _halved(job: Job) -> Job | None:
     rows = min(len(next(iter(batch.values()))) for batch in job.batches)
     if rows < 2:
         return None
-    batches = [some_rows(batch, (len(next(iter(batch.values()))) + 1) // 2) for batch in job.batches]
+    batches = [some_rows(batch, slice((len(next(iter(batch.values()))) + 1) // 2)) for batch in job.batches]
     return replace(job, batches=batches, micro_batches=2 * job.micro_batches)
 
 

@@ -51,9 +51,6 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
 
-    Args:
-        task: The task.
-
     Returns:
         Coefficients by exponents of S and T, zeros omitted. Images add no terms in S, since they have no length.
 

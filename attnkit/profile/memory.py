@@ -172,11 +172,9 @@ def _bytes(x: Tensor) -> int:
 
 
 class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the bytes of all live tensors that were created in the `with` block.
+    """Adds up the bytes of all live tensors that were created in the `with` block, except those `known`.
 
-    Args:
-        known: Tensors that do not count.
-        chosen: Number of True elements in masks that select rows, which shapes alone do not tell.
+    Masks that select rows have `chosen` True elements, which shapes alone do not tell.
     """
 
     def __init__(self, known: Sequence[Tensor], *, chosen: int) -> None:

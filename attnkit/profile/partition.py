@@ -55,21 +55,16 @@ def share_of_batch(batch: Mapping[str, Any], processes: int) -> dict[str, Any]:
         >>> share_of_batch(batch, 2)["tokens"].tolist()
         [[5, 6], [8, 9]]
     """
-    step = processes if "example" in batch else 1
-    return _sliced(batch, slice(None, None, step))
+    return some_rows(batch, slice(None, None, processes if "example" in batch else 1))
 
 
-def some_rows(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Return the first rows of a batch, with all columns.
+def some_rows(batch: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+    """Return some rows of a batch, with all columns.
 
     Example:
-        >>> {k: v.tolist() for k, v in some_rows({"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]])}, 2).items()}
+        >>> {k: v.tolist() for k, v in some_rows({"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]])}, slice(2)).items()}
         {'tokens': [[5, 6], [7, 0]]}
     """
-    return _sliced(batch, slice(rows))
-
-
-def _sliced(batch: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     return {key: value[rows] if isinstance(value, Tensor | list) else value for key, value in batch.items()}
 
 

@@ -75,12 +75,7 @@ class Argument:
         return type_name(self.annotation)
 
     def visit(self, value: Any, use: Use, *, path: str = "") -> Any:
-        """Return `value` with each spec in it replaced by `use(registry, spec, path)`.
-
-        Args:
-            value: A value of the argument.
-            use: The function to apply to each spec.
-            path: The location of the value.
+        """Return a `value` of the argument, at the location `path`, with each spec in it replaced by `use(registry, spec, path)`.
 
         Raises:
             WrongType: The value, or a value inside it, does not have the argument's type.

@@ -190,9 +190,6 @@ def _located(message: object, path: str) -> ConfigurationError:
 class Objects(Registry):
     """A class and its subclasses by class path: the slot of an argument such as `net: nn.Module` of a user's own class.
 
-    Args:
-        cls: The class in the argument's annotation.
-
     Example:
         >>> from json import JSONEncoder
         >>> Objects(JSONEncoder).build({"name": "json.JSONEncoder", "indent": 2}).encode([1])

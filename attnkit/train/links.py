@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import ConfigurationError, ResolvedSpec
 
 
@@ -17,12 +16,6 @@ class Link:
     target: str  # a key of `model` or `data`
     compute: Callable[..., Any] | None  # computes the target's value from the sources' values, in their order
     apply_on: str  # `parse`: sources are arguments; `instantiate`: sources are the data module or its attributes
-
-    @staticmethod
-    def concerns_specs(source: str | Sequence[str], target: str) -> bool:
-        """Return whether a link involves the model or the data, which jsonargparse does not see."""
-        sources = [source] if isinstance(source, str) else source
-        return any(key.partition(".")[0] in SPEC_KEYS for key in (*sources, target))
 
     def apply(self, specs: dict[str, ResolvedSpec], read: Callable[[str], Any]) -> None:
         """Set the target in the specs of `model` and `data`, or raise if there is none; `read` returns the value of a source."""

@@ -46,10 +46,7 @@ def resolve_request(
 ) -> Resolution:
     """Resolve a request for a command, with these classes of `model` and `data` where those have no name.
 
-    The folder of a run that is resumed is held until the end of `claims`.
-
-    Raises:
-        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
+    The folder of a run that is resumed is held until the end of `claims`. Raises if a recipe, a checkpoint or an argument is wrong.
     """
     if request.out is not None and command != "predict":
         raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} does not write any")

@@ -170,9 +170,7 @@ class RecurrentLayer(nn.Module):
 class Walk:
     """One layer over a sequence, token by token: the products with what is known before are computed at once, for all tokens.
 
-    Args:
-        layer: The layer.
-        x: [B, T, J], the first channels of the inputs.
+    `x` [B, T, J] are the first channels of the inputs.
     """
 
     def __init__(self, layer: RecurrentLayer, x: Tensor) -> None:
