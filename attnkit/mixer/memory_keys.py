@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from attnkit.attention import Attention
 from attnkit.mixer.base import Tokens
+from attnkit.position import QueryBias
 
 
 class MemoryKeys(nn.Module):
@@ -49,5 +50,6 @@ class MemoryKeys(nn.Module):
         def padded(x: Tensor) -> Tensor:  # a mask with True, a bias with zero
             return F.pad(x.expand(*x.shape[:-1], keys), (count, 0), value=x.dtype == torch.bool)
 
-        # a symbolic causal mask has as many queries as keys, and a bias that reads the queries is computed by now
+        assert not isinstance(tokens.bias, QueryBias)  # attention has computed it
+        # a symbolic causal mask has as many queries as keys
         return key, value, tokens.changed(padded, queries=keys, keys=keys, device=key.device)

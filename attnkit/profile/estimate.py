@@ -34,7 +34,7 @@ class Job:
     @property
     def largest(self) -> Mapping[str, Any]:
         """The batch with the most elements."""
-        return max(self.batches, key=_numbers)
+        return max(self.batches, key=lambda batch: sum(x.numel() for x in batch.values() if isinstance(x, Tensor)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,10 +189,6 @@ def parameter_count(model: Mapping[str, Any]) -> int:
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         built: nn.Module = task.build_model()
     return sum(p.numel() for p in built.parameters())
-
-
-def _numbers(batch: Mapping[str, Any]) -> int:
-    return sum(x.numel() for x in batch.values() if isinstance(x, Tensor))
 
 
 def _padded(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
