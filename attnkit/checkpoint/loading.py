@@ -30,7 +30,7 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
 
 
 def read_checkpoint(path: Path) -> Any:
-    """Return the content of a checkpoint, whoever wrote it, as data only; raise if it is missing, damaged, more, or beyond a limit."""
+    """Return the content of a checkpoint, whoever wrote it, as data only; raise if it is missing, damaged, not data, or beyond a limit."""
     if is_sharded_checkpoint(path):
         return read_sharded(path)
     require_file(path)

@@ -22,7 +22,7 @@ class Pattern:
 
     @classmethod
     def of(cls, layers: Sequence[Spec] | None, num_layers: int | None) -> "Pattern":
-        """Read a pattern: by default one layer that differs in nothing from the stack, or all of them once.
+        """Read a pattern (default: one layer as the stack describes it), repeated until there are `num_layers` (default: once).
 
         Sharing all layers is Dehghani et al. 2018, https://arxiv.org/abs/1807.03819 (Universal Transformers), and Lan et al. 2019,
         https://arxiv.org/abs/1909.11942 (ALBERT).

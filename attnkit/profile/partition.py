@@ -69,7 +69,7 @@ def some_rows(batch: Mapping[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
-    """Return a task's spec with layers reduced to the part of one of `size` processes that split them, or raise if they cannot be."""
+    """Return a task's spec with layers reduced to some heads and hidden units, the share of one of `size` processes; or raise."""
     if size == 1:
         return model
     task: Any = tasks.build(model)

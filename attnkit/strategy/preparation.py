@@ -88,8 +88,8 @@ def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) ->
 def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
     """Let torch.compile translate each layer for training: layers of one kind share one graph, for all batch sizes and lengths.
 
-    In evaluation mode they run uncompiled: generation has steps of one token with growing caches, and would wait for other graphs. To
-    `recompute` activations must happen inside the graph.
+    In evaluation mode they run uncompiled: generation has steps of one token with growing caches, and would wait for other graphs. If
+    activations are recomputed, that happens inside the graph.
     """
     compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
     for layer in layers(model):
