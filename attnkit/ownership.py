@@ -39,21 +39,13 @@ RELEASED = 0.0
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """The process that holds a folder.
+    """The process that holds a folder."""
 
-    Attributes:
-        pid: Process id, or 0 if it is unknown because the claim is not written yet.
-        host: Host name of its machine.
-        machine: Identifies the machine: the boot id of the system and the PID namespace, or an empty string if they are unknown.
-        started: Start time of the process, in the system's units, because process ids are reused.
-        since: When it claimed the folder, in seconds since 1970.
-    """
-
-    pid: int = 0
-    host: str = ""
-    machine: str = ""
-    started: str = ""
-    since: float = 0.0
+    pid: int = 0  # process id, or 0 if it is unknown because the claim is not written yet
+    host: str = ""  # host name of its machine
+    machine: str = ""  # identifies the machine: the boot id of the system and the PID namespace, or an empty string if they are unknown
+    started: str = ""  # start time of the process, in the system's units, because process ids are reused
+    since: float = 0.0  # when it claimed the folder, in seconds since 1970
 
     def __str__(self) -> str:
         if not self.pid:
@@ -67,12 +59,7 @@ class Owner:
 
 
 class OwnedError(ConfigurationError):
-    """A folder belongs to another process, which is alive.
-
-    Args:
-        folder: The folder.
-        owner: The process.
-    """
+    """A folder belongs to another process, which is alive."""
 
     def __init__(self, folder: Path, owner: Owner) -> None:
         stop = (

@@ -140,11 +140,7 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """Return the file of `--config name`: an existing path, or the short name of a recipe that comes with attnkit.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
+    """Return the file of `--config name`: an existing path, or the short name of a recipe that comes with attnkit; or raise."""
     if os.path.isfile(name):
         return Path(name)
     short = name.removesuffix(".yaml").removesuffix(".yml")
@@ -182,14 +178,7 @@ def read_layers(names: Sequence[str], *, command: str = "fit", imports: Sequence
     """Return the layers of recipes, lowest first, after importing the modules that they list, so that every name can be looked up.
 
     A recipe may have a section per command (`fit: {...}`), as LightningCLI writes it; that of `command` is a layer above the rest.
-
-    Args:
-        names: The recipes.
-        command: The command that uses them.
-        imports: Further modules to import.
-
-    Raises:
-        ConfigurationError: A recipe or module is missing or wrong.
+    `imports` are further modules.
     """
     layers = [layer for name in names for layer in _sections(read_recipe(name), command)]
     import_modules([*(module for layer in layers for module in module_names(layer.get(IMPORTS))), *imports])

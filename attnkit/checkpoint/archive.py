@@ -26,11 +26,7 @@ from attnkit.registry import ConfigurationError
 
 
 def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
-    """Return the tensors and plain data that `torch.save` wrote to a file.
-
-    Args:
-        file: A path, or the bytes.
-        mmap: Whether tensors stay on disk until they are used; for a path only.
+    """Return the tensors and plain data that `torch.save` wrote to a file; of a path, with `mmap`, tensors stay on disk until used.
 
     Raises:
         ArchiveError: The file is damaged, or exceeds a limit: operations of its pickle, nesting, tensors larger than their storage.
@@ -56,12 +52,7 @@ def read_archive(file: Path | io.BytesIO, *, mmap: bool = False) -> Any:
 
 
 def check_archive(file: Path) -> None:
-    """Check a file that `torch.save` wrote, without reading its tensors.
-
-    Raises:
-        ArchiveError: `read_archive` would refuse it.
-        ForeignError: It refers to a name that is not one of `GLOBALS`.
-    """
+    """Raise as `read_archive` does, without reading the tensors."""
     with file.open("rb") as stream:
         check_pickle(_pickle_in(stream))
 

@@ -77,11 +77,7 @@ def saved_recipe(checkpoint: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def components(registry: Registry, spec: Spec) -> Iterator[tuple[Registry, str]]:
-    """Yield each component in a spec, installed or not; nothing below one that is not installed.
-
-    Raises:
-        ConfigurationError: A class path cannot be found, or may not be imported.
-    """
+    """Yield each component in a spec, installed or not; nothing below one that is not. Raise if a class path may not be imported."""
     name, arguments = registry.split(spec)
     yield registry, name
     if name not in registry and "." not in name:

@@ -30,11 +30,7 @@ def load_checkpoint(path: str | Path, *, parts: Literal["all", "description"] = 
 
 
 def read_checkpoint(path: Path) -> Any:
-    """Return the content of a checkpoint, whoever wrote it, as data only.
-
-    Raises:
-        CheckpointError: It is missing or damaged, holds more than plain data and tensors, or exceeds a limit.
-    """
+    """Return the content of a checkpoint, whoever wrote it, as data only; raise if it is missing, damaged, not data, or beyond a limit."""
     if is_sharded_checkpoint(path):
         return read_sharded(path)
     require_file(path)
@@ -54,14 +50,7 @@ def read_checkpoint(path: Path) -> Any:
 
 
 def require_undamaged(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint completely and compare its checksums, which torch does not do when it loads tensors.
-
-    Returns:
-        Its description, as that of `load_checkpoint`.
-
-    Raises:
-        CheckpointError: It is truncated or damaged, or cannot be used for another reason.
-    """
+    """Read a checkpoint completely and compare its checksums, which torch does not when it loads; return the description, or raise."""
     path = Path(path)
     description = load_checkpoint(path, parts="description")
     if is_sharded_checkpoint(path):
@@ -75,11 +64,7 @@ def require_undamaged(path: str | Path) -> dict[str, Any]:
 
 
 def require_file(path: Path) -> None:
-    """Raise unless a path is a regular file that is not empty.
-
-    Raises:
-        CheckpointError: It is something else, or missing; the message names the nearest file.
-    """
+    """Raise unless a path is a regular file that is not empty; the message for a missing one names the nearest."""
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder, but neither a checkpoint file nor the folder of a sharded checkpoint")
     if not path.exists():

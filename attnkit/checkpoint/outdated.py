@@ -11,16 +11,9 @@ from attnkit.registry import ConfigurationError, datasets
 def without_outdated_data(
     recipe: Mapping[str, Any], checkpoint: Mapping[str, Any], source: str, *, given: Mapping[str, Any] | str | None
 ) -> tuple[dict[str, Any], str | None]:
-    """Return the recipe in a checkpoint, without its data section if that is outdated and `given` takes its place; and a note of that.
+    """Return the recipe in a checkpoint, without its data section if that is outdated and the user's own takes its place; and a note.
 
-    Args:
-        recipe: The recipe in the checkpoint.
-        checkpoint: The checkpoint.
-        source: Its path, for messages.
-        given: The data section of the user's own recipe and flags, if any.
-
-    Raises:
-        CheckpointError: The section is outdated, and the user gives none; the message says what to write.
+    Raises if the section is outdated, and the user gives none; the message says what to write.
     """
     if "data" not in recipe:
         return dict(recipe), None

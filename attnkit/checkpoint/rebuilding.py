@@ -17,11 +17,7 @@ from attnkit.registry import ConfigurationError, importing, tasks
 
 
 def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> Any:
-    """Return the task of a loaded checkpoint, with its weights; `source` names the checkpoint in errors.
-
-    Raises:
-        CheckpointError: Its arguments or weights do not fit this version of attnkit, or describe a larger model than the weights.
-    """
+    """Return the task of a loaded checkpoint, with its weights; raise if they do not fit. `source` names the checkpoint in errors."""
     weights = _weights(checkpoint, source)
     task = build(checkpoint, source, size_of(weights)).to(dtype_of(weights))
     try:
@@ -34,12 +30,7 @@ def rebuild(checkpoint: Mapping[str, Any], source: str | Path) -> Any:
 def require_rebuildable(checkpoint: Mapping[str, Any], path: str | Path) -> None:
     """Raise unless the task of the checkpoint at `path` can be built and is not far larger than its weights; this takes no memory.
 
-    Args:
-        checkpoint: The loaded checkpoint; of a sharded one the description is enough.
-        path: The file or folder.
-
-    Raises:
-        CheckpointError: As `rebuild`, except for weights of other shapes.
+    Of a sharded one, `checkpoint` may be the description alone. The shapes of weights are not compared.
     """
     path = Path(path)
     size = stored_size(path) if is_sharded_checkpoint(path) else size_of(_weights(checkpoint, path))
@@ -48,11 +39,7 @@ def require_rebuildable(checkpoint: Mapping[str, Any], path: str | Path) -> None
 
 
 def build(checkpoint: Mapping[str, Any], source: str | Path, size: StoredSize) -> Any:
-    """Return the task that a checkpoint describes, without its weights.
-
-    Raises:
-        CheckpointError: The task cannot be built, or is far larger than `size`, that of the weights.
-    """
+    """Return the task that a checkpoint describes, without its weights; raise if it is far larger than `size`, that of the weights."""
     written = checkpoint["attnkit"]
     if is_of_own_class(checkpoint):
         raise CheckpointError(f"{source} holds {written['task']}, a LightningModule of a user's own: use its load_from_checkpoint")

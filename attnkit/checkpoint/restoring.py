@@ -12,11 +12,7 @@ _OWN = (ConfigurationError, OSError, MemoryError)  # they say what is wrong
 
 @contextmanager
 def restoring() -> Iterator[None]:
-    """Turn an error that Lightning meets while it restores a checkpoint into a `CheckpointError`.
-
-    Raises:
-        CheckpointError: The state of the loops, the optimizers, the schedules or a callback is not what it should be.
-    """
+    """Turn an error that Lightning meets while it restores the state in a checkpoint into a `CheckpointError`."""
     try:
         yield
     except Exception as error:  # state of wrong types may fail in any way

@@ -53,11 +53,7 @@ def describe(index: Metadata) -> dict[str, Any]:
 
 
 def read_index(path: Path, folder: Path) -> Metadata:
-    """Return torch's index from a JSON file.
-
-    Args:
-        path: The file.
-        folder: The checkpoint, with whose files sizes are compared.
+    """Return torch's index from a JSON file; sizes are compared with those of the files in the folder, the checkpoint.
 
     Raises:
         ArchiveError: A file is elsewhere, a piece is outside its file or its tensor or overlaps another one, a tensor is larger than its
@@ -102,11 +98,7 @@ def parse(content: Any, folder: Path) -> Metadata:
 
 
 def read_pickled_index(path: Path) -> Any:
-    """Return as plain data the index that attnkit 0.1 and torch write: a pickle, which may refer only to the classes of such an index.
-
-    Raises:
-        ArchiveError: It is damaged, or refers to anything else.
-    """
+    """Return as plain data the index that attnkit 0.1 and torch write: a pickle, which may refer to the classes of an index alone."""
     try:
         data = _content(path)
         check_pickle(data)
@@ -126,20 +118,12 @@ class _IndexUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
+_OF_METADATA = (
+    "Metadata TensorStorageMetadata TensorProperties _MEM_FORMAT_ENCODING ChunkStorageMetadata BytesStorageMetadata MetadataIndex "
+    "StorageMeta"
+)
 _CLASSES = {
-    *(
-        ("torch.distributed.checkpoint.metadata", name)
-        for name in (
-            "Metadata",
-            "TensorStorageMetadata",
-            "TensorProperties",
-            "_MEM_FORMAT_ENCODING",
-            "ChunkStorageMetadata",
-            "BytesStorageMetadata",
-            "MetadataIndex",
-            "StorageMeta",
-        )
-    ),
+    *(("torch.distributed.checkpoint.metadata", name) for name in _OF_METADATA.split()),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),

@@ -46,11 +46,7 @@ def is_sharded_checkpoint(path: Path) -> bool:
 
 
 def require_complete(path: Path) -> Metadata:
-    """Return the index of a sharded checkpoint.
-
-    Raises:
-        CheckpointError: Something is missing, truncated or damaged.
-    """
+    """Return the index of a sharded checkpoint; raise if something is missing, truncated or damaged."""
     index = INDEX if (path / INDEX).is_file() or not (path / PICKLED_INDEX).is_file() else PICKLED_INDEX
     missing = [name for name in (index, REST) if not (path / name).is_file()]
     if missing:
@@ -68,11 +64,7 @@ def require_complete(path: Path) -> Metadata:
 
 
 def stored_size(path: Path) -> StoredSize:
-    """Return the size of the weights in a sharded checkpoint, from its index.
-
-    Raises:
-        CheckpointError: It is not complete.
-    """
+    """Return the size of the weights in a sharded checkpoint, from its index."""
     index = require_complete(path)
     entries = [entry for key, entry in index.state_dict_metadata.items() if index.planner_data[key][0] == "state_dict"]
     weights = [entry for entry in entries if isinstance(entry, TensorStorageMetadata)]
@@ -80,11 +72,7 @@ def stored_size(path: Path) -> StoredSize:
 
 
 def require_whole(path: Path) -> None:
-    """Read all of a sharded checkpoint, one tensor after another, and compare the checksums.
-
-    Raises:
-        CheckpointError: Something is missing, truncated or damaged.
-    """
+    """Read all of a sharded checkpoint, one tensor after another, and raise if a checksum is wrong or something is missing."""
     index = require_complete(path)
     for piece in [*index.storage_data.values(), _StorageInfo(REST, 0, (path / REST).stat().st_size)]:
         try:
@@ -98,11 +86,7 @@ def require_whole(path: Path) -> None:
 
 
 def read_rest(path: Path) -> dict[str, Any]:
-    """Return everything in a sharded checkpoint but the weights and the states of optimizers.
-
-    Raises:
-        CheckpointError: It is not complete, or holds more than tensors and plain data.
-    """
+    """Return everything in a sharded checkpoint but the weights and the states of optimizers; raise if it is more than plain data."""
     require_complete(path)
     try:
         return dict(read_archive(path / REST))
@@ -111,11 +95,7 @@ def read_rest(path: Path) -> dict[str, Any]:
 
 
 def read_sharded(path: Path) -> dict[str, Any]:
-    """Return a sharded checkpoint as the dictionary in a plain one, with all weights and the states of the optimizers.
-
-    Raises:
-        CheckpointError: It is not complete, or holds more than tensors and plain data.
-    """
+    """Return a sharded checkpoint as the dictionary in a plain one, with all weights and states; raise if it is more than plain data."""
     index = require_complete(path)
     try:
         nested = _nest({tuple(keys): _read_entry(path, index, name) for name, keys in index.planner_data.items()})
@@ -143,11 +123,7 @@ def _read_entry(path: Path, index: Metadata, name: str) -> Any:
 
 
 def load_into(state: dict[str, Any], path: Path) -> None:
-    """Load the parts of a sharded checkpoint that `state` names into its tensors; all processes must call it.
-
-    Raises:
-        CheckpointError: It is not complete, damaged, or holds more than tensors and plain data.
-    """
+    """Load the parts of a sharded checkpoint that `state` names into its tensors, or raise; all processes must call it."""
     try:
         load(state, storage_reader=Reader(path), planner=Planner())
     except (CheckpointException, ArchiveError, RuntimeError) as error:
@@ -155,12 +131,9 @@ def load_into(state: dict[str, Any], path: Path) -> None:
 
 
 def write_sharded(state: dict[str, Any], rest: Mapping[str, Any], path: Path) -> None:
-    """Write a sharded checkpoint into a folder; all processes must call it.
+    """Write a sharded checkpoint into a new folder; all processes must call it.
 
-    Args:
-        state: The weights and the states of optimizers, of which each process has parts.
-        rest: Everything else, which the first process writes to `meta.pt`.
-        path: The folder, which is created.
+    Each has parts of `state`, the weights and the states of optimizers; the first one writes the rest to `meta.pt`.
     """
     path.mkdir(parents=True, exist_ok=True)
     save(state, storage_writer=Writer(path))

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from attnkit.ablation import Study
@@ -36,7 +37,9 @@ def plan(options: Options) -> int:
     from attnkit.ablation.outline import outline
 
     planned = _plan(options)
-    times = estimate(planned, probe=options.probe and planned.study.engine["name"] == "local", say=_aside)
+    times = estimate(
+        planned, probe=options.probe and planned.study.engine["name"] == "local", say=partial(print, file=sys.stderr, flush=True)
+    )
     print("\n".join(outline(planned, times, jobs=options.jobs or 1)))
     return 0
 
@@ -253,10 +256,6 @@ def _watched(options: Options) -> Plan:
     if planned is None or planned.trials is None or stored_plan(planned.trials.study, folder) is None:
         raise ConfigurationError(f"{folder / study.name} has no results yet: start attnkit ablate run {options.study} first")
     return planned.trials
-
-
-def _aside(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _report(planned: Plan, answers: Answers, *, columns: Sequence[str] = ()) -> int:

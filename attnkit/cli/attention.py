@@ -11,31 +11,17 @@ from attnkit.train.output import notes, say
 
 
 def attention(
+    *,
     checkpoints: Sequence[str],
     text: str,
-    *,
     out: str,
-    target: str | None = None,
-    kind: str = "all",
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-    beam_size: int | None = None,
+    target: str | None,
+    kind: str,
+    layers: Sequence[int] | None,
+    heads: Sequence[int] | None,
+    beam_size: int | None,
 ) -> None:
-    """Draw the attention of a model on a text, and print the name of the file.
-
-    Args:
-        checkpoints: Files of `attnkit fit` or of `attnkit export`; a page shows several side by side.
-        text: The input of the model.
-        out: The file: `.html` (interactive), `.png` or `.svg` (these need matplotlib).
-        target: The target of an encoder-decoder (default: the generated one), or the continuation of the text of a language model.
-        kind: `self`, `cross` or `all`.
-        layers: Layers to draw, from 0 (default: all).
-        heads: Heads to draw, from 0 (default: all).
-        beam_size: Beams of the generation (default: the task's).
-
-    Raises:
-        ConfigurationError: The checkpoint cannot be used, the model has no attention, or nothing is left to draw.
-    """
+    """Draw the attention of a model on a text, and print the name of the file; the arguments are those of the command line."""
     suffix = Path(out).suffix
     if suffix not in (".html", ".png", ".svg"):
         raise ConfigurationError(f"--out must end in .html, .png or .svg, but is {out!r}")

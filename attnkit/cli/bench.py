@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ def _models(chosen: argparse.Namespace) -> int:
     print(_table(rows))
     if chosen.json is not None:
         found = {"device": where, "torch": torch.__version__, "tflops": ceiling, "compiled": chosen.compile, "batch": chosen.batch,
-                 "precision": chosen.precision, "rounds": chosen.rounds, "rows": [row.as_dict() for row in rows]}  # fmt: skip
+                 "precision": chosen.precision, "rounds": chosen.rounds, "rows": [asdict(row) for row in rows]}  # fmt: skip
         with output(chosen.json) as file:
             file.write(json.dumps(found, indent=2) + "\n")
     if chosen.svg is not None:

@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from importlib import import_module
 from typing import Any
 
 from typing_extensions import override
@@ -121,22 +122,13 @@ def _attention(arguments: Arguments) -> int:
     parser.add_argument("--target", help="the target (default: the generated one), or the continuation of the text of a language model")
     parser.add_argument("--out", required=True, metavar="FILE", help="map.html (interactive), map.png or map.svg")
     parser.add_argument("--kind", choices=["self", "cross", "all"], default="all", help="the kind of attention (default: all)")
-    parser.add_argument("--layer", type=int, nargs="+", metavar="N", help="layers, from 0 (default: all)")
-    parser.add_argument("--head", type=int, nargs="+", metavar="N", help="heads, from 0 (default: all)")
+    parser.add_argument("--layer", dest="layers", type=int, nargs="+", metavar="N", help="layers, from 0 (default: all)")
+    parser.add_argument("--head", dest="heads", type=int, nargs="+", metavar="N", help="heads, from 0 (default: all)")
     parser.add_argument("--beam_size", type=int, help="beams of the generation; 1: greedy (default: as trained)")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.options(arguments)
     from attnkit.cli.attention import attention
 
-    attention(
-        chosen.checkpoints,
-        chosen.text,
-        out=chosen.out,
-        target=chosen.target,
-        kind=chosen.kind,
-        layers=chosen.layer,
-        heads=chosen.head,
-        beam_size=chosen.beam_size,
-    )
+    attention(**chosen)
     return 0
 
 
@@ -145,10 +137,10 @@ def _draw(arguments: Arguments) -> int:
 
     parser = _Parser("draw")
     add_kinds(parser)
-    chosen = vars(parser.parse_args(arguments))
+    chosen = parser.options(arguments)
     from attnkit.cli.draw import draw
 
-    draw(chosen.pop("kind"), **{name: value for name, value in chosen.items() if name != IMPORTS})
+    draw(**chosen)
     return 0
 
 
@@ -176,10 +168,10 @@ def _new(arguments: Arguments) -> int:
         "--columns", nargs=2, default=[], metavar="COLUMN", help="names, or numbers from 0 in a table without a header line"
     )
     parser.add_argument("--out", metavar="FILE.yaml", help="the recipe to write (default: KIND.yaml)")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.options(arguments)
     from attnkit.cli.new import new
 
-    new(chosen.kind, train=chosen.train, validation=chosen.validation, columns=chosen.columns, out=chosen.out)
+    new(**chosen)
     return 0
 
 
@@ -198,24 +190,6 @@ def _export(arguments: Arguments) -> int:
     is_average = export(chosen.checkpoint, chosen.out)
     print(f"Wrote {chosen.out}{' (averaged weights)' if is_average else ''}")
     return 0
-
-
-def _ablate(arguments: Arguments) -> int:
-    from attnkit.cli.ablate import ablate
-
-    return ablate(arguments)
-
-
-def _plan(arguments: Arguments) -> int:
-    from attnkit.cli.plan import plan
-
-    return plan(arguments)
-
-
-def _bench(arguments: Arguments) -> int:
-    from attnkit.cli.bench import bench
-
-    return bench(arguments)
 
 
 def _schema(arguments: Arguments) -> int:
@@ -273,6 +247,10 @@ class _Parser(argparse.ArgumentParser):
         import_modules(chosen.imports)
         return chosen
 
+    def options(self, arguments: Arguments) -> dict[str, Any]:
+        """Return what was chosen, as keyword arguments of the function that carries the command out."""
+        return {name: value for name, value in vars(self.parse_args(arguments)).items() if name != IMPORTS}
+
 
 COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "new": ("look at your own file, and write a recipe that trains on it", _new),
@@ -284,9 +262,15 @@ COMMANDS: dict[str, tuple[str, Callable[[Arguments], int]]] = {
     "attention": ("draw the attention of a checkpoint on a text", _attention),
     "probe": ("ask the model of a checkpoint or a recipe a question, such as how far its gradients reach", _probe),
     "draw": ("draw a position encoding, a mask, a score, or a step of decoding", _draw),
-    "plan": ("estimate a recipe's memory and step time on a number of GPUs, and its bottleneck", _plan),
-    "bench": ("time models, yours and others', in alternation, or measure the peak rates of this machine, for plan", _bench),
-    "ablate": ("plan, run and report ablation studies", _ablate),
+    "plan": (
+        "estimate a recipe's memory and step time on a number of GPUs, and its bottleneck",
+        lambda words: import_module("attnkit.cli.plan").plan(words),
+    ),
+    "bench": (
+        "time models, yours and others', in alternation, or measure the peak rates of this machine, for plan",
+        lambda words: import_module("attnkit.cli.bench").bench(words),
+    ),
+    "ablate": ("plan, run and report ablation studies", lambda words: import_module("attnkit.cli.ablate").ablate(words)),
     "list": ("list the names of all components, or of one family", _list),
     "describe": ("show the equation, arguments, paper and source of a component", _describe),
     "check": ("run the conformance kit on components", _check),

@@ -46,13 +46,9 @@ SECTIONS = ("model", "data", "trainer")
 def candidates(
     words: Sequence[str], *, commands: Iterable[str], help_of: Callable[[Sequence[str]], str], schema: Callable[[], str]
 ) -> list[str]:
-    """Return the completions of the last word; none where the shell should offer files.
+    """Return the completions of the last word on the command line up to the cursor; none where the shell should offer files.
 
-    Args:
-        words: The command line after `attnkit`, up to the cursor; the last word may be empty.
-        commands: The names of all commands.
-        help_of: Returns the output of `--help` after some words.
-        schema: Returns the JSON schema of recipes, which contains all names, keys and values.
+    `help_of` returns the output of `--help` after some words, and `schema` the JSON schema of recipes, which has all names and values.
 
     Example:
         >>> candidates(["describe", "scaled_dot"], commands=["describe", "fit"], help_of=str, schema=str)

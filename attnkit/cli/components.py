@@ -14,11 +14,7 @@ from attnkit.registry import ENTRY_POINT_GROUP, FAMILIES, ConfigurationError, Re
 
 
 def list_components(family: str | None = None) -> str:
-    """Return the names of one family, or of all, each with its one-line summary. No component is imported.
-
-    Raises:
-        ConfigurationError: There is no such family.
-    """
+    """Return the names of one family, or of all, each with its one-line summary. No component is imported."""
     chosen = [find_family(family)] if family else [r for r in FAMILIES if r.names()]
     width = max((len(name) for registry in chosen for name in registry.names()), default=0)
     blocks = []
@@ -38,11 +34,7 @@ def find_family(word: str) -> Registry:
 
 
 def find_component(word: str) -> tuple[Registry, str]:
-    """Return the registry and the name of the component given as `family.name` or just `name`.
-
-    Raises:
-        ConfigurationError: Nothing has this name, or several families have it.
-    """
+    """Return the registry and the name of the component `family.name` or just `name`; raise if none or several families have it."""
     family, dot, name = word.rpartition(".")
     if dot:
         registry = find_family(family)

@@ -17,11 +17,7 @@ from attnkit.task.attending import place, read_text, token_labels
 
 
 def draw(kind: str, *, out: str, **options: Any) -> None:
-    """Draw a picture of a kind, `position`, `mask`, `score` or `step`, and print the name of its file.
-
-    Raises:
-        ConfigurationError: `out` is no picture, or an option is wrong.
-    """
+    """Draw a picture of a kind, `position`, `mask`, `score` or `step`, and print the name of its file."""
     if Path(out).suffix not in (".html", ".png", ".svg"):
         raise ConfigurationError(f"--out must end in .svg, .html or .png, but is {out!r}")
     pictures: dict[str, Callable[..., None]] = {"position": draw_position, "mask": draw_mask, "score": draw_score, "step": draw_step}
@@ -30,11 +26,7 @@ def draw(kind: str, *, out: str, **options: Any) -> None:
 
 
 def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, num_heads: int = 4) -> None:
-    """Draw what a position encoding adds to the embeddings, rotates by, or adds to the logits.
-
-    Raises:
-        ConfigurationError: There is no such position, or it has nothing to draw without a text.
-    """
+    """Draw what a position encoding adds to the embeddings, rotates by, or adds to the logits; raise if that depends on a text."""
     given = {"d_model": d_model, "head_dim": d_model // num_heads, "num_heads": num_heads, "bidirectional": True}
     position: Any = positions.build(name, **given)
     t = torch.arange(length)[None]
@@ -56,19 +48,7 @@ def draw_position(name: str, *, out: str, length: int = 64, d_model: int = 64, n
 def draw_mask(
     *, out: str, length: int = 12, causal: bool = False, window: int | None = None, documents: Sequence[int] = (), prefix: int = 0
 ) -> None:
-    """Draw which keys each query may attend to.
-
-    Args:
-        out: The file.
-        length: Number of tokens; with documents, their sum.
-        causal: Whether a query sees only itself and earlier tokens.
-        window: Number of keys that a sliding window leaves on each side, the query's own included.
-        documents: Lengths of the documents in the row.
-        prefix: Number of first tokens that all queries see, in spite of `causal`.
-
-    Raises:
-        ConfigurationError: A number is out of range.
-    """
+    """Draw which keys each query may attend to; `documents` are the lengths of those in the row, whose sum is the length."""
     length = sum(documents) if documents else length
     if length < 1 or not 0 <= prefix <= length or min(documents, default=1) < 1:
         raise ConfigurationError("--length and --documents must be at least 1, and --prefix must be from 0 to the length")
@@ -87,11 +67,7 @@ def draw_mask(
 
 
 def draw_score(name: str, *, out: str, seed: int = 0, query: tuple[float, float] = (1.0, 0.5)) -> None:
-    """Draw the logits of a score over two-dimensional keys, for one query (the arrow).
-
-    Raises:
-        ConfigurationError: There is no such score.
-    """
+    """Draw the logits of a score over two-dimensional keys, for one query (the arrow)."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)  # some scores have weights
         score: Any = attentions.build(name, head_dim=2, num_heads=1)
@@ -113,20 +89,7 @@ def panels_of_step(
 ) -> tuple[list[Panel], str]:
     """Return one step of decoding as panels: the scores of the keys, their coefficients, the context that is their sum, the next tokens.
 
-    Args:
-        task: A task that generates.
-        text: The input of the model.
-        target: The target (default: the generated one), or the continuation of the text of a language model.
-        step: Number of the step, from 0; negative: from the end.
-        layer: Number of the layer, likewise.
-        head: Number of the head, from 0.
-        candidates: Number of the most probable next tokens.
-
-    Returns:
-        The panels, and a title that names the text and the place.
-
-    Raises:
-        ConfigurationError: The model does not generate or has no attention, or a number is out of range.
+    A title comes with them. The arguments are those of the command line. Raises if the model does not generate, or has no attention.
     """
     reading = read_text(task, text, target)
     kind = "self" if reading.target is None else "cross"

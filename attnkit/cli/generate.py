@@ -12,21 +12,10 @@ from attnkit.task.masked_lm import MaskedLM
 from attnkit.train.output import notes, output
 
 
-def generate(
-    checkpoint: str, texts: Sequence[str], options: Options, *, n_best: int | None = None, stream: bool = False, out: str | None = None
-) -> None:
+def generate(checkpoint: str, texts: Sequence[str], options: Options, *, n_best: int | None, stream: bool, out: str | None) -> None:
     """Print the output for each of `texts`, or for each line of stdin if there are none, as soon as it is available.
 
-    Args:
-        checkpoint: A file of `attnkit fit` or of `attnkit export`.
-        texts: The inputs.
-        options: The options of the task's `generate`. Text i is sampled with seed + i.
-        n_best: Number of outputs to print for each text, each on a line after its score.
-        stream: Print each output piece by piece.
-        out: Write the lines to this file, which is created only when complete.
-
-    Raises:
-        ConfigurationError: The checkpoint cannot be used, its task does not turn text into text, or an option is wrong.
+    `options` are those of the task's `generate`; text i is sampled with seed + i. The other arguments are those of the command line.
     """
     if stream and (n_best is not None or out is not None):
         other = "--n_best ranks whole outputs" if n_best is not None else "the file of --out is created only when complete"

@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 
@@ -16,14 +17,10 @@ LARGEST = 1 << 24
 
 
 def kept(name: str, make: Callable[[], str]) -> str:
-    """Return the text `make()`, from the cache if nothing on which it could depend has changed.
+    """Return the text `make()`, called `name`, from the cache if nothing on which it could depend has changed.
 
     It depends on attnkit's files, the versions of Python and of the libraries that it describes, and the plugins. If the cache folder is
     not writable, the text is computed every time.
-
-    Args:
-        name: The name of the text, such as `schema`.
-        make: Computes the text.
     """
     file = cache_folder() / "texts" / f"{name}-{_installation()}"
     try:
@@ -46,10 +43,8 @@ def _installation() -> str:
     """Return a hash of attnkit's files, the libraries and the plugins; imports none of them."""
     parts = [__version__, code_version(), sys.version, *(f"{registry.attribute}: {registry.names()}" for registry in FAMILIES)]
     for library in LIBRARIES:
-        try:
-            parts.append(version(library))
-        except PackageNotFoundError:
-            parts.append("")
+        with suppress(PackageNotFoundError):
+            parts.append(f"{library} {version(library)}")
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
         spec = find_spec(point.module.partition(".")[0])
         parts += [f"{point.name} {point.value} {point.dist and point.dist.version}", stamp(spec.origin) if spec and spec.origin else ""]

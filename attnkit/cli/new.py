@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from attnkit.corpus.files import Files
 from attnkit.corpus.inspection import Found, Side, inspect_table, inspect_text
@@ -15,27 +14,11 @@ STEPS = 3000  # steps to aim at
 FEWEST = 4  # rows
 
 
-class Size(NamedTuple):
-    """The size of a model: width, layers, heads."""
-
-    d_model: int
-    layers: int
-    heads: int
+Size = tuple[int, int, int]  # width, layers, heads
 
 
-def new(kind: str, *, train: str, validation: str | None, columns: Sequence[str], out: str | None) -> None:
-    """Print what a file holds, and write a recipe for it.
-
-    Args:
-        kind: `translation`, `language_model` or `classification`.
-        train: The file, or a pattern, a folder on the hub or another location that the corpus `files` reads.
-        validation: The validation file (default: a part of the training rows).
-        columns: The columns of a table (default: those that the corpus `files` expects).
-        out: The recipe (default: the kind and `.yaml`).
-
-    Raises:
-        ConfigurationError: The recipe exists, or the data cannot be read or are too few.
-    """
+def new(*, kind: str, train: str, validation: str | None, columns: Sequence[str], out: str | None) -> None:
+    """Print what a file holds, and write a recipe for it; the arguments are those of the command line."""
     path = Path(out or f"{kind}.yaml")
     if path.suffix not in (".yaml", ".yml"):
         raise ConfigurationError(f"--out must end in .yaml, but is {str(path)!r}")
@@ -76,10 +59,10 @@ def _fraction(found: Found, kind: str) -> float:
 
 def _size(characters: int) -> tuple[Size, str]:
     if characters < 300_000:
-        return Size(128, 2, 2), "under 300,000 characters: a small model; a larger one would learn them by heart"
+        return (128, 2, 2), "under 300,000 characters: a small model; a larger one would learn them by heart"
     if characters < 10_000_000:
-        return Size(192, 3, 3), "under 10 million characters: a few layers, which train on one machine without a GPU"
-    return Size(512, 6, 8), "10 million characters or more: the size of the 2017 Transformer's base; use a GPU"
+        return (192, 3, 3), "under 10 million characters: a few layers, which train on one machine without a GPU"
+    return (512, 6, 8), "10 million characters or more: the size of the 2017 Transformer's base; use a GPU"
 
 
 def _tokenizer(side: Side) -> tuple[str, str]:
@@ -101,12 +84,13 @@ def _epochs(tokens: int, batch_tokens: int) -> tuple[int, str]:
 
 
 def _stack(name: str, size: Size, *, position: str) -> list[str]:
+    d_model, layers, heads = size
     return [
         "  stack:",
         f"    name: {name}",
-        f"    d_model: {size.d_model}",
-        f"    num_layers: {size.layers}",
-        f"    num_heads: {size.heads}",
+        f"    d_model: {d_model}",
+        f"    num_layers: {layers}",
+        f"    num_heads: {heads}",
         f"    position: {position}",
         "    residual: pre_norm",
         "    dropout: 0.1",

@@ -86,11 +86,7 @@ def trainer_flags(request: Request) -> dict[str, Any]:
 
 
 def processes_of(chosen: argparse.Namespace, trainer: Mapping[str, Any]) -> tuple[Mesh, str]:
-    """Return the processes and the strategy given by the flags, or else by the recipe's trainer section.
-
-    Raises:
-        ConfigurationError: They are incompatible.
-    """
+    """Return the processes and the strategy given by the flags, or else by the recipe's trainer section; raise if they do not fit."""
     named = str(trainer.get("strategy", "auto"))
     split_over = re.fullmatch(r"fsdp2(?:_tp(\d+))?", named)
     if chosen.mesh is not None or chosen.gpus is not None:
@@ -111,11 +107,7 @@ def processes_of(chosen: argparse.Namespace, trainer: Mapping[str, Any]) -> tupl
 
 
 def machine_of(chosen: argparse.Namespace, kind: str, mesh: Mesh) -> Machine:
-    """Return the machine of `--machine`, overridden by the other flags; `kind` is the number format of matrix products.
-
-    Raises:
-        ConfigurationError: A flag or the file is wrong.
-    """
+    """Return the machine of `--machine`, overridden by the other flags; `kind` is the number format of matrix products."""
     machine = Machine.read(chosen.machine) if chosen.machine is not None else Machine()
     if machine.shares_memory and machine.memory is not None:
         machine = replace(machine, memory=machine.memory / mesh.processes)

@@ -22,19 +22,8 @@ from attnkit.train.saved_recipe import recipe_in
 SUFFIXES = (".json", ".svg")
 
 
-def probe(name: str, subject: str, rest: Sequence[str], *, out: Sequence[str] = (), seed: int = 0) -> None:
-    """Run a probe; print its limits and its table.
-
-    Args:
-        name: The name of the probe.
-        subject: A file of `attnkit fit`, or the name or file of a recipe, whose model is new.
-        rest: Arguments of the probe as `--key value`, and changes of the recipe as `--model...` and `--data...`.
-        out: Files to write: `.svg` for a figure, `.json` for the plain data.
-        seed: Seed of the weights of a new model.
-
-    Raises:
-        ConfigurationError: There is no such probe, or it does not apply to this model and these data.
-    """
+def probe(name: str, subject: str, rest: Sequence[str], *, out: Sequence[str], seed: int) -> None:
+    """Run a probe; print its limits and its table. Arguments of the probe and changes of the recipe are in `rest`."""
     if wrong := [file for file in out if Path(file).suffix not in SUFFIXES]:
         raise ConfigurationError(f"--out must end in {' or '.join(SUFFIXES)}, but is {wrong[0]!r}")
     request = read_arguments(rest)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from attnkit.catalogue import argument_docs
-from attnkit.registry import FAMILIES, Argument, ConfigurationError, Registry
+from attnkit.registry import FAMILIES, ConfigurationError, Registry
 from attnkit.train.inheritance import INHERITED
 
 _CLASS = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["class_path"]}]}
@@ -90,7 +90,12 @@ def component_schema(registry: Registry, name: str) -> dict[str, Any]:
     documentation = inspect.getdoc(cls) or ""
     meanings = argument_docs(documentation)
     arguments = [a for a in registry.arguments(name) if a.name not in getattr(cls, "from_data", {})]
-    properties = {a.name: _argument_schema(a) | ({"description": meanings[a.name]} if a.name in meanings else {}) for a in arguments}
+    properties = {
+        a.name: type_schema(a.annotation)
+        | ({} if a.required else {"default": a.default})
+        | ({"description": meanings[a.name]} if a.name in meanings else {})
+        for a in arguments
+    }
     schema: dict[str, Any] = {
         "type": "object",
         "description": documentation.partition("\n")[0],
@@ -102,11 +107,6 @@ def component_schema(registry: Registry, name: str) -> dict[str, Any]:
         schema["required"] = [key for key in schema["required"] if key not in inherited]
         schema["anyOf"] = [{"required": inherited}, {"required": ["init_from"]}]
     return schema
-
-
-def _argument_schema(argument: Argument) -> dict[str, Any]:
-    schema = type_schema(argument.annotation)
-    return schema if argument.required else schema | {"default": argument.default}
 
 
 def type_schema(annotation: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from torch import Tensor
 from attnkit.dropout import Dropout
 from attnkit.feed_forward.base import FeedForward, make_activation
 from attnkit.linear import Linear
-from attnkit.registry import feed_forwards
+from attnkit.registry import check_positive, feed_forwards
 
 
 @feed_forwards.register("glu")
@@ -54,8 +54,7 @@ class GLU(FeedForward):
     ) -> None:
         super().__init__()
         ffn_dim = -(-8 * d_model // 24) * 8 if ffn_dim is None else ffn_dim
-        if ffn_dim < 1:
-            raise ValueError(f"ffn_dim must be positive, but is {ffn_dim}")
+        check_positive(ffn_dim=ffn_dim)
         if limit is not None and limit <= 0:
             raise ValueError(f"limit must be positive, but is {limit}; leave it out for a unit without bounds")
         self.limit, self.offset = limit, offset

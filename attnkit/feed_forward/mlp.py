@@ -6,7 +6,7 @@ from torch import Tensor
 from attnkit.dropout import Dropout
 from attnkit.feed_forward.base import FeedForward, make_activation
 from attnkit.linear import Linear
-from attnkit.registry import feed_forwards
+from attnkit.registry import check_positive, feed_forwards
 
 
 @feed_forwards.register("mlp")
@@ -44,8 +44,7 @@ class MLP(FeedForward):
     ) -> None:
         super().__init__()
         ffn_dim = 4 * d_model if ffn_dim is None else ffn_dim
-        if ffn_dim < 1:
-            raise ValueError(f"ffn_dim must be positive, but is {ffn_dim}")
+        check_positive(ffn_dim=ffn_dim)
         self.input = Linear(d_model, ffn_dim, bias=bias)
         self.output = Linear(ffn_dim, d_model, bias=bias)
         self.activation = make_activation(activation)

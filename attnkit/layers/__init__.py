@@ -18,22 +18,7 @@ from attnkit.layers.transformer_state import TransformerState
 from attnkit.mixer.recurrence.recurrent_layer import CellState, RecurrentLayer
 
 __all__ = [
-    "CellState",
-    "ContextDecoder",
-    "ContextState",
-    "EncoderDecoderConfig",
-    "LayerConfig",
-    "PlacedLayerConfig",
-    "Recurrent",
-    "RecurrentConfig",
-    "RecurrentEncoderConfig",
-    "RecurrentEncoderDecoderConfig",
-    "RecurrentLayer",
-    "RecurrentState",
-    "Transformer",
-    "TransformerConfig",
-    "TransformerLayer",
-    "TransformerState",
-    "UnprojectedAttention",
-    "check_compatible",
-]
+    "CellState", "check_compatible", "ContextDecoder", "ContextState", "EncoderDecoderConfig", "LayerConfig", "PlacedLayerConfig",
+    "Recurrent", "RecurrentConfig", "RecurrentEncoderConfig", "RecurrentEncoderDecoderConfig", "RecurrentLayer", "RecurrentState",
+    "Transformer", "TransformerConfig", "TransformerLayer", "TransformerState", "UnprojectedAttention",
+]  # fmt: skip

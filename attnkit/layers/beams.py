@@ -12,15 +12,10 @@ from attnkit.state import State
 
 @dataclass(frozen=True)
 class Beams(State):
-    """N hypotheses of each row. Their tokens stand side by side in the caches of the row, so a search reorders this alone.
+    """N hypotheses of each row. Their tokens stand side by side in the caches of the row, so a search reorders this alone."""
 
-    Attributes:
-        read: [B, N, K] bool, which of the tokens in the cache a hypothesis has read.
-        length: How many tokens each has read, padding included.
-    """
-
-    read: Tensor
-    length: int
+    read: Tensor  # [B, N, K] bool, which of the tokens in the cache a hypothesis has read
+    length: int  # how many tokens each has read, padding included
 
     @classmethod
     def of(cls, real: Tensor, count: int) -> Self:

@@ -21,15 +21,9 @@ from attnkit.registry import (
 
 
 def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direction: Direction = "causal") -> None:
-    """Raise if a position encoding does not work with a score, or in a direction.
+    """Raise if a position encoding does not work with a score, or in a direction; the message says why.
 
-    Args:
-        attention: The score.
-        position: The position encoding.
-        direction: What queries read. In direction `cross` there are no embeddings of its own to add positions to.
-
-    Raises:
-        ConfigurationError: It does not; the message says why.
+    In direction `cross` there are no embeddings of its own to add positions to.
 
     Example:
         >>> check_compatible(attention="additive", position="alibi")
@@ -78,11 +72,7 @@ def _score(config: LayerConfig) -> AttentionSpec:
 
 
 def check_direction(config: LayerConfig, direction: Direction) -> None:
-    """Raise unless a layer's mixer can read in a direction.
-
-    Raises:
-        ConfigurationError: It cannot; the message lists those that can.
-    """
+    """Raise unless a layer's mixer can read in a direction; the message lists those that can."""
     for kind in mixer_classes(config.mixer):
         if direction not in kind.directions:
             able = [n for n in mixers.names() if direction in mixers.get(n).directions]
@@ -96,11 +86,7 @@ def check_direction(config: LayerConfig, direction: Direction) -> None:
 
 
 def check_residual(config: LayerConfig) -> None:
-    """Raise if a residual kind shares a norm with a mixer that a layer does not have.
-
-    Raises:
-        ConfigurationError: It does.
-    """
+    """Raise if a residual kind shares a norm with a mixer that a layer does not have."""
     lacks_mixer = mixers.resolve(config.mixer).name == "none" and feed_forwards.resolve(config.feed_forward).name != "none"
     if lacks_mixer and residuals.resolve(config.residual).arguments.get("shared_norm"):
         raise ConfigurationError(
@@ -109,11 +95,7 @@ def check_residual(config: LayerConfig) -> None:
 
 
 def check_layers(layers: Layers, *, direction: Direction) -> None:
-    """Raise unless the layers of a stack are legal, and every option that was set has an effect.
-
-    Raises:
-        ConfigurationError: A layer is not legal, or an option has no effect; the message says why.
-    """
+    """Raise unless the layers of a stack are legal, and every option that was set has an effect."""
     for config, options in zip(layers.entries, layers.own, strict=True):
         check_direction(config, direction)
         check_residual(config)
@@ -134,11 +116,7 @@ def check_layers(layers: Layers, *, direction: Direction) -> None:
 
 
 def check_memory(config: LayerConfig, attention: AttentionSpec | None, position: PositionSpec) -> None:
-    """Raise unless the mixer of `config` can read a memory, with a score that was set for it alone and a position encoding.
-
-    Raises:
-        ConfigurationError: It cannot, or does not read one of them.
-    """
+    """Raise unless the mixer of `config` can read a memory, with a score that was set for it alone and a position encoding."""
     check_direction(config, "cross")
     mixer = mixers.resolve(config.mixer).name
     if attention is not None and "attention" not in mixer_options(config.mixer):
@@ -158,17 +136,9 @@ def legal_layers(
     cross_attention: AttentionSpec | None = None,
     cross_position: PositionSpec = "none",
 ) -> Layers:
-    """Return the layers of a stack, or raise, before anything is built.
+    """Return the layers of a stack, or raise before anything is built if one is not legal or an option has no effect.
 
-    Args:
-        config: The options of the stack.
-        direction: What its mixers read.
-        cross_mixer: The mixer that reads a memory, or None for layers without memory.
-        cross_attention: Its score (default: that of the layers).
-        cross_position: The positions of the memory.
-
-    Raises:
-        ConfigurationError: A layer is not legal, or an option has no effect.
+    Layers without memory have no `cross_mixer`; its score is that of the layers by default.
     """
     if cross_mixer is None:
         check_layers(layers := Layers.of(config), direction=direction)
@@ -182,11 +152,7 @@ def legal_layers(
 
 
 def build_mixer(config: LayerConfig, direction: Direction) -> Mixer[Any]:
-    """Build the mixer of a layer, or of its memory.
-
-    Raises:
-        ConfigurationError: It cannot do this, or its spec is wrong.
-    """
+    """Build the mixer of a layer, or of its memory; raise if it cannot do this."""
     check_direction(config, direction)
     options = {f.name: getattr(config, f.name) for f in fields(AttentionConfig)}
     mixer: Mixer[Any] = mixers.build(config.mixer, **options, dropout=config.dropout, direction=direction)

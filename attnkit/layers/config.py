@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Required, TypedDict
 
 from attnkit.mixer import AttentionConfig, Direction
-from attnkit.mixer.config import check_positive, check_probability
+from attnkit.mixer.config import check_probability
 from attnkit.mixer.recurrence.recurrent_layer import Cell
 from attnkit.registry import (
     AttentionSpec,
@@ -20,6 +20,7 @@ from attnkit.registry import (
     PositionSpec,
     ResidualSpec,
     StackSpec,
+    check_positive,
     refuse_unread,
 )
 

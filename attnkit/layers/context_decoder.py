@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from attnkit import masks
-from attnkit.attention import Attention
 from attnkit.layers.config import RecurrentEncoderDecoderConfig
 from attnkit.layers.recurrent import Recurrent, RecurrentState
 from attnkit.linear import Linear
 from attnkit.masks import Mask
-from attnkit.mixer import Mixer, Tokens, refuse_empty
+from attnkit.mixer import Tokens, refuse_empty
+from attnkit.mixer.cached_attention import CachedAttention
 from attnkit.mixer.key_values import KeyValues
 from attnkit.mixer.multi_head import MultiHeadAttention
 from attnkit.mixer.recurrence.recurrent_layer import CellState, RecurrentLayer
@@ -38,14 +38,10 @@ class ContextState(State):
     memory_mask: Tensor | None = None
 
 
-class UnprojectedAttention(Mixer[KeyValues]):
+class UnprojectedAttention(CachedAttention):
     """Attention of one head without projections, as in recurrent models: the states are queries, keys and values.
 
-    Args:
-        d_model: Width of the states D.
-        attention: The score.
-        attention_dropout: Probability of dropping an attention weight.
-        backend: The implementation of attention (auto, or a name of `attnkit.backends`); results do not depend on it.
+    The arguments are those of `RecurrentEncoderDecoderConfig`.
 
     Raises:
         ConfigurationError: An unknown attention, or a wrong argument of it.
@@ -58,32 +54,20 @@ class UnprojectedAttention(Mixer[KeyValues]):
     """
 
     directions = frozenset({"cross"})
-    growth = "linear"
 
     def __init__(self, *, d_model: int, attention: AttentionSpec, attention_dropout: float = 0.0, backend: BackendName = "auto") -> None:
-        super().__init__()
-        self.attention: Attention = attentions.build(attention, head_dim=d_model, num_heads=1, num_kv_heads=1)
+        super().__init__(direction="cross", window=None)
+        self.attention = attentions.build(attention, head_dim=d_model, num_heads=1, num_kv_heads=1)
         self.attention.check_backend(backend)
         self.dropout, self.backend = attention_dropout, backend
 
-    def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
+    def project(self, memory: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the memory [B, K, D], projected by the score's own weights."""
-        return KeyValues.of(self.attention.project_key(memory[:, None]), memory[:, None])
+        return self.attention.project_key(memory[:, None]), memory[:, None]
 
-    def forward(self, x: Tensor, tokens: Tokens, state: KeyValues | None = None) -> tuple[Tensor, KeyValues]:
-        """Attend from `x` [B, T, D] to the memory; see `Mixer.forward`."""
-        assert state is not None
-        heads: Tensor = self.attention(
-            self.attention.project_query(x[:, None]),
-            state.key,
-            state.value,
-            mask=tokens.mask,
-            projected=True,
-            dropout=self.dropout,
-            first_query=tokens.first,
-            backend=self.backend,
-        )
-        return heads[:, 0], state
+    def attend(self, x: Tensor, tokens: Tokens, memory: KeyValues) -> Tensor:
+        """Attend from `x` [B, T, D] to the keys and values of `memory`."""
+        return self.attended(self.attention.project_query(x[:, None]), memory.key, memory.value, tokens)[:, 0]
 
 
 class ContextDecoder(nn.Module):

@@ -54,11 +54,7 @@ def reads_position(config: LayerConfig) -> bool:
 
 
 def options_read(config: LayerConfig, memory: frozenset[str] | None = None) -> frozenset[str]:
-    """Return the names of the options of a layer that have an effect on it.
-
-    Args:
-        config: The options.
-        memory: The names of those that reach what reads a memory, or None without a memory. Its score is that of the stack.
+    """Return the names of the options of a layer that have an effect on it; `memory` has those that reach what reads a memory.
 
     Example:
         >>> sorted(options_read(LayerConfig(d_model=8, mixer="none", residual="rezero", position="rotary")))
@@ -74,29 +70,17 @@ def options_read(config: LayerConfig, memory: frozenset[str] | None = None) -> f
 
 @dataclass(frozen=True)
 class Layers:
-    """The layers of a stack, and where their options come from.
+    """The layers of a stack, and where their options come from."""
 
-    Attributes:
-        stack: The options of the stack.
-        pattern: Its layers.
-        entries: The options of each entry of the pattern.
-        own: The names of those that each entry sets itself.
-        memory: The names of the options that reach what reads a memory, or None without a memory.
-    """
-
-    stack: TransformerConfig
-    pattern: Pattern
-    entries: list[LayerConfig]
-    own: list[frozenset[str]]
-    memory: frozenset[str] | None = None
+    stack: TransformerConfig  # the options of the stack
+    pattern: Pattern  # its layers
+    entries: list[LayerConfig]  # the options of each entry of the pattern
+    own: list[frozenset[str]]  # the names of those that each entry sets itself
+    memory: frozenset[str] | None = None  # the names of the options that reach what reads a memory, or None without a memory
 
     @classmethod
     def of(cls, stack: TransformerConfig, memory: frozenset[str] | None = None) -> Self:
-        """Return the layers that the options of a stack describe.
-
-        Raises:
-            ConfigurationError: There is no such pattern.
-        """
+        """Return the layers that the options of a stack describe."""
         pattern = Pattern.of(stack.layers, stack.num_layers)
         common = {field.name: getattr(stack, field.name) for field in fields(LayerConfig)}
         own = [{key: value for key, value in spec.arguments.items() if key in common} for spec in pattern.entries]
@@ -123,10 +107,7 @@ class Layers:
         return {name: why for name, argument in given.items() if getattr(self.stack, name) != argument.default}
 
     def check_effects(self) -> None:
-        """Raise unless every option that was set has an effect.
-
-        Raises:
-            ConfigurationError: One has none; the message says why.
+        """Raise unless every option that was set has an effect; the message says why one has none.
 
         Example:
             >>> Layers.of(TransformerConfig(d_model=8, num_layers=1, mixer="none", attention="additive")).check_effects()

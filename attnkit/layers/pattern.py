@@ -14,28 +14,18 @@ _AS_IN_THE_STACK = ResolvedSpec(layer_kinds, "transformer_layer", {"repeat": 1, 
 
 @dataclass(frozen=True)
 class Pattern:
-    """The layers of a stack, as a pattern that is repeated until there are enough; its end may cut it.
+    """The layers of a stack, as a pattern that is repeated until there are enough; its end may cut it."""
 
-    Attributes:
-        entries: The specs of the pattern.
-        once: The index of the entry of each layer of the pattern.
-        depth: Number of layers of the stack.
-    """
-
-    entries: Sequence[ResolvedSpec]
-    once: Sequence[int]
-    depth: int
+    entries: Sequence[ResolvedSpec]  # the specs of the pattern
+    once: Sequence[int]  # the index of the entry of each layer of the pattern
+    depth: int  # number of layers of the stack
 
     @classmethod
     def of(cls, layers: Sequence[Spec] | None, num_layers: int | None) -> "Pattern":
-        """Read a pattern.
+        """Read a pattern (default: one layer as the stack describes it), repeated until there are `num_layers` (default: once).
 
         Sharing all layers is Dehghani et al. 2018, https://arxiv.org/abs/1807.03819 (Universal Transformers), and Lan et al. 2019,
         https://arxiv.org/abs/1909.11942 (ALBERT).
-
-        Args:
-            layers: The pattern (default: one layer that differs in nothing from the stack). An entry stands `repeat` times in it.
-            num_layers: Number of layers (default: the pattern once).
 
         Raises:
             ConfigurationError: `repeat` is not positive, the stack is too short for every entry to stand in it, or too deep.

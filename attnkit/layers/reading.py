@@ -1,5 +1,7 @@
 """What the layers of a stack read: positions, which layers of equal widths share, masks and windows."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -18,39 +20,29 @@ Place = tuple[PositionSpec, int | None, int | None]  # a position encoding, the 
 Kind = tuple[int | None, int | None, bool]  # which place and which window a layer reads, and whether it reads a mask
 
 
-class Readings:
-    """What the layers of a stack read.
+def readings(stack: LayerConfig, layers: Iterable[LayerConfig], *, shared: bool) -> tuple[list[Place], list[Kind], list[int]]:
+    """Return the position encodings to build, that of the stack first; the kinds of layers by what they read; and the kind of each layer.
 
-    Args:
-        stack: The options of the stack, whose place is the first.
-        shared: Whether layers with equal positions of equal widths share them.
-
-    Attributes:
-        places: The position encodings to build.
-        kinds: What layers read; several layers may be of one kind.
+    If `shared`, layers with equal positions of equal widths share them.
     """
-
-    def __init__(self, stack: LayerConfig, *, shared: bool) -> None:
-        self.shared = shared
-        self.places: list[Place] = [(stack.position, stack.head_width, stack.num_heads)]
-        self.kinds: list[Kind] = []
-        self._taken: set[int] = set()
-
-    def kind_of(self, layer: LayerConfig) -> int:
-        """Return the index of the kind of a further layer."""
+    places: list[Place] = [(stack.position, stack.head_width, stack.num_heads)]
+    kinds: list[Kind] = []
+    kind_of: list[int] = []
+    taken: set[int] = set()
+    for layer in layers:
+        chosen = None
+        if reads_position(layer):
+            place = (layer.position, layer.head_width, layer.num_heads)
+            equal = (i for i, other in enumerate(places) if other == place and (shared or i not in taken))
+            chosen = next(equal, len(places))
+            places[chosen : chosen + 1] = [place]
+            taken.add(chosen)
         reads_masks = any(kind.reads_masks for kind in mixer_classes(layer.mixer))
-        kind = (self._place_of(layer) if reads_position(layer) else None, layer.window if reads_masks else None, reads_masks)
-        if kind not in self.kinds:
-            self.kinds.append(kind)
-        return self.kinds.index(kind)
-
-    def _place_of(self, layer: LayerConfig) -> int:
-        place = (layer.position, layer.head_width, layer.num_heads)
-        equal = (i for i, other in enumerate(self.places) if other == place and (self.shared or i not in self._taken))
-        chosen = next(equal, len(self.places))
-        self.places[chosen : chosen + 1] = [place]
-        self._taken.add(chosen)
-        return chosen
+        kind = (chosen, layer.window if reads_masks else None, reads_masks)
+        if kind not in kinds:
+            kinds.append(kind)
+        kind_of.append(kinds.index(kind))
+    return places, kinds, kind_of
 
 
 def embedding_at(position: Position, positions: Tensor, columns: Tensor) -> Tensor | None:
@@ -86,23 +78,11 @@ def bias_between(
 
 
 def mask_between(
-    query_positions: Tensor,
-    key_positions: Tensor,
-    *,
-    key_mask: Tensor | None,
-    restriction: Tensor | None,
-    window: int | None,
-    causal: bool,
+    query_positions: Tensor, key_positions: Tensor, *, key_mask: Tensor | None, restriction: Tensor | None, window: int | None, causal: bool
 ) -> Mask | None:
     """Return which keys [1 or B, K] the queries [1 or B, Q] may read, or None for all; of long sequences, a window stays symbolic.
 
-    Args:
-        query_positions: [1 or B, Q].
-        key_positions: [1 or B, K].
-        key_mask: [B, K] bool, True = real token, or None for all.
-        restriction: Bool, broadcasts to [B, H, Q, K], or None.
-        window: Fewer than `window` tokens away, or None.
-        causal: Whether a query reads no later keys.
+    `key_mask` [B, K] is True at real tokens, `restriction` broadcasts to [B, H, Q, K]; a window reaches fewer tokens than its number.
     """
     queries, keys = query_positions.shape[1], key_positions.shape[1]
     if window is not None and key_mask is None and restriction is None and LONG <= queries == keys:

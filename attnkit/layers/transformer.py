@@ -14,7 +14,7 @@ from attnkit.layers.beams import Beams
 from attnkit.layers.compatibility import legal_layers
 from attnkit.layers.config import LayerConfig, TransformerConfig
 from attnkit.layers.effects import mixer_classes
-from attnkit.layers.reading import Readings, bias_between, embedding_at, extended, mask_between, rotation_at
+from attnkit.layers.reading import bias_between, embedding_at, extended, mask_between, readings, rotation_at
 from attnkit.layers.transformer_layer import TransformerLayer
 from attnkit.layers.transformer_state import TransformerState
 from attnkit.masks import Mask
@@ -68,14 +68,14 @@ class Transformer(nn.Module):
             config, direction=direction, cross_mixer=cross_mixer, cross_attention=cross_attention, cross_position=cross_position
         )
         pattern, configs = legal.pattern, legal.entries
-        cross_score = config.attention if cross_attention is None else cross_attention
-        cross = {} if cross_mixer is None else {"cross_mixer": cross_mixer, "cross_attention": cross_score}
-        common = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
-        readings = Readings(config, shared=config.shared_positions)
-        stack = {**common, **cross, "depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
+        stack = {field.name: getattr(config, field.name) for field in fields(LayerConfig)}
+        stack |= {"depth": pattern.depth, "memory_depth": memory_depth, "direction": direction}
+        if cross_mixer is not None:
+            score = config.attention if cross_attention is None else cross_attention
+            stack |= {"cross_mixer": cross_mixer, "cross_attention": score}
         self.layers = nn.ModuleList()
         self.order: list[int] = []
-        self.kind_of: list[int] = []  # what each layer reads
+        own: list[LayerConfig] = []
         shared: dict[int, int] = {}
         for depth in range(pattern.depth):
             entry = pattern.entry_at(depth)
@@ -83,7 +83,7 @@ class Transformer(nn.Module):
                 self.order.append(shared[entry])
                 continue
             self.order.append(len(self.layers))
-            self.kind_of.append(readings.kind_of(configs[entry]))
+            own.append(configs[entry])
             self.layers.append(layer_kinds.build(pattern.entries[entry], **stack, layer=depth))
             if pattern.entries[entry]["share"]:
                 shared[entry] = self.order[-1]
@@ -93,12 +93,12 @@ class Transformer(nn.Module):
 
         mixing = (mixers.resolve(configs[pattern.entry_at(i)].mixer).get("value_residual") is not None for i in range(pattern.depth))
         self.first_value_at = next((depth for depth, mixes in enumerate(mixing) if mixes), None)
-        self.kinds = readings.kinds
+        places, self.kinds, self.kind_of = readings(config, own, shared=config.shared_positions)
         encodings = [
             positions.build(spec, d_model=config.d_model, head_dim=head_dim, num_heads=num_heads, bidirectional=not causal)
-            for spec, head_dim, num_heads in readings.places
+            for spec, head_dim, num_heads in places
         ]
-        apart = [encoding for place, encoding in zip(readings.places, encodings, strict=True) if readings.places.count(place) > 1]
+        apart = [encoding for place, encoding in zip(places, encodings, strict=True) if places.count(place) > 1]
         if not config.shared_positions and not any(list(encoding.parameters()) for encoding in apart):
             raise ConfigurationError("shared_positions has no effect: no two layers have equal positions with parameters; remove it")
         self.position: Position = encodings[0]
@@ -204,9 +204,9 @@ class Transformer(nn.Module):
         added = embedding_at(self.position, query_positions, columns)
         x = x if added is None else x + added.to(x.dtype)
         x = self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
-        tokens = []
+        tokens, encodings = [], [self.position, *self.other_positions]
         for (place, _, _), mask in zip(self.kinds, allowed, strict=True):
-            position = None if place is None else self._position(place)
+            position = None if place is None else cast(Position, encodings[place])
             bias = None if position is None else bias_between(position, query_positions, key_positions, is_padded=is_padded)
             rotation = None if position is None else rotation_at(position, query_positions, columns)
             tokens.append(replace(known, mask=mask, bias=bias, rotation=rotation))
@@ -254,9 +254,6 @@ class Transformer(nn.Module):
             memory_mask=memory_mask,
             memory_positions=memory_positions.expand(batch, -1),
         )
-
-    def _position(self, place: int) -> Position:
-        return self.position if place == 0 else cast(Position, self.other_positions[place - 1])
 
     def _check_inputs(self, past: int, length: int, attn_mask: Tensor | None, documents: Tensor | None) -> None:
         for position in (self.position, *self.other_positions):

@@ -68,13 +68,7 @@ class TransformerLayer(nn.Module):
         return [part for part in parts if part is not None]
 
     def forward(
-        self,
-        x: Tensor,
-        tokens: Tokens,
-        state: State | None = None,
-        *,
-        memory: State | None = None,
-        memory_tokens: Tokens | None = None,
+        self, x: Tensor, tokens: Tokens, state: State | None = None, *, memory: State | None = None, memory_tokens: Tokens | None = None
     ) -> tuple[Tensor, State | None]:
         """Run the layer.
 

@@ -1,10 +1,11 @@
 """The interface of mixers: what moves information between tokens, with a state that decoding carries from step to step."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from attnkit.attention import FiniteBias, LazyBias
@@ -41,6 +42,19 @@ class Tokens:
     starts: Tensor | None = None
     first: int = 0
     first_value: Tensor | None = None
+
+    def changed(self, change: Callable[[Tensor], Tensor], *, queries: int, keys: int, device: torch.device) -> "Tokens":
+        """Return these with the mask of `queries` and `keys`, and a bias that does not read the queries, as `change` makes them."""
+        mask, bias = self.mask, self.bias
+        if mask is not None:
+            allowed = mask.dense(queries, keys, device)
+            assert allowed is not None
+            mask = Mask.of(change(allowed if mask.alive is None else allowed & mask.alive))
+        if isinstance(bias, FiniteBias | LazyBias):
+            bias = FiniteBias(change(bias.values))
+        elif isinstance(bias, Tensor):
+            bias = change(bias)
+        return replace(self, mask=mask, bias=bias)
 
 
 class Mixer(nn.Module, ABC, Generic[S]):
@@ -92,10 +106,6 @@ class Mixer(nn.Module, ABC, Generic[S]):
 
 
 def refuse_empty(x: Tensor) -> None:
-    """Refuse an input [B, T, D] without rows or tokens, in which there is nothing to mix.
-
-    Raises:
-        ValueError: B or T is 0.
-    """
+    """Raise a ValueError if an input [B, T, D] has no rows or no tokens: there is nothing to mix."""
     if x.shape[0] == 0 or x.shape[1] == 0:
         raise ValueError(f"the input of a stack needs at least one row and one token, but has the shape {[*x.shape]}: leave it out")

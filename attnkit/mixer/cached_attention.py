@@ -4,6 +4,7 @@ from abc import abstractmethod
 
 from torch import Tensor
 
+from attnkit.attention import Attention
 from attnkit.mixer.base import Direction, Growth, Mixer, Tokens
 from attnkit.mixer.key_values import KeyValues
 
@@ -14,7 +15,16 @@ class CachedAttention(Mixer[KeyValues]):
     Args:
         direction: What it reads.
         window: How many tokens a token reaches back, itself included; a causal cache keeps no more (default: all tokens).
+
+    Attributes:
+        attention: The score.
+        dropout: Probability of dropping an attention weight.
+        backend: The implementation of attention.
     """
+
+    attention: Attention
+    dropout: float
+    backend: str
 
     directions = frozenset({"causal", "bidirectional", "cross"})
     reads_positions = frozenset({"rotation", "bias"})
@@ -45,6 +55,12 @@ class CachedAttention(Mixer[KeyValues]):
         state = self.remember(x, tokens) if state is None else state.append(*self.project(x, tokens), tokens.real)
         y = self.attend(x, state.restrict(tokens), state)
         return y, state if self.window is None else state.last(self.window - 1)
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, tokens: Tokens) -> Tensor:
+        """Return what projected queries [B, H, Q, E] read from keys [B, Hkv, K, E] and values [B, Hkv, K, Dv], [B, H, Q, Dv]."""
+        known = {"mask": tokens.mask, "attn_bias": tokens.bias, "first_query": tokens.first}
+        heads: Tensor = self.attention(query, key, value, **known, projected=True, dropout=self.dropout, backend=self.backend)
+        return heads
 
     def remember(self, memory: Tensor, tokens: Tokens) -> KeyValues:
         """Return the keys and values of the memory [B, K, D], at the positions of `tokens`. Others can be appended."""

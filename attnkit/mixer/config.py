@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnkit.mixer.base import Direction
-from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, NormalizerSpec, NormSpec
+from attnkit.registry import AttentionSpec, BackendName, ConfigurationError, NormalizerSpec, NormSpec, check_positive
 
 Projection = Literal["query", "key", "value", "gate", "output"]
 
@@ -120,13 +120,6 @@ class MultiHeadConfig(MixerConfig):
     def has_bias(self, projection: Projection) -> bool:
         """Return whether a projection has a bias."""
         return self.bias if self.biases is None else projection in self.biases
-
-
-def check_positive(**numbers: int | None) -> None:
-    """Raise if a number is given and less than 1."""
-    for name, number in numbers.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be positive, but is {number}")
 
 
 def check_probability(**numbers: float) -> None:

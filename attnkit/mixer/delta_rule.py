@@ -5,17 +5,17 @@ import torch
 from torch import Tensor
 
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.delta_rule import delta_rule, unit
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
-from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
 from attnkit.registry import mixers
 
 
 @mixers.register("delta_rule")
-class DeltaRule(Mixer[RecurrentState]):
+class DeltaRule(LinearRecurrence):
     r"""DeltaNet: linear attention whose state is corrected towards each new key's value.
 
     Equation:
@@ -47,9 +47,6 @@ class DeltaRule(Mixer[RecurrentState]):
         >>> y.shape, state.memory.shape, state.recent.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 2, 4, 4]), torch.Size([1, 3, 24]))
     """
-
-    directions = frozenset({"causal"})
-    growth = "constant"
 
     def __init__(
         self,

@@ -6,17 +6,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.delta_rule import delta_rule, unit
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
-from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
 from attnkit.registry import ConfigurationError, mixers
 
 
 @mixers.register("gated_delta")
-class GatedDelta(Mixer[RecurrentState]):
+class GatedDelta(LinearRecurrence):
     r"""Gated DeltaNet, in the form of Qwen3-Next.
 
     Equation:
@@ -52,9 +52,6 @@ class GatedDelta(Mixer[RecurrentState]):
         >>> y.shape, state.memory.shape, state.recent.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 2, 4, 4]), torch.Size([1, 3, 16]))
     """
-
-    directions = frozenset({"causal"})
-    growth = "constant"
 
     def __init__(
         self,

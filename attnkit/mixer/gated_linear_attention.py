@@ -5,16 +5,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
-from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
 from attnkit.registry import mixers
 
 
 @mixers.register("gated_linear_attention")
-class GatedLinearAttention(Mixer[RecurrentState]):
+class GatedLinearAttention(LinearRecurrence):
     r"""Gated linear attention (GLA).
 
     Equation:
@@ -44,9 +44,6 @@ class GatedLinearAttention(Mixer[RecurrentState]):
         >>> y.shape, state.memory.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 2, 2, 4]))
     """
-
-    directions = frozenset({"causal"})
-    growth = "constant"
 
     def __init__(
         self,

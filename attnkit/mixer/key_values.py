@@ -1,13 +1,12 @@
 """The cache of attention: keys and values of all tokens that it has read, or of a window of them."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from attnkit.attention import FiniteBias, LazyBias
-from attnkit.masks import Mask
 from attnkit.mixer.base import Tokens
 from attnkit.position import QueryBias
 from attnkit.state import Growing, State
@@ -86,19 +85,13 @@ class KeyValues(State):
         """Return `tokens` with the mask and the bias of all tokens reduced to the columns that are held."""
         if self.columns is None or self.columns.shape[1] == self.length:
             return tokens
-        mask, bias = tokens.mask, tokens.bias
-        if mask is not None:
-            queries = self.length if mask.causal else 1
-            allowed = mask.dense(queries, self.length, self.key.device)
-            assert allowed is not None
-            allowed = allowed if mask.alive is None else allowed & mask.alive
-            mask = Mask.of(_keys(allowed, self.columns))
-        if isinstance(bias, QueryBias):
+        queries = self.length if tokens.mask is not None and tokens.mask.causal else 1
+        held = partial(_keys, columns=self.columns)
+        tokens = tokens.changed(held, queries=queries, keys=self.length, device=self.key.device)
+        if isinstance(bias := tokens.bias, QueryBias):
             positions = bias.key_positions.expand(len(self.columns), -1).gather(1, self.columns)
-            bias = replace(bias, key_positions=positions)
-        elif bias is not None:
-            bias = FiniteBias(_keys(bias.values, self.columns)) if isinstance(bias, FiniteBias | LazyBias) else _keys(bias, self.columns)
-        return replace(tokens, mask=mask, bias=bias)
+            tokens = replace(tokens, bias=replace(bias, key_positions=positions))
+        return tokens
 
 
 def _tokens(x: Tensor, columns: Tensor) -> Tensor:

@@ -9,10 +9,9 @@ from attnkit.attention.scaled_dot_product import ScaledDotProduct
 from attnkit.linear import Linear
 from attnkit.mixer.base import Direction, Tokens
 from attnkit.mixer.cached_attention import CachedAttention
-from attnkit.mixer.config import check_positive
 from attnkit.mixer.key_values import KeyValues
 from attnkit.norm import Norm
-from attnkit.registry import ConfigurationError, NormSpec, mixers, norms
+from attnkit.registry import ConfigurationError, NormSpec, check_positive, mixers, norms
 
 
 @mixers.register("latent_attention")
@@ -126,17 +125,7 @@ class LatentAttention(CachedAttention):
             latent = memory.value[:, 0]
             contents, value = (rearrange(f(latent), "b k (h d) -> b h k d", h=self.num_heads) for f in (self.key, self.value))
             key = torch.cat([memory.key.expand(-1, self.num_heads, -1, -1), contents], -1)
-        heads: Tensor = self.attention(
-            torch.cat([rotated, content], -1),
-            key,
-            value,
-            mask=tokens.mask,
-            attn_bias=tokens.bias,
-            projected=True,
-            dropout=self.dropout,
-            first_query=tokens.first,
-            backend=self.backend,
-        )
+        heads = self.attended(torch.cat([rotated, content], -1), key, value, tokens)
         if is_single:
             heads = torch.einsum("bhql,hvl->bhqv", heads, self._of_heads(self.value).to(heads.dtype))
         y: Tensor = self.output(rearrange(heads, "b h q d -> b q (h d)"))

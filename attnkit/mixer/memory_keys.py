@@ -5,8 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnkit.attention import Attention, FiniteBias, LazyBias
-from attnkit.masks import Mask
+from attnkit.attention import Attention
 from attnkit.mixer.base import Tokens
 from attnkit.position import QueryBias
 
@@ -23,6 +22,7 @@ class MemoryKeys(nn.Module):
 
     Example:
         >>> import attnkit
+        >>> from attnkit.masks import Mask
         >>> attention = attnkit.attentions.build("dot_product", head_dim=4, num_heads=2)
         >>> x = torch.zeros(1, 2, 3, 4)
         >>> MemoryKeys(5, 2, 4)(attention, x, x, Tokens(mask=Mask(causal=True)))[0].shape
@@ -40,24 +40,16 @@ class MemoryKeys(nn.Module):
         nn.init.normal_(self.key)
         nn.init.normal_(self.value)
 
-    def forward(
-        self, attention: Attention, key: Tensor, value: Tensor, tokens: Tokens
-    ) -> tuple[Tensor, Tensor, Mask | None, FiniteBias | LazyBias | Tensor | None]:
-        """Return keys [B, Hkv, N + K, E] and values [B, Hkv, N + K, Dv], and the mask and the bias of `tokens` with N columns more."""
+    def forward(self, attention: Attention, key: Tensor, value: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor, Tokens]:
+        """Return keys [B, Hkv, N + K, E] and values [B, Hkv, N + K, Dv], and `tokens`, whose mask and bias have N columns more."""
         batch, keys, count = key.shape[0], key.shape[-2], self.key.shape[1]
         own = attention.project_key(self.key.to(key.dtype)[None])
         key = torch.cat([own.expand(batch, -1, -1, -1), key], -2)
         value = torch.cat([self.value.to(value.dtype).expand(batch, -1, -1, -1), value], -2)
-        mask, bias = tokens.mask, tokens.bias
-        assert not isinstance(bias, QueryBias)  # attention has computed it
-        if mask is not None:
-            allowed = mask.dense(keys, keys, key.device)  # a symbolic causal mask has as many queries as keys
-            assert allowed is not None
-            allowed = allowed if mask.alive is None else allowed & mask.alive
-            mask = Mask.of(F.pad(allowed.expand(*allowed.shape[:-1], keys), (count, 0), value=True))
-        if isinstance(bias, FiniteBias | LazyBias):
-            values = bias.values
-            bias = FiniteBias(F.pad(values.expand(*values.shape[:-1], keys), (count, 0)))
-        elif bias is not None:
-            bias = F.pad(bias.expand(*bias.shape[:-1], keys), (count, 0))
-        return key, value, mask, bias
+
+        def padded(x: Tensor) -> Tensor:  # a mask with True, a bias with zero
+            return F.pad(x.expand(*x.shape[:-1], keys), (count, 0), value=x.dtype == torch.bool)
+
+        assert not isinstance(tokens.bias, QueryBias)  # attention has computed it
+        # a symbolic causal mask has as many queries as keys
+        return key, value, tokens.changed(padded, queries=keys, keys=keys, device=key.device)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnkit.attention import Attention, FiniteBias
+from attnkit.attention import FiniteBias
 from attnkit.linear import Linear
 from attnkit.mixer.base import Tokens
 from attnkit.mixer.cached_attention import CachedAttention
@@ -71,7 +71,7 @@ class MultiHeadAttention(CachedAttention):
             raise ConfigurationError("the mixer 'multi_head' needs num_heads: add it to the stack or to the layer")
         num_kv_heads = num_heads if config.num_kv_heads is None else config.num_kv_heads
         self.head_dim, self.dropout, self.backend = head_dim, config.attention_dropout, config.backend
-        self.attention: Attention = attentions.build(config.attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
+        self.attention = attentions.build(config.attention, head_dim=head_dim, num_heads=num_heads, num_kv_heads=num_kv_heads)
         self.attention.configure(
             normalizer=config.normalizer, scale=config.scale, softcap=config.softcap, talking_heads=config.talking_heads
         )
@@ -113,20 +113,11 @@ class MultiHeadAttention(CachedAttention):
         if isinstance(tokens.bias, QueryBias):
             logits = partial(self.attention.logits, query, memory.key, mask=tokens.mask, projected=True)
             tokens = replace(tokens, bias=FiniteBias(tokens.bias(own, logits)))
-        key, value, mask, bias = memory.key, memory.value, tokens.mask, tokens.bias
+        key, value = memory.key, memory.value
         if self.memory_keys is not None:
-            key, value, mask, bias = self.memory_keys(self.attention, key, value, tokens)
-        heads: Tensor = self.attention(
-            query,
-            key,
-            value if self.differential is None else self.differential.pair_values(value),
-            mask=mask,
-            attn_bias=bias,
-            projected=True,
-            dropout=self.dropout,
-            first_query=tokens.first,
-            backend=self.backend,
-        )
+            key, value, tokens = self.memory_keys(self.attention, key, value, tokens)
+        value = value if self.differential is None else self.differential.pair_values(value)
+        heads = self.attended(query, key, value, tokens)
         heads = (heads if self.differential is None else self.differential(heads)).transpose(1, 2).flatten(-2)  # [B, Q, H Dh]
         if self.gate is not None:
             gate = self.gate(x).sigmoid()[..., None]  # [B, Q, H, 1], or one per channel

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from attnkit.feed_forward.base import make_activation
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.gated_norm import GatedNorm
 from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
-from attnkit.mixer.recurrence.tokens import RecurrentState, log_decays, silent
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, log_decays, silent
 from attnkit.registry import ConfigurationError, mixers
 
 
 @mixers.register("retention")
-class Retention(Mixer[RecurrentState]):
+class Retention(LinearRecurrence):
     r"""Multi-scale retention: each head forgets at a rate of its own, and its output is normalised and gated.
 
     Equation:
@@ -54,9 +54,7 @@ class Retention(Mixer[RecurrentState]):
         (torch.Size([1, 5, 8]), torch.Size([1, 2, 4, 8]))
     """
 
-    directions = frozenset({"causal"})
     reads_positions = frozenset({"rotation"})
-    growth = "constant"
 
     def __init__(
         self,

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from attnkit.feed_forward.base import make_activation
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.heads import head_width
 from attnkit.mixer.recurrence.scan import scan
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
-from attnkit.mixer.recurrence.tokens import RecurrentState, decays, in_full_precision, lagged, silent
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, decays, in_full_precision, lagged, silent
 from attnkit.registry import mixers
 
 SHARPNESS = 8.0
@@ -22,12 +22,7 @@ LEAST = 1e-12
 
 
 class BlockDiagonal(nn.Module):
-    """A linear map that does not mix channels of different heads, with normal weights and zero bias.
-
-    Args:
-        num_heads: Heads H.
-        width: Width of a head.
-    """
+    """A linear map that does not mix channels of different heads, each of `width`; with normal weights and zero bias."""
 
     def __init__(self, num_heads: int, width: int) -> None:
         super().__init__()
@@ -47,7 +42,7 @@ class BlockDiagonal(nn.Module):
 
 
 @mixers.register("rg_lru")
-class RGLRU(Mixer[RecurrentState]):
+class RGLRU(LinearRecurrence):
     r"""The recurrent block of Griffin: a short convolution and the real-gated linear recurrent unit (RG-LRU), with a gate.
 
     Equation:
@@ -79,9 +74,6 @@ class RGLRU(Mixer[RecurrentState]):
         >>> y.shape, state.memory.shape, state.recent.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 9]), torch.Size([1, 3, 8]))
     """
-
-    directions = frozenset({"causal"})
-    growth = "constant"
 
     def __init__(
         self,

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.scan import running_maximum, scan
-from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, lagged, log_decays, silent
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, lagged, log_decays, silent
 from attnkit.registry import mixers
 
 EMPTY = -1e38
@@ -17,7 +17,7 @@ EMPTY = -1e38
 
 
 @mixers.register("rwkv")
-class RWKV(Mixer[RecurrentState]):
+class RWKV(LinearRecurrence):
     r"""The time mixing of RWKV-4 (Dove): a weighted mean of values for each channel, whose weights decay with the distance.
 
     Equation:
@@ -43,9 +43,6 @@ class RWKV(Mixer[RecurrentState]):
         >>> y.shape, state.memory.shape, state.recent.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 3, 8]), torch.Size([1, 1, 8]))
     """
-
-    directions = frozenset({"causal"})
-    growth = "constant"
 
     def __init__(self, *, d_model: int, inner_dim: int | None = None) -> None:
         super().__init__()

@@ -5,13 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
-from attnkit.mixer.recurrence.tokens import RecurrentState, lagged
+from attnkit.mixer.base import Tokens
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, lagged
 from attnkit.registry import mixers
 
 
 @mixers.register("rwkv_channel")
-class RWKVChannel(Mixer[RecurrentState]):
+class RWKVChannel(LinearRecurrence):
     r"""The channel mixing of RWKV-4: a gated feed-forward network of this token and the last one. It stands in a layer of its own.
 
     Equation:
@@ -34,9 +34,6 @@ class RWKVChannel(Mixer[RecurrentState]):
         >>> y.shape, state.memory.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 1, 8]))
     """
-
-    directions = frozenset({"causal"})
-    growth = "constant"
 
     def __init__(self, *, d_model: int, inner_dim: int | None = None) -> None:
         super().__init__()

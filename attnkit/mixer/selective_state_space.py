@@ -6,17 +6,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.selective_scan import selective_scan
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.steps import StepSize
-from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, silent
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, silent
 from attnkit.norm import Norm
 from attnkit.registry import NormSpec, mixers, norms
 
 
 @mixers.register("selective_state_space")
-class SelectiveStateSpace(Mixer[RecurrentState]):
+class SelectiveStateSpace(LinearRecurrence):
     r"""The selective state-space model of Mamba (S6).
 
     Equation:
@@ -48,9 +48,6 @@ class SelectiveStateSpace(Mixer[RecurrentState]):
         >>> y.shape, state.memory.shape, state.recent.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 16, 16]), torch.Size([1, 3, 16]))
     """
-
-    directions = frozenset({"causal"})
-    growth = "constant"
 
     def __init__(
         self,

@@ -6,18 +6,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnkit.linear import Linear
-from attnkit.mixer.base import Mixer, Tokens
+from attnkit.mixer.base import Tokens
 from attnkit.mixer.recurrence.gated_norm import Gate, GatedNorm
 from attnkit.mixer.recurrence.heads import head_width, in_heads, joined_heads
 from attnkit.mixer.recurrence.outer_product import outer_product
 from attnkit.mixer.recurrence.short_convolution import ShortConvolution
 from attnkit.mixer.recurrence.steps import draw_step_bias
-from attnkit.mixer.recurrence.tokens import RecurrentState, in_full_precision, log_decays, silent
+from attnkit.mixer.recurrence.tokens import LinearRecurrence, RecurrentState, in_full_precision, log_decays, silent
 from attnkit.registry import ConfigurationError, mixers, refuse_unread
 
 
 @mixers.register("state_space")
-class StateSpace(Mixer[RecurrentState]):
+class StateSpace(LinearRecurrence):
     r"""The selective state-space model of Mamba-2 (SSD).
 
     Equation:
@@ -55,9 +55,6 @@ class StateSpace(Mixer[RecurrentState]):
         >>> y.shape, state.memory.shape, state.recent.shape
         (torch.Size([1, 5, 8]), torch.Size([1, 2, 16, 8]), torch.Size([1, 3, 48]))
     """
-
-    directions = frozenset({"causal"})
-    growth = "constant"
 
     def __init__(
         self,

@@ -104,6 +104,19 @@ class Position(nn.Module, ABC):
         raise NotImplementedError
 
 
+class Table(Position):
+    """A position encoding with a learned table of some shape, normal at first with standard deviation 0.02."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(shape))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the table."""
+        nn.init.normal_(self.weight, std=0.02)
+
+
 @dataclass(frozen=True)
 class QueryBias:
     """The bias of a position encoding that reads the queries, at these positions; each attention calls it with its own queries.

@@ -4,14 +4,14 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnkit.position.base import Position
+from attnkit.position.base import Table
 from attnkit.registry import positions
 
 
 @positions.register("cope")
-class CoPE(Position):
+class CoPE(Table):
     r"""CoPE: a query counts the keys back to another, each by a gate that depends on both, and compares itself with the count's vector.
 
     The gates are the sigmoids of the score's logits, so every score works; a masked key counts nothing. Counts are fractions, so their
@@ -45,15 +45,9 @@ class CoPE(Position):
     reads_queries = True
 
     def __init__(self, *, head_dim: int, max_count: int = 64) -> None:
-        super().__init__()
         if max_count < 2:
             raise ValueError(f"max_count must be at least 2, but is {max_count}")
-        self.weight = nn.Parameter(torch.empty(max_count, head_dim))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the vectors from a normal distribution with standard deviation 0.02."""
-        nn.init.normal_(self.weight, std=0.02)
+        super().__init__(max_count, head_dim)
 
     def query_bias(self, query: Tensor, logits: Callable[[], Tensor], query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias [B, H, Q, K]; keys must be in the order of their positions, as in a cache."""

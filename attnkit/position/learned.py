@@ -1,15 +1,14 @@
 # https://arxiv.org/abs/1705.03122
 """Learned positions."""
 
-import torch
 from torch import Tensor, nn
 
-from attnkit.position.base import Position
-from attnkit.registry import positions
+from attnkit.position.base import Table
+from attnkit.registry import check_positive, positions
 
 
 @positions.register("learned")
-class Learned(Position):
+class Learned(Table):
     r"""Learned positions: one trained vector per position, added to the embeddings. Sequences longer than `max_length` are refused.
 
     Equation:
@@ -33,16 +32,9 @@ class Learned(Position):
     """
 
     def __init__(self, *, d_model: int, max_length: int = 512) -> None:
-        super().__init__()
-        if max_length < 1:
-            raise ValueError(f"max_length must be positive, but is {max_length}")
+        check_positive(max_length=max_length)
+        super().__init__(max_length, d_model)
         self.max_length = max_length
-        self.weight = nn.Parameter(torch.empty(max_length, d_model))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the table from a normal distribution with standard deviation 0.02."""
-        nn.init.normal_(self.weight, std=0.02)
 
     def embedding(self, positions: Tensor) -> Tensor:
         """Return the table's rows for these positions, [B or 1, T, D]."""

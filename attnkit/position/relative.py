@@ -6,12 +6,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from attnkit.position.base import Position
+from attnkit.position.base import Table
 from attnkit.registry import positions
 
 
 @positions.register("relative")
-class Relative(Position):
+class Relative(Table):
     r"""Relative positions (T5): a learned bias per head and distance bucket, shared by all layers of a stack.
 
     Half of the buckets hold one distance each; the others grow logarithmically up to `max_distance`, and all keys beyond share the last.
@@ -42,19 +42,13 @@ class Relative(Position):
     by_offset = True
 
     def __init__(self, *, num_heads: int, bidirectional: bool = True, num_buckets: int = 32, max_distance: int = 128) -> None:
-        super().__init__()
         per_side = num_buckets // 2 if bidirectional else num_buckets
         if num_buckets < 4 or num_buckets % 2:
             raise ValueError(f"num_buckets must be even and at least 4, but is {num_buckets}")
         if max_distance <= per_side // 2:
             raise ValueError(f"max_distance must exceed the {per_side // 2} exact buckets of a side, but is {max_distance}")
+        super().__init__(num_buckets, num_heads)
         self.bidirectional, self.num_buckets, self.max_distance = bidirectional, num_buckets, max_distance
-        self.weight = nn.Parameter(torch.empty(num_buckets, num_heads))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the biases from a normal distribution with standard deviation 0.02."""
-        nn.init.normal_(self.weight, std=0.02)
 
     def bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias [B or 1, H, Q, K]."""

@@ -4,15 +4,14 @@
 import math
 from collections.abc import Callable
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnkit.position.base import Position
-from attnkit.registry import positions
+from attnkit.position.base import Table
+from attnkit.registry import check_positive, positions
 
 
 @positions.register("shaw")
-class Shaw(Position):
+class Shaw(Table):
     r"""Shaw's relative positions: each clipped distance has a learned vector, whose inner product with the query is added to the logits.
 
     The vectors are shared by the heads, and by all layers of a stack. The paper also adds vectors to the values, and finds that this makes
@@ -42,16 +41,10 @@ class Shaw(Position):
     reads_queries = True
 
     def __init__(self, *, head_dim: int, bidirectional: bool = True, max_distance: int = 16) -> None:
-        super().__init__()
-        if max_distance < 1:
-            raise ValueError(f"max_distance must be positive, but is {max_distance}")
-        self.first, self.last = -max_distance, max_distance if bidirectional else 0
-        self.weight = nn.Parameter(torch.empty(self.last - self.first + 1, head_dim))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the vectors from a normal distribution with standard deviation 0.02."""
-        nn.init.normal_(self.weight, std=0.02)
+        check_positive(max_distance=max_distance)
+        first, last = -max_distance, max_distance if bidirectional else 0
+        super().__init__(last - first + 1, head_dim)
+        self.first, self.last = first, last
 
     def query_bias(self, query: Tensor, logits: Callable[[], Tensor], query_positions: Tensor, key_positions: Tensor) -> Tensor:
         """Return the bias [B, H, Q, K]; the logits are not read."""

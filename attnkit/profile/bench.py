@@ -6,9 +6,8 @@ rounds, their spread, and the share of the matrix-product rate that is measured 
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.half import products_in_float32
 from attnkit.models import EncoderDecoderModel
-from attnkit.profile.ceilings import product_rate
+from attnkit.profile.ceilings import product_rate, timed
 from attnkit.profile.measurement import MARK, allocation_peaks
 from attnkit.registry import ConfigurationError
 
@@ -35,55 +34,33 @@ BACKWARD = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is measured.
-
-    Attributes:
-        works: `step` (forward, cross-entropy, backward, AdamW), `forward`, `prefill` (one new token after a prompt), `decode` (`NEW_TOKENS`
-            more, greedy).
-        lengths: Tokens of each row; of source and target each.
-        batch: Rows.
-        vocab_size: Tokens of the vocabulary.
-        precision: `fp32`, or `bf16` by autocast.
-        is_compiled: Whether `step` and `forward` call a compiled model. `prefill` and `decode` always run eagerly.
-        rounds: How often each contestant is timed.
-    """
+    """What is measured."""
 
     works: Sequence[Work] = WORKS
-    lengths: Sequence[int] = (128, 512)
-    batch: int = 8
-    vocab_size: int = 8192
-    precision: Precision = "fp32"
-    is_compiled: bool = False
-    rounds: int = 9
+    """`step`: forward, cross-entropy, backward, AdamW; `prefill`: one new token after a prompt; `decode`: `NEW_TOKENS` more, greedy."""
+    lengths: Sequence[int] = (128, 512)  # tokens of each row; of source and target each
+    batch: int = 8  # rows
+    vocab_size: int = 8192  # tokens of the vocabulary
+    precision: Precision = "fp32"  # `fp32`, or `bf16` by autocast
+    is_compiled: bool = False  # whether `step` and `forward` call a compiled model. `prefill` and `decode` always run eagerly.
+    rounds: int = 9  # how often each contestant is timed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One contestant's result.
-
-    Attributes:
-        milliseconds: Median duration.
-        spread: Interquartile range of the durations, as a fraction of the median.
-        tokens_per_second: Tokens of all rows; of the target, and with `decode` of the new ones.
-        relative: Median over the rounds of the first contestant's duration divided by this one's: above 1 is faster than the first.
-        peak_mib: Most memory allocated at once during the call, beyond what was allocated before; on a CPU, by torch's profiler.
-        utilisation: FLOPs of matrix products per second, as a fraction of the rate measured in this run; None where they are not counted.
-    """
+    """One contestant's result."""
 
     work: Work
     length: int
     name: str
     parameters: int
-    milliseconds: float
-    spread: float
-    tokens_per_second: float
-    relative: float
-    peak_mib: float
+    milliseconds: float  # median duration
+    spread: float  # interquartile range of the durations, as a fraction of the median
+    tokens_per_second: float  # tokens of all rows; of the target, and with `decode` of the new ones
+    relative: float  # median over the rounds of the first contestant's duration divided by this one's: above 1 is faster than the first
+    peak_mib: float  # most memory allocated at once during the call, beyond what was allocated before; on a CPU, by torch's profiler
     utilisation: float | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
+    """FLOPs of matrix products per second, as a fraction of the rate measured in this run; None where they are not counted."""
 
 
 def measure(models: Mapping[str, nn.Module], plan: Plan, device: torch.device) -> tuple[float, list[Row]]:
@@ -112,7 +89,7 @@ def _contest(models: Mapping[str, nn.Module], work: Work, length: int, plan: Pla
         call()  # compiles, allocates the optimizer's state, selects kernels
     for _ in range(plan.rounds):
         for name, call in calls.items():
-            times[name].append(_timed(call, device))
+            times[name].append(timed(call, device))
     for name, call in calls.items():
         seconds = statistics.median(times[name])
         quartiles = statistics.quantiles(times[name], n=4) if plan.rounds > 1 else [seconds] * 3
@@ -171,19 +148,6 @@ def _tokens(model: nn.Module, length: int, plan: Plan, device: torch.device) -> 
     count = 2 if isinstance(model, EncoderDecoderModel) else 1
     drawn = torch.randint(3, plan.vocab_size, (count, plan.batch, length), generator=generator)  # no padding, no end
     return [*drawn.to(device)]
-
-
-def _timed(call: Callable[[], object], device: torch.device) -> float:
-    _wait(device)
-    began = time.perf_counter()
-    call()
-    _wait(device)
-    return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def peak_memory(call: Callable[[], object], device: torch.device) -> float:

@@ -23,11 +23,7 @@ LONG = 0.05
 
 
 def measure_machine(*, processes: int = 1) -> Machine:
-    """Measure one device of this machine: a GPU, or the CPU with the threads that torch uses.
-
-    Args:
-        processes: Number of processes for the network measurement; with 1, it is skipped.
-    """
+    """Measure a GPU, or the CPU with the threads that torch uses; and the network, if there are several processes."""
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     return Machine(
         device=torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()} CPU, {torch.get_num_threads()} threads",
@@ -72,19 +68,25 @@ def copy_rate(device: torch.device, *, seconds: float) -> float:
 
 def _shortest(call: Callable[[], object], device: torch.device, *, seconds: float) -> float:
     """Return the seconds of the fastest call: a peak rate must not suffer from other users of the machine."""
-
-    def timed() -> float:
-        began = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - began
-
-    timed()  # warm-up: the first call allocates memory and selects a kernel
-    began, times = time.perf_counter(), [timed(), timed()]
+    timed(call, device)  # warm-up: the first call allocates memory and selects a kernel
+    began, times = time.perf_counter(), [timed(call, device), timed(call, device)]
     while time.perf_counter() - began < seconds:
-        times.append(timed())
+        times.append(timed(call, device))
     return min(times)
+
+
+def timed(call: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds of a call, until the device has done all of it."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    wait()
+    began = time.perf_counter()
+    call()
+    wait()
+    return time.perf_counter() - began
 
 
 def sum_rate(processes: int, *, seconds: float) -> float:

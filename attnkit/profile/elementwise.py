@@ -30,9 +30,7 @@ class ElementwiseCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
     A function of single elements (torch's tag `pointwise`) counts once for each element that it writes, also where it is as expensive as an
     exponential; a reduction or a running sum once for each element that it reads; softmax, norms and dropout as the functions and
     reductions that they consist of; a Fourier transform of N complex numbers 5 N log2 N, of real ones half. Moving data counts nothing.
-
-    Attributes:
-        total: The number so far.
+    `total` is the number so far.
 
     Example:
         >>> with ElementwiseCounter() as counter:

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnkit.profile.flops import BACKWARD, evaluate, forward_flops, row_lengths
+from attnkit.profile.flops import BACKWARD, evaluate, fake_tensors, forward_flops, row_lengths
 from attnkit.profile.machine import EFFICIENCY, SPARE, Machine, StepTime
 from attnkit.profile.memory import step_memory
 from attnkit.profile.partition import PEAK, Mesh, Traffic, communication, memory_parts, some_rows, split
@@ -23,53 +22,34 @@ KINDS = {"32-true": "fp32", "bf16-mixed": "bf16", "bf16-true": "bf16", "16-mixed
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training step to estimate.
+    """A training step to estimate."""
 
-    Attributes:
-        model: The task's spec.
-        batches: Sample batches of one process, each a micro-batch.
-        precision: One of `PRECISIONS`.
-        mesh: The processes.
-        strategy: `ddp` or `fsdp2`.
-        micro_batches: Number of micro-batches per step.
-    """
-
-    model: Mapping[str, Any]
-    batches: Sequence[Mapping[str, Any]]
-    precision: str
-    mesh: Mesh
-    strategy: str
-    micro_batches: int = 1
+    model: Mapping[str, Any]  # the task's spec
+    batches: Sequence[Mapping[str, Any]]  # sample batches of one process, each a micro-batch
+    precision: str  # one of `PRECISIONS`
+    mesh: Mesh  # the processes
+    strategy: str  # `ddp` or `fsdp2`
+    micro_batches: int = 1  # number of micro-batches per step
 
     @property
     def largest(self) -> Mapping[str, Any]:
         """The batch with the most elements."""
-        return max(self.batches, key=_numbers)
+        return max(self.batches, key=lambda batch: sum(x.numel() for x in batch.values() if isinstance(x, Tensor)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The cost of a step for one process.
+    """The cost of a step for one process."""
 
-    Attributes:
-        rows: Rows of the largest batch.
-        tokens: Non-padding tokens of the largest batch, or its number of images.
-        parts: Bytes at peak memory with the largest batch, by purpose; the total is under `PEAK`.
-        sent: Bytes sent, with batches of average size.
-        model_flops: FLOPs on non-padding tokens, forward and backward, with batches of average size, as the utilisation (MFU) counts them.
-        operations: FLOPs that the device executes: the above plus those of padding and recomputation.
-        touched: Bytes read and written, if each tensor is read and written once.
-        kind: Number format of matrix products, such as `bf16`.
-    """
-
-    rows: int
-    tokens: int
-    parts: Mapping[str, float]
-    sent: Traffic
+    rows: int  # rows of the largest batch
+    tokens: int  # non-padding tokens of the largest batch, or its number of images
+    parts: Mapping[str, float]  # bytes at peak memory with the largest batch, by purpose; the total is under `PEAK`
+    sent: Traffic  # bytes sent, with batches of average size
     model_flops: float
-    operations: float
-    touched: float
-    kind: str
+    """FLOPs on non-padding tokens, forward and backward, with batches of average size, as the utilisation (MFU) counts them."""
+    operations: float  # FLOPs that the device executes: the above plus those of padding and recomputation
+    touched: float  # bytes read and written, if each tensor is read and written once
+    kind: str  # number format of matrix products, such as `bf16`
 
     @property
     def peak(self) -> float:
@@ -94,11 +74,7 @@ def fits(peak: float, memory: float) -> bool:
 
 
 def estimate(job: Job) -> Estimate:
-    """Estimate the cost of a step.
-
-    Raises:
-        ConfigurationError: The layers cannot be split as the mesh says, or the precision is unknown.
-    """
+    """Estimate the cost of a step; raise if the layers cannot be split as the mesh says, or the precision is unknown."""
     whole: Any = tasks.build(job.model)
     memory = step_memory(tasks.build(split(job.model, job.mesh.tensor)), job.largest, precision=job.precision)
     formula = forward_flops(whole)
@@ -126,35 +102,28 @@ def estimate(job: Job) -> Estimate:
 def recomputation(model: Mapping[str, Any], batch: Mapping[str, Any]) -> float:
     """Return the factor by which activation checkpointing increases the FLOPs of a step: 1 without it, at most 4/3.
 
-    Args:
-        model: The task's spec.
-        batch: A batch; its lengths matter, its number of rows does not.
+    The lengths in the batch matter, its number of rows does not.
     """
     if model.get("activation_checkpointing", "none") == "none":
         return 1.0
-    with_it, without = (_counted({**model, **policy}, some_rows(batch, 1)) for policy in ({}, {"activation_checkpointing": "none"}))
+    with_it, without = (_counted({**model, **policy}, some_rows(batch, slice(1))) for policy in ({}, {"activation_checkpointing": "none"}))
     return with_it / without
 
 
 def _counted(model: Mapping[str, Any], batch: Mapping[str, Any]) -> int:
     task: Any = tasks.build(model)
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.double)
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.random.fork_rng(devices=[]):
-            task.is_compiled = False
-            task.configure_model()
-            shapes = tree_map(lambda x: fake.from_tensor(x) if isinstance(x, Tensor) else x, dict(batch))
-            inputs = [shapes[key] for key in ("src", "tgt", "tokens", "image") if key in shapes]
-            inputs = [x.double() if x.is_floating_point() else x for x in inputs]
-            with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-                further = {"further": True} if model.get("multi_token") else {}
-                out = task.model.train()(*inputs, **further)
-                outputs: list[Tensor] = out if further else [out[0] if isinstance(out, tuple) else out]
-                torch.autograd.backward([x.sum() for x in outputs])
-            return int(counter.get_total_flops())
-    finally:
-        torch.set_default_dtype(dtype)
+    with fake_tensors(torch.double) as fake:
+        task.is_compiled = False
+        task.configure_model()
+        shapes = tree_map(lambda x: fake.from_tensor(x) if isinstance(x, Tensor) else x, dict(batch))
+        inputs = [shapes[key] for key in ("src", "tgt", "tokens", "image") if key in shapes]
+        inputs = [x.double() if x.is_floating_point() else x for x in inputs]
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            further = {"further": True} if model.get("multi_token") else {}
+            out = task.model.train()(*inputs, **further)
+            outputs: list[Tensor] = out if further else [out[0] if isinstance(out, tuple) else out]
+            torch.autograd.backward([x.sum() for x in outputs])
+        return int(counter.get_total_flops())
 
 
 def changes(job: Job) -> Iterator[tuple[str, Job]]:
@@ -195,7 +164,7 @@ def _halved(job: Job) -> Job | None:
     rows = min(len(next(iter(batch.values()))) for batch in job.batches)
     if rows < 2:
         return None
-    batches = [some_rows(batch, (len(next(iter(batch.values()))) + 1) // 2) for batch in job.batches]
+    batches = [some_rows(batch, slice((len(next(iter(batch.values()))) + 1) // 2)) for batch in job.batches]
     return replace(job, batches=batches, micro_batches=2 * job.micro_batches)
 
 
@@ -220,10 +189,6 @@ def parameter_count(model: Mapping[str, Any]) -> int:
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         built: nn.Module = task.build_model()
     return sum(p.numel() for p in built.parameters())
-
-
-def _numbers(batch: Mapping[str, Any]) -> int:
-    return sum(x.numel() for x in batch.values() if isinstance(x, Tensor))
 
 
 def _padded(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,9 +51,6 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
 
     Paper: Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311
 
-    Args:
-        task: The task.
-
     Returns:
         Coefficients by exponents of S and T, zeros omitted. Images add no terms in S, since they have no length.
 
@@ -72,21 +69,21 @@ def forward_flops(task: Task) -> dict[Exponents, int]:
 
 
 @contextmanager
-def countable() -> Iterator[None]:
-    """Make tensors fake, with shapes and without values, and let modules compute in the form whose operations are counted."""
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.double)  # in float32, oneDNN's fused LSTM would not be counted
+def fake_tensors(dtype: torch.dtype) -> Iterator[FakeTensorMode]:
+    """Make tensors fake, with shapes and without values, and of this dtype by default; random generators stay as they are."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
     try:
-        with FakeTensorMode(), torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH):
-            yield
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.random.fork_rng(devices=[]):
+            yield fake
     finally:
-        torch.set_default_dtype(dtype)
+        torch.set_default_dtype(default)
 
 
 @contextmanager
 def traced(task: Task) -> Iterator[nn.Module]:
-    """Yield a task's model, whose operations can be counted."""
-    with countable():
+    """Yield a task's model, whose operations can be counted: in float32, oneDNN's fused LSTM would not be."""
+    with fake_tensors(torch.double), sdpa_kernel(SDPBackend.MATH):
         model = task.build_model()
         with generating(model):
             yield model
@@ -152,13 +149,7 @@ def _causal(flops: Mapping[Exponents, int], token: Exponents) -> dict[Exponents,
 
 
 def batch_flops(formula: Mapping[Exponents, int], task: Task, batch: Mapping[str, Any]) -> int:
-    """Return the FLOPs of a forward pass on the non-padding tokens of a batch.
-
-    Args:
-        formula: The coefficients from `forward_flops`.
-        task: The task.
-        batch: See `row_lengths`.
-    """
+    """Return the FLOPs of a forward pass on the non-padding tokens of a batch (see `row_lengths`), by the formula of `forward_flops`."""
     return evaluate(formula, *row_lengths(task, batch))
 
 

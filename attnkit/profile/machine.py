@@ -22,31 +22,18 @@ UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The performance of one device; None where it is unknown.
+    """The performance of one device; None where it is unknown."""
 
-    Attributes:
-        device: Its name.
-        memory: Its memory in bytes.
-        shares_memory: Whether all processes share this memory, as on a CPU.
-        tflops: Peak TFLOP/s of matrix products, by number format (`PRODUCTS`).
-        memory_bandwidth: GB/s (10^9 bytes per second) that it reads and writes.
-        bandwidth: GB/s that a process sends to others.
-    """
-
-    device: str = "a device"
-    memory: float | None = None
-    shares_memory: bool = False
-    tflops: Mapping[str, float] = field(default_factory=dict)
-    memory_bandwidth: float | None = None
-    bandwidth: float | None = None
+    device: str = "a device"  # its name
+    memory: float | None = None  # its memory in bytes
+    shares_memory: bool = False  # whether all processes share this memory, as on a CPU
+    tflops: Mapping[str, float] = field(default_factory=dict)  # peak TFLOP/s of matrix products, by number format (`PRODUCTS`)
+    memory_bandwidth: float | None = None  # GB/s (10^9 bytes per second) that it reads and writes
+    bandwidth: float | None = None  # GB/s that a process sends to others
 
     @classmethod
     def read(cls, path: str) -> "Machine":
-        """Read a file that `attnkit bench --json` wrote.
-
-        Raises:
-            ConfigurationError: It contains something else.
-        """
+        """Read a file that `attnkit bench --json` wrote; raise if it contains something else."""
         try:
             found: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
@@ -59,14 +46,7 @@ class Machine:
         return cls(**{**known, "device": str(known.get("device", cls.device)), "shares_memory": known.get("shares_memory") is True})
 
     def with_peak(self, text: str, kind: str) -> "Machine":
-        """Return this machine with other peak rates.
-
-        Args:
-            text: TFLOP/s of matrix products: one number, or one per number format, as in `fp32=67,bf16=989`.
-            kind: The number format that a single number is for.
-
-        Raises:
-            ConfigurationError: `text` is neither.
+        """Return this machine with other peak TFLOP/s of matrix products: one number, for `kind`, or one per format; or raise.
 
         Example:
             >>> Machine().with_peak("989", "bf16").tflops, Machine(tflops={"fp32": 60.0}).with_peak("fp32=67,bf16=989", "bf16").tflops
@@ -89,10 +69,7 @@ class Machine:
 
 
 def read_size(text: str) -> int:
-    """Return a size such as `80GB`, `24GiB` or `512 MB` in bytes.
-
-    Raises:
-        ConfigurationError: `text` is not a size with a unit.
+    """Return a size such as `80GB`, `24GiB` or `512 MB` in bytes; raise if it has no unit.
 
     Example:
         >>> read_size("80GB"), read_size("1.5 GiB")
@@ -107,33 +84,18 @@ def read_size(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """Seconds of a step, by cause; None where the machine's rate is unknown.
+    """Seconds of a step, by cause; None where the machine's rate is unknown."""
 
-    Attributes:
-        products: Matrix products, at a given fraction of the peak.
-        memory: Reading and writing all tensors once, which happens at the same time.
-        overlapped: Communication that can overlap with computation.
-        exposed: Communication during which nothing is computed.
-    """
-
-    products: float | None
-    memory: float | None
-    overlapped: float | None
-    exposed: float | None
+    products: float | None  # matrix products, at a given fraction of the peak
+    memory: float | None  # reading and writing all tensors once, which happens at the same time
+    overlapped: float | None  # communication that can overlap with computation
+    exposed: float | None  # communication during which nothing is computed
 
     @classmethod
     def of(
         cls, machine: Machine, *, kind: str, operations: float, touched: float, traffic: Traffic, efficiency: float = EFFICIENCY
     ) -> "StepTime":
-        """Return the times of a step on a machine.
-
-        Args:
-            machine: The machine.
-            kind: Number format of matrix products.
-            operations: FLOPs of matrix products.
-            touched: Bytes read and written.
-            traffic: Bytes sent.
-            efficiency: Fraction of the peak that matrix products reach.
+        """Return the times of a step on a machine, from FLOPs of matrix products (of a `kind`, a number format) and bytes read and written.
 
         Example:
             >>> sent = Traffic(overlapped={"gradients": 25e9}, exposed={})

@@ -10,34 +10,18 @@ from bisect import bisect_left, insort
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.utilities import rank_zero_only
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.data import DataLoader
-from typing_extensions import override
 
 from attnkit.registry import tasks
 from attnkit.strategy import FSDP2
 
 STEPS = 5  # in the first one, the optimizer has no state yet
 MARK = "attnkit: the end of a step"
-
-
-class Marks(Callback):
-    """Records the peak memory of each step on a GPU, or marks the steps in a profile on a CPU."""
-
-    def __init__(self) -> None:
-        self.peaks: list[int] = []
-
-    @override
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if pl_module.device.type == "cuda":
-            self.peaks.append(torch.cuda.max_memory_allocated())
-            torch.cuda.reset_peak_memory_stats()
-        else:
-            with record_function(MARK):
-                pass
 
 
 def measure(job: dict[str, Any]) -> dict[str, Any]:
@@ -51,17 +35,26 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
     on_gpu = torch.cuda.device_count() >= data * tensor
     shards = job["strategy"] == "fsdp2" and data * tensor > 1
     strategy: Any = FSDP2(tensor_parallel_size=tensor) if shards else "ddp" if data > 1 else "auto"
-    marks = Marks()
+    peaks: list[int] = []
+
+    def mark(*_: Any) -> None:
+        """Record the peak memory of a step on a GPU, or mark its end in the profile of a CPU."""
+        if on_gpu:
+            peaks.append(torch.cuda.max_memory_allocated())
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            with record_function(MARK):
+                pass
+
     trainer = Trainer(
         max_steps=STEPS, precision=job["precision"], accelerator="gpu" if on_gpu else "cpu", devices=data * tensor, strategy=strategy,
         use_distributed_sampler=False, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=marks,
+        callbacks=LambdaCallback(on_train_batch_end=mark),
     )  # fmt: skip
     loader: Any = DataLoader([job["batch"]] * STEPS, batch_size=None)  # type: ignore[arg-type]
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
         trainer.fit(task, loader)
-        peaks = marks.peaks
     else:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
             trainer.fit(task, loader)

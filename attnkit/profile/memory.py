@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
+from attnkit.profile.flops import fake_tensors
 from attnkit.registry import ConfigurationError, nearest, optimizers
 from attnkit.strategy.preparation import layers
 from attnkit.strategy.tensor_parallel import split_maps
@@ -36,34 +37,20 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
-    """Bytes of a training step on a single device.
+    """Bytes of a training step on a single device."""
 
-    Attributes:
-        parameters: The parameters; shared ones count once.
-        layers: The parameters of each layer; all others belong to embeddings, head and final norms.
-        buffers: Tables and other tensors that are not trained.
-        gradients: The gradients of all trained parameters.
-        optimizer: The optimizer's state.
-        forward: Peak of the forward pass in addition to all of these: activations for the backward pass, and temporaries.
-        backward: The same for the backward pass, without the gradients of parameters.
-        backward_all: Peak of the backward pass, with the gradients that exist at that moment.
-        update: Temporaries of the optimizer.
-        sums: What tensor-parallel processes all-reduce in both passes: the outputs of split modules, and the gradients of the inputs of
-            their split linear maps.
-        made: All tensors that both passes create; each is written once and read at least once.
-    """
-
-    parameters: int
-    layers: Sequence[int]
-    buffers: int
-    gradients: int
-    optimizer: int
-    forward: int
-    backward: int
-    backward_all: int
-    update: int
+    parameters: int  # the parameters; shared ones count once
+    layers: Sequence[int]  # the parameters of each layer; all others belong to embeddings, head and final norms
+    buffers: int  # tables and other tensors that are not trained
+    gradients: int  # the gradients of all trained parameters
+    optimizer: int  # the optimizer's state
+    forward: int  # peak of the forward pass in addition to all of these: activations for the backward pass, and temporaries
+    backward: int  # the same for the backward pass, without the gradients of parameters
+    backward_all: int  # peak of the backward pass, with the gradients that exist at that moment
+    update: int  # temporaries of the optimizer
     sums: int
-    made: int
+    """What tensor-parallel processes all-reduce in both passes: outputs of split modules, and gradients of what their split maps read."""
+    made: int  # all tensors that both passes create; each is written once and read at least once
 
     @property
     def peak(self) -> int:
@@ -81,11 +68,8 @@ def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-tr
     Args:
         task: A new task, which has no model yet; it cannot be used afterwards.
         batch: A batch of the data.
-        precision: One of `PRECISIONS`.
+        precision: One of `PRECISIONS`; any other is an error.
         foreach: Whether the optimizer updates all parameters at once, as torch does on GPUs.
-
-    Raises:
-        ConfigurationError: The precision is unknown.
     """
     if precision not in PRECISIONS:
         known = ", ".join(PRECISIONS)
@@ -95,17 +79,12 @@ def step_memory(task: Task, batch: Mapping[str, Any], *, precision: str = "32-tr
     if isinstance(task, MaskedLM):
         masked = task.hide(batch, 0, "fit")
         batch, rows = {"tokens": batch["tokens"], "masked": masked}, int(masked.chosen.sum())
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, torch.random.fork_rng(devices=[]):
-            task.is_compiled = False  # fake tensors cannot be compiled; a compiled model needs less memory
-            task.configure_model()
-            task.train()
-            shapes = tree_map(lambda x: _as(fake.from_tensor(x), dtype) if isinstance(x, Tensor) else x, dict(batch))
-            return _run(task, shapes, autocast, chosen=rows, foreach=foreach)
-    finally:
-        torch.set_default_dtype(default)
+    with fake_tensors(dtype) as fake:
+        task.is_compiled = False  # fake tensors cannot be compiled; a compiled model needs less memory
+        task.configure_model()
+        task.train()
+        shapes = tree_map(lambda x: _as(fake.from_tensor(x), dtype) if isinstance(x, Tensor) else x, dict(batch))
+        return _run(task, shapes, autocast, chosen=rows, foreach=foreach)
 
 
 def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -193,11 +172,9 @@ def _bytes(x: Tensor) -> int:
 
 
 class _Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up the bytes of all live tensors that were created in the `with` block.
+    """Adds up the bytes of all live tensors that were created in the `with` block, except those `known`.
 
-    Args:
-        known: Tensors that do not count.
-        chosen: Number of True elements in masks that select rows, which shapes alone do not tell.
+    Masks that select rows have `chosen` True elements, which shapes alone do not tell.
     """
 
     def __init__(self, known: Sequence[Tensor], *, chosen: int) -> None:

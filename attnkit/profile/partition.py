@@ -21,25 +21,17 @@ PEAK = "at the peak"
 class Mesh:
     """A grid of processes.
 
-    Attributes:
-        data: Number of groups of processes that share the data.
-        tensor: Number of processes over which each layer is split.
-
     Example:
         >>> Mesh.read("8x2")
         Mesh(data=8, tensor=2)
     """
 
-    data: int
-    tensor: int
+    data: int  # number of groups of processes that share the data
+    tensor: int  # number of processes over which each layer is split
 
     @classmethod
     def read(cls, text: str) -> "Mesh":
-        """Read `8`, or `8x2`.
-
-        Raises:
-            ConfigurationError: `text` is neither.
-        """
+        """Read `8`, or `8x2`; raise if `text` is neither."""
         if (found := re.fullmatch(r"([1-9]\d*)(?:x([1-9]\d*))?", text)) is None:
             raise ConfigurationError(
                 f"--mesh is the number of processes that share the data x the number that split each layer, as in 8x1, but is {text!r}"
@@ -63,30 +55,21 @@ def share_of_batch(batch: Mapping[str, Any], processes: int) -> dict[str, Any]:
         >>> share_of_batch(batch, 2)["tokens"].tolist()
         [[5, 6], [8, 9]]
     """
-    step = processes if "example" in batch else 1
-    return _sliced(batch, slice(None, None, step))
+    return some_rows(batch, slice(None, None, processes if "example" in batch else 1))
 
 
-def some_rows(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Return the first rows of a batch, with all columns.
+def some_rows(batch: Mapping[str, Any], rows: slice) -> dict[str, Any]:
+    """Return some rows of a batch, with all columns.
 
     Example:
-        >>> {k: v.tolist() for k, v in some_rows({"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]])}, 2).items()}
+        >>> {k: v.tolist() for k, v in some_rows({"tokens": torch.tensor([[5, 6], [7, 0], [8, 9]])}, slice(2)).items()}
         {'tokens': [[5, 6], [7, 0]]}
     """
-    return _sliced(batch, slice(rows))
-
-
-def _sliced(batch: Mapping[str, Any], rows: slice) -> dict[str, Any]:
     return {key: value[rows] if isinstance(value, Tensor | list) else value for key, value in batch.items()}
 
 
 def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
-    """Return a task's spec with layers reduced to the share of one of `size` tensor-parallel processes: some heads and hidden units.
-
-    Raises:
-        ConfigurationError: The layers cannot be split.
-    """
+    """Return a task's spec with layers reduced to some heads and hidden units, the share of one of `size` processes; or raise."""
     if size == 1:
         return model
     task: Any = tasks.build(model)
@@ -118,11 +101,8 @@ def split(model: Mapping[str, Any], size: int) -> Mapping[str, Any]:
 def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str, *, accumulates: bool = False) -> dict[str, float]:
     """Return the bytes of a process at the peak of a step, by purpose; the total is under `PEAK`.
 
-    Args:
-        memory: Memory of a step on one process, with whole layers or with its share of split layers.
-        mesh: The processes.
-        strategy: `ddp` or `fsdp2`.
-        accumulates: Whether a step has several micro-batches, so that gradients of the earlier ones exist throughout.
+    `memory` is that of a step on one process, with whole layers or with its share of split layers. If it `accumulates` micro-batches,
+    gradients of the earlier ones exist throughout.
     """
     if strategy == "ddp" or mesh.data == 1:
         fixed = {"parameters": memory.parameters, "buffers": memory.buffers, "optimizer": memory.optimizer}
@@ -159,15 +139,10 @@ def memory_parts(memory: StepMemory, mesh: Mesh, strategy: str, *, accumulates: 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Bytes that a process sends in a step, with ring algorithms.
+    """Bytes that a process sends in a step, with ring algorithms."""
 
-    Attributes:
-        overlapped: Bytes by purpose that are sent during computation: gradients that are ready, the next layers.
-        exposed: Bytes by purpose that are sent while nothing is computed: the all-reduces of tensor parallelism.
-    """
-
-    overlapped: Mapping[str, float]
-    exposed: Mapping[str, float]
+    overlapped: Mapping[str, float]  # bytes by purpose that are sent during computation: gradients that are ready, the next layers
+    exposed: Mapping[str, float]  # bytes by purpose that are sent while nothing is computed: the all-reduces of tensor parallelism
 
     @property
     def parts(self) -> dict[str, float]:
@@ -176,13 +151,7 @@ class Traffic:
 
 
 def communication(memory: StepMemory, mesh: Mesh, strategy: str, *, micro_batches: int = 1) -> Traffic:
-    """Return what a process sends in a step.
-
-    Args:
-        memory: As for `memory_parts`.
-        mesh: The processes.
-        strategy: `ddp`, which reduces gradients once per step, or `fsdp2`, which gathers layers and reduces gradients per micro-batch.
-        micro_batches: Micro-batches per step (`trainer.accumulate_grad_batches`).
+    """Return what a process sends in a step: `ddp` reduces gradients once, `fsdp2` also gathers layers, both in each micro-batch.
 
     Example:
         >>> memory = StepMemory(parameters=8, layers=[4, 4], buffers=0, gradients=8, optimizer=16, forward=5, backward=5, backward_all=9,

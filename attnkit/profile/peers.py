@@ -86,11 +86,7 @@ PEERS: Mapping[str, Callable[..., nn.Module]] = {"torch": HandWritten, "nn.Trans
 
 
 def peer(name: str, spec: Mapping[str, Any], *, max_length: int) -> nn.Module:
-    """Return another's decoder with the sizes of a spec of `attnkit.compose`.
-
-    Raises:
-        ConfigurationError: The spec is not a `decoder` with one feed-forward width, or the package is not installed.
-    """
+    """Return another's decoder with the sizes of a spec of `attnkit.compose`; raise if that is no `decoder`, or a package is missing."""
     if spec.get("stack") != "decoder":
         raise ConfigurationError(f"--peers are decoders, but the first model is {spec.get('stack')!r}; leave --peers out")
     sizes = {key: spec[key] for key in ("d_model", "num_layers", "num_heads", "vocab_size")}

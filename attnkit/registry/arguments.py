@@ -35,12 +35,7 @@ class Family:
 
 
 class NameOf:
-    """Marks a string as the name of a component: `Annotated[str, NameOf(backends, "auto")]`.
-
-    Args:
-        registry: The registry of the names.
-        *others: Further values.
-    """
+    """Marks a string as the name of a component, or one of a few others: `Annotated[str, NameOf(backends, "auto")]`."""
 
     def __init__(self, registry: "Registry", *others: str) -> None:
         self.registry, self.others = registry, others
@@ -80,12 +75,7 @@ class Argument:
         return type_name(self.annotation)
 
     def visit(self, value: Any, use: Use, *, path: str = "") -> Any:
-        """Return `value` with each spec in it replaced by `use(registry, spec, path)`.
-
-        Args:
-            value: A value of the argument.
-            use: The function to apply to each spec.
-            path: The location of the value.
+        """Return a `value` of the argument, at the location `path`, with each spec in it replaced by `use(registry, spec, path)`.
 
         Raises:
             WrongType: The value, or a value inside it, does not have the argument's type.
@@ -126,15 +116,7 @@ def parameters(cls: type) -> Mapping[str, Argument]:
 
 
 def refuse_unread(cls: type, because: str, **values: Any) -> None:
-    """Raise if an argument that a constructor does not read, as the others are, has been set: is not its default.
-
-    Args:
-        cls: The class whose arguments they are.
-        because: Why they are not read, after "has no effect".
-        **values: Their values.
-
-    Raises:
-        ConfigurationError: One has been set; the message names it.
+    """Raise if an argument that the constructor of a class does not read, `because` of others, is not its default; the message names it.
 
     Example:
         >>> from attnkit.registry import norms

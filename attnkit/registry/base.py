@@ -14,7 +14,7 @@ from attnkit.registry.class_path import check_class, find
 from attnkit.registry.description import Description
 from attnkit.registry.errors import ConfigurationError, nearest
 from attnkit.registry.names import Names
-from attnkit.registry.resolved import ResolvedSpec
+from attnkit.registry.resolved import ResolvedSpec, mapped
 
 Spec = str | Mapping[str, Any]
 
@@ -25,7 +25,7 @@ class Registry(Names):
     Args:
         attribute: The name of this registry in `attnkit`, such as `"attentions"`; entry points use it as their prefix.
         family: The name of one member in messages, such as `"attention"`.
-        package: The package that has one module per built-in name.
+        package: The package that has one module per built-in name (default: the one of attnkit that is called like the family).
         given: The constructor arguments that the parent passes (widths and the like). A component declares the ones that it
             needs; users never set them.
         built_in: The names that attnkit provides.
@@ -40,21 +40,6 @@ class Registry(Names):
         >>> attnkit.norms.build({"name": "rms_norm", "eps": 1e-5}, d_model=8)
         RMSNorm((8,), eps=1e-05, elementwise_affine=True)
     """
-
-    def __init__(
-        self,
-        attribute: str,
-        *,
-        family: str,
-        package: str,
-        given: Iterable[str] = (),
-        built_in: Iterable[str] = (),
-        bases: Iterable[str] = (),
-        linked: bool = False,
-    ) -> None:
-        super().__init__(attribute, family=family, package=package, built_in=built_in, bases=bases)
-        self.given = frozenset(given)
-        self.linked = linked
 
     def build(self, spec: Spec, **given: Any) -> Any:
         """Build the component that `spec` describes.
@@ -74,7 +59,7 @@ class Registry(Names):
             raise ConfigurationError(self._missing(resolved.name, missing))
         accepted = parameters(cls)
         arguments = resolved.arguments if not self._is_foreign(resolved.name) else resolved.unresolved
-        return cls(**{k: v for k, v in given.items() if k in accepted}, **_with_objects_built(arguments))
+        return cls(**{k: v for k, v in given.items() if k in accepted}, **mapped(arguments, _built))
 
     def split(self, spec: Spec) -> tuple[str, dict[str, Any]]:
         """Return the name and the arguments of a spec, unchecked. The import path of a built-in class is replaced by its name."""
@@ -205,9 +190,6 @@ def _located(message: object, path: str) -> ConfigurationError:
 class Objects(Registry):
     """A class and its subclasses by class path: the slot of an argument such as `net: nn.Module` of a user's own class.
 
-    Args:
-        cls: The class in the argument's annotation.
-
     Example:
         >>> from json import JSONEncoder
         >>> Objects(JSONEncoder).build({"name": "json.JSONEncoder", "indent": 2}).encode([1])
@@ -251,9 +233,6 @@ def _with_slots(annotation: Any) -> Any:
     return Annotated[annotation, _objects_of(annotation)] if is_object else annotation
 
 
-def _with_objects_built(value: Any) -> Any:
-    if isinstance(value, ResolvedSpec):
-        return value.registry.build(value) if isinstance(value.registry, Objects) else value
-    if isinstance(value, dict):
-        return {key: _with_objects_built(item) for key, item in value.items()}
-    return [_with_objects_built(item) for item in value] if isinstance(value, list) else value
+def _built(value: Any) -> Any:
+    """Return the object that a spec of one describes, and anything else as it is."""
+    return value.registry.build(value) if isinstance(value, ResolvedSpec) and isinstance(value.registry, Objects) else value

@@ -38,11 +38,7 @@ def importing(allowed: bool) -> Iterator[None]:
 
 
 def find(path: str, *, may_import: bool | None = None) -> Any:
-    """Return the object at an import path, importing its module if that is allowed.
-
-    Args:
-        path: Module and name, separated by a dot; nested classes are found too.
-        may_import: Whether a module may be imported (default: as set by `importing`).
+    """Return the object at an import path, of a nested class too, importing its module if it may (default: as set by `importing`).
 
     Raises:
         ConfigurationError: There is no such module or name, or its module cannot or must not be imported.
@@ -67,15 +63,7 @@ def find(path: str, *, may_import: bool | None = None) -> Any:
 
 
 def import_if_there(name: str, said: str) -> ModuleType | None:
-    """Import a module, or return None if there is no module of this name.
-
-    Args:
-        name: Its dotted name.
-        said: Its description in messages.
-
-    Raises:
-        ConfigurationError: It cannot be imported; the message gives the reason and the line.
-    """
+    """Import a module, or return None if there is none; raise if it fails, giving the line. `said` is what messages call it."""
     try:
         return importlib.import_module(name)
     except Exception as error:  # importing a module may raise anything
@@ -103,17 +91,7 @@ def _inside(module: ModuleType, names: list[str], path: str, *, is_static: bool)
 
 
 def check_class(found: Any, path: str, *, family: str, bases: tuple[str, ...]) -> type:
-    """Return `found` if it is a class that can be a component of the family.
-
-    Args:
-        found: The object at `path`.
-        path: For messages.
-        family: The name of the family.
-        bases: Import paths of base classes; the class must inherit from one of them.
-
-    Raises:
-        ConfigurationError: It cannot be one.
-    """
+    """Return `found`, the object at `path`, if it is a class that can be a component of the family, and inherits from one of `bases`."""
     if not isinstance(found, type):
         raise ConfigurationError(f"{path!r} is not a class but a {type(found).__name__}; write module and class")
     if bases and not issubclass(found, tuple(find(base, may_import=True) for base in bases)):

@@ -27,15 +27,7 @@ class Description:
 
     @classmethod
     def of(cls, component: type, *, family: str, name: str, arguments: "tuple[Argument, ...]", given: Set[str]) -> Self:
-        """Read the documentation of a class.
-
-        Args:
-            component: The class.
-            family: The name of its family.
-            name: Its registered name.
-            arguments: The arguments that a user may set.
-            given: The arguments that parents pass in this family.
-        """
+        """Read the documentation of a class that is registered as `name`; `given` are the arguments that parents pass in its family."""
         documentation = inspect.getdoc(component) or ""
         equation = re.search(r"^Equation:\n((?:[ ]+.*\n?|\n)+)", documentation, re.M)
         paper = re.search(r"^Paper:\s*(.+)$", documentation, re.M)

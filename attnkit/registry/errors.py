@@ -15,11 +15,15 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
-def require_at_least(least: int, **numbers: float) -> None:
-    """Raise if a number is below `least`.
+def check_positive(**numbers: float | None) -> None:
+    """Raise a ValueError that names the number if one is given and not positive."""
+    for name, number in numbers.items():
+        if number is not None and not number > 0:
+            raise ValueError(f"{name} must be positive, but is {number}")
 
-    Raises:
-        ConfigurationError: One is; the message names it.
+
+def require_at_least(least: int, **numbers: float) -> None:
+    """Raise a ConfigurationError that names the number if one is below `least`.
 
     Example:
         >>> require_at_least(1, batch_tokens=0)

@@ -10,7 +10,6 @@ from attnkit.registry.specialized import Corpora, LayerKinds, TorchOptimizers
 attentions = Registry(
     "attentions",
     family="attention",
-    package="attnkit.attention",
     bases=("attnkit.attention.Attention",),
     given=("head_dim", "num_heads", "num_kv_heads"),
     built_in=("additive", "cosine", "dot_product", "general", "scaled_dot_product"),
@@ -18,7 +17,6 @@ attentions = Registry(
 normalizers = Registry(
     "normalizers",
     family="normalizer",
-    package="attnkit.normalizer",
     bases=("attnkit.normalizer.Normalizer",),
     given=("num_heads",),
     built_in=("entmax", "sigmoid", "softmax", "softmax_off_by_one", "softmax_with_sink"),
@@ -31,50 +29,20 @@ backends = Registry(
     built_in=("additive_compiled", "additive_eager", "additive_triton", "blockwise", "chunked", "reference", "sdpa", "tiled"),
 )
 mixers = Registry(
-    "mixers",
-    family="mixer",
-    package="attnkit.mixer",
-    bases=("attnkit.mixer.Mixer",),
+    "mixers", family="mixer", bases=("attnkit.mixer.Mixer",),
     given=(
-        "d_model",
-        "direction",
-        "num_heads",
-        "num_kv_heads",
-        "head_dim",
-        "attention",
-        "query_key_norm",
-        "attention_dropout",
-        "bias",
-        "window",
-        "backend",
-        "dropout",
+        "d_model", "direction", "num_heads", "num_kv_heads", "head_dim", "attention", "query_key_norm", "attention_dropout", "bias",
+        "window", "backend", "dropout",
     ),
     built_in=(
-        "convolution",
-        "delta_rule",
-        "fourier",
-        "gated_delta",
-        "gated_linear_attention",
-        "gru",
-        "latent_attention",
-        "linear_attention",
-        "lstm",
-        "multi_head",
-        "none",
-        "parallel",
-        "retention",
-        "rg_lru",
-        "rnn",
-        "rwkv",
-        "rwkv_channel",
-        "selective_state_space",
+        "convolution", "delta_rule", "fourier", "gated_delta", "gated_linear_attention", "gru", "latent_attention", "linear_attention",
+        "lstm", "multi_head", "none", "parallel", "retention", "rg_lru", "rnn", "rwkv", "rwkv_channel", "selective_state_space",
         "state_space",
     ),
-)
+)  # fmt: skip
 positions = Registry(
     "positions",
     family="position",
-    package="attnkit.position",
     bases=("attnkit.position.Position",),
     given=("d_model", "head_dim", "num_heads", "bidirectional"),
     built_in=("alibi", "cope", "fire", "kerple", "learned", "none", "relative", "rotary", "shaw", "sinusoidal", "xpos"),
@@ -89,7 +57,6 @@ rotary_scalings = Registry(
 norms = Registry(
     "norms",
     family="norm",
-    package="attnkit.norm",
     bases=("attnkit.norm.base.Norm",),
     given=("d_model",),
     built_in=("dynamic_tanh", "layer_norm", "none", "rms_norm"),
@@ -97,45 +64,25 @@ norms = Registry(
 feed_forwards = Registry(
     "feed_forwards",
     family="feed_forward",
-    package="attnkit.feed_forward",
     bases=("attnkit.feed_forward.FeedForward",),
     given=("d_model",),
     built_in=("glu", "mixture_of_experts", "mlp", "none"),
 )
 residuals = Registry(
-    "residuals",
-    family="residual",
-    package="attnkit.residual",
-    bases=("attnkit.residual.Residual",),
-    given=("make_norm", "dropout", "d_model", "sublayer"),
+    "residuals", family="residual", bases=("attnkit.residual.Residual",), given=("make_norm", "dropout", "d_model", "sublayer"),
     built_in=(
-        "deep_norm",
-        "hyper_connections",
-        "layer_scale",
-        "none",
-        "output_norm",
-        "parallel",
-        "post_norm",
-        "pre_norm",
-        "rezero",
+        "deep_norm", "hyper_connections", "layer_scale", "none", "output_norm", "parallel", "post_norm", "pre_norm", "rezero",
         "sandwich_norm",
     ),
-)
+)  # fmt: skip
 embeddings = Registry(
     "embeddings",
     family="embedding",
-    package="attnkit.embedding",
     bases=("attnkit.embedding.Embedding",),
     given=("vocab_size", "d_model", "image_shape", "num_features"),
     built_in=("frames", "patch", "pretrained", "token"),
 )
-tokenizers = Registry(
-    "tokenizers",
-    family="tokenizer",
-    package="attnkit.tokenizer",
-    bases=("attnkit.tokenizer.base.Tokenizer",),
-    built_in=("bpe", "character", "word"),
-)
+tokenizers = Registry("tokenizers", family="tokenizer", bases=("attnkit.tokenizer.base.Tokenizer",), built_in=("bpe", "character", "word"))
 layer_kinds = LayerKinds(
     "layer_kinds",
     family="layer",
@@ -145,32 +92,18 @@ layer_kinds = LayerKinds(
     built_in=("transformer_layer",),
 )
 heads = Registry(
-    "heads",
-    family="head",
-    package="attnkit.head",
-    bases=("attnkit.head.Head",),
-    given=("d_model", "outputs", "tied", "norm"),
-    built_in=("bert", "linear"),
+    "heads", family="head", bases=("attnkit.head.Head",), given=("d_model", "outputs", "tied", "norm"), built_in=("bert", "linear")
 )
 stacks = Registry(
-    "stacks",
-    family="stack",
-    package="attnkit.stack",
-    bases=("attnkit.stack.EncoderStack", "attnkit.stack.DecoderStack", "attnkit.stack.EncoderDecoderStack"),
-    built_in=("decoder", "encoder", "encoder_decoder", "recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder"),
-)
-optimizers = TorchOptimizers(
-    "optimizers",
-    family="optimizer",
-    package="attnkit.optimizer",
-    bases=("torch.optim.Optimizer",),
-    given=("params",),
-    built_in=("muon",),
-)
+    "stacks", family="stack", bases=("attnkit.stack.EncoderStack", "attnkit.stack.DecoderStack", "attnkit.stack.EncoderDecoderStack"),
+    built_in=(
+        "decoder", "encoder", "encoder_decoder", "recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder",
+    ),
+)  # fmt: skip
+optimizers = TorchOptimizers("optimizers", family="optimizer", bases=("torch.optim.Optimizer",), given=("params",), built_in=("muon",))
 schedules = Registry(
     "schedules",
     family="schedule",
-    package="attnkit.schedule",
     bases=("attnkit.schedule.base.Schedule",),
     given=("total_steps",),
     built_in=("constant", "cosine", "inverse_sqrt", "linear", "warmup_stable_decay"),
@@ -178,60 +111,28 @@ schedules = Registry(
 tasks = Registry(
     "tasks",
     family="task",
-    package="attnkit.task",
     bases=("lightning.pytorch.LightningModule",),
     linked=True,
     built_in=("causal_lm", "classification", "masked_lm", "question_answering", "regression", "seq2seq", "tagging", "word_vectors"),
 )
 datasets = Registry(
-    "datasets",
-    family="dataset",
-    package="attnkit.data",
-    bases=("lightning.pytorch.LightningDataModule",),
-    linked=True,
+    "datasets", family="dataset", package="attnkit.data", bases=("lightning.pytorch.LightningDataModule",), linked=True,
     built_in=(
-        "labelled_images",
-        "labelled_text",
-        "prompted_text",
-        "questions",
-        "signal_text",
-        "span_corruption",
-        "tagged_text",
-        "text",
+        "labelled_images", "labelled_text", "prompted_text", "questions", "signal_text", "span_corruption", "tagged_text", "text",
         "text_pairs",
     ),
-)
+)  # fmt: skip
 corpora = Corpora(
-    "corpora",
-    family="corpus",
-    package="attnkit.corpus",
-    bases=("attnkit.corpus.Corpus",),
-    given=("seed", "labels"),
+    "corpora", family="corpus", bases=("attnkit.corpus.Corpus",), given=("seed", "labels"),
     built_in=(
-        "adding",
-        "associative_recall",
-        "cmudict",
-        "copy",
-        "fashion_mnist",
-        "fashion_strips",
-        "files",
-        "imdb",
-        "induction",
-        "kjv",
-        "libreoffice_help",
-        "mixture",
-        "movie_snippets",
-        "nested_brackets",
-        "reverse",
-        "scan",
-        "selective_copy",
+        "adding", "associative_recall", "cmudict", "copy", "fashion_mnist", "fashion_strips", "files", "imdb", "induction", "kjv",
+        "libreoffice_help", "mixture", "movie_snippets", "nested_brackets", "reverse", "scan", "selective_copy",
     ),
-)
+)  # fmt: skip
 
 probes = Registry(
     "probes",
     family="probe",
-    package="attnkit.probe",
     bases=("attnkit.probe.Probe",),
     built_in=("cost", "free_running", "gradient", "heads", "layers", "linear", "order", "recall", "rollout", "saturation", "word_map"),
 )
@@ -239,19 +140,12 @@ probes = Registry(
 multi_tokens = Registry(
     "multi_tokens",
     family="multi_token",
-    package="attnkit.multi_token",
     bases=("attnkit.multi_token.MultiToken",),
     given=("stack", "norm"),
     built_in=("independent", "sequential"),
 )
 
-inits = Registry(
-    "inits",
-    family="init",
-    package="attnkit.init",
-    bases=("attnkit.init.Init",),
-    built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"),
-)
+inits = Registry("inits", family="init", bases=("attnkit.init.Init",), built_in=("bert", "deep_norm", "default", "gpt2", "mup", "t5"))
 
 FAMILIES: tuple[Registry, ...] = (
     attentions, normalizers, backends, mixers, positions, rotary_scalings, norms, feed_forwards, residuals, layer_kinds, embeddings,

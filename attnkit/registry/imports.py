@@ -12,10 +12,9 @@ IMPORTS = "imports"
 
 
 def import_modules(names: Iterable[str]) -> None:
-    """Import modules, found like those of `python -m`: in the current directory, then among installed packages.
+    """Import modules by their dotted names, found like those of `python -m`: in the current directory, then among installed packages.
 
-    Args:
-        names: Dotted names, such as `my_package.attention`. A module that is already imported is not reloaded.
+    A module that is already imported is not reloaded.
 
     Raises:
         ConfigurationError: `names` is not a list of module names, or a module is missing or cannot be imported.
@@ -37,10 +36,7 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def module_names(value: object) -> list[str]:
-    """Check that `value` is a list of module names, and return each name once.
-
-    Raises:
-        ConfigurationError: It is not, for example because it contains the path of a file.
+    """Return each module name in a list once; raise if `value` is anything else, for example because it has the path of a file.
 
     Example:
         >>> module_names(["my_package", "other.module", "my_package"]), module_names(None)

@@ -19,15 +19,7 @@ C = TypeVar("C", bound=type)
 
 
 class Names(Family):
-    """Classes by name: built in, registered, provided by plugins, or given by import path.
-
-    Args:
-        attribute: The name of the registry in `attnkit`, such as `"attentions"`; entry points use it as their prefix.
-        family: The name of one member in messages, such as `"attention"`.
-        package: The package that has one module per built-in name.
-        built_in: The names that attnkit provides.
-        bases: Import paths of base classes; a class given by its path must inherit from one of them.
-    """
+    """Classes by name: built in, registered, provided by plugins, or given by import path. `Registry` documents the arguments."""
 
     _all: ClassVar[dict[str, "Names"]] = {}  # by attribute, the prefix of entry points
     paths: ClassVar[str] = r"\."
@@ -35,14 +27,26 @@ class Names(Family):
     libraries: ClassVar[tuple[str, ...]] = ()
     """Third-party packages whose classes have names in this registry."""
 
-    def __init__(self, attribute: str, *, family: str, package: str, built_in: Iterable[str] = (), bases: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        attribute: str,
+        *,
+        family: str,
+        package: str | None = None,
+        given: Iterable[str] = (),
+        built_in: Iterable[str] = (),
+        bases: Iterable[str] = (),
+        linked: bool = False,
+    ) -> None:
         self.attribute = attribute
         if attribute:
             self._all.setdefault(attribute, self)
         self.family = family
-        self.package = package
+        self.package = f"attnkit.{family}" if package is None else package
+        self.given = frozenset(given)
         self._built_in = set(built_in)
         self.bases = tuple(bases)
+        self.linked = linked
         self._classes: dict[str, type] = {}
         self._overridden: set[str] = set()
         self._broken: dict[str, str] = {}
@@ -158,10 +162,7 @@ class Names(Family):
         return [n for n, known in self._classes.items() if known is cls]
 
     def by_class_name(self, name: str) -> Any:
-        """Return the built-in class called `name`, for packages that import their classes lazily.
-
-        Raises:
-            AttributeError: There is none.
+        """Return the built-in class called `name`, for packages that import their classes lazily; or raise an AttributeError.
 
         Example:
             >>> import attnkit

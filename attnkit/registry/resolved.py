@@ -1,6 +1,6 @@
 """Resolved specs: specs from which a component is built without any further lookup."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ class ResolvedSpec(Mapping[str, Any]):
     @property
     def arguments(self) -> dict[str, Any]:
         """A copy of the arguments for the component's constructor."""
-        return {key: _copied(value) for key, value in self._arguments.items()}
+        return {key: mapped(value, lambda part: part) for key, value in self._arguments.items()}
 
     @property
     def unresolved(self) -> dict[str, Any]:
@@ -103,11 +103,11 @@ class ResolvedSpec(Mapping[str, Any]):
         return self.registry.replaced(self, arguments)
 
 
-def _copied(value: Any) -> Any:
-    """Copy the lists and mappings in a value, so that no component can change another's spec; resolved specs are shared."""
+def mapped(value: Any, use: Callable[[Any], Any]) -> Any:
+    """Copy the lists and dictionaries in a value, so that no component can change another's spec, with `use` of all that is in them."""
     if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value
+        return {key: mapped(item, use) for key, item in value.items()}
+    return [mapped(item, use) for item in value] if isinstance(value, list) else use(value)
 
 
 def _dictionary(value: Any, *, keep: str | None = None) -> Any:

@@ -9,12 +9,7 @@ from attnkit.registry.errors import ConfigurationError
 
 
 class Word(str):
-    """A scalar as written on the command line: `123` may be a number or a string, and the argument's type decides which.
-
-    Args:
-        text: As written.
-        value: The value that YAML reads.
-    """
+    """A scalar as written on the command line, with the value that YAML reads: `123` is a number or a string, as its argument wants."""
 
     value: Any
 

@@ -11,19 +11,12 @@ from attnkit.dropout import Dropout
 
 @dataclass(frozen=True, kw_only=True)
 class Sublayer:
-    """Where a sublayer stands.
+    """Where a sublayer stands."""
 
-    Attributes:
-        kind: What it is.
-        layer: The number of its layer, from 0; of layers with shared parameters the first.
-        num_layers: Layers of its stack.
-        memory_layers: Layers of the stack whose output it can read, or None without a memory.
-    """
-
-    kind: Literal["mixer", "cross_mixer", "feed_forward"] = "mixer"
-    layer: int = 0
-    num_layers: int = 1
-    memory_layers: int | None = None
+    kind: Literal["mixer", "cross_mixer", "feed_forward"] = "mixer"  # what it is
+    layer: int = 0  # the number of its layer, from 0; of layers with shared parameters the first
+    num_layers: int = 1  # layers of its stack
+    memory_layers: int | None = None  # layers of the stack whose output it can read, or None without a memory
 
     @property
     def index(self) -> int:

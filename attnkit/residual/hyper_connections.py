@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from attnkit.registry import residuals
+from attnkit.registry import check_positive, residuals
 from attnkit.residual.base import Residual, Sublayer
 
 
@@ -60,8 +60,7 @@ class HyperConnections(Residual):
         dynamic: bool = True,
     ) -> None:
         super().__init__(dropout=dropout)
-        if num_streams < 1:
-            raise ValueError(f"num_streams must be positive, but is {num_streams}")
+        check_positive(num_streams=num_streams)
         self.streams, self.first = num_streams, sublayer.index % num_streams
         self.norm = make_norm()
         self.mixing = nn.Parameter(torch.empty(num_streams, num_streams + 1))  # columns: what is read (A_m), and how streams mix (A_r)

@@ -94,29 +94,16 @@ class FSDP2(ModelParallelStrategy):
         if self.root_device.type == "cuda":
             torch.cuda.set_rng_state(self.broadcast(torch.cuda.get_rng_state(self.root_device)), self.root_device)
 
-    @override
-    def on_validation_start(self) -> None:
-        self._gather()
+    def _gather(self) -> None:
+        assert self.model is not None
+        gather(self.model)
 
-    @override
-    def on_validation_end(self) -> None:
-        self._release()
+    def _release(self) -> None:
+        assert self.model is not None
+        release(self.model)
 
-    @override
-    def on_test_start(self) -> None:
-        self._gather()
-
-    @override
-    def on_test_end(self) -> None:
-        self._release()
-
-    @override
-    def on_predict_start(self) -> None:
-        self._gather()
-
-    @override
-    def on_predict_end(self) -> None:
-        self._release()
+    on_validation_start = on_test_start = on_predict_start = _gather
+    on_validation_end = on_test_end = on_predict_end = _release
 
     @override
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
@@ -188,14 +175,6 @@ class FSDP2(ModelParallelStrategy):
         assert self.model is not None
         names: Mapping[torch.Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
         return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-
-    def _gather(self) -> None:
-        assert self.model is not None
-        gather(self.model)
-
-    def _release(self) -> None:
-        assert self.model is not None
-        release(self.model)
 
 
 def _averaging(trainer: Trainer) -> str | None:

@@ -54,11 +54,7 @@ def layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def check_preparation(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
-    """Raise unless a model can be prepared in this way.
-
-    Raises:
-        ConfigurationError: The policy recomputes nothing in the model, or recomputes parts of layers that are compiled.
-    """
+    """Raise if a policy would recompute nothing in the model, or parts of layers that are compiled."""
     policy = activation_checkpointing
     if policy != "none" and not any(isinstance(module, _RECOMPUTED[policy]) for module in model.modules()):
         raise ConfigurationError(
@@ -92,11 +88,8 @@ def checkpoint_activations(model: nn.Module, policy: ActivationCheckpointing) ->
 def compile_layers(model: nn.Module, *, recompute: bool = False) -> None:
     """Let torch.compile translate each layer for training: layers of one kind share one graph, for all batch sizes and lengths.
 
-    In evaluation mode they run uncompiled: generation has steps of one token with growing caches, and would wait for other graphs.
-
-    Args:
-        model: The model; changed in place.
-        recompute: Whether layers are checkpointed, which must happen inside the graph.
+    In evaluation mode they run uncompiled: generation has steps of one token with growing caches, and would wait for other graphs. If
+    activations are recomputed, that happens inside the graph.
     """
     compiled: dict[Callable[..., Any], Callable[..., Any]] = {}
     for layer in layers(model):
@@ -115,11 +108,7 @@ def _recompute(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def prepare(model: nn.Module, *, activation_checkpointing: ActivationCheckpointing, compile: bool) -> None:
-    """Let modules discard their activations, and compile the layers.
-
-    Raises:
-        ConfigurationError: `check_preparation` does.
-    """
+    """Let modules discard their activations, and compile the layers; raise if `check_preparation` does."""
     check_preparation(model, activation_checkpointing=activation_checkpointing, compile=compile)
     checkpoint_activations(model, activation_checkpointing)
     if compile:

@@ -7,6 +7,7 @@ process computes everything else itself, such as norms, embeddings and the head,
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from attnkit.attention import Attention, FiniteBias, LazyBias
 from attnkit.dropout import Dropout
 from attnkit.feed_forward import FeedForward
 from attnkit.layers import TransformerLayer
-from attnkit.mixer import Mixer, Tokens
+from attnkit.mixer import Mixer
 from attnkit.mixer.memory_keys import MemoryKeys
 from attnkit.normalizer import Normalizer
 from attnkit.position import Position
@@ -33,9 +34,7 @@ def split_maps(module: nn.Module) -> list[str]:
 def check_splittable(layers: Iterable[nn.Module], size: int) -> None:
     """Raise unless layers can be split over `size` processes.
 
-    Raises:
-        ConfigurationError: A layer is recurrent, a count is not a multiple of `size`, heads share a parameter of their score, or there is
-            nothing to split.
+    They cannot if one is recurrent, a count is not a multiple of `size`, heads share a parameter of their score, or nothing is to split.
 
     Example:
         >>> check_splittable([TransformerLayer(d_model=8, num_heads=2)], 4)
@@ -72,10 +71,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
     """Split layers of a model over a mesh of one dimension; every process keeps the rest whole.
 
     All parameters become tensors of the mesh, so that one optimizer and one gradient norm handle all of them. They must be equal in every
-    process.
-
-    Raises:
-        ConfigurationError: A layer cannot be split.
+    process. Raises as `check_splittable` does.
     """
     layers = list(layers)
     check_splittable(layers, mesh.size())
@@ -89,7 +85,7 @@ def split_layers(model: nn.Module, layers: Iterable[nn.Module], mesh: DeviceMesh
                 parallelize_module(module, mesh, {**styles, "output": RowwiseParallel()}, src_data_rank=None)
                 _number_own(module, mesh)
             if maps and isinstance(module, Mixer):
-                module.register_forward_pre_hook(_OwnHeads(mesh))
+                module.register_forward_pre_hook(partial(_with_own_heads, mesh))
     shared: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         _distribute(module, mesh, Shard(0) if isinstance(module, Attention | Normalizer | MemoryKeys) else Replicate(), shared)
@@ -105,32 +101,24 @@ def _number_own(module: nn.Module, mesh: DeviceMesh) -> None:
         cast(Dropout, module.dropout).first = mesh.get_local_rank() * (width // mesh.size())
 
 
-class _OwnHeads:
-    """Selects the rows of the own heads of a process from the masks and biases that the attention of all heads gets."""
+def _with_own_heads(mesh: DeviceMesh, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Select the own heads of a process from the mask and the bias that the attention of all heads gets."""
+    x, tokens, *state = args
+    mask, bias = tokens.mask, tokens.bias
+    if mask is not None and mask.allowed is not None:
+        mask = replace(mask, allowed=_own(mask.allowed, mesh), alive=None if mask.alive is None else _own(mask.alive, mesh))
+    if isinstance(bias, FiniteBias | LazyBias):
+        bias = FiniteBias(_own(bias.values, mesh))
+    elif isinstance(bias, Tensor):
+        bias = _own(bias, mesh)
+    return (x, replace(tokens, mask=mask, bias=bias), *state)
 
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self.mesh = mesh
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        x, tokens, *state = args
-        return (x, self.tokens(tokens), *state)
-
-    def tokens(self, tokens: Tokens) -> Tokens:
-        """Return what the own heads of this process may know."""
-        mask, bias = tokens.mask, tokens.bias
-        if mask is not None and mask.allowed is not None:
-            mask = replace(mask, allowed=self.own(mask.allowed), alive=None if mask.alive is None else self.own(mask.alive))
-        if isinstance(bias, FiniteBias | LazyBias):
-            bias = FiniteBias(self.own(bias.values))
-        elif isinstance(bias, Tensor):
-            bias = self.own(bias)
-        return replace(tokens, mask=mask, bias=bias)
-
-    def own(self, x: Tensor) -> Tensor:
-        """Return the own heads of `x`, which broadcasts to [B, H, Q, K]. The gradient is gathered."""
-        if x.dim() < 3 or x.shape[-3] == 1:
-            return x
-        return DTensor.from_local(x, self.mesh, [Replicate()]).redistribute(placements=[Shard(x.dim() - 3)]).to_local()
+def _own(x: Tensor, mesh: DeviceMesh) -> Tensor:
+    """Return the own heads of `x`, which broadcasts to [B, H, Q, K]. The gradient is gathered."""
+    if x.dim() < 3 or x.shape[-3] == 1:
+        return x
+    return DTensor.from_local(x, mesh, [Replicate()]).redistribute(placements=[Shard(x.dim() - 3)]).to_local()
 
 
 def _distribute(module: nn.Module, mesh: DeviceMesh, placement: Placement, shared: dict[nn.Parameter, nn.Parameter]) -> None:

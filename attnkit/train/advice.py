@@ -16,14 +16,7 @@ from attnkit.train.runs import runs_in
 
 
 def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[str], *, resumable_as: str | None) -> str:
-    """Return how to continue a fit that was stopped.
-
-    Args:
-        trainer: The trainer of the fit.
-        program: The command, as in `["attnkit"]`.
-        given: The arguments after `fit`.
-        resumable_as: The name of the run's folder, if `--resume` finds it again.
-    """
+    """Return how to continue a fit that was stopped; `resumable_as` is the name of the run's folder, if `--resume` finds it again."""
     paths = [c.path for c in trainer.checkpoint_callbacks if isinstance(c, LastCheckpoint) and c.path.exists()]
     command = [*program, "fit", *given]
     if not paths:

@@ -9,11 +9,7 @@ from attnkit.registry import ConfigurationError, ResolvedSpec, datasets, tasks
 
 
 def complete_recipe(recipe: Mapping[str, Any]) -> dict[str, ResolvedSpec]:
-    """Return the resolved specs of `model` and `data`; `data` is optional for a user's own class with dataloaders.
-
-    Raises:
-        ConfigurationError: One of them is missing or wrong; the message gives the location, such as `model.stack.attention`.
-    """
+    """Return the resolved specs of `model` and `data`; `data` is optional for a user's own class with dataloaders."""
     for key, registry, example in (("model", tasks, "seq2seq"), ("data", datasets, "text_pairs")):
         if recipe.get(key) is None and (key == "model" or not _has_dataloaders(tasks.split(recipe["model"])[0])):
             raise ConfigurationError(

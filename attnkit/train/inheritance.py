@@ -14,13 +14,10 @@ INHERITED = ("stack", "embedding")
 
 
 def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
-    """Return the arguments of a task that come from the data module.
-
-    Raises:
-        ConfigurationError: The data module lacks one; the message names data modules that have all.
-    """
+    """Return the arguments of a task that come from the data module; raise if it lacks one, and name data modules that have all."""
     wanted = tasks.from_data(task)
-    if lacking := [attribute for attribute in wanted.values() if not _has(module, attribute)]:
+    there = {*dir(type(module)), *vars(module)}  # without evaluating properties
+    if lacking := [attribute for attribute in wanted.values() if attribute not in there]:
         fitting = [name for name in datasets if _fits(name, wanted)]
         raise ConfigurationError(
             f"the task {task!r} needs data with {' and '.join(lacking)}, which {dataset!r} does not have. "
@@ -30,13 +27,10 @@ def values_from_data(task: str, dataset: str, module: object) -> dict[str, Any]:
 
 
 def linked_values(model: ResolvedSpec, data: ResolvedSpec | None, module: object) -> dict[str, Any]:
-    """Return the arguments of a task that come from the data module.
+    """Return the arguments of a task that come from the data module; raise if it lacks one that the task declares (`from_data`).
 
-    For a class that does not declare them (`from_data`), these are its required arguments that the recipe does not set and that the data
-    module has as attributes of the same name.
-
-    Raises:
-        ConfigurationError: The data module lacks one that the task declares.
+    For a class that declares none, these are its required arguments that the recipe does not set and that the data module has as
+    attributes of the same name.
     """
     if tasks.from_data(model.name):
         if data is None:
@@ -47,11 +41,7 @@ def linked_values(model: ResolvedSpec, data: ResolvedSpec | None, module: object
 
 
 def read_init_from(path: object) -> dict[str, Any] | None:
-    """Return the checkpoint that `model.init_from` names, or None if it is null.
-
-    Raises:
-        CheckpointError: It cannot be used; if it is the result of a recipe, the message says how to train it.
-    """
+    """Return the checkpoint that `model.init_from` names, or None if it is null; raise if it cannot be used, and say how to train it."""
     if path is None or str(path) == "null":
         return None
     try:
@@ -78,11 +68,6 @@ def inherited_tokenizers(checkpoint: Mapping[str, Any], dataset: str) -> dict[st
     """Return the trained tokenizers of a checkpoint that a data module accepts, by argument."""
     accepted = [argument.name for argument in datasets.arguments(dataset) if argument.registry is tokenizers]
     return {name: spec for name, spec in checkpoint["hyper_parameters"].items() if name in accepted and spec is not None}
-
-
-def _has(thing: object, attribute: str) -> bool:
-    """Return whether an object has an attribute, without evaluating properties."""
-    return hasattr(type(thing), attribute) or attribute in vars(thing)
 
 
 def _fits(dataset: str, wanted: Mapping[str, str]) -> bool:

@@ -5,42 +5,20 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import ConfigurationError, ResolvedSpec
 
 
 @dataclass(frozen=True)
 class Link:
-    """Sets the target to the value of the source, or to the result of `compute` on the values of several.
+    """Sets the target to the value of the source, or to the result of `compute` on the values of several."""
 
-    Args:
-        sources: Keys such as `data.batch_size`.
-        target: A key of `model` or `data`.
-        compute: Computes the target's value from the sources' values, in their order.
-        apply_on: `parse`: sources are arguments; `instantiate`: sources are the data module or its attributes.
-    """
-
-    sources: tuple[str, ...]
-    target: str
-    compute: Callable[..., Any] | None
-    apply_on: str
-
-    @staticmethod
-    def concerns_specs(source: str | Sequence[str], target: str) -> bool:
-        """Return whether a link involves the model or the data, which jsonargparse does not see."""
-        sources = [source] if isinstance(source, str) else source
-        return any(key.partition(".")[0] in SPEC_KEYS for key in (*sources, target))
+    sources: tuple[str, ...]  # keys such as `data.batch_size`
+    target: str  # a key of `model` or `data`
+    compute: Callable[..., Any] | None  # computes the target's value from the sources' values, in their order
+    apply_on: str  # `parse`: sources are arguments; `instantiate`: sources are the data module or its attributes
 
     def apply(self, specs: dict[str, ResolvedSpec], read: Callable[[str], Any]) -> None:
-        """Set the target in `specs`.
-
-        Args:
-            specs: The specs of `model` and `data`.
-            read: Returns the value of a source.
-
-        Raises:
-            ConfigurationError: There is no such source or target, or the value is wrong for the target.
-        """
+        """Set the target in the specs of `model` and `data`, or raise if there is none; `read` returns the value of a source."""
         values = [read(key) for key in self.sources]
         family, *path = _parts(self.target)
         if family not in specs or not path:
@@ -49,11 +27,7 @@ class Link:
 
 
 def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:
-    """Return an argument of the model or the data, such as `model.stack.d_model`.
-
-    Raises:
-        ConfigurationError: There is no such argument.
-    """
+    """Return an argument of the model or the data, such as `model.stack.d_model`; raise if there is none."""
     family, *path = _parts(key)
     try:
         return reduce(lambda value, part: value[part], path, specs[family])
@@ -62,11 +36,7 @@ def argument_at(specs: dict[str, ResolvedSpec], key: str) -> Any:
 
 
 def attribute_at(thing: object, key: str) -> Any:
-    """Return the attribute of the data module that a key such as `data.num_classes` names; the module itself for `data`.
-
-    Raises:
-        ConfigurationError: There is no such attribute.
-    """
+    """Return the attribute of the data module that a key such as `data.num_classes` names, the module itself for `data`; or raise."""
     try:
         return reduce(getattr, _parts(key)[1:], thing)
     except AttributeError as error:

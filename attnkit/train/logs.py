@@ -33,11 +33,7 @@ class LogPosition(Callback):
 
 
 def cut_back(folder: Path, position: Any) -> None:
-    """Remove the entries after a checkpoint from the logs in a run's folder.
-
-    Raises:
-        CheckpointError: The position is damaged.
-    """
+    """Remove the entries after a checkpoint from the logs in a run's folder; raise if the checkpoint's position is damaged."""
     content: Mapping[str, Any] = position if isinstance(position, Mapping) else {"events": None}
     number, sizes = content.get("rows", 0), content.get("events", {})
     if not isinstance(sizes, Mapping) or not all(isinstance(n, int) and n >= 0 for n in (number, *sizes.values())):

@@ -39,11 +39,7 @@ def notes() -> Iterator[None]:
 
 @contextmanager
 def output(out: str | None) -> Iterator[TextIO]:
-    """Yield stdout, or, given `out`, a file that takes this name at the end of the `with` block unless the block fails.
-
-    Raises:
-        ConfigurationError: `out` is a folder.
-    """
+    """Yield stdout, or, given `out`, a file that takes this name at the end of the `with` block unless the block fails."""
     if out is None:
         yield sys.stdout
         return

@@ -8,6 +8,7 @@ from lightning.pytorch import callbacks, loggers
 from lightning.pytorch.cli import LightningArgumentParser
 from typing_extensions import override
 
+from attnkit.recipe import SPEC_KEYS
 from attnkit.registry import ConfigurationError, nearest
 from attnkit.train.links import Link
 
@@ -21,15 +22,12 @@ class Parser(LightningArgumentParser):
 
     @override
     def link_arguments(
-        self,
-        source: str | tuple[str, ...],
-        target: str,
-        compute_fn: Callable[..., Any] | None = None,
-        apply_on: str = "parse",
+        self, source: str | tuple[str, ...], target: str, compute_fn: Callable[..., Any] | None = None, apply_on: str = "parse"
     ) -> None:
         """Link arguments as jsonargparse does; links from or to the model and the data are kept for the registries, which hold those."""
-        if Link.concerns_specs(source, target):
-            self.links.append(Link((source,) if isinstance(source, str) else tuple(source), target, compute_fn, apply_on))
+        sources = (source,) if isinstance(source, str) else tuple(source)
+        if any(key.partition(".")[0] in SPEC_KEYS for key in (*sources, target)):
+            self.links.append(Link(sources, target, compute_fn, apply_on))
         else:
             super().link_arguments(source, target, compute_fn=compute_fn, apply_on=apply_on)
 

@@ -31,13 +31,10 @@ GRACE = 30.0
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Watch the other processes of the run in the `with` block.
+    """Watch the other processes of the run in the `with` block, and raise SystemExit if one dies.
 
     A broken connection to a dead process is reported in one message that names the process. An error in a recipe or a file, which occurs
     in every process, is reported by the first one.
-
-    Raises:
-        SystemExit: Another process has died.
     """
     parent = os.getppid()
     if os.environ.get(LAUNCHER) == str(parent):
@@ -49,11 +46,7 @@ def together() -> Iterator[None]:
 
 
 class Watch(threading.Thread):
-    """Replaces Lightning's observer, which kills this process silently when one that it started has died.
-
-    Args:
-        processes: The processes that this one started, ranks 1, 2, ... of this machine.
-    """
+    """Replaces Lightning's observer, which kills this process silently when one that it started (ranks 1, 2, ... here) has died."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         super().__init__(daemon=True, name="attnkit-ranks")
@@ -69,14 +62,10 @@ class Watch(threading.Thread):
                 self.message = obituary([process.poll() for process in self.processes], [p.pid for p in self.processes])
                 self.found.set()
                 if not self.over.wait(NOTICED):  # it hangs, waiting for the dead process
-                    self.report()
+                    _tell(self.message)
                     self.kill()
                     os._exit(1)
                 return
-
-    def report(self) -> None:
-        """Report which process died."""
-        print(f"attnkit: error: {self.message}", file=sys.stderr, flush=True)
 
     def kill(self) -> None:
         """Kill the processes."""
@@ -96,11 +85,7 @@ class Watch(threading.Thread):
 
 
 def obituary(codes: Sequence[int | None], pids: Sequence[int]) -> str:
-    """Return the message about the process that died.
-
-    Args:
-        codes: Exit codes of ranks 1, 2, ... of this machine; negative for a signal, None while running.
-        pids: Their process ids.
+    """Return the message about the process that died; `codes` are of ranks 1, 2, ...: negative for a signal, None while running.
 
     Example:
         >>> print(obituary([76, -9], [11, 12]))
@@ -152,13 +137,12 @@ def _as_first() -> Iterator[None]:
             if not is_lost(error):
                 _let_rank_0_report(error)
                 raise
-            message = _sentence(f"rank {_rank()} lost the connection to another process: one has died, and its launcher reports which")
-            print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
+            _tell(_sentence(f"rank {_rank()} lost the connection to another process: one has died, and its launcher reports which"))
             raise SystemExit(1) from error
         lost = is_lost(error) and watch.found.wait(NOTICED)
         watch.over.set()
         if lost:
-            watch.report()
+            _tell(watch.message)
         if isinstance(error, Stopped):
             watch.wait_for_all()
         else:
@@ -185,8 +169,7 @@ def _as_child(parent: int) -> Iterator[None]:
         while not over.wait(POLL):
             if os.getppid() != parent:
                 if os.environ.get("LOCAL_RANK") == "1":  # only one of the remaining processes reports it
-                    message = _sentence(f"rank 0 (process {parent}), which started the other processes, has died")
-                    print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
+                    _tell(_sentence(f"rank 0 (process {parent}), which started the other processes, has died"))
                 os._exit(LOST)
 
     threading.Thread(target=watch, daemon=True, name="attnkit-ranks").start()
@@ -210,6 +193,10 @@ def _let_rank_0_report(error: BaseException) -> None:
 
 def _rank() -> int:
     return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or os.environ.get("LOCAL_RANK") or 0)
+
+
+def _tell(message: str) -> None:
+    print(f"attnkit: error: {message}", file=sys.stderr, flush=True)
 
 
 def _sentence(what: str) -> str:

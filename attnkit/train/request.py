@@ -11,21 +11,16 @@ from attnkit.registry import IMPORTS
 class Request:
     """The arguments of `attnkit fit` and its siblings."""
 
-    given: list[str] = field(default_factory=list)
-    """All of them, as given."""
+    given: list[str] = field(default_factory=list)  # all of them, as given
     recipes: list[str] = field(default_factory=list)
-    flags: dict[str, Any] = field(default_factory=dict)
-    """The values of `--model...`, `--data...` and `--imports`, as a layer."""
-    others: list[str] = field(default_factory=list)
-    """Everything else, for Lightning's parser."""
+    flags: dict[str, Any] = field(default_factory=dict)  # the values of `--model...`, `--data...` and `--imports`, as a layer
+    others: list[str] = field(default_factory=list)  # everything else, for Lightning's parser
     ckpt_path: str | None = None
     resume: bool = False
-    trust: bool = False
-    """Whether to use the whole trainer section of a checkpoint."""
+    trust: bool = False  # whether to use the whole trainer section of a checkpoint
     out: str | None = None
     print_config: bool = False
-    help_of: str | None = None
-    """The slot, such as `model.stack.attention`, that `--model.stack.attention.help [NAME]` asks about."""
+    help_of: str | None = None  # the slot, such as `model.stack.attention`, that `--model.stack.attention.help [NAME]` asks about
     help_name: str | None = None
 
     def layers(self, command: str = "fit") -> list[dict[str, Any]]:

@@ -27,18 +27,13 @@ from attnkit.train.trust import import_classes, require_imported, trusted_part
 class Resolution:
     """A request with every name looked up."""
 
-    specs: dict[str, ResolvedSpec]
-    """The specs of `model`, and of `data` unless the model has its own dataloaders."""
-    others: dict[str, Any]
-    """The other sections of the recipe, for Lightning's parser."""
+    specs: dict[str, ResolvedSpec]  # the specs of `model`, and of `data` unless the model has its own dataloaders
+    others: dict[str, Any]  # the other sections of the recipe, for Lightning's parser
     imports: list[str]
     ckpt_path: str | None = None
-    checkpoint: dict[str, Any] | None = None
-    """The description of the checkpoint."""
-    resumed: Path | None = None
-    """The folder of the run to resume."""
-    tokenizers: dict[str, Any] = field(default_factory=dict)
-    """The trained tokenizers of the checkpoint from which a new run starts."""
+    checkpoint: dict[str, Any] | None = None  # the description of the checkpoint
+    resumed: Path | None = None  # the folder of the run to resume
+    tokenizers: dict[str, Any] = field(default_factory=dict)  # the trained tokenizers of the checkpoint from which a new run starts
 
 
 def resolve_request(
@@ -49,17 +44,9 @@ def resolve_request(
     model_class: type[LightningModule] | None = None,
     datamodule_class: type[LightningDataModule] | None = None,
 ) -> Resolution:
-    """Resolve a request.
+    """Resolve a request for a command, with these classes of `model` and `data` where those have no name.
 
-    Args:
-        command: `fit`, `validate`, `test` or `predict`.
-        request: The arguments after it.
-        claims: Holds the folder of a run that is resumed.
-        model_class: The class of `model` if it has no name.
-        datamodule_class: The class of `data` if it has no name.
-
-    Raises:
-        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
+    The folder of a run that is resumed is held until the end of `claims`. Raises if a recipe, a checkpoint or an argument is wrong.
     """
     if request.out is not None and command != "predict":
         raise ConfigurationError(f"--out is for the predictions of attnkit predict; attnkit {command} does not write any")
@@ -101,11 +88,7 @@ def resolve_request(
 
 
 def _of_class(spec: Any, registry: Registry, cls: type, key: str) -> Any:
-    """Return a spec of `cls`, or the given one if it names a subclass.
-
-    Raises:
-        ConfigurationError: It names an unrelated class.
-    """
+    """Return a spec of `cls`, or the given one if it names a subclass; raise if it names an unrelated class."""
     path = f"{cls.__module__}.{cls.__qualname__}"
     if spec is None:
         return {"name": path}

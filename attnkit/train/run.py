@@ -46,12 +46,7 @@ TRANSFORMER_ENGINE = ("transformer-engine", "transformer-engine-float16")
 
 
 def carry_out(command: str, request: Request) -> None:
-    """Run `attnkit fit | validate | test | predict`.
-
-    Raises:
-        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
-        SystemExit: The run was stopped by a signal, or because it was not healthy.
-    """
+    """Run `attnkit fit | validate | test | predict`; see `supervised`."""
     with ExitStack() as claims:
         supervised(lambda: RunCLI(command, request, claims))
 
@@ -66,13 +61,7 @@ class RunCLI(LightningCLI):
         command: `fit`, `validate`, `test` or `predict`; None builds everything without running it.
         request: The arguments after it.
         claims: Holds the folder of the run until it is closed.
-        model_class: The class of `model` if it has no name.
-        datamodule_class: The class of `data` if it has no name.
-        trainer_class: As for LightningCLI.
-        trainer_defaults: As for LightningCLI.
-        seed_everything_default: As for LightningCLI.
-        auto_configure_optimizers: As for LightningCLI.
-        program: The command as shown in messages.
+        program: The command as shown in messages. All other arguments are those of `AttnkitCLI`.
     """
 
     def __init__(
@@ -168,7 +157,8 @@ class RunCLI(LightningCLI):
         """Build the trainer, with logs under `runs/` and the best and last checkpoints unless the recipe says otherwise."""
         chosen = self._parsed(self.config_init).trainer
         callbacks = _listed(chosen.callbacks)
-        others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in self._callback_keys())]
+        own_keys = self._parser(self.subcommand).callback_keys  # of callbacks with arguments of their own (`add_lightning_class_args`)
+        others = [*_listed(self.trainer_defaults.get("callbacks")), *(self._get(self.config_init, key) for key in own_keys)]
         if self.subcommand == "fit" and chosen.logger is None and not chosen.fast_dev_run:  # fast_dev_run writes no files
             folder, resumed = Path(chosen.default_root_dir or "runs"), self.resolution.resumed
             number = version_of(resumed) if resumed else self._new_version(folder / self._run_name())
@@ -202,10 +192,6 @@ class RunCLI(LightningCLI):
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpointIO()
         return trainer
-
-    def _callback_keys(self) -> list[str]:
-        """Return the keys of callbacks with arguments of their own (`add_lightning_class_args`)."""
-        return self._parser(self.subcommand).callback_keys
 
     def _own_callbacks(self, chosen: Any, others: list[Callback]) -> list[Callback]:
         """Return the default callbacks of a fit, except those of which it already has one of the same kind."""

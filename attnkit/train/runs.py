@@ -33,11 +33,7 @@ def find_run(
     """Return the folder and the newest checkpoint of a recipe's newest run, for `--resume`; if there is none, None, with a note.
 
     The first process claims the folder before it looks into it, and holds it until the end of `claims`, so that a live run is never
-    touched.
-
-    Raises:
-        ConfigurationError: The run is ambiguous.
-        OwnedError: The newest run is still running.
+    touched: it raises an `OwnedError`.
     """
     if command != "fit" or ckpt_path not in (None, "last"):
         raise ConfigurationError("--resume is for attnkit fit, and finds the checkpoint by itself: remove it or --ckpt_path")

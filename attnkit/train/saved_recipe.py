@@ -20,10 +20,6 @@ class RecipeCallback(Callback):
     """Writes the recipe to the run's folder as `config.yaml`, and into each checkpoint (except the task, which is there already).
 
     Prints the number of parameters of each part of the model, instead of Lightning's summary (whose FLOPs are 0 on a CPU).
-
-    Args:
-        name: The name of the run.
-        recipe: The complete recipe.
     """
 
     state_key = RECIPE_STATE

@@ -20,9 +20,7 @@ UNHEALTHY = 3
 def supervised(train: Callable[[], Any]) -> None:
     """Call `train`, handling signals, the other processes of the run, and warnings.
 
-    Raises:
-        ConfigurationError: A recipe, a checkpoint or an argument is wrong.
-        SystemExit: The run was stopped by a signal, or because it was not healthy.
+    Raises SystemExit if the run was stopped by a signal, or because it was not healthy.
     """
     try:
         with quiet(), stop_signals.taken(), together(), notes(), restoring(), one_message():

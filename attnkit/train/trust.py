@@ -52,11 +52,7 @@ def trusted_part(trainer: Any, *, given: Collection[str]) -> tuple[dict[str, Any
     """Return the part of a checkpoint's trainer section that is used without `--trust`, and the names of the settings left out.
 
     Used are settings that only control the training, callbacks of attnkit and Lightning with plain arguments, and `FSDP2`. Paths and
-    any other classes are never used.
-
-    Args:
-        trainer: The section.
-        given: The keys that the recipe or the command line sets; they are neither used nor reported.
+    any other classes are never used. The keys that are `given` on the command line or in the recipe are neither used nor reported.
 
     Example:
         >>> trusted_part({"max_epochs": 3, "callbacks": [{"class_path": "evil.Evil"}], "default_root_dir": "/tmp"}, given=())
@@ -89,11 +85,7 @@ def import_classes(recipe: Mapping[str, Any]) -> None:
 
 
 def require_imported(recipe: Mapping[str, Any], source: str) -> None:
-    """Check that the recipe in a checkpoint names only classes of imported modules: importing another would run its code.
-
-    Raises:
-        ConfigurationError: It names a class of a module that is not imported.
-    """
+    """Raise if the recipe in a checkpoint names a class of a module that is not imported: importing it would run its code."""
     if "data" in recipe:
         try:
             with importing(False):

@@ -3,12 +3,13 @@
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnkit.masks import Mask
 from attnkit.mixer import Tokens
 from attnkit.profile.elementwise import ElementwiseCounter
-from attnkit.profile.flops import countable
+from attnkit.profile.flops import fake_tensors
 from attnkit.registry import mixers
 
 FLAT = 1.3
@@ -112,7 +113,7 @@ def _operations(names: list[str], width: int) -> list[str]:
         "|---|---:|---:|",
     ]
     for name in names:
-        with countable(), torch.no_grad():
+        with fake_tensors(torch.double), sdpa_kernel(SDPBackend.MATH), torch.no_grad():
             mixer = mixers.build(name, d_model=width, num_heads=width // HEAD, direction="causal")
             with FlopCounterMode(display=False) as products, ElementwiseCounter() as others:
                 mixer(torch.empty(1, STEPS, width), Tokens(mask=Mask(causal=True)))

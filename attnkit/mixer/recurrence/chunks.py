@@ -32,8 +32,7 @@ def in_chunks(*tensors: Tensor, powers: bool = False) -> tuple[Tensor, ...]:
 
 def joined(x: Tensor, length: int) -> Tensor:
     """Join chunks [B, H, chunks, C, ...] into [B, H, T, ...]: the inverse of `in_chunks`."""
-    whole: Tensor = x[:, :, 0] if x.shape[2] == 1 and x.shape[3] == length else _join(x, length)
-    return whole
+    return x[:, :, 0] if x.shape[2] == 1 and x.shape[3] == length else _join(x, length)
 
 
 # Operators of their own, because torch.compile would reason for minutes about which lengths are multiples of a chunk.

@@ -7,10 +7,7 @@ from attnkit.registry import ConfigurationError
 
 
 def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | None = None) -> tuple[int, int]:
-    """Return the number of heads and the width of each.
-
-    Raises:
-        ConfigurationError: The number of heads is missing, or does not divide the width.
+    """Return the number of heads and the width of each; raise if the number is missing, or does not divide the width.
 
     Example:
         >>> head_width("retention", 64, 4)
@@ -25,11 +22,9 @@ def head_width(mixer: str, width: int, num_heads: int | None, head_dim: int | No
 
 def in_heads(x: Tensor, num_heads: int) -> Tensor:
     """Split [B, T, H N] into [B, H, T, N]."""
-    heads: Tensor = rearrange(x, "b t (h n) -> b h t n", h=num_heads)
-    return heads
+    return rearrange(x, "b t (h n) -> b h t n", h=num_heads)
 
 
 def joined_heads(x: Tensor) -> Tensor:
     """Join [B, H, T, N] into [B, T, H N]."""
-    joined: Tensor = rearrange(x, "b h t n -> b t (h n)")
-    return joined
+    return rearrange(x, "b h t n -> b t (h n)")

@@ -88,14 +88,12 @@ def _by_group(x: Tensor, groups: int) -> Tensor:
 
 def _side_by_side(x: Tensor, groups: int) -> Tensor:
     """Put the values of heads that share keys side by side: [B, H, chunks, C, P] into [B, G, chunks, C, H / G P]."""
-    together: Tensor = rearrange(x, "b (g h) n c p -> b g n c (h p)", g=groups)
-    return together
+    return rearrange(x, "b (g h) n c p -> b g n c (h p)", g=groups)
 
 
 def _apart(x: Tensor, value: Tensor) -> Tensor:
     """Return [B, G, chunks, C, H / G P] as [B, H, chunks, C, P], with the P of `value`."""
-    heads: Tensor = rearrange(x, "b g n c (h p) -> b (g h) n c p", p=value.shape[-1])
-    return heads
+    return rearrange(x, "b g n c (h p) -> b (g h) n c p", p=value.shape[-1])
 
 
 def empty(key: Tensor, value: Tensor) -> Tensor:

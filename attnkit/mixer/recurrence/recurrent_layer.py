@@ -24,15 +24,10 @@ SHUT = 1e4
 
 @dataclass(frozen=True)
 class CellState(State):
-    """The state of one recurrent layer.
+    """The state of one recurrent layer."""
 
-    Attributes:
-        hidden: [B, H].
-        cell: [B, H], of an LSTM alone.
-    """
-
-    hidden: Tensor
-    cell: Tensor | None = None
+    hidden: Tensor  # [B, H]
+    cell: Tensor | None = None  # [B, H], of an LSTM alone
 
 
 class RecurrentLayer(nn.Module):
@@ -175,9 +170,7 @@ class RecurrentLayer(nn.Module):
 class Walk:
     """One layer over a sequence, token by token: the products with what is known before are computed at once, for all tokens.
 
-    Args:
-        layer: The layer.
-        x: [B, T, J], the first channels of the inputs.
+    `x` [B, T, J] are the first channels of the inputs.
     """
 
     def __init__(self, layer: RecurrentLayer, x: Tensor) -> None:

@@ -15,15 +15,8 @@ from attnkit.registry import ConfigurationError
 class RecurrentMixer(Mixer[CellState]):
     """A recurrent layer over the tokens, without a projection: its hidden states are the output.
 
-    In the direction `bidirectional`, a second one reads from the end, and each has half of the width. It computes in fp32 (in a float64
-    model float64), also under autocast.
-
-    Args:
-        d_model: Width D.
-        direction: `causal` or `bidirectional`.
-
-    Raises:
-        ConfigurationError: `d_model` is odd in the direction `bidirectional`.
+    In the direction `bidirectional`, a second one reads from the end, and each has half of the width, so `d_model` is even. It computes in
+    fp32 (in a float64 model float64), also under autocast.
     """
 
     directions = frozenset({"causal", "bidirectional"})

@@ -136,27 +136,15 @@ def _selective_scan_backward(
 
 
 @_selective_scan.register_fake
-def _(
-    step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor, kept: Tensor | None, state: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(step: Tensor, rate: Tensor, value: Tensor, write: Tensor, read: Tensor, kept: Tensor | None, state: Tensor) -> tuple[Tensor, ...]:
     block = _block(state)
     blocks = (value.shape[1] + block - 1) // block
     return torch.empty_like(value), torch.empty_like(state), state.new_empty(blocks, *state.shape)
 
 
 @_selective_scan_backward.register_fake
-def _(
-    to_y: Tensor,
-    to_last: Tensor,
-    step: Tensor,
-    rate: Tensor,
-    value: Tensor,
-    write: Tensor,
-    read: Tensor,
-    kept: Tensor | None,
-    starts: Tensor,
-) -> list[Tensor]:
-    return [torch.empty_like(x) for x in (step, rate, value, write, read, to_last)]
+def _(to_y: Tensor, to_last: Tensor, *inputs: Tensor | None) -> list[Tensor]:
+    return [torch.empty_like(x) for x in (*inputs[:5], to_last) if x is not None]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

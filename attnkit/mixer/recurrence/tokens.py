@@ -5,21 +5,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnkit.mixer.base import Tokens
+from attnkit.mixer.base import Mixer, Tokens
 from attnkit.state import State
 
 
 @dataclass(frozen=True)
 class RecurrentState(State):
-    """The state of a linear recurrence: of constant size, and in fp32 (in a float64 model float64), also under autocast.
+    """The state of a linear recurrence: of constant size, and in fp32 (in a float64 model float64), also under autocast."""
 
-    Attributes:
-        memory: [B, H, N, P], a matrix for each head; or [B, ...].
-        recent: The last tokens that a short convolution reads, [B, K - 1, channels]; None without one.
-    """
+    memory: Tensor  # [B, H, N, P], a matrix for each head; or [B, ...]
+    recent: Tensor | None = None  # the last tokens that a short convolution reads, [B, K - 1, channels]; None without one
 
-    memory: Tensor
-    recent: Tensor | None = None
+
+class LinearRecurrence(Mixer[RecurrentState]):
+    """A mixer that reads earlier tokens through a state of constant size."""
+
+    directions = frozenset({"causal"})
+    growth = "constant"
 
 
 def in_full_precision(*tensors: Tensor) -> tuple[Tensor, ...]:

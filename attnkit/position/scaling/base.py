@@ -25,14 +25,3 @@ class Scaling(ABC):
         Raises:
             ValueError: The scaling does not fit the width or the base.
         """
-
-
-def check_positive(**numbers: float) -> None:
-    """Raise unless all numbers are positive.
-
-    Raises:
-        ValueError: One is not; the message names it.
-    """
-    for name, number in numbers.items():
-        if not number > 0:
-            raise ValueError(f"{name} must be positive, but is {number}")

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from attnkit.position.base import frequencies
-from attnkit.position.scaling.base import Scaling, check_positive
-from attnkit.registry import rotary_scalings
+from attnkit.position.scaling.base import Scaling
+from attnkit.registry import check_positive, rotary_scalings
 
 
 @rotary_scalings.register("linear")

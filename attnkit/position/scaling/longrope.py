@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from attnkit.position.base import frequencies
-from attnkit.position.scaling.base import Scaling, check_positive
-from attnkit.registry import ConfigurationError, refuse_unread, rotary_scalings
+from attnkit.position.scaling.base import Scaling
+from attnkit.registry import ConfigurationError, check_positive, refuse_unread, rotary_scalings
 
 
 @rotary_scalings.register("longrope")
