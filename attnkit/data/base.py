@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
@@ -11,20 +12,27 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Corpus, Part
 from attnkit.corpus.reading import check, read_columns
-from attnkit.data.batching import BatchedExamples, Order, TokenBatchSampler
+from attnkit.data.batching import Order, TokenBatchSampler
 from attnkit.data.config import FramingConfig
 from attnkit.data.loading import BatchSampler, sampler_loader
 from attnkit.data.summary import Summaries, Summary, counted
 from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets
 from attnkit.strategy.sharing import DataShare, data_share
 
+Split = Part | Literal["predict"]
+"""A split of the corpus, or the inputs for prediction."""
+
+Batch = TypeVar("Batch")
+
 PARTS: dict[str, tuple[Part, ...]] = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",)}
+_ORDERS: dict[Split, Order] = {"train": "shuffled", "validation": "fixed", "test": "fixed", "predict": "given"}
 
 
-class Framing(LightningDataModule, ABC):
+class Framing(LightningDataModule, ABC, Generic[Batch]):
     """Turns the rows of a corpus into training examples.
 
-    A subclass declares its options with `@keywords_of(...)`, and passes them on.
+    A subclass declares its options with `@keywords_of(...)`, passes them on, and writes `read` and `examples`. Its batches are of at most
+    `batch_tokens` positions, unless it writes `sampler`, too.
 
     Args:
         config: The options.
@@ -32,6 +40,7 @@ class Framing(LightningDataModule, ABC):
 
     Attributes:
         takes: The kind of corpus.
+        needs_predict: Whether prediction needs inputs of its own; otherwise those of the test split are the default.
         config: The options.
         corpus: The corpus.
         image_shape: Channels, height and width, if the inputs are images.
@@ -43,6 +52,7 @@ class Framing(LightningDataModule, ABC):
     """
 
     takes: ClassVar[type[Corpus]]
+    needs_predict: ClassVar[bool] = True
     corpus: Any
     config: Any
     image_shape: Any = None
@@ -60,12 +70,8 @@ class Framing(LightningDataModule, ABC):
         for part in PARTS.get(stage, ()):
             if self.corpus.has(part):
                 self.corpus.check(part)
-        if stage == "predict":
-            self.check_prediction()
-
-    def check_prediction(self) -> None:
-        """Raise a `ConfigurationError` if there are no inputs for prediction."""
-        check(self._prediction_file())
+        if stage == "predict" and self.needs_predict:
+            check(self._prediction_file())
 
     def prediction_inputs(self, name: str) -> Sequence[str]:
         """Return the inputs for prediction, in the corpus's column `name`."""
@@ -73,21 +79,46 @@ class Framing(LightningDataModule, ABC):
         return [text for (text,) in read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])]
 
     @abstractmethod
-    def evaluation_loader(self, part: Part) -> DataLoader[Any]:
-        """Return a loader of the validation or test split."""
+    def read(self, part: Split) -> Any:
+        """Return the rows of a split, or the inputs for prediction."""
+
+    @abstractmethod
+    def examples(self, part: Split) -> Any:
+        """Return the encoded `rows` of a split, for batches, and report its summary."""
+
+    def rows(self, part: Split) -> Any:
+        """Return what `read` returns; training rows are read once."""
+        return self._training if part == "train" else self.read(part)
+
+    @cached_property
+    def _training(self) -> Any:
+        return self.read("train")
+
+    def sampler(self, examples: Any, *, order: Order) -> BatchSampler:
+        """Return the sampler of the batches of `examples`."""
+        return TokenBatchSampler(examples, batch_tokens=self.config.batch_tokens, order=order, seed=self.seed, share=self.share)
+
+    def loader(self, part: Split) -> DataLoader[Batch]:
+        """Return a loader of the batches of a split."""
+        examples = self.examples(part)
+        sampler = self.sampler(examples, order=_ORDERS[part])
+        return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.config.num_workers)
 
     @override
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        return self.evaluation_loader("validation") if self.corpus.has("validation") else []
+    def train_dataloader(self) -> DataLoader[Batch]:
+        return self.loader("train")
 
     @override
-    def test_dataloader(self) -> DataLoader[Any]:
-        return self.evaluation_loader("test")
+    def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
+        return self.loader("validation") if self.corpus.has("validation") else []
 
-    def token_batches(self, examples: BatchedExamples, *, order: Order) -> DataLoader[Any]:
-        """Return a loader of batches of at most `batch_tokens` positions."""
-        sampler = TokenBatchSampler(examples, batch_tokens=self.config.batch_tokens, order=order, seed=self.seed, share=self.share)
-        return self.loader(examples, sampler)
+    @override
+    def test_dataloader(self) -> DataLoader[Batch]:
+        return self.loader("test")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[Batch]:
+        return self.loader("predict")
 
     def within_limit(self, part: str, lengths: Sequence[int], *, unit: str, rows: str = "") -> tuple[list[int], Summary]:
         """Return which rows of a split are used, and their summary: in training those of at most `max_length`.
@@ -113,10 +144,6 @@ class Framing(LightningDataModule, ABC):
     def share(self) -> DataShare | None:
         """This process's share of each batch; None without a trainer."""
         return data_share(self.trainer) if self.trainer else None
-
-    def loader(self, examples: Any, sampler: BatchSampler) -> DataLoader[Any]:
-        """Return a loader of the batches of `examples` that `sampler` yields."""
-        return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.config.num_workers)
 
     def _prediction_file(self) -> str:
         if self.predict is None:

@@ -91,10 +91,10 @@ class BatchedExamples(Dataset[Any], ABC):
 
 
 class TokenExamples(BatchedExamples):
-    """Encoded texts without targets.
+    """Encoded texts; a batch has `example`, `tokens`, padded to the longest of the whole batch, and except in training `text`.
 
     Args:
-        tokens: The texts.
+        tokens: The ids of the texts.
         texts: The text of each example; `None` in training, where batches are tensors only.
     """
 
@@ -107,6 +107,13 @@ class TokenExamples(BatchedExamples):
     @override
     def text(self, index: int) -> str | None:
         return str(self.texts[index]) if self.texts else None
+
+    def __getitem__(self, share: Share) -> Any:
+        length, _ = self.longest(share)
+        batch: dict[str, Any] = {"example": share.example(share.rows), "tokens": self.tokens.padded(share.rows, length)}
+        if self.texts is not None:
+            batch["text"] = [self.texts[i] for i in share.answered]
+        return batch
 
 
 class PairExamples(BatchedExamples):
@@ -137,7 +144,7 @@ class PairExamples(BatchedExamples):
             targets = self.tgt.padded(rows, tgt)
             batch["tgt"] = without_targets(targets) if share.is_filler else targets
         if self.texts is not None:
-            texts = [] if share.is_filler else [self.texts[i] for i in rows]
+            texts = [self.texts[i] for i in share.answered]
             batch["source"] = [source for source, _ in texts]
             batch["references"] = [references for _, references in texts]
         return batch

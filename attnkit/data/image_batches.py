@@ -59,11 +59,10 @@ class ImageExamples(Dataset[ImageBatch]):
         index = torch.as_tensor(share.rows)
         pixels = self.pixels[index] if self.augmentation is None else self.augmentation(self.pixels, index, epoch=share.epoch)
         batch: ImageBatch = {"example": share.example(share.rows), "image": (pixels.float() - self._mean) / self._std}
-        answered = index[:0] if share.is_filler else index
         if self.labels is not None:
-            batch["label"] = self.labels[answered]
+            batch["label"] = self.labels[torch.as_tensor(share.answered, dtype=torch.int64)]
         if self.names is not None:
-            batch["text"] = [self.names[i] for i in answered.tolist()]
+            batch["text"] = [self.names[i] for i in share.answered]
         return batch
 
 

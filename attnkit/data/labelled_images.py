@@ -7,17 +7,16 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from attnkit.corpus import ImageCorpus, Images
-from attnkit.corpus.base import Part
 from attnkit.corpus.image_reading import read_images
 from attnkit.data.augmentation import Augmentation
-from attnkit.data.base import Framing, require_distinct, require_image_shape
+from attnkit.data.base import Framing, Split, require_distinct, require_image_shape
 from attnkit.data.batching import Order
 from attnkit.data.config import FramingConfig
 from attnkit.data.image_batches import ImageBatch, ImageBatchSampler, ImageExamples
+from attnkit.data.loading import BatchSampler
 from attnkit.data.summary import Summary, counted
 from attnkit.registry import ConfigurationError, datasets, keywords_of, nearest, require_at_least
 
@@ -46,7 +45,7 @@ class LabelledImagesConfig(FramingConfig):
 
 
 @datasets.register("labelled_images")
-class LabelledImages(Framing):
+class LabelledImages(Framing[ImageBatch]):
     """Images with classes, for the task `classification`.
 
     Images are held in memory as bytes. Each channel is normalised by the mean and standard deviation of the training images; both are
@@ -85,6 +84,7 @@ class LabelledImages(Framing):
     """
 
     takes: ClassVar = ImageCorpus
+    needs_predict: ClassVar = False
     corpus: ImageCorpus
     tokenizer_spec: ClassVar[None] = None
 
@@ -98,21 +98,17 @@ class LabelledImages(Framing):
         transforms = config.augmentation
         self.augmentation = Augmentation(shift=config.shift, flip=config.flip, transforms=transforms, seed=self.seed)
 
-    @override
-    def check_prediction(self) -> None:
-        """Do nothing: without `predict`, the test images are used."""
-
     @cached_property
     def image_shape(self) -> list[int]:
         """Channels, height and width."""
-        return self.config.image_shape or list(self._training.pixels.shape[1:])
+        return self.config.image_shape or list(self.rows("train").pixels.shape[1:])
 
     @cached_property
     def classes(self) -> list[str]:
         """The name of each class, by its id."""
         if (given := self.config.classes or self.corpus.classes) is not None:
             return [*given]
-        labels = self._training.labels or ()
+        labels = self.rows("train").labels or ()
         numbers = [label for label in labels if isinstance(label, int)]
         return [str(i) for i in range(max(numbers) + 1)] if numbers else sorted({str(label) for label in labels})
 
@@ -122,7 +118,7 @@ class LabelledImages(Framing):
         if self._given is not None:
             return self._given
         mean, std = [], []
-        for channel in self._training.pixels.unbind(1):
+        for channel in self.rows("train").pixels.unbind(1):
             counts = torch.bincount(channel.reshape(-1), minlength=256).double()  # exact, without a float copy of the data
             share, values = counts / counts.sum(), torch.arange(256, dtype=torch.float64) / 255
             mean.append(float((share * values).sum()))
@@ -140,27 +136,21 @@ class LabelledImages(Framing):
         self.normalisation = self._given or (state_dict["mean"], state_dict["std"])
 
     @override
-    def train_dataloader(self) -> DataLoader[ImageBatch]:
-        return self._loader("train", self._training, order="shuffled")
-
-    @override
-    def evaluation_loader(self, part: Part) -> DataLoader[ImageBatch]:
-        return self._loader(part, self.corpus.images(part, shape=self.image_shape), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[ImageBatch]:
+    def read(self, part: Split) -> Images:
+        if part != "predict":
+            return self.corpus.images(part, shape=self.config.image_shape if part == "train" else self.image_shape)
         if self.predict is None:
-            images = self.corpus.images("test", shape=self.image_shape)
-        else:
-            columns = [str(column) for column in self.corpus.columns_for("image")]
-            images = read_images(self.predict, labelled=False, shape=self.image_shape, columns=columns)
-        return self._loader("predict", images, order="given")
+            return self.corpus.images("test", shape=self.image_shape)
+        columns = [str(column) for column in self.corpus.columns_for("image")]
+        return read_images(self.predict, labelled=False, shape=self.image_shape, columns=columns)
 
-    @cached_property
-    def _training(self) -> Images:
-        return self.corpus.images("train", shape=self.config.image_shape)
+    @override
+    def sampler(self, examples: Any, *, order: Order) -> BatchSampler:
+        return ImageBatchSampler(examples, batch_size=self.config.batch_size, order=order, seed=self.seed, share=self.share)
 
-    def _loader(self, part: str, images: Images, *, order: Order) -> DataLoader[ImageBatch]:
+    @override
+    def examples(self, part: Split) -> ImageExamples:
+        images = self.rows(part)
         if list(images.pixels.shape[1:]) != self.image_shape:
             raise ConfigurationError(f"the {part} images have shape {list(images.pixels.shape[1:])}, not {self.image_shape} as in training")
         mean, std = self.normalisation
@@ -175,8 +165,7 @@ class LabelledImages(Framing):
             augmentation=self.augmentation if part == "train" else None,
         )
         self.summaries.say(Summary(part, counted(len(examples), "image")))
-        sampler = ImageBatchSampler(examples, batch_size=self.config.batch_size, order=order, seed=self.seed, share=self.share)
-        return self.loader(examples, sampler)
+        return examples
 
     def _label_tensor(self, part: str, images: Images) -> Tensor:
         if images.labels is None:

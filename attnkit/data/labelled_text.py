@@ -4,24 +4,61 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import LabelCorpus, Labelled, Labels, Part, TextCorpus
-from attnkit.data.base import build_corpus, require_distinct
-from attnkit.data.batching import Order, Sequences
+from attnkit.corpus.base import LabelCorpus, Labels, Part, TextCorpus
+from attnkit.data.base import Split, build_corpus, require_distinct
+from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.config import TokensConfig
-from attnkit.data.labelled_batches import LabelledBatch, LabelledExamples
+from attnkit.data.loading import Share
 from attnkit.data.summary import Summary, counted
 from attnkit.data.tokenized import TokenizedFraming
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, keywords_of, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
 
 _ENDS = re.compile(r"(?<=[.!?])\s+")
+
+
+class LabelledBatch(TypedDict, total=False):
+    """A batch of texts, with labels if all texts of the split have one, and with the texts themselves except in training.
+
+    A filler (`attnkit.data.loading.Share`) has tokens, but no label and no text.
+    """
+
+    example: Tensor  # [B] int64: the index of each text; -1 for a filler
+    tokens: Tensor  # [B, T] int64: bos, tokens, eos, padding
+    label: Tensor  # [B]: int64, the class, or float32, a number; [0] for a filler
+    text: list[str]
+
+
+class LabelledExamples(TokenExamples):
+    """Encoded texts and their labels.
+
+    Args:
+        tokens: The ids of the texts.
+        labels: The labels [N]: int64 classes or float32 numbers; `None` without labels.
+        texts: The text of each example; `None` in training.
+
+    Example:
+        >>> examples = LabelledExamples(tokens=Sequences([[1, 5, 2], [1, 2]]), labels=torch.tensor([1, 0]), texts=None)
+        >>> examples[Share(batch=[1, 0])]["label"]
+        tensor([0, 1])
+    """
+
+    def __init__(self, *, tokens: Sequences, labels: Tensor | None, texts: Sequence[str] | None) -> None:
+        super().__init__(tokens, texts)
+        self.labels = labels
+
+    @override
+    def __getitem__(self, share: Share) -> LabelledBatch:
+        batch: LabelledBatch = super().__getitem__(share)
+        if self.labels is not None:
+            batch["label"] = self.labels[torch.as_tensor(share.answered, dtype=torch.int64)]
+        return batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +81,7 @@ class LabelledTextConfig(TokensConfig):
 
 
 @datasets.register("labelled_text")
-class LabelledText(TokenizedFraming):
+class LabelledText(TokenizedFraming[LabelledBatch]):
     """Texts, each with a class or a number, for the tasks `classification` and `regression`; `masked_lm` ignores the labels.
 
     Args:
@@ -94,14 +131,14 @@ class LabelledText(TokenizedFraming):
 
     @override
     def training_texts(self) -> Iterable[str]:
-        return (text for text, _ in self._training)
+        return (text for text, _ in self.rows("train"))
 
     @cached_property
     def classes(self) -> list[str]:
         """The name of each class, by its id."""
         if self.config.labels == "number":
             raise ConfigurationError("the labels of these data are numbers; use task regression, or set data.labels to class")
-        return self.config.classes if self.config.classes is not None else sorted({label for _, label in self._training})
+        return self.config.classes if self.config.classes is not None else sorted({label for _, label in self.rows("train")})
 
     def unlabelled_texts(self) -> Iterator[str]:
         """Yield sentences or passages of the unlabelled corpora, except texts in the validation and test splits of the labelled corpus."""
@@ -124,22 +161,12 @@ class LabelledText(TokenizedFraming):
             self.classes = state_dict["classes"]
 
     @override
-    def train_dataloader(self) -> DataLoader[LabelledBatch]:
-        return self._loader("train", [*self._training, *((text, None) for text in self.unlabelled_texts())], order="shuffled")
+    def read(self, part: Split) -> Sequence[tuple[str, str | None]]:
+        return [(text, None) for text in self.prediction_inputs("text")] if part == "predict" else self.corpus.labelled(part)
 
     @override
-    def evaluation_loader(self, part: Part) -> DataLoader[LabelledBatch]:
-        return self._loader(part, self.corpus.labelled(part), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[LabelledBatch]:
-        return self._loader("predict", [(text, None) for text in self.prediction_inputs("text")], order="given")
-
-    @cached_property
-    def _training(self) -> Sequence[Labelled]:
-        return self.corpus.labelled("train")
-
-    def _loader(self, part: str, examples: Sequence[tuple[str, str | None]], *, order: Order) -> DataLoader[LabelledBatch]:
+    def examples(self, part: Split) -> LabelledExamples:
+        examples = [*self.rows(part), *((text, None) for text in self.unlabelled_texts())] if part == "train" else self.rows(part)
         encoded = [self.tokenizer.encode(text) for text, _ in examples]
         labelled = all(label is not None for _, label in examples)
         room = self.config.max_length - 2
@@ -148,12 +175,11 @@ class LabelledText(TokenizedFraming):
         for (text, _), ids in zip(examples, encoded, strict=True):
             summary.add(self.tokenizer, text, ids[:room])
         self.summaries.say(summary)
-        encoded_examples = LabelledExamples(
+        return LabelledExamples(
             tokens=Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
             labels=self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None,
             texts=None if part == "train" else [text for text, _ in examples],
         )
-        return self.token_batches(encoded_examples, order=order)
 
     def _label_tensor(self, part: str, labels: Sequence[str]) -> Tensor:
         if self.config.labels == "number":

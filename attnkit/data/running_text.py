@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Part, TextCorpus
 from attnkit.corpus.fingerprint import fingerprint
-from attnkit.data.base import PARTS
+from attnkit.data.base import PARTS, Batch, Split
 from attnkit.data.cache import cached
 from attnkit.data.config import TokensConfig
 from attnkit.data.packing import PackedText, Piece, pieces
@@ -38,8 +38,11 @@ class RunningTextConfig(TokensConfig):
         require_at_least(1, context=self.context)
 
 
-class RunningText(TokenizedFraming):
+class RunningText(TokenizedFraming[Batch]):
     """The base of framings of running text: the text is one long sequence of ids.
+
+    Attributes:
+        field: What the corpus's column of inputs for prediction holds.
 
     Raises:
         ConfigurationError: The corpus has no text, or a number is out of range.
@@ -47,6 +50,7 @@ class RunningText(TokenizedFraming):
 
     takes: ClassVar = TextCorpus
     corpus: TextCorpus
+    field: ClassVar[str] = "text"
     unknown_note: ClassVar[str] = ", which cost no bits, so bits per character are underestimated"
 
     def __init__(self, config: RunningTextConfig, tokenizer: TokenizerSpec) -> None:
@@ -73,6 +77,10 @@ class RunningText(TokenizedFraming):
             bad = self.corpus.bad_rows[part]
             skipped = f". The first skipped row: {bad.first}" if bad else ""
             raise ConfigurationError(f"the {part} text is empty or only white space{skipped}")
+
+    @override
+    def read(self, part: Split) -> Any:
+        return self.prediction_inputs(self.field) if part == "predict" else self.packed(part)
 
     def packed(self, part: Part) -> PackedText:
         """Return a split of the text as token ids: encoded once, then read from the cache.

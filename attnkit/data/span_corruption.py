@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import Part
-from attnkit.data.batching import Examples, Sequences
+from attnkit.data.base import Split
+from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.running_text import RunningText, RunningTextConfig
 from attnkit.data.spans import CorruptedWindows, Corruption
 from attnkit.data.summary import Summary
@@ -36,7 +35,7 @@ class SpanCorruptionConfig(RunningTextConfig):
 
 
 @datasets.register("span_corruption")
-class SpanCorruption(RunningText):
+class SpanCorruption(RunningText[Seq2SeqBatch]):
     """Running text with hidden spans, for the task `seq2seq`: the source has a sentinel for each span, and the target has the spans.
 
     The target of `Thank you <extra_0> me to your party <extra_1> week .` is `<extra_0> for inviting <extra_1> last <extra_2>`. By default,
@@ -68,6 +67,7 @@ class SpanCorruption(RunningText):
         (torch.Size([4, 19]), torch.Size([4, 7]))
     """
 
+    field: ClassVar = "source"
     config: SpanCorruptionConfig
 
     @keywords_of(SpanCorruptionConfig)
@@ -88,28 +88,19 @@ class SpanCorruption(RunningText):
         return self.tokenizer_spec
 
     @override
-    def train_dataloader(self) -> DataLoader[Any]:
-        return self.token_batches(self._windows("train", seeds=[1, self.seed], tokenizer=None), order="shuffled")
-
-    @override
-    def evaluation_loader(self, part: Part) -> DataLoader[Any]:
-        return self.token_batches(self._windows(part, seeds=[0], tokenizer=self.tokenizer), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[Any]:
-        sources = self.prediction_inputs("source")
-        self.summaries.say(Summary.of_texts("predict", self.tokenizer, sources))
-        ids = Sequences([[*self.tokenizer.encode(source), Tokenizer.eos_id] for source in sources])
-        return self.token_batches(Examples(src=ids, tgt=None, texts=[(source, []) for source in sources]), order="given")
-
-    def _windows(self, part: Part, *, seeds: Sequence[int], tokenizer: Tokenizer | None) -> CorruptedWindows:
+    def examples(self, part: Split) -> Examples | CorruptedWindows:
+        found = self.read(part)
+        if part == "predict":
+            self.summaries.say(Summary.of_texts("predict", self.tokenizer, found))
+            ids = Sequences([[*self.tokenizer.encode(source), Tokenizer.eos_id] for source in found])
+            return Examples(src=ids, tgt=None, texts=[(source, []) for source in found])
         windows = CorruptedWindows(
-            self.packed(part),
+            found,
             context=self.config.context,
             corruption=self.corruption,
             sentinels=[self.tokenizer.id_of(sentinel) for sentinel in self._sentinels],
-            seeds=seeds,
-            tokenizer=tokenizer,
+            seeds=[1, self.seed] if part == "train" else [0],
+            tokenizer=None if part == "train" else self.tokenizer,
         )
         if not len(windows):
             raise ConfigurationError(f"no document of the {part} text has two tokens, so there is nothing to hide")

@@ -137,7 +137,7 @@ class CorruptedWindows(BatchedExamples):
             "tgt": without_targets(targets) if share.is_filler else targets,
         }
         if self._tokenizer is not None:
-            answered = [] if share.is_filler else examples
+            answered = examples[: len(share.answered)]
             batch["source"] = [self._tokenizer.decode(example.source) for example in answered]
             batch["references"] = [[self._tokenizer.decode(example.target)] for example in answered]
         return batch

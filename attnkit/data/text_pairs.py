@@ -7,12 +7,11 @@ from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import Pair, PairCorpus, Part
+from attnkit.corpus.base import PairCorpus, Part
 from attnkit.corpus.mixture import Mixture
-from attnkit.data.base import Framing
+from attnkit.data.base import Framing, Split
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.config import RowsConfig
@@ -39,7 +38,7 @@ class TextPairsConfig(RowsConfig):
 
 
 @datasets.register("text_pairs")
-class TextPairs(Framing):
+class TextPairs(Framing[Seq2SeqBatch]):
     """Pairs of texts for the task `seq2seq`: the model learns to produce the target from the source.
 
     In evaluation, rows with the same source form one example with several references.
@@ -81,14 +80,14 @@ class TextPairs(Framing):
     def src_tokenizer(self) -> Tokenizer:
         """The trained source tokenizer."""
         sides = (0,) if self._tgt_tokenizer is not None else (0, 1)
-        return trained(self._src_tokenizer, lambda: (pair[side] for pair in self._pairs for side in sides))
+        return trained(self._src_tokenizer, lambda: (pair[side] for pair in self.rows("train") for side in sides))
 
     @cached_property
     def tgt_tokenizer(self) -> Tokenizer:
         """The trained target tokenizer."""
         if self._tgt_tokenizer is None:
             return self.src_tokenizer
-        return trained(self._tgt_tokenizer, lambda: (target for _, target in self._pairs))
+        return trained(self._tgt_tokenizer, lambda: (target for _, target in self.rows("train")))
 
     @property
     def src_tokenizer_spec(self) -> dict[str, Any]:
@@ -125,36 +124,32 @@ class TextPairs(Framing):
         self.tgt_tokenizer = tokenizers.build(state_dict["tgt_tokenizer"])
 
     @override
-    def train_dataloader(self) -> DataLoader[Seq2SeqBatch]:
-        encoded = [(self._source_ids(source), self._target_ids(target)) for source, target in self._pairs]
-        kept, summary = self.within_limit("train", [max(map(len, pair)) for pair in encoded], unit="pair", rows="training pairs")
-        src, tgt = zip(*(encoded[i] for i in kept), strict=True)
-        self._say(summary, [self._pairs[i] for i in kept], src, tgt)
-        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
+    def read(self, part: Split) -> Sequence[Any]:
+        return [(source, []) for source in self.prediction_inputs("source")] if part == "predict" else self.corpus.pairs(part)
 
     @override
-    def evaluation_loader(self, part: Part) -> DataLoader[Seq2SeqBatch]:
-        examples = self.evaluation_set(part)
-        src = [self._source_ids(source) for source in examples]
-        tgt = [self._target_ids(targets[0]) for targets in examples.values()]
+    def examples(self, part: Split) -> Examples:
+        rows = self.rows(part)
+        if part == "train":
+            encoded = [(self._source_ids(source), self._target_ids(target)) for source, target in rows]
+            kept, summary = self.within_limit("train", [max(map(len, pair)) for pair in encoded], unit="pair", rows="training pairs")
+            src, tgt = ([encoded[i][side] for i in kept] for side in (0, 1))
+            self._say(summary, [rows[i] for i in kept], src, tgt)
+            return Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None)
+        if part == "predict":
+            src = [self._source_ids(source) for source, _ in rows]
+            self._say(Summary(part, counted(len(src), "text")), rows, src, None)
+            return Examples(src=Sequences(src), tgt=None, texts=rows)
+        found = self.evaluation_set(part)
+        src = [self._source_ids(source) for source in found]
+        tgt = [self._target_ids(targets[0]) for targets in found.values()]
         summary = Summary(part, counted(len(src), "example"))
-        rows = sum(source in examples for source, _ in self.corpus.pairs(part))
-        summary.note(rows - len(src), "merged (rows with the same source are one example with several references)")
-        self._say(summary, [(source, targets[0]) for source, targets in examples.items()], src, tgt)
+        merged = sum(source in found for source, _ in rows) - len(src)
+        summary.note(merged, "merged (rows with the same source are one example with several references)")
+        self._say(summary, [(source, targets[0]) for source, targets in found.items()], src, tgt)
         written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
-        texts = [(source, [written(target) for target in targets]) for source, targets in examples.items()]
-        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[Seq2SeqBatch]:
-        texts: list[tuple[str, list[str]]] = [(source, []) for source in self.prediction_inputs("source")]
-        src = [self._source_ids(source) for source, _ in texts]
-        self._say(Summary("predict", counted(len(src), "text")), texts, src, None)
-        return self.token_batches(Examples(src=Sequences(src), tgt=None, texts=texts), order="given")
-
-    @cached_property
-    def _pairs(self) -> Sequence[Pair]:
-        return self.corpus.pairs("train")
+        texts = [(source, [written(target) for target in targets]) for source, targets in found.items()]
+        return Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts)
 
     def _source_ids(self, text: str) -> Ids:
         return array("i", [*self.src_tokenizer.encode(text), Tokenizer.eos_id])

@@ -1,20 +1,22 @@
 """The base of framings with one tokenizer."""
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 from typing_extensions import override
 
-from attnkit.data.base import Framing
+from attnkit.data.base import Batch, Framing
+from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.cache import trained
 from attnkit.data.config import TokensConfig
+from attnkit.data.summary import Summary
 from attnkit.registry import TokenizerSpec, tokenizers
 from attnkit.tokenizer import Tokenizer
 
 
-class TokenizedFraming(Framing):
+class TokenizedFraming(Framing[Batch]):
     """A framing with one tokenizer, which checkpoints keep.
 
     Args:
@@ -43,6 +45,11 @@ class TokenizedFraming(Framing):
     def tokenizer_spec(self) -> dict[str, Any]:
         """Plain data from which the trained tokenizer is rebuilt."""
         return self.tokenizer.spec
+
+    def prompts(self, texts: Sequence[str]) -> TokenExamples:
+        """Return texts to be continued, each as at the start of a document, and report their summary."""
+        self.summaries.say(Summary.of_texts("predict", self.tokenizer, texts))
+        return TokenExamples(Sequences([[Tokenizer.bos_id, *self.tokenizer.encode(text)] for text in texts]), texts)
 
     @override
     def state_dict(self) -> dict[str, Any]:

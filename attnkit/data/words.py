@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.loading import Share
@@ -71,15 +72,13 @@ class WordExamples(TokenExamples):
         self.labels = None if labels is None else Sequences([[label + 1 for label in row] for row in labels])
         self.of_words = of_words
 
+    @override
     def __getitem__(self, share: Share) -> WordBatch:
-        rows, (length, _) = share.rows, self.longest(share)
-        words = self.words.padded(rows, length)
-        batch: WordBatch = {"example": share.example(rows), "tokens": self.tokens.padded(rows, length), "words": words}
+        batch: WordBatch = super().__getitem__(share)
+        batch["words"] = self.words.padded(share.rows, batch["tokens"].shape[1])
         if self.labels is not None:
-            label = self.labels.padded(rows) - 1
+            label = self.labels.padded(share.rows) - 1
             if self.of_words:
-                label = torch.nn.functional.pad(label, (1, 0), value=-1).gather(1, words)
+                label = torch.nn.functional.pad(label, (1, 0), value=-1).gather(1, batch["words"])
             batch["label"] = torch.full_like(label, -1) if share.is_filler else label
-        if self.texts is not None:
-            batch["text"] = [] if share.is_filler else [self.texts[i] for i in rows]
         return batch
