@@ -87,11 +87,7 @@ class Found:
 
 
 def inspect_table(corpus: Files, *, labelled: bool) -> Found:
-    """Read the training rows of a table of pairs or of labelled texts.
-
-    Raises:
-        ConfigurationError: It cannot be read, or has no usable row.
-    """
+    """Read the training rows of a table of pairs or of labelled texts; raise a `ConfigurationError` if it has no usable row."""
     rows = corpus.labelled("train") if labelled else corpus.pairs("train")
     sides = [Side("texts")] if labelled else [Side("sources"), Side("targets")]
     for row in rows:
@@ -114,11 +110,7 @@ def inspect_table(corpus: Files, *, labelled: bool) -> Found:
 
 
 def inspect_text(corpus: Files) -> Found:
-    """Read a running text.
-
-    Raises:
-        ConfigurationError: It cannot be read, or has only white space.
-    """
+    """Read a running text; raise a `ConfigurationError` if it cannot be read, or has only white space."""
     side = Side("text")
     for document in corpus.documents("train"):
         side.add(document)

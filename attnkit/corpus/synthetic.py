@@ -69,11 +69,7 @@ class Synthetic(AnswerCorpus):
         return self._rows[part]
 
     def at_distance(self, distance: int) -> Self:
-        """Return the same task with another `distance`.
-
-        Raises:
-            ConfigurationError: The task has no distance, or not this one.
-        """
+        """Return the same task with another `distance`; raise a `ConfigurationError` if it has none, or not this one."""
         arguments = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         if "distance" not in arguments:
             raise ConfigurationError(f"{type(self).__name__} has no distance")

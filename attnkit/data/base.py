@@ -152,21 +152,13 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
 
 
 def require_distinct(classes: Sequence[str] | None) -> None:
-    """Raise if a class is listed twice.
-
-    Raises:
-        ConfigurationError: One is.
-    """
+    """Raise a `ConfigurationError` if a class is listed twice."""
     if twice := [c for i, c in enumerate(classes or ()) if c in (classes or ())[:i]]:
         raise ConfigurationError(f"classes must be distinct, but {twice[0]!r} is listed twice")
 
 
 def require_image_shape(shape: Sequence[int] | None) -> None:
-    """Raise if a shape is not that of images.
-
-    Raises:
-        ConfigurationError: It is not.
-    """
+    """Raise a `ConfigurationError` if a shape is not that of images."""
     if shape is not None and (len(shape) != 3 or shape[0] not in (1, 3) or min(shape) < 1):
         raise ConfigurationError(f"image_shape must be [channels, height, width] with 1 or 3 channels, but is {shape}")
 

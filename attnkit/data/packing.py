@@ -95,11 +95,7 @@ class PackedText:
         return type(self), self._arguments
 
     def checked(self) -> Self:
-        """Read the whole text once to check it, and return it.
-
-        Raises:
-            ValueError: An id is not in the vocabulary.
-        """
+        """Read the whole text once, and return it; raise a `ValueError` if an id is not in the vocabulary."""
         _, vocab_size = self._arguments
         if (largest := int(self.ids.max())) >= vocab_size:
             raise ValueError(f"the id {largest} is beyond the vocabulary of {vocab_size}")

@@ -63,11 +63,7 @@ class RunningText(TokenizedFraming[Batch]):
         return [int(n) for n in np.bincount(self.packed("train").ids, minlength=len(self.tokenizer))]
 
     def pieces(self, part: Part) -> Iterator[Piece]:
-        """Yield a split of the text piece by piece, the same at each call.
-
-        Raises:
-            ConfigurationError: There is no text.
-        """
+        """Yield a split of the text piece by piece, the same at each call; raise a `ConfigurationError` if there is none."""
         empty = True
         for document in self.corpus.documents(part):
             for piece in pieces(document):
@@ -83,11 +79,7 @@ class RunningText(TokenizedFraming[Batch]):
         return self.prediction_inputs(self.field) if part == "predict" else self.packed(part)
 
     def packed(self, part: Part) -> PackedText:
-        """Return a split of the text as token ids: encoded once, then read from the cache.
-
-        Raises:
-            ConfigurationError: There is no text.
-        """
+        """Return a split of the text as token ids, encoded once, then read from the cache; raises as `pieces`."""
         if part not in self._packed:
             tokenizer = self.tokenizer
             text = cached(

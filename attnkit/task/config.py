@@ -37,11 +37,7 @@ def default(name: str, **arguments: Any) -> Any:
 
 
 def name_of(task: type) -> str:
-    """Return the registered name of a task's class, or its class path.
-
-    Raises:
-        ConfigurationError: It has neither.
-    """
+    """Return the registered name of a task's class, or its class path; raise a `ConfigurationError` if it has neither."""
     name = tasks.name_of(task)
     if "<locals>" in name or name.startswith("__main__."):
         raise ConfigurationError(
@@ -68,11 +64,7 @@ def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trained_tokenizer(spec: Spec | None, argument: str) -> Tokenizer:
-    """Return the tokenizer of a spec, the value of a task's `argument`.
-
-    Raises:
-        ConfigurationError: There is none, or it is not trained.
-    """
+    """Return the tokenizer of a spec, the value of a task's `argument`; raise a `ConfigurationError` unless it is there and trained."""
     if spec is None:
         raise ConfigurationError(f"there is no {argument}: pass the .spec of a trained one, such as data.{argument}_spec")
     tokenizer: Tokenizer = tokenizers.build(spec)

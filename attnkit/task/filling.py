@@ -12,7 +12,7 @@ from typing_extensions import Unpack, override
 from attnkit.decoding import Options
 from attnkit.models.base import generating
 from attnkit.registry import ConfigurationError
-from attnkit.task.evaluation import EvaluatedTask
+from attnkit.task.composed import ComposedTask
 from attnkit.task.generating import Hypothesis
 from attnkit.task.texts import batches
 from attnkit.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ class Filled(NamedTuple):
         return f"{self.filled}\t{self.probability:.4f}"
 
 
-class MaskFiller(EvaluatedTask):
+class MaskFiller(ComposedTask):
     """A task whose model predicts what masks hide: with `fill`, `generate` and `n_best` for texts.
 
     A subclass sets `tokenizer`, `mask_id` and `first_id` (the lowest id that a mask can hide), and its `forward` takes tokens [B, T] and
@@ -111,11 +111,7 @@ class MaskFiller(EvaluatedTask):
         return [[Hypothesis(text, score) for text, score in row] for row in rows]
 
     def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
-        """Raise: the whole output is known at once.
-
-        Raises:
-            ConfigurationError: Always.
-        """
+        """Raise a `ConfigurationError`: the whole output is known at once."""
         raise ConfigurationError(f"{self.registered_name} fills all masks at once, so there is nothing to stream: leave --stream out")
 
     def _batches(self, texts: Sequence[str]) -> Iterator[Tensor]:

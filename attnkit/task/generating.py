@@ -10,9 +10,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from attnkit.decoding import Generation, Options
-from attnkit.registry import ConfigurationError, HeadSpec, InitSpec, require_at_least
-from attnkit.task.config import TaskConfig, require_smoothing
-from attnkit.task.evaluation import EvaluatedTask
+from attnkit.registry import ConfigurationError, HeadSpec, require_at_least
+from attnkit.task.composed import ComposedConfig, ComposedTask
+from attnkit.task.config import require_smoothing
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.texts import batches, warn_of_unknown
 from attnkit.tokenizer import Tokenizer
@@ -30,12 +30,11 @@ class Hypothesis(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratorConfig(TaskConfig):
+class GeneratorConfig(ComposedConfig):
     """The options of tasks that generate text.
 
     Args:
         head: The map to the logits.
-        init: How the parameters of a new model are drawn.
         label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
         z_loss: Coefficient of the square of the logsumexp of the logits, at least 0 (PaLM: 1e-4).
         beam_size: Beams of generation; 1 is greedy.
@@ -44,7 +43,6 @@ class GeneratorConfig(TaskConfig):
     """
 
     head: HeadSpec = "linear"
-    init: InitSpec = "default"
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     beam_size: int = 1
@@ -57,11 +55,11 @@ class GeneratorConfig(TaskConfig):
         Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks them
 
 
-class TextGenerator(EvaluatedTask):
+class TextGenerator(ComposedTask):
     """A task whose model generates text from text: a translator, a language model.
 
     A subclass writes `input_ids`, `input_tokenizer` and `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn
-    of unknown characters, and `decode` for batches of token ids, as in its validation. The model is one of `attnkit.compose` that
+    of unknown characters, and `decode` for batches of token ids, as in its validation. Its model
     generates: an encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
     """
 

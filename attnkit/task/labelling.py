@@ -5,24 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric
 from typing_extensions import override
 
-import attnkit
-from attnkit.registry import (
-    ConfigurationError,
-    EmbeddingSpec,
-    InitSpec,
-    OptimizerSpec,
-    ScheduleSpec,
-    StackSpec,
-    TokenizerSpec,
-    nearest,
-    require_at_least,
-)
-from attnkit.task.config import TaskConfig, default, trained_tokenizer
-from attnkit.task.evaluation import Direction, EvaluatedTask, spread
+from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, TokenizerSpec, nearest, require_at_least
+from attnkit.task.composed import ComposedConfig, ComposedTask
+from attnkit.task.config import default, trained_tokenizer
+from attnkit.task.evaluation import Direction, spread
 from attnkit.task.generating import input_mask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
@@ -30,21 +20,17 @@ from attnkit.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabellingConfig(TaskConfig):
+class LabellingConfig(ComposedConfig):
     """The options of tasks that label texts or images, or the words of texts.
 
     Args:
         stack: An encoder or a decoder stack.
         tokenizer: Spec of the trained tokenizer of texts, or None for images (default: the data module's `tokenizer_spec`).
         embedding: The embedding: one that reads tokens, or `patch` for images.
-        init: How the parameters of a new model are drawn.
         samples: Predictions printed after a validation.
     """
 
-    stack: StackSpec
     tokenizer: TokenizerSpec | None = None
-    embedding: EmbeddingSpec = "token"
-    init: InitSpec = "default"
     optimizer: OptimizerSpec = default("adamw", lr=1e-3, weight_decay=0.01)
     schedule: ScheduleSpec = default("linear", warmup_steps=0.1)
     metrics: Sequence[str]
@@ -54,7 +40,7 @@ class LabellingConfig(TaskConfig):
         require_at_least(0, samples=self.samples)
 
 
-class LabellingTask(EvaluatedTask):
+class LabellingTask(ComposedTask):
     """A task that labels texts or images, or, by default, each word of a text at its first token.
 
     A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric`, `metric_directions` and `updates`),
@@ -138,22 +124,10 @@ class LabellingTask(EvaluatedTask):
         return [self.sample_line(prediction, truth) for prediction, truth in spread(self.shown, self.config.samples)]
 
     @property
-    def reading(self) -> dict[str, Any]:
-        """Arguments of `attnkit.compose`: how the vectors of tokens become outputs."""
-        return {"pooling": "none"}
-
     @override
-    def build_model(self) -> nn.Module:
-        model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.config.stack),
-            vocab_size=None if self.tokenizer is None else len(self.tokenizer),
-            num_classes=self.outputs,
-            embedding=self.config.embedding,
-            init=self.config.init,
-            **self.reading,
-        )
-        assert isinstance(model, nn.Module)
-        return model
+    def sizes(self) -> dict[str, Any]:
+        vocab_size = None if self.tokenizer is None else len(self.tokenizer)
+        return {"vocab_size": vocab_size, "num_classes": self.outputs, "pooling": "none"}  # unless `pooling` is an option
 
     @override
     def forward(self, inputs: Tensor) -> Tensor:

@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric
 from typing_extensions import override
 
-import attnkit
 from attnkit.registry import (
     ConfigurationError,
-    EmbeddingSpec,
     HeadSpec,
-    InitSpec,
     OptimizerSpec,
     ScheduleSpec,
-    StackSpec,
     TokenizerSpec,
     keywords_of,
     require_at_least,
@@ -26,7 +22,8 @@ from attnkit.registry import (
     tasks,
 )
 from attnkit.stack import EncoderStack
-from attnkit.task.config import TaskConfig, default, trained_tokenizer
+from attnkit.task.composed import ComposedConfig
+from attnkit.task.config import default, trained_tokenizer
 from attnkit.task.filling import MaskFiller
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.masking import Masked, mask_tokens
@@ -37,28 +34,23 @@ MASK = "<mask>"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLMConfig(TaskConfig):
+class MaskedLMConfig(ComposedConfig):
     """The options of `masked_lm`.
 
     Args:
         stack: An encoder stack.
         tokenizer: Spec of the trained tokenizer, with `<mask>` among its extra tokens (default: the data module's `tokenizer_spec`).
-        embedding: The embedding.
         tie: Whether the output shares the embedding's table (`output`) or not (`none`).
         head: The map to the logits.
-        init: How the parameters of a new model are drawn.
         z_loss: Coefficient of the square of the logsumexp of the logits, at least 0.
         masking: Whether single tokens (`token`) or all tokens of a word (`whole_word`) are chosen together.
         mask_probability: Probability that a token, or a word, is chosen, between 0 and 1.
         seed: Seed of the choice in training, at least 0; it does not depend on global random states.
     """
 
-    stack: StackSpec
     tokenizer: TokenizerSpec | None = None
-    embedding: EmbeddingSpec = "token"
     tie: Literal["none", "output"] = "output"
     head: HeadSpec = "bert"
-    init: InitSpec = "default"
     z_loss: float = 0.0
     masking: Literal["token", "whole_word"] = "token"
     mask_probability: float = 0.15
@@ -127,18 +119,10 @@ class MaskedLM(MaskFiller):
         self.register_buffer("_begins_word", None if begins is None else torch.tensor(begins), persistent=False)
         super().derive()
 
+    @property
     @override
-    def build_model(self) -> nn.Module:
-        model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.config.stack),
-            vocab_size=len(self.tokenizer),
-            embedding=self.config.embedding,
-            tie=self.config.tie,
-            head=self.config.head,
-            init=self.config.init,
-        )
-        assert isinstance(model, nn.Module)
-        return model
+    def sizes(self) -> dict[str, Any]:
+        return {"vocab_size": len(self.tokenizer)}
 
     @override
     def forward(self, tokens: Tensor, chosen: Tensor | None = None) -> Tensor:

@@ -47,11 +47,6 @@ class PooledTask(LabellingTask):
     def answer(self, text: str, outputs: Tensor) -> Any:
         """Return the prediction for an input of that name, from its row of the outputs, on the CPU."""
 
-    @property
-    @override
-    def reading(self) -> dict[str, Any]:
-        return {"image_shape": self.config.image_shape, "pooling": self.config.pooling, "pooler": self.config.pooler}
-
     @override
     def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> list[Any]:
         return [self.answer(text, row) for text, row in zip(batch["text"], outputs.float().cpu(), strict=False)]

@@ -8,14 +8,12 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from typing_extensions import override
 
-import attnkit
 from attnkit.lightning_internals import trainer_of
 from attnkit.registry import (
     ConfigurationError,
     EmbeddingSpec,
     OptimizerSpec,
     ScheduleSpec,
-    StackSpec,
     TokenizerSpec,
     keywords_of,
     require_at_least,
@@ -60,11 +58,9 @@ class Seq2SeqConfig(GeneratorConfig):
         samples: Outputs printed after a validation.
     """
 
-    stack: StackSpec
     src_tokenizer: TokenizerSpec | None = None
     tgt_tokenizer: TokenizerSpec | None = None
     src_shape: list[int] | None = None
-    embedding: EmbeddingSpec = "token"
     src_embedding: EmbeddingSpec | None = None
     tie: Literal["none", "output", "inputs", "all"] = "output"
     label_smoothing: float = 0.1
@@ -154,21 +150,11 @@ class Seq2Seq(TextGenerator):
         name = self.metric_names[0]
         return f"val/{name}", "max" if self.metrics("val")[name].higher_is_better else "min"
 
+    @property
     @override
-    def build_model(self) -> nn.Module:
-        model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.config.stack),
-            src_vocab_size=None if self.src_tokenizer is None else len(self.src_tokenizer),
-            src_shape=self.config.src_shape,
-            tgt_vocab_size=len(self.tgt_tokenizer),
-            embedding=self.config.embedding,
-            src_embedding=self.config.src_embedding,
-            tie=self.config.tie,
-            head=self.config.head,
-            init=self.config.init,
-        )
-        assert isinstance(model, nn.Module)
-        return model
+    def sizes(self) -> dict[str, Any]:
+        src = None if self.src_tokenizer is None else len(self.src_tokenizer)
+        return {"src_vocab_size": src, "tgt_vocab_size": len(self.tgt_tokenizer)}
 
     @property
     @override

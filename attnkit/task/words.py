@@ -14,9 +14,7 @@ from attnkit.tokenizer import Tokenizer
 
 
 def word_vectors(task: Task) -> tuple[list[str], Tensor]:
-    """Return the words of a task's vocabulary, special tokens left out, and their vectors [V, D].
-
-    Of an encoder-decoder with two tables, these are the source's.
+    """Return the words of a task's vocabulary, special tokens left out, and their vectors [V, D]; of two tables, the source's.
 
     Raises:
         ConfigurationError: Its model reads no tokens.

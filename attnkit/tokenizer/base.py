@@ -148,11 +148,7 @@ class Tokenizer(ABC):
         )
 
     def _pieces(self, text: str) -> list[str]:
-        """Split a text at its extra tokens: these have odd indices; normalised text, possibly empty, has even ones.
-
-        Raises:
-            ConfigurationError: The text has a lone surrogate, which cannot occur in UTF-8.
-        """
+        """Split a text at its extra tokens: these have odd indices; normalised text, possibly empty, has even ones."""
         if self._extra is None and text.isascii():  # has one form, and is most of the time spent here
             return [text]
         try:
