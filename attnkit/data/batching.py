@@ -204,13 +204,7 @@ class TokenBatchSampler(BatchSampler):
     """
 
     def __init__(
-        self,
-        examples: BatchedExamples,
-        *,
-        batch_tokens: int,
-        order: Order,
-        seed: int = 0,
-        share: DataShare | None = None,
+        self, examples: BatchedExamples, *, batch_tokens: int, order: Order, seed: int = 0, share: DataShare | None = None
     ) -> None:
         super().__init__(examples, share=share, shuffle=order == "shuffled", seed=seed)
         self.batch_tokens = batch_tokens

@@ -76,8 +76,7 @@ class LabelledTextConfig(TokensConfig):
         super().__post_init__()
         require_at_least(3, max_length=self.max_length)
         require_distinct(self.classes)
-        if self.passage_words is not None:
-            require_at_least(1, passage_words=self.passage_words)
+        require_at_least(1, passage_words=self.passage_words)
 
 
 @datasets.register("labelled_text")

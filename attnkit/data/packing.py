@@ -196,15 +196,7 @@ class WindowSampler(BatchSampler):
         share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
     """
 
-    def __init__(
-        self,
-        windows: Windows,
-        *,
-        batch_size: int,
-        stride: int | None,
-        seed: int = 0,
-        share: DataShare | None = None,
-    ) -> None:
+    def __init__(self, windows: Windows, *, batch_size: int, stride: int | None, seed: int = 0, share: DataShare | None = None) -> None:
         super().__init__(windows, share=share, shuffle=stride is None, seed=seed)
         self._length, self._context = len(windows.text), windows.context
         self._stride = stride

@@ -33,8 +33,7 @@ class TextPairsConfig(RowsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_validation_sources is not None:
-            require_at_least(1, max_validation_sources=self.max_validation_sources)
+        require_at_least(1, max_validation_sources=self.max_validation_sources)
 
 
 @datasets.register("text_pairs")

@@ -15,8 +15,8 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     return f" Did you mean {found[0]!r}?" if found else ""
 
 
-def require_at_least(least: int, **numbers: float) -> None:
-    """Raise if a number is below `least`.
+def require_at_least(least: int, **numbers: float | None) -> None:
+    """Raise if a number is below `least`; None passes.
 
     Raises:
         ConfigurationError: One is; the message names it.
@@ -28,5 +28,5 @@ def require_at_least(least: int, **numbers: float) -> None:
         attnkit.registry.errors.ConfigurationError: batch_tokens must be at least 1, but is 0
     """
     for name, number in numbers.items():
-        if number < least:
+        if number is not None and number < least:
             raise ConfigurationError(f"{name} must be at least {least}, but is {number}")

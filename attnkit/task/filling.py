@@ -11,7 +11,7 @@ from typing_extensions import Unpack, override
 
 from attnkit.decoding import Options
 from attnkit.models.base import generating
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, require_at_least
 from attnkit.task.composed import ComposedTask
 from attnkit.task.generating import Hypothesis
 from attnkit.task.texts import batches
@@ -71,8 +71,7 @@ class MaskFiller(ComposedTask):
             ConfigurationError: `top` is below 1.
             TypeError: `texts` is a single string.
         """
-        if top < 1:
-            raise ConfigurationError(f"top must be at least 1, but is {top}")
+        require_at_least(1, top=top)
         rows = [row for tokens in self._batches(texts) for row in self._candidates(tokens, top=top)]
         return [[[Candidate(self.tokenizer.tokens([i])[0], math.exp(p)) for i, p in mask] for mask in row] for row in rows]
 
@@ -105,8 +104,7 @@ class MaskFiller(ComposedTask):
             raise ConfigurationError(
                 f"{self.registered_name} fills all masks at once, so {', '.join(options)} does not apply: leave it out"
             )
-        if n < 1:
-            raise ConfigurationError(f"n_best must be at least 1, but is {n}")
+        require_at_least(1, n_best=n)
         rows = [row for tokens in self._batches(texts) for row in self._filled(tokens, n=n)]
         return [[Hypothesis(text, score) for text, score in row] for row in rows]
 

@@ -24,6 +24,7 @@ from attnkit.registry import (
 from attnkit.stack import EncoderStack
 from attnkit.task.composed import ComposedConfig
 from attnkit.task.config import default, trained_tokenizer
+from attnkit.task.evaluation import scored
 from attnkit.task.filling import MaskFiller
 from attnkit.task.loss import Sums, cross_entropy
 from attnkit.task.masking import Masked, mask_tokens
@@ -59,11 +60,9 @@ class MaskedLMConfig(ComposedConfig):
     schedule: ScheduleSpec = default("linear", warmup_steps=0.05)
 
     def __post_init__(self) -> None:
-        require_at_least(0, z_loss=self.z_loss)
+        require_at_least(0, z_loss=self.z_loss, seed=self.seed)
         if not 0 < self.mask_probability < 1:
             raise ConfigurationError(f"mask_probability must be above 0 and below 1, but is {self.mask_probability}")
-        if self.seed < 0:
-            raise ConfigurationError(f"seed must be at least 0, but is {self.seed}")
 
 
 @tasks.register("masked_lm")
@@ -165,10 +164,8 @@ class MaskedLM(MaskFiller):
     @override
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
         masked = self.hide(batch, batch_idx, "evaluation")
-        logits, targets = self(*masked), batch["tokens"][masked.chosen]
-        sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
-        totals = {"loss": sums.nll, "perplexity": sums.nll, "masked_accuracy": (logits.argmax(-1) == targets).sum()}
-        updates = {name: (total, sums.targets) for name, total in totals.items()}
+        updates = scored(self(*masked), batch["tokens"][masked.chosen], pad_id=Tokenizer.pad_id).updates()
+        updates["masked_accuracy"] = updates.pop("token_accuracy")
         self.log_metrics(stage, updates, rows=len(batch["tokens"]), shown=["loss"])
 
     @override

@@ -13,9 +13,8 @@ from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, keywords_of, tasks
 from attnkit.task.evaluation import Direction
-from attnkit.task.labelling import one_line, shortened
+from attnkit.task.labelling import PooledConfig, PooledTask, one_line, shortened
 from attnkit.task.loss import Sums
-from attnkit.task.pooled import PooledConfig, PooledTask
 
 _METRICS: dict[str, tuple[type[Metric], Direction]] = {
     "mse": (MeanSquaredError, "min"),

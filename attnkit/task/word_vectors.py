@@ -29,7 +29,7 @@ from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
 from attnkit.task.negative_sampling import draw_noise, neighbourhoods
-from attnkit.task.words import word_space
+from attnkit.task.words import word_vectors
 from attnkit.tokenizer import Tokenizer
 
 NOISE_POWER = 0.75
@@ -78,12 +78,8 @@ class WordVectorsConfig(TaskConfig):
     samples: int = 8
 
     def __post_init__(self) -> None:
-        require_at_least(0, samples=self.samples)
-        for name in ("d_model", "window", "negatives"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be at least 1, but is {getattr(self, name)}")
-        if self.subsample < 0:
-            raise ConfigurationError(f"subsample must be at least 0, but is {self.subsample}")
+        require_at_least(0, samples=self.samples, subsample=self.subsample)
+        require_at_least(1, d_model=self.d_model, window=self.window, negatives=self.negatives)
         if isinstance(self.questions, str):
             raise ConfigurationError(f"questions must be a list, as in [{self.questions!r}], but is the string {self.questions!r}")
         for question in self.questions:
@@ -190,7 +186,7 @@ class WordVectors(EvaluatedTask):
     @property
     def space(self) -> WordSpace:
         """The words, compared by their vectors."""
-        return word_space(self)
+        return WordSpace(*word_vectors(self))
 
     def answer(self, question: str, count: int | None = None) -> Answer:
         """Return the answer to a question: the neighbours of a word, or an analogy of three.
