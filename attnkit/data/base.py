@@ -16,8 +16,9 @@ from attnkit.data.batching import Order, TokenBatchSampler
 from attnkit.data.config import FramingConfig
 from attnkit.data.loading import BatchSampler, sampler_loader
 from attnkit.data.summary import Summaries, Summary, counted
-from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets
+from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets, tokenizers
 from attnkit.strategy.sharing import DataShare, data_share
+from attnkit.tokenizer import Tokenizer
 
 Split = Part | Literal["predict"]
 """A split of the corpus, or the inputs for prediction."""
@@ -42,6 +43,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         takes: The kind of corpus.
         needs_predict: Whether prediction needs inputs of its own; otherwise those of the test split are the default.
         config: The options.
+        keeps: What a checkpoint keeps: the names of attributes that are plain data, or tokenizers.
         corpus: The corpus.
         image_shape: Channels, height and width, if the inputs are images.
         src_shape: Channels, height and width, if the sources are images; the number of features, if they are frames of sound.
@@ -53,6 +55,7 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
 
     takes: ClassVar[type[Corpus]]
     needs_predict: ClassVar[bool] = True
+    keeps: Sequence[str] = ()
     corpus: Any
     config: Any
     image_shape: Any = None
@@ -63,6 +66,16 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         self.config, self.predict, self.seed = config, config.predict, config.seed
         self.corpus = build_corpus(config.corpus, self.takes, seed=self.seed, **given)
         self.summaries = Summaries(self.corpus)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in self.keeps}
+        return {name: value.spec if isinstance(value, Tokenizer) else value for name, value in kept.items()}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name in state_dict.keys() & self.keeps:
+            setattr(self, name, tokenizers.build(state_dict[name]) if name.endswith("tokenizer") else state_dict[name])
 
     @override
     def setup(self, stage: str) -> None:

@@ -155,8 +155,6 @@ class Examples(PairExamples):
 
     Args:
         src: Source sequences.
-        tgt: Target sequences; `None` in prediction.
-        texts: The source text and the references of each example; `None` in training, where batches are tensors only.
     """
 
     def __init__(self, *, src: Sequences, tgt: Sequences | None, texts: Sequence[tuple[str, list[str]]] | None) -> None:

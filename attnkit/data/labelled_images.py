@@ -168,6 +168,7 @@ class LabelledImages(Framing[ImageBatch]):
 
     takes: ClassVar = ImageCorpus
     needs_predict: ClassVar = False
+    keeps = ("image_shape", "classes")
     corpus: ImageCorpus
     tokenizer_spec: ClassVar[None] = None
 
@@ -211,11 +212,11 @@ class LabelledImages(Framing[ImageBatch]):
     @override
     def state_dict(self) -> dict[str, Any]:
         mean, std = self.normalisation
-        return {"image_shape": self.image_shape, "classes": self.classes, "mean": mean, "std": std}
+        return {**super().state_dict(), "mean": mean, "std": std}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.image_shape, self.classes = state_dict["image_shape"], state_dict["classes"]
+        super().load_state_dict(state_dict)
         self.normalisation = self._given or (state_dict["mean"], state_dict["std"])
 
     @override

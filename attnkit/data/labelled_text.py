@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypedDict
+from typing import ClassVar, TypedDict
 
 import torch
 from torch import Tensor
@@ -39,9 +39,7 @@ class LabelledExamples(TokenExamples):
     """Encoded texts and their labels.
 
     Args:
-        tokens: The ids of the texts.
         labels: The labels [N]: int64 classes or float32 numbers; `None` without labels.
-        texts: The text of each example; `None` in training.
 
     Example:
         >>> examples = LabelledExamples(tokens=Sequences([[1, 5, 2], [1, 2]]), labels=torch.tensor([1, 0]), texts=None)
@@ -121,6 +119,7 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
         super().__init__(config, config.tokenizer, labels=config.labels)
         self.unlabelled: list[TextCorpus] = [build_corpus(spec, TextCorpus, seed=self.seed) for spec in config.unlabelled]
         self.summaries.corpora += self.unlabelled
+        self.keeps = ("tokenizer", "classes") if config.labels == "class" else ("tokenizer",)
 
     @override
     def setup(self, stage: str) -> None:
@@ -147,17 +146,6 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
             for document in corpus.documents("train"):
                 kept = (sentence for sentence in sentences("".join(document)) if sentence not in held_out)
                 yield from kept if self.config.passage_words is None else passages(kept, words=self.config.passage_words)
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        classes = {"classes": self.classes} if self.config.labels == "class" else {}
-        return {**super().state_dict(), **classes}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        if "classes" in state_dict:
-            self.classes = state_dict["classes"]
 
     @override
     def read(self, part: Split) -> Sequence[tuple[str, str | None]]:

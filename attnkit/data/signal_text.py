@@ -68,6 +68,7 @@ class SignalText(Framing[Seq2SeqBatch]):
 
     takes: ClassVar = SignalCorpus
     needs_predict: ClassVar = False
+    keeps = ("tgt_tokenizer", "src_shape")
     corpus: SignalCorpus
     src_tokenizer_spec: ClassVar[None] = None
 
@@ -109,12 +110,12 @@ class SignalText(Framing[Seq2SeqBatch]):
     @override
     def state_dict(self) -> dict[str, Any]:
         mean, std = self.normalisation
-        return {"tgt_tokenizer": self.tgt_tokenizer_spec, "src_shape": self.src_shape, "mean": mean, "std": std}
+        return {**super().state_dict(), "mean": mean, "std": std}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.tgt_tokenizer = tokenizers.build(state_dict["tgt_tokenizer"])
-        self.src_shape, self.normalisation = state_dict["src_shape"], (state_dict["mean"], state_dict["std"])
+        super().load_state_dict(state_dict)
+        self.normalisation = state_dict["mean"], state_dict["std"]
 
     @override
     def read(self, part: Split) -> Signals:
@@ -165,8 +166,6 @@ class SignalExamples(PairExamples):
 
     Args:
         arrays: Images [C, H, W] uint8 of one shape, or frames [S, F] float32.
-        tgt: Target sequences; `None` in prediction.
-        texts: The name and the references of each example; `None` in training, where batches are tensors only.
         normalisation: Mean and standard deviation of each channel or feature.
     """
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from typing_extensions import override
 
@@ -46,6 +46,7 @@ class TaggedText(TokenizedFraming[WordBatch]):
     """
 
     takes: ClassVar = TagCorpus
+    keeps = ("tokenizer", "classes")
     corpus: TagCorpus
 
     config: TaggedTextConfig
@@ -63,15 +64,6 @@ class TaggedText(TokenizedFraming[WordBatch]):
     def classes(self) -> list[str]:
         """The name of each tag, by its id."""
         return self.config.classes if self.config.classes is not None else sorted({tag for _, tags in self.rows("train") for tag in tags})
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "classes": self.classes}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self.classes = state_dict["classes"]
 
     @override
     def read(self, part: Split) -> Sequence[Tagged]:

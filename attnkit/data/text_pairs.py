@@ -65,6 +65,7 @@ class TextPairs(Framing[Seq2SeqBatch]):
     """
 
     takes: ClassVar = PairCorpus
+    keeps = ("src_tokenizer", "tgt_tokenizer")
     corpus: PairCorpus
 
     config: TextPairsConfig
@@ -112,15 +113,6 @@ class TextPairs(Framing[Seq2SeqBatch]):
         sources = list(examples)
         chosen = np.random.default_rng(self.seed).choice(len(sources), size=count, replace=False)
         return {sources[i]: examples[sources[i]] for i in chosen}
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"src_tokenizer": self.src_tokenizer_spec, "tgt_tokenizer": self.tgt_tokenizer_spec}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.src_tokenizer = tokenizers.build(state_dict["src_tokenizer"])
-        self.tgt_tokenizer = tokenizers.build(state_dict["tgt_tokenizer"])
 
     @override
     def read(self, part: Split) -> Sequence[Any]:

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from typing_extensions import override
-
 from attnkit.data.base import Batch, Framing
 from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.cache import trained
@@ -23,10 +21,9 @@ class TokenizedFraming(Framing[Batch]):
         config: The options.
         tokenizer: Spec of the tokenizer; an untrained one is trained on `training_texts`.
         **given: Further arguments of the corpus.
-
-    Raises:
-        ConfigurationError: A number is out of range, or the corpus is of another kind.
     """
+
+    keeps: Sequence[str] = ("tokenizer",)
 
     def __init__(self, config: TokensConfig, tokenizer: TokenizerSpec, **given: Any) -> None:
         super().__init__(config, **given)
@@ -50,11 +47,3 @@ class TokenizedFraming(Framing[Batch]):
         """Return texts to be continued, each as at the start of a document, and report their summary."""
         self.summaries.say(Summary.of_texts("predict", self.tokenizer, texts))
         return TokenExamples(Sequences([[Tokenizer.bos_id, *self.tokenizer.encode(text)] for text in texts]), texts)
-
-    @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"tokenizer": self.tokenizer_spec}
-
-    @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.tokenizer = tokenizers.build(state_dict["tokenizer"])

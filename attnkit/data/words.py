@@ -61,7 +61,6 @@ class WordExamples(TokenExamples):
         read: The texts.
         labels: The class of each word of a text, or the first and last token of its answer; `None` in prediction.
         of_words: Whether labels are classes of words.
-        texts: The text of each example, as predictions show it; `None` in training.
     """
 
     def __init__(

@@ -193,27 +193,15 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
     model: Any = task.model
     device = task.device
     if isinstance(model, EncoderDecoderModel) and isinstance(task, TextGenerator):
+        source, written = _tokenizer(task, "src_tokenizer"), task.output_tokenizer
         src = torch.tensor([task.input_ids(text)], device=device)
         if target is None:
-            output = model.generate(
-                src,
-                src != Tokenizer.pad_id,
-                max_length=task.config.max_length,
-                beam_size=task.config.beam_size if beam_size is None else beam_size,
-                length_penalty=task.config.length_penalty,
-            )
+            output = model.generate(src, src != Tokenizer.pad_id, **task.completed({} if beam_size is None else {"beam_size": beam_size}))
         else:
-            output = torch.tensor([[*task.output_tokenizer.encode(target), Tokenizer.eos_id]], device=device)
-        start, source = src.new_full((1, 1), Tokenizer.bos_id), _tokenizer(task, "src_tokenizer")
-        return Reading(
-            task,
-            src,
-            source,
-            torch.cat([start, output], 1),
-            task.output_tokenizer,
-            unknown=_unknown(source, text),
-            target_unknown=() if target is None else _unknown(task.output_tokenizer, target),
-        )
+            output = torch.tensor([[*written.encode(target), Tokenizer.eos_id]], device=device)
+        tgt = torch.cat([src.new_full((1, 1), Tokenizer.bos_id), output], 1)
+        unknown, target_unknown = _unknown(source, text), () if target is None else _unknown(written, target)
+        return Reading(task, src, source, tgt, written, unknown=unknown, target_unknown=target_unknown)
     tokenizer = _tokenizer(task, "tokenizer")
     if isinstance(task, TextGenerator):
         ids = [*task.input_ids(text), *tokenizer.encode(target or "")]

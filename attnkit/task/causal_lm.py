@@ -105,18 +105,8 @@ class CausalLM(TextGenerator):
 
     @override
     def derive(self) -> None:
-        self.tokenizer = trained_tokenizer(self.config.tokenizer, "tokenizer")
+        self.tokenizer = self.source_tokenizer = self.output_tokenizer = trained_tokenizer(self.config.tokenizer, "tokenizer")
         super().derive()
-
-    @property
-    @override
-    def output_tokenizer(self) -> Tokenizer:
-        return self.tokenizer
-
-    @property
-    @override
-    def input_tokenizer(self) -> Tokenizer:
-        return self.tokenizer
 
     @override
     def input_ids(self, text: str) -> list[int]:

@@ -46,11 +46,7 @@ class ClassConfig(LabellingConfig):
 
 
 class ClassTask(LabellingTask):
-    """A task whose labels are classes (int64).
-
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained, or there are fewer than two classes.
-    """
+    """A task whose labels are classes (int64)."""
 
     config: ClassConfig
     metric_directions: ClassVar = dict.fromkeys(METRICS, "max")

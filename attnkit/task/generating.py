@@ -58,12 +58,14 @@ class GeneratorConfig(ComposedConfig):
 class TextGenerator(ComposedTask):
     """A task whose model generates text from text: a translator, a language model.
 
-    A subclass writes `input_ids`, `input_tokenizer` and `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn
+    A subclass writes `input_ids`, and sets its tokenizers in `derive`. It gets `generate`, `n_best` and `stream` for texts, which warn
     of unknown characters, and `decode` for batches of token ids, as in its validation. Its model
     generates: an encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
     """
 
     config: GeneratorConfig
+    source_tokenizer: Tokenizer | None
+    output_tokenizer: Tokenizer
 
     def summed(self, logits: Tensor, targets: Tensor) -> Sums:
         """Return the training loss of the targets [B, T], with the smoothing and the z-loss of the arguments."""
@@ -77,17 +79,14 @@ class TextGenerator(ComposedTask):
     @property
     def reads_texts(self) -> bool:
         """Whether its inputs are texts."""
-        return True
+        return self.source_tokenizer is not None
 
     @property
-    @abstractmethod
-    def output_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the output."""
-
-    @property
-    @abstractmethod
     def input_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the input."""
+        """The tokenizer of the input; a `ConfigurationError` if the inputs are no texts."""
+        if self.source_tokenizer is None:
+            raise ConfigurationError("this model reads images or sound, not texts: use attnkit predict, or `decode` with a batch of them")
+        return self.source_tokenizer
 
     @abstractmethod
     def input_ids(self, text: str) -> list[int]:
@@ -113,7 +112,7 @@ class TextGenerator(ComposedTask):
             >>> task.generate(["net", "ten"], temperature=0.9, seed=1) == task.generate(["net", "ten"], temperature=0.9, seed=1)
             True
         """
-        return self._in_batches(texts, self.decode, self._completed(options))
+        return self._in_batches(texts, self.decode, self.completed(options))
 
     def n_best(self, texts: Sequence[str], n: int, **options: Unpack[Options]) -> list[list[Hypothesis]]:
         """Return the `n` best outputs that a beam search finds for each text, best first.
@@ -142,7 +141,7 @@ class TextGenerator(ComposedTask):
                 for row, scores in zip(found.tokens.tolist(), found.scores.tolist(), strict=True)
             ]
 
-        return self._in_batches(texts, search, self._completed(options))
+        return self._in_batches(texts, search, self.completed(options))
 
     def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
         """Return the pieces of the output for one text as they are generated; joined, they equal what `generate` returns.
@@ -156,7 +155,7 @@ class TextGenerator(ComposedTask):
         Raises:
             ConfigurationError: An option is wrong.
         """
-        completed = self._completed({"beam_size": 1, **options})
+        completed = self.completed({"beam_size": 1, **options})
         self.configure_model()
         warn_of_unknown(self.input_tokenizer, [text])
         inputs = torch.tensor([self.input_ids(text)], device=self.device)
@@ -171,11 +170,11 @@ class TextGenerator(ComposedTask):
             mask: [B, T] bool, True = real (default: all but the padding of tokens).
             **options: As in `generate`.
         """
-        completed = self._completed(options)
+        completed = self.completed(options)
         generated = cast(Any, self.model).generate(inputs, input_mask(inputs) if mask is None else mask, **completed)
         return [self.output_tokenizer.decode(row) for row in generated.tolist()]
 
-    def _completed(self, options: Options) -> Options:
+    def completed(self, options: Options) -> Options:
         """Return `options`, completed by the task's own; sampling has no beams."""
         samples = options.get("temperature") is not None
         return {

@@ -68,9 +68,6 @@ class LabellingTask(ComposedTask):
     batches of words are `attnkit.data.words.WordBatch`.
 
     Its `metrics` are names, at least one; the first selects the best checkpoint.
-
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
     """
 
     config: LabellingConfig
@@ -179,11 +176,7 @@ class LabellingTask(ComposedTask):
 
 
 class PooledTask(LabellingTask):
-    """A task with one answer for a whole text or image, which a subclass defines in `answer`.
-
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
-    """
+    """A task with one answer for a whole text or image, which a subclass defines in `answer`."""
 
     config: PooledConfig
 

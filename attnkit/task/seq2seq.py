@@ -118,6 +118,7 @@ class Seq2Seq(TextGenerator):
             self.src_tokenizer is None or self.src_tokenizer.spec != self.tgt_tokenizer.spec
         ):
             raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
+        self.source_tokenizer, self.output_tokenizer = self.src_tokenizer, self.tgt_tokenizer
         self.prefixes: dict[str, str] = {}  # of a mixture
         super().derive()
 
@@ -155,23 +156,6 @@ class Seq2Seq(TextGenerator):
     def sizes(self) -> dict[str, Any]:
         src = None if self.src_tokenizer is None else len(self.src_tokenizer)
         return {"src_vocab_size": src, "tgt_vocab_size": len(self.tgt_tokenizer)}
-
-    @property
-    @override
-    def reads_texts(self) -> bool:
-        return self.src_tokenizer is not None
-
-    @property
-    @override
-    def output_tokenizer(self) -> Tokenizer:
-        return self.tgt_tokenizer
-
-    @property
-    @override
-    def input_tokenizer(self) -> Tokenizer:
-        if self.src_tokenizer is None:
-            raise ConfigurationError("this model reads images or sound, not texts: use attnkit predict, or `decode` with a batch of them")
-        return self.src_tokenizer
 
     @override
     def input_ids(self, text: str) -> list[int]:
