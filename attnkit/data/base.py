@@ -1,7 +1,7 @@
 """The base of framings: their corpus, and the inputs for prediction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -12,11 +12,12 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Corpus, Part
 from attnkit.corpus.reading import check, read_columns
-from attnkit.data.batching import Order, TokenBatchSampler
-from attnkit.data.config import FramingConfig
+from attnkit.data.batching import Order, Sequences, TokenBatchSampler, TokenExamples
+from attnkit.data.cache import trained
+from attnkit.data.config import FramingConfig, TokensConfig
 from attnkit.data.loading import BatchSampler, sampler_loader
 from attnkit.data.summary import Summaries, Summary, counted
-from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets, tokenizers
+from attnkit.registry import ConfigurationError, Registry, Spec, TokenizerSpec, corpora, datasets, tokenizers
 from attnkit.strategy.sharing import DataShare, data_share
 from attnkit.tokenizer import Tokenizer
 
@@ -162,6 +163,41 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         if self.predict is None:
             raise ConfigurationError("there are no inputs for prediction: set data.predict to a .txt file with one input per line")
         return self.predict
+
+
+class TokenizedFraming(Framing[Batch]):
+    """A framing with one tokenizer, which checkpoints keep.
+
+    Args:
+        config: The options.
+        tokenizer: Spec of the tokenizer; an untrained one is trained on `training_texts`.
+        **given: Further arguments of the corpus.
+    """
+
+    keeps: Sequence[str] = ("tokenizer",)
+
+    def __init__(self, config: TokensConfig, tokenizer: TokenizerSpec, **given: Any) -> None:
+        super().__init__(config, **given)
+        self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
+
+    @abstractmethod
+    def training_texts(self) -> Iterable[str]:
+        """Return the texts on which an untrained tokenizer is trained."""
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The trained tokenizer."""
+        return trained(self._tokenizer, self.training_texts)
+
+    @property
+    def tokenizer_spec(self) -> dict[str, Any]:
+        """Plain data from which the trained tokenizer is rebuilt."""
+        return self.tokenizer.spec
+
+    def prompts(self, texts: Sequence[str]) -> TokenExamples:
+        """Return texts to be continued, each as at the start of a document, and report their summary."""
+        self.summaries.say(Summary.of_texts("predict", self.tokenizer, texts))
+        return TokenExamples(Sequences([[Tokenizer.bos_id, *self.tokenizer.encode(text)] for text in texts]), texts)
 
 
 def require_distinct(classes: Sequence[str] | None) -> None:

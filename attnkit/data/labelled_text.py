@@ -11,12 +11,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from attnkit.corpus.base import LabelCorpus, Labels, Part, TextCorpus
-from attnkit.data.base import Split, build_corpus, require_distinct
+from attnkit.data.base import Split, TokenizedFraming, build_corpus, require_distinct
 from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.config import TokensConfig
 from attnkit.data.loading import Share
 from attnkit.data.summary import Summary, counted
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, keywords_of, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
 

@@ -7,12 +7,11 @@ import torch
 from typing_extensions import override
 
 from attnkit.corpus.base import AnswerCorpus
-from attnkit.data.base import Split
+from attnkit.data.base import Split, TokenizedFraming
 from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.config import TokenizedRowsConfig
 from attnkit.data.loading import Share
 from attnkit.data.packing import LanguageModelBatch
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.registry import datasets, keywords_of
 from attnkit.tokenizer import Tokenizer
 

@@ -8,9 +8,8 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Question, QuestionCorpus
 from attnkit.corpus.reading import read_columns
-from attnkit.data.base import Split
+from attnkit.data.base import Split, TokenizedFraming
 from attnkit.data.config import TokenizedRowsConfig
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.data.words import WordBatch, WordExamples, read_words
 from attnkit.registry import ConfigurationError, datasets, keywords_of
 

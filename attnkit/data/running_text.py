@@ -11,12 +11,11 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Part, TextCorpus
 from attnkit.corpus.fingerprint import fingerprint
-from attnkit.data.base import PARTS, Batch, Split
+from attnkit.data.base import PARTS, Batch, Split, TokenizedFraming
 from attnkit.data.cache import cached
 from attnkit.data.config import TokensConfig
 from attnkit.data.packing import PackedText, Piece, pieces
 from attnkit.data.summary import Summary, counted
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.registry import ConfigurationError, TokenizerSpec, require_at_least
 from attnkit.tokenizer import Tokenizer
 

@@ -8,9 +8,8 @@ from typing import ClassVar
 from typing_extensions import override
 
 from attnkit.corpus.base import TagCorpus, Tagged
-from attnkit.data.base import Split, require_distinct
+from attnkit.data.base import Split, TokenizedFraming, require_distinct
 from attnkit.data.config import TokenizedRowsConfig
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.data.words import WordBatch, WordExamples, read_words
 from attnkit.registry import ConfigurationError, datasets, keywords_of, nearest
 

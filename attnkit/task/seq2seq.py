@@ -136,19 +136,14 @@ class Seq2Seq(TextGenerator):
             assert isinstance(metrics, nn.ModuleDict)
             for prefix in prefixes:
                 new = self.new_metrics()
-                metrics.update({f"{prefix}/{name}": new[name] for name in ("loss", *self.metric_names)})
-
-    @property
-    def metric_names(self) -> Sequence[str]:
-        """The metrics of generated texts."""
-        return self.config.metrics
+                metrics.update({f"{prefix}/{name}": new[name] for name in ("loss", *self.config.metrics)})
 
     @property
     @override
     def monitor(self) -> tuple[str, Direction]:
-        if not self.metric_names:
+        if not self.config.metrics:
             return super().monitor
-        name = self.metric_names[0]
+        name = self.config.metrics[0]
         return f"val/{name}", "max" if self.metrics("val")[name].higher_is_better else "min"
 
     @property
@@ -179,7 +174,7 @@ class Seq2Seq(TextGenerator):
     @property
     @override
     def printed(self) -> Sequence[str]:
-        return self.metric_names
+        return self.config.metrics
 
     @override
     def samples(self) -> list[str]:
@@ -195,14 +190,14 @@ class Seq2Seq(TextGenerator):
         scores = scored(logits, targets, pad_id=Tokenizer.pad_id)
         if self.by_row is not None:
             self.by_row.append(scores.by_row())
-        hypotheses = self._answers(batch, "references") if self.metric_names else []
+        hypotheses = self._answers(batch, "references") if self.config.metrics else []
         texts = (hypotheses, batch["references"])
-        updates: dict[str, Any] = scores.updates() | dict.fromkeys(self.metric_names, texts)
+        updates: dict[str, Any] = scores.updates() | dict.fromkeys(self.config.metrics, texts)
         for name, prefix in self.prefixes.items():
             rows = [i for i, source in enumerate(batch["source"]) if source.startswith(prefix)]
             answers = tuple([column[i] for i in rows if i < len(column)] for column in texts)
             own = (scores.nll[rows].sum(), scores.real[rows].sum())
-            updates |= {f"{name}/loss": own} | {f"{name}/{metric}": answers for metric in self.metric_names}
+            updates |= {f"{name}/loss": own} | {f"{name}/{metric}": answers for metric in self.config.metrics}
         self.log_metrics(stage, updates, rows=len(targets), shown=[self.monitor[0].partition("/")[2]])
         if stage == "val":
             self.shown += list(zip(batch["source"], *texts, strict=False))[: self.config.samples]
@@ -217,7 +212,7 @@ class Seq2Seq(TextGenerator):
     @override
     def new_metrics(self) -> dict[str, Metric]:
         means: dict[str, Metric] = {"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean()}
-        return means | {name: generation_metric(name, tokenize=self.reference_tokens) for name in self.metric_names}
+        return means | {name: generation_metric(name, tokenize=self.reference_tokens) for name in self.config.metrics}
 
     def reference_tokens(self, text: str) -> list[object]:
         """Return the token ids of a text; an unknown token is paired with the text, so that it equals no unknown token of another."""

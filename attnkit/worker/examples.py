@@ -49,7 +49,7 @@ class Examples(Callback):
     on_test_epoch_start, on_test_batch_end = on_validation_epoch_start, on_validation_batch_end
 
     def _add_texts(self, task: Seq2Seq, hypotheses: Sequence[str], references: Sequence[Any]) -> None:
-        for name in task.metric_names:
+        for name in task.config.metrics:
             metric = generation_metric(name, tokenize=task.reference_tokens)
             if isinstance(metric, TextQuotient):
                 counts = (metric.counts(*pair) for pair in zip(hypotheses, references, strict=True))

@@ -54,7 +54,7 @@ class Lengths(Callback):
             for length, chosen in rows.items():
                 self._count[side][length] += len(chosen)
                 metrics = self._metrics[side][length]
-                for name in task.metric_names:
+                for name in task.config.metrics:
                     if name not in metrics:
                         metrics[name] = generation_metric(name, tokenize=task.reference_tokens)
                     metrics[name].update([hypotheses[i] for i in chosen], [batch["references"][i] for i in chosen])
