@@ -23,29 +23,17 @@ LONGEST = 8  # the most tokens that form a character together
 
 @dataclass(frozen=True)
 class Reading:
-    """Tokens that a task's model reads, and their labels.
-
-    Attributes:
-        task: The task.
-        inputs: The source, or the only sequence [B, S]; or images or frames as the source.
-        tokenizer: Its tokenizer; None of images and frames, whose vectors are labelled with their numbers from 1.
-        target: bos, tokens, eos, padding [B, T] of an encoder-decoder, or None.
-        target_tokenizer: Its tokenizer.
-        documents: The document [B, S] of each token of a language model, if attention stays inside it.
-        unknown: The texts behind the unknown tokens of the inputs, in order, if known.
-        target_unknown: The same for the target.
-        mask: Which frames are real [B, S].
-    """
+    """Tokens that a task's model reads, and their labels."""
 
     task: Task
-    inputs: Tensor
-    tokenizer: Tokenizer | None
-    target: Tensor | None = None
+    inputs: Tensor  # the source, or the only sequence [B, S]; or images or frames as the source
+    tokenizer: Tokenizer | None  # its tokenizer; None of images and frames, whose vectors are labelled with their numbers from 1
+    target: Tensor | None = None  # bos, tokens, eos, padding [B, T] of an encoder-decoder
     target_tokenizer: Tokenizer | None = None
-    documents: Tensor | None = None
-    unknown: Sequence[str] = ()
+    documents: Tensor | None = None  # the document [B, S] of each token of a language model, if attention stays inside it
+    unknown: Sequence[str] = ()  # the texts behind the unknown tokens of the inputs, in order, if known
     target_unknown: Sequence[str] = ()
-    mask: Tensor | None = None
+    mask: Tensor | None = None  # which frames are real [B, S]
 
     @property
     def output(self) -> str | None:

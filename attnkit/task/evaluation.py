@@ -101,17 +101,11 @@ class EvaluatedTask(Task):
 
 
 class Scores(NamedTuple):
-    """How well logits predict the targets of a batch, from one pass over them; each [B, T], and 0 for padding.
+    """How well logits predict the targets of a batch, from one pass over them; each [B, T], and 0 for padding."""
 
-    Attributes:
-        nll: The negative log-likelihood of each target.
-        right: Whether it has the largest logit.
-        real: Whether it is not padding.
-    """
-
-    nll: Tensor
-    right: Tensor
-    real: Tensor
+    nll: Tensor  # the negative log-likelihood of each target
+    right: Tensor  # whether it has the largest logit
+    real: Tensor  # whether it is not padding
 
     def updates(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return what is averaged, and over how many targets, of `loss`, `perplexity` and `token_accuracy`."""

@@ -36,15 +36,10 @@ MASKED, REPLACED = 0.8, 0.1  # fractions of the chosen tokens; the rest is uncha
 
 
 class Masked(NamedTuple):
-    """A batch with hidden tokens.
+    """A batch with hidden tokens."""
 
-    Attributes:
-        tokens: [B, T] int64, the input of the model.
-        chosen: [B, T] bool, the tokens to predict; some of them are still in `tokens`.
-    """
-
-    tokens: Tensor
-    chosen: Tensor
+    tokens: Tensor  # [B, T] int64, the input of the model
+    chosen: Tensor  # [B, T] bool, the tokens to predict; some of them are still in `tokens`
 
 
 def mask_tokens(

@@ -45,17 +45,11 @@ class Answer(NamedTuple):
 
 
 class Neighbourhoods(NamedTuple):
-    """The words of a batch and those around them.
+    """The words of a batch and those around them."""
 
-    Attributes:
-        centres: [B, T] int64; padding where there is none.
-        contexts: [B, T, 2W] int64: the words around each.
-        used: [B, T, 2W] bool: whether that is a pair.
-    """
-
-    centres: Tensor
-    contexts: Tensor
-    used: Tensor
+    centres: Tensor  # [B, T] int64; padding where there is none
+    contexts: Tensor  # [B, T, 2W] int64: the words around each
+    used: Tensor  # [B, T, 2W] bool: whether that is a pair
 
 
 def neighbourhoods(tokens: Tensor, *, window: int, keep: Tensor, keys: Tensor) -> Neighbourhoods:
