@@ -91,17 +91,23 @@ class BatchedExamples(Dataset[Any], ABC):
 
 
 class TokenExamples(BatchedExamples):
-    """Encoded texts; a batch has `example`, `tokens`, padded to the longest of the whole batch, and except in training `text`.
+    """Encoded texts; a batch has `example`, `tokens`, padded to the longest of the whole batch, and `label` and `text` where there are any.
 
     Args:
         tokens: The ids of the texts.
         texts: The text of each example; `None` in training, where batches are tensors only.
+        labels: The label of each [N]: int64 classes or float32 numbers.
+
+    Example:
+        >>> examples = TokenExamples(Sequences([[1, 5, 2], [1, 2]]), None, labels=torch.tensor([1, 0]))
+        >>> examples[Share(batch=[1, 0])]["label"]
+        tensor([0, 1])
     """
 
     unit = "{} tokens"
 
-    def __init__(self, tokens: Sequences, texts: Sequence[Any] | None) -> None:
-        self.tokens, self.texts = tokens, texts
+    def __init__(self, tokens: Sequences, texts: Sequence[Any] | None, *, labels: Tensor | None = None) -> None:
+        self.tokens, self.texts, self.labels = tokens, texts, labels
         self.lengths = (tokens.lengths, np.zeros_like(tokens.lengths))
 
     @override
@@ -111,6 +117,8 @@ class TokenExamples(BatchedExamples):
     def __getitem__(self, share: Share) -> Any:
         length, _ = self.longest(share)
         batch: dict[str, Any] = {"example": share.example(share.rows), "tokens": self.tokens.padded(share.rows, length)}
+        if self.labels is not None:
+            batch["label"] = self.labels[torch.as_tensor(share.answered, dtype=torch.int64)]
         if self.texts is not None:
             batch["text"] = [self.texts[i] for i in share.answered]
         return batch

@@ -14,7 +14,6 @@ from attnkit.corpus.base import LabelCorpus, Labels, Part, TextCorpus
 from attnkit.data.base import Split, TokenizedFraming, build_corpus, require_distinct
 from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.config import TokensConfig
-from attnkit.data.loading import Share
 from attnkit.data.summary import Summary, counted
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, keywords_of, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
@@ -32,30 +31,6 @@ class LabelledBatch(TypedDict, total=False):
     tokens: Tensor  # [B, T] int64: bos, tokens, eos, padding
     label: Tensor  # [B]: int64, the class, or float32, a number; [0] for a filler
     text: list[str]
-
-
-class LabelledExamples(TokenExamples):
-    """Encoded texts and their labels.
-
-    Args:
-        labels: The labels [N]: int64 classes or float32 numbers; `None` without labels.
-
-    Example:
-        >>> examples = LabelledExamples(tokens=Sequences([[1, 5, 2], [1, 2]]), labels=torch.tensor([1, 0]), texts=None)
-        >>> examples[Share(batch=[1, 0])]["label"]
-        tensor([0, 1])
-    """
-
-    def __init__(self, *, tokens: Sequences, labels: Tensor | None, texts: Sequence[str] | None) -> None:
-        super().__init__(tokens, texts)
-        self.labels = labels
-
-    @override
-    def __getitem__(self, share: Share) -> LabelledBatch:
-        batch: LabelledBatch = super().__getitem__(share)
-        if self.labels is not None:
-            batch["label"] = self.labels[torch.as_tensor(share.answered, dtype=torch.int64)]
-        return batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +61,6 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
             occur as texts in the validation or test split are omitted. Tokenizers are not trained on them.
         passage_words: Join consecutive sentences of `unlabelled` into passages of up to this many words (default: each sentence is an
             example).
-        predict: A file with texts whose labels to predict: `.txt` with one per line, or a table with the column of the texts. Their order
-            is preserved.
         labels: `class`: the label names a class; `number`: it is a number, for the task `regression`.
         classes: The names of the classes, in the order of their ids (default: those of the training texts, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
@@ -151,7 +124,7 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
         return [(text, None) for text in self.prediction_inputs("text")] if part == "predict" else self.corpus.labelled(part)
 
     @override
-    def examples(self, part: Split) -> LabelledExamples:
+    def examples(self, part: Split) -> TokenExamples:
         examples = [*self.rows(part), *((text, None) for text in self.unlabelled_texts())] if part == "train" else self.rows(part)
         encoded = [self.tokenizer.encode(text) for text, _ in examples]
         labelled = all(label is not None for _, label in examples)
@@ -161,10 +134,10 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
         for (text, _), ids in zip(examples, encoded, strict=True):
             summary.add(self.tokenizer, text, ids[:room])
         self.summaries.say(summary)
-        return LabelledExamples(
-            tokens=Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
+        return TokenExamples(
+            Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
+            None if part == "train" else [text for text, _ in examples],
             labels=self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None,
-            texts=None if part == "train" else [text for text, _ in examples],
         )
 
     def _label_tensor(self, part: str, labels: Sequence[str]) -> Tensor:

@@ -27,7 +27,6 @@ class PromptedText(TokenizedFraming[LanguageModelBatch]):
 
     Args:
         corpus: The rows: a synthetic task such as `copy`, any corpus of pairs, or the path of your own file of pairs.
-        predict: A file with prompts to answer: `.txt` with one per line, or a table with the column. Their order is preserved.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training rows.
 
     Raises:

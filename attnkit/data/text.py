@@ -41,7 +41,6 @@ class Text(RunningText[LanguageModelBatch]):
 
     Args:
         corpus: The text: a corpus such as `kjv`, the path of your own file, or `hub:NAME`. Labels are ignored.
-        predict: A file with prompts to continue: `.txt` with one per line, or a table with the column. Their order is preserved.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training text, or on an even sample of 50 million
             of its characters.
         context: Tokens in a window.

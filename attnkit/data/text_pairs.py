@@ -44,8 +44,6 @@ class TextPairs(Framing[Seq2SeqBatch]):
 
     Args:
         corpus: The pairs: a corpus such as `cmudict`, the path of your own file, or `hub:NAME`.
-        predict: A file with sources for prediction: `.txt` with one per line, or a table with the column of the sources. Their order is
-            preserved.
         max_validation_sources: Maximum number of validation sources, a fixed random sample (default: all).
         src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training pairs.
         tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both sides, trained on both.

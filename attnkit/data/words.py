@@ -68,15 +68,15 @@ class WordExamples(TokenExamples):
     ) -> None:
         super().__init__(Sequences([ids for ids, _ in read]), texts)
         self.words = Sequences([numbers for _, numbers in read])
-        self.labels = None if labels is None else Sequences([[label + 1 for label in row] for row in labels])
+        self.answers = None if labels is None else Sequences([[label + 1 for label in row] for row in labels])
         self.of_words = of_words
 
     @override
     def __getitem__(self, share: Share) -> WordBatch:
         batch: WordBatch = super().__getitem__(share)
         batch["words"] = self.words.padded(share.rows, batch["tokens"].shape[1])
-        if self.labels is not None:
-            label = self.labels.padded(share.rows) - 1
+        if self.answers is not None:
+            label = self.answers.padded(share.rows) - 1
             if self.of_words:
                 label = torch.nn.functional.pad(label, (1, 0), value=-1).gather(1, batch["words"])
             batch["label"] = torch.full_like(label, -1) if share.is_filler else label

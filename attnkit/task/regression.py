@@ -105,8 +105,9 @@ class Regression(PooledTask):
     @override
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
         answers = (outputs, batch["label"].float())
-        metrics = self.metrics("val")
-        return {name: answers if len(outputs) > 0 or _keeps_values(metrics[name]) else None for name in self.config.metrics}
+        # gathering the values that a metric keeps needs a tensor of the right dtype on each rank, even an empty one
+        keeping = [name for name, metric in self.metrics("val").items() if any(isinstance(s, list) for s in metric.metric_state.values())]
+        return {name: answers if len(outputs) > 0 or name in keeping else None for name in self.config.metrics}
 
     @override
     def answer(self, text: str, outputs: Tensor) -> Estimate:
@@ -115,8 +116,3 @@ class Regression(PooledTask):
     @override
     def sample_line(self, prediction: Any, label: Any) -> str:
         return f"{shortened(prediction.text)} -> {prediction.value:.2f}  ({label:.2f})"
-
-
-def _keeps_values(metric: Metric) -> bool:
-    """Return whether a metric keeps all values: gathering needs a tensor of the right dtype on each rank, even an empty one."""
-    return any(isinstance(state, list) for state in metric.metric_state.values())

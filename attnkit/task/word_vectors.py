@@ -213,7 +213,8 @@ class WordVectors(EvaluatedTask):
             answers, used = centres[..., None], number > 0  # [B, T, 1]
         noise = draw_noise(self.noise, centres.shape, self.config.negatives, keys)  # [B, T, K]
         times = (used[..., None, :] & (noise[..., None] != answers[..., None, :])).sum(-1)  # [B, T, K]: the pairs that use it
-        right, wrong = (_at_least_fp32(self.model(x, words)) for words in (answers, noise))
+        wide = torch.promote_types(x.dtype, torch.float32)
+        right, wrong = (self.model(x, words).to(wide) for words in (answers, noise))
         loss = softplus(-right).where(used, 0).sum() + (softplus(wrong) * times).sum()
         return Sums(loss=loss, nll=loss.detach(), targets=used.sum())
 
@@ -278,7 +279,3 @@ def _answer(space: WordSpace, question: str, count: int) -> Answer:
     words = _words(question)
     found = space.neighbours(words[0], count) if len(words) == 1 else space.analogy(words[0], words[1], words[2], count)
     return Answer(question, found)
-
-
-def _at_least_fp32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))
