@@ -36,7 +36,7 @@ class Synthetic(AnswerCorpus):
         seed: Seed of all rows.
 
     Raises:
-        ConfigurationError: A number is out of range.
+        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
     """
 
     rows = "prompts and answers"
@@ -102,9 +102,6 @@ class Repetition(SyntheticPairs):
         length: Number of symbols.
         distance: Number of blanks between the symbols and the answer.
         vocabulary: Number of different symbols.
-
-    Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
     """
 
     length: int = 8

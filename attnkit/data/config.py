@@ -15,6 +15,9 @@ class FramingConfig:
             Their order is preserved.
         seed: Seed of the order, of everything that is drawn, and of the corpus; global random states have no effect.
         num_workers: Processes that load batches (0: the main process).
+
+    Raises:
+        ConfigurationError: The corpus is of another kind or cannot be read, or a number is out of range.
     """
 
     corpus: CorpusSpec

@@ -29,9 +29,6 @@ class PromptedText(TokenizedFraming[LanguageModelBatch]):
         corpus: The rows: a synthetic task such as `copy`, any corpus of pairs, or the path of your own file of pairs.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training rows.
 
-    Raises:
-        ConfigurationError: The corpus has no prompts and answers or cannot be read, or a number is out of range.
-
     Example:
         >>> data = PromptedText(corpus={"name": "copy", "length": 2}, tokenizer="word", batch_tokens=6)
         >>> batch = next(iter(data.test_dataloader()))

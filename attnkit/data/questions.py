@@ -29,9 +29,6 @@ class Questions(TokenizedFraming[WordBatch]):
         predict: A table with questions and passages.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the questions and passages of training.
 
-    Raises:
-        ConfigurationError: The corpus has no questions or cannot be read, or a number is out of range.
-
     Example:
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "mine.tsv")

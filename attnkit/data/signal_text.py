@@ -49,9 +49,6 @@ class SignalText(Framing[Seq2SeqBatch]):
     Attributes:
         src_tokenizer_spec: None: the sources are not texts.
 
-    Raises:
-        ConfigurationError: The corpus has no images or sounds or cannot be read, or a number is out of range.
-
     Example:
         >>> import pathlib, tempfile, wave
         >>> folder = pathlib.Path(tempfile.mkdtemp())

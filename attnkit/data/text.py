@@ -48,9 +48,6 @@ class Text(RunningText[LanguageModelBatch]):
             context (default: `context`, no overlap).
         document_mask: Whether batches have `documents` [B, T], so that attention stays within a document.
 
-    Raises:
-        ConfigurationError: The corpus has no text or cannot be read, or a number is out of range.
-
     Example:
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "fish.txt")

@@ -50,9 +50,6 @@ class TextPairs(Framing[Seq2SeqBatch]):
         max_length: Training pairs with more tokens than this on either side, special tokens included, are omitted (default: no limit).
             Evaluation and prediction omit nothing.
 
-    Raises:
-        ConfigurationError: The corpus has no pairs or cannot be read, or a number is out of range.
-
     Example:
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp(), "pairs.tsv")

@@ -75,6 +75,9 @@ class Decay(Schedule):
 
     Args:
         final: Factor from the end of the run on.
+
+    Raises:
+        ConfigurationError: A value is out of range, or the run is open-ended.
     """
 
     final: float = 0.0

@@ -15,9 +15,6 @@ class Constant(Schedule):
 
     Paper: Goyal et al. 2017 (the warmup), https://arxiv.org/abs/1706.02677
 
-    Raises:
-        ConfigurationError: `warmup_steps` is neither, or it is a fraction and the run is open-ended.
-
     Example:
         >>> import attnkit
         >>> schedule = attnkit.schedules.build({"name": "constant", "warmup_steps": 4}, total_steps=None)

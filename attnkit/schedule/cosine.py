@@ -18,9 +18,6 @@ class Cosine(Decay):
 
     Paper: Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983
 
-    Raises:
-        ConfigurationError: A value is out of range, or the run is open-ended.
-
     Example:
         >>> import attnkit
         >>> schedule = attnkit.schedules.build({"name": "cosine", "warmup_steps": 0, "final": 0.1}, total_steps=4)

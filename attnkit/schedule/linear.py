@@ -16,9 +16,6 @@ class Linear(Decay):
 
     Paper: Devlin et al. 2019 (BERT), https://arxiv.org/abs/1810.04805
 
-    Raises:
-        ConfigurationError: A value is out of range, or the run is open-ended.
-
     Example:
         >>> import attnkit
         >>> schedule = attnkit.schedules.build({"name": "linear", "warmup_steps": 2}, total_steps=6)

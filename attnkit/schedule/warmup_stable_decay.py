@@ -26,9 +26,6 @@ class WarmupStableDecay(Decay):
         decay_steps: Length `d` of the decay: a whole number of steps, or a fraction of the run, above 0 and below 1.
         shape: Shape of the decay: `sqrt` is $1 - \sqrt{x}$, the paper's best; `linear` is $1 - x$.
 
-    Raises:
-        ConfigurationError: A value is out of range, or the run is open-ended.
-
     Example:
         >>> import attnkit
         >>> spec = {"name": "warmup_stable_decay", "warmup_steps": 2, "decay_steps": 4, "shape": "linear"}

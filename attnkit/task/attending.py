@@ -210,16 +210,12 @@ def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
     Raises:
         ConfigurationError: The batch has neither, or the task no tokenizer.
     """
-    if "src" in batch and "tgt" in batch:
-        src, mask = batch["src"][:rows], batch.get("src_mask")
-        source = None if src.is_floating_point() else _tokenizer(task, "src_tokenizer")
-        mask = None if mask is None else mask[:rows]
-        return Reading(task, src, source, batch["tgt"][:rows], _tokenizer(task, "tgt_tokenizer"), mask=mask)
-    if "tokens" in batch:
-        documents = batch.get("documents")
-        return Reading(
-            task, batch["tokens"][:rows], _tokenizer(task, "tokenizer"), documents=None if documents is None else documents[:rows]
-        )
+    read = {name: x[:rows] for name, x in batch.items() if name in ("src", "src_mask", "tgt", "tokens", "documents")}
+    if "src" in read and "tgt" in read:
+        source = None if read["src"].is_floating_point() else _tokenizer(task, "src_tokenizer")
+        return Reading(task, read["src"], source, read["tgt"], _tokenizer(task, "tgt_tokenizer"), mask=read.get("src_mask"))
+    if "tokens" in read:
+        return Reading(task, read["tokens"], _tokenizer(task, "tokenizer"), documents=read.get("documents"))
     raise ConfigurationError(f"attention maps need a batch with src and tgt, or with tokens, but this one has {', '.join(batch)}")
 
 

@@ -85,9 +85,6 @@ class CausalLM(TextGenerator):
     Equation:
         $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$
 
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
-
     Example:
         >>> import attnkit
         >>> tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec

@@ -22,6 +22,9 @@ class TaskConfig:
         activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
             with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
+
+    Raises:
+        ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
     """
 
     optimizer: OptimizerSpec

@@ -14,7 +14,7 @@ from attnkit.registry import ConfigurationError, HeadSpec, require_at_least
 from attnkit.task.composed import ComposedConfig, ComposedTask
 from attnkit.task.config import require_smoothing
 from attnkit.task.loss import Sums, cross_entropy
-from attnkit.task.texts import batches, warn_of_unknown
+from attnkit.task.texts import in_batches, warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -187,13 +187,13 @@ class TextGenerator(ComposedTask):
     def _in_batches(self, texts: Sequence[str], answer: Callable[..., list[T]], options: Options) -> list[T]:
         """Return `answer(inputs, **options)` for all texts, in their order."""
         generation = Generation.of(options)
+
+        def answered(rows: list[int], inputs: Tensor) -> list[T]:
+            return answer(inputs, **(options if generation.seed is None else {**options, "seed": generation.seed + rows[0]}))
+
         self.configure_model()  # first: it says which arguments, such as tokenizers, are missing
-        outputs: dict[int, T] = {}
         sort = not generation.samples  # row i of a batch is drawn with seed + i, so batches keep the order of the texts
-        for rows, inputs in batches(self, self.input_tokenizer, texts, self.input_ids, sort=sort):
-            here: Options = options if generation.seed is None else {**options, "seed": generation.seed + rows[0]}
-            outputs.update(zip(rows, answer(inputs, **here), strict=True))
-        return [outputs[i] for i in range(len(texts))]
+        return in_batches(self, self.input_tokenizer, texts, self.input_ids, answered, sort=sort)
 
 
 def input_mask(inputs: Tensor) -> Tensor | None:

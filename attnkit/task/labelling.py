@@ -17,7 +17,7 @@ from attnkit.task.evaluation import Direction, spread
 from attnkit.task.generating import input_mask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
-from attnkit.task.texts import batches
+from attnkit.task.texts import in_batches
 from attnkit.tokenizer import Tokenizer
 
 
@@ -207,11 +207,12 @@ class PooledTask(LabellingTask):
         self.configure_model()
         if self.tokenizer is None:
             raise ConfigurationError("this model reads images: call the task with a batch of them, or use `attnkit predict`")
-        found: dict[int, Any] = {}
-        for rows, tokens in batches(self, self.tokenizer, texts, self.tokenizer.between_ends):
+
+        def answered(rows: list[int], tokens: Tensor) -> list[Any]:
             with generating(self):
-                found.update(zip(rows, self.answers(self(tokens), {"text": [texts[i] for i in rows]}), strict=True))
-        return [found[i] for i in range(len(texts))]
+                return self.answers(self(tokens), {"text": [texts[i] for i in rows]})
+
+        return in_batches(self, self.tokenizer, texts, self.tokenizer.between_ends, answered)
 
 
 def one_line(text: str) -> str:

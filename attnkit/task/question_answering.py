@@ -65,9 +65,6 @@ class QuestionAnswering(LabellingTask):
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the negative
     log-likelihood in nats of an end of a span, the mean of both. Metrics are from 0 to 1.
 
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
-
     Example:
         >>> import torch
         >>> import attnkit

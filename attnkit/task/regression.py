@@ -55,9 +55,6 @@ class Regression(PooledTask):
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the squared error per
     example, in the square of the labels' unit. Labels are used as they are: bring those far from 0 to a scale around 1.
 
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
-
     Example:
         >>> import attnkit
         >>> task = Regression(

@@ -89,9 +89,6 @@ class Seq2Seq(TextGenerator):
     label smoothing. Error rates and accuracy are from 0 to 1, BLEU, chrF and ROUGE from 0 to 100. If the data are a `mixture`, the loss and
     the metrics of each of its corpora are also logged, as `val/PREFIX/loss`.
 
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
-
     Example:
         >>> import attnkit
         >>> tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec
@@ -125,10 +122,7 @@ class Seq2Seq(TextGenerator):
     @override
     def configure_model(self) -> None:
         super().configure_model()
-        self._add_metrics(dict(getattr(getattr(trainer_of(self), "datamodule", None), "prefixes", {})))
-
-    def _add_metrics(self, prefixes: dict[str, str]) -> None:
-        """Add the metrics of each corpus of a mixture, once."""
+        prefixes = dict(getattr(getattr(trainer_of(self), "datamodule", None), "prefixes", {}))
         if prefixes == self.prefixes:
             return
         self.prefixes = prefixes

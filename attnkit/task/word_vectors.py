@@ -154,9 +154,6 @@ class WordVectors(EvaluatedTask):
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss`, the equation's sum per predicted word, in nats, with all
     words kept. It compares runs of equal `objective`, `window`, `negatives` and vocabulary only.
 
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
-
     Example:
         >>> import attnkit
         >>> tokenizer = attnkit.tokenizers.build("word").train(["one fish two fish"])
