@@ -171,7 +171,6 @@ class LabelledImages(Framing[ImageBatch]):
     keeps = ("image_shape", "classes")
     corpus: ImageCorpus
     tokenizer_spec: ClassVar[None] = None
-
     config: LabelledImagesConfig
 
     @keywords_of(LabelledImagesConfig)

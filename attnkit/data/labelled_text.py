@@ -83,7 +83,6 @@ class LabelledText(TokenizedFraming[LabelledBatch]):
 
     takes: ClassVar = LabelCorpus
     corpus: LabelCorpus
-
     config: LabelledTextConfig
 
     @keywords_of(LabelledTextConfig)

@@ -27,7 +27,6 @@ class PromptedText(TokenizedFraming[LanguageModelBatch]):
 
     Args:
         corpus: The rows: a synthetic task such as `copy`, any corpus of pairs, or the path of your own file of pairs.
-        tokenizer: Spec of the tokenizer; an untrained one is trained on the training rows.
 
     Example:
         >>> data = PromptedText(corpus={"name": "copy", "length": 2}, tokenizer="word", batch_tokens=6)
@@ -38,7 +37,6 @@ class PromptedText(TokenizedFraming[LanguageModelBatch]):
 
     takes: ClassVar = AnswerCorpus
     corpus: AnswerCorpus
-
     config: TokenizedRowsConfig
 
     @keywords_of(TokenizedRowsConfig)

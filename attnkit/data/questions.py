@@ -40,7 +40,6 @@ class Questions(TokenizedFraming[WordBatch]):
 
     takes: ClassVar = QuestionCorpus
     corpus: QuestionCorpus
-
     config: TokenizedRowsConfig
 
     @keywords_of(TokenizedRowsConfig)

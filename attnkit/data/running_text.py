@@ -42,9 +42,6 @@ class RunningText(TokenizedFraming[Batch]):
 
     Attributes:
         field: What the corpus's column of inputs for prediction holds.
-
-    Raises:
-        ConfigurationError: The corpus has no text, or a number is out of range.
     """
 
     takes: ClassVar = TextCorpus

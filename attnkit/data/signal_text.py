@@ -68,7 +68,6 @@ class SignalText(Framing[Seq2SeqBatch]):
     keeps = ("tgt_tokenizer", "src_shape")
     corpus: SignalCorpus
     src_tokenizer_spec: ClassVar[None] = None
-
     config: SignalTextConfig
 
     @keywords_of(SignalTextConfig)

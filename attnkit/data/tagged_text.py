@@ -30,7 +30,6 @@ class TaggedText(TokenizedFraming[WordBatch]):
         predict: A file with sentences to tag: `.txt` with one per line, or a table with the column of the words. Words are separated by
             white space.
         classes: The names of the tags, in the order of their ids (default: those of the training words, sorted).
-        tokenizer: Spec of the tokenizer; an untrained one is trained on the training sentences.
 
     Raises:
         ConfigurationError: The corpus has no tagged words or cannot be read, a number is out of range, or a tag was not in training.
@@ -47,7 +46,6 @@ class TaggedText(TokenizedFraming[WordBatch]):
     takes: ClassVar = TagCorpus
     keeps = ("tokenizer", "classes")
     corpus: TagCorpus
-
     config: TaggedTextConfig
 
     @keywords_of(TaggedTextConfig)

@@ -62,7 +62,6 @@ class TextPairs(Framing[Seq2SeqBatch]):
     takes: ClassVar = PairCorpus
     keeps = ("src_tokenizer", "tgt_tokenizer")
     corpus: PairCorpus
-
     config: TextPairsConfig
 
     @keywords_of(TextPairsConfig)

@@ -52,7 +52,6 @@ class Classification(ClassTask, PooledTask):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "image_shape": "image_shape", "classes": "classes"}
-
     config: ClassificationConfig
 
     @keywords_of(ClassificationConfig)

@@ -152,7 +152,6 @@ class MaskedLM(MaskFiller):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
-
     config: MaskedLMConfig
 
     @keywords_of(MaskedLMConfig)

@@ -81,7 +81,6 @@ class QuestionAnswering(LabellingTask):
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
     metric_directions: ClassVar = {"exact_match": "max", "f1": "max"}
-
     config: QuestionAnsweringConfig
 
     @keywords_of(QuestionAnsweringConfig)

@@ -68,7 +68,6 @@ class Regression(PooledTask):
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "image_shape": "image_shape"}
     metric_directions: ClassVar = {name: direction for name, (_, direction) in _METRICS.items()}
-
     config: RegressionConfig
 
     @keywords_of(RegressionConfig)

@@ -100,7 +100,6 @@ class Seq2Seq(TextGenerator):
     """
 
     from_data: ClassVar = {"src_tokenizer": "src_tokenizer_spec", "tgt_tokenizer": "tgt_tokenizer_spec", "src_shape": "src_shape"}
-
     config: Seq2SeqConfig
 
     @keywords_of(Seq2SeqConfig)
