@@ -165,6 +165,11 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         return self.predict
 
 
+def spec_of(tokenizer: str) -> Any:
+    """Return a property of a framing: plain data from which its trained tokenizer of this name is rebuilt."""
+    return property(lambda framing: getattr(framing, tokenizer).spec)
+
+
 class TokenizedFraming(Framing[Batch]):
     """A framing with one tokenizer, which checkpoints keep.
 
@@ -175,6 +180,7 @@ class TokenizedFraming(Framing[Batch]):
     """
 
     keeps: Sequence[str] = ("tokenizer",)
+    tokenizer_spec = spec_of("tokenizer")
 
     def __init__(self, config: TokensConfig, tokenizer: TokenizerSpec, **given: Any) -> None:
         super().__init__(config, **given)
@@ -188,11 +194,6 @@ class TokenizedFraming(Framing[Batch]):
     def tokenizer(self) -> Tokenizer:
         """The trained tokenizer."""
         return trained(self._tokenizer, self.training_texts)
-
-    @property
-    def tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained tokenizer is rebuilt."""
-        return self.tokenizer.spec
 
     def prompts(self, texts: Sequence[str]) -> TokenExamples:
         """Return texts to be continued, each as at the start of a document, and report their summary."""

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from attnkit.corpus.base import SignalCorpus
 from attnkit.corpus.signals import Signals, read_signals
-from attnkit.data.base import Framing, Split, require_image_shape
+from attnkit.data.base import Framing, Split, require_image_shape, spec_of
 from attnkit.data.batching import PairExamples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.config import RowsConfig
@@ -68,6 +68,7 @@ class SignalText(Framing[Seq2SeqBatch]):
     keeps = ("tgt_tokenizer", "src_shape")
     corpus: SignalCorpus
     src_tokenizer_spec: ClassVar[None] = None
+    tgt_tokenizer_spec = spec_of("tgt_tokenizer")
     config: SignalTextConfig
 
     @keywords_of(SignalTextConfig)
@@ -80,11 +81,6 @@ class SignalText(Framing[Seq2SeqBatch]):
     def tgt_tokenizer(self) -> Tokenizer:
         """The trained tokenizer of the texts."""
         return trained(self._tokenizer, lambda: (text for texts in self.rows("train").texts or () for text in texts))
-
-    @property
-    def tgt_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained tokenizer is rebuilt."""
-        return self.tgt_tokenizer.spec
 
     @cached_property
     def src_shape(self) -> list[int]:

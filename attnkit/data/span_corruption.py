@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from typing_extensions import override
 
-from attnkit.data.base import Split
+from attnkit.data.base import Split, spec_of
 from attnkit.data.batching import BatchedExamples, Examples, Seq2SeqBatch, Sequences, without_targets
 from attnkit.data.loading import Integers, Share
 from attnkit.data.packing import PackedText
@@ -200,6 +200,7 @@ class SpanCorruption(RunningText[Seq2SeqBatch]):
     """
 
     field: ClassVar = "source"
+    src_tokenizer_spec = tgt_tokenizer_spec = spec_of("tokenizer")  # both sides share one tokenizer
     config: SpanCorruptionConfig
 
     @keywords_of(SpanCorruptionConfig)
@@ -208,16 +209,6 @@ class SpanCorruption(RunningText[Seq2SeqBatch]):
         _, spans = self.corruption.counts(np.arange(2, config.context + 1))
         self._sentinels = [f"<extra_{i}>" for i in range(int(spans.max()) + 1)]
         super().__init__(config, _with(self._sentinels, config.src_tokenizer))
-
-    @property
-    def src_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained tokenizer is rebuilt."""
-        return self.tokenizer_spec
-
-    @property
-    def tgt_tokenizer_spec(self) -> dict[str, Any]:
-        """The same as that of the source: both sides share one tokenizer."""
-        return self.tokenizer_spec
 
     @override
     def examples(self, part: Split) -> Examples | CorruptedWindows:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from attnkit.corpus.base import PairCorpus, Part
 from attnkit.corpus.mixture import Mixture
-from attnkit.data.base import Framing, Split
+from attnkit.data.base import Framing, Split, spec_of
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.config import RowsConfig
@@ -61,6 +61,7 @@ class TextPairs(Framing[Seq2SeqBatch]):
 
     takes: ClassVar = PairCorpus
     keeps = ("src_tokenizer", "tgt_tokenizer")
+    src_tokenizer_spec, tgt_tokenizer_spec = spec_of("src_tokenizer"), spec_of("tgt_tokenizer")
     corpus: PairCorpus
     config: TextPairsConfig
 
@@ -82,16 +83,6 @@ class TextPairs(Framing[Seq2SeqBatch]):
         if self._tgt_tokenizer is None:
             return self.src_tokenizer
         return trained(self._tgt_tokenizer, lambda: (target for _, target in self.rows("train")))
-
-    @property
-    def src_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained source tokenizer is rebuilt."""
-        return self.src_tokenizer.spec
-
-    @property
-    def tgt_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained target tokenizer is rebuilt."""
-        return self.tgt_tokenizer.spec
 
     @property
     def prefixes(self) -> Mapping[str, str]:

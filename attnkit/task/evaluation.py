@@ -26,9 +26,11 @@ class EvaluatedTask(Task):
     `printed` are printed, followed by the `samples`; none: nothing is printed.
 
     Attributes:
+        chosen: Names of metrics; the first, or else the loss, selects the best checkpoint.
         by_row: A list to which a subclass that can appends the sums by row of each batch of an evaluation; None (default): nobody asks.
     """
 
+    chosen: Sequence[str] = ()
     by_row: list[RowSums] | None = None
 
     @override
@@ -47,12 +49,13 @@ class EvaluatedTask(Task):
     @property
     def monitor(self) -> tuple[str, Direction]:
         """The metric that selects the best checkpoint, and whether smaller or larger is better."""
-        return "val/loss", "min"
+        name = next(iter(self.chosen), "loss")
+        return f"val/{name}", "min" if self.metrics("val")[name].higher_is_better is False else "max"
 
     @property
     def printed(self) -> Sequence[str]:
-        """The metrics that are printed after a validation."""
-        return ()
+        """The metrics that are printed after a validation: those that are chosen."""
+        return self.chosen
 
     def samples(self) -> Iterable[str]:
         """Return lines with outputs, printed after a validation."""

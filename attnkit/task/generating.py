@@ -58,9 +58,9 @@ class GeneratorConfig(ComposedConfig):
 class TextGenerator(ComposedTask):
     """A task whose model generates text from text: a translator, a language model.
 
-    A subclass writes `input_ids`, and sets its tokenizers in `derive`. It gets `generate`, `n_best` and `stream` for texts, which warn
-    of unknown characters, and `decode` for batches of token ids, as in its validation. Its model
-    generates: an encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
+    A subclass writes `input_ids`, and sets its tokenizers in `derive`; that of the source is None if the inputs are no texts. It gets
+    `generate`, `n_best` and `stream` for texts, which warn of unknown characters, and `decode` for batches of token ids, as in its
+    validation. An encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
     """
 
     config: GeneratorConfig
@@ -75,11 +75,6 @@ class TextGenerator(ComposedTask):
     @override
     def training_log(self, nll: Tensor) -> dict[str, Tensor]:
         return {"loss": nll, "perplexity": nll.exp()}
-
-    @property
-    def reads_texts(self) -> bool:
-        """Whether its inputs are texts."""
-        return self.source_tokenizer is not None
 
     @property
     def input_tokenizer(self) -> Tokenizer:

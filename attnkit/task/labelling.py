@@ -1,7 +1,7 @@
 """The base class of tasks that label texts or images, or the words of texts: model, evaluation and predictions."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +13,7 @@ from attnkit.models.base import generating
 from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, TokenizerSpec, nearest, require_at_least
 from attnkit.task.composed import ComposedConfig, ComposedTask
 from attnkit.task.config import default, trained_tokenizer
-from attnkit.task.evaluation import Direction, spread
+from attnkit.task.evaluation import spread
 from attnkit.task.generating import input_mask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
@@ -60,7 +60,7 @@ class PooledConfig(LabellingConfig):
 class LabellingTask(ComposedTask):
     """A task that labels texts or images, or, by default, each word of a text at its first token.
 
-    A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric`, `metric_directions` and `updates`),
+    A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric_kinds` and `updates`),
     predictions (`answers`), and how to show one (`sample_line`). If it labels wholes, it is a `PooledTask`.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B, ...], and for evaluation and
@@ -71,18 +71,17 @@ class LabellingTask(ComposedTask):
     """
 
     config: LabellingConfig
-    metric_directions: ClassVar[Mapping[str, Direction]]
+    metric_kinds: ClassVar[Mapping[str, Callable[[int], Metric]]]  # makes each metric, given the number of outputs
     tokenizer: Tokenizer | None
 
     @override
     def derive(self) -> None:
-        metrics = self.config.metrics
+        self.chosen = metrics = self.config.metrics
         if isinstance(metrics, str) or not metrics:
-            raise ConfigurationError(f"metrics must be a list of names, as in [{metrics or next(iter(self.metric_directions))}]")
-        for name in metrics:
-            if name not in self.metric_directions:
-                known = ", ".join(self.metric_directions)
-                raise ConfigurationError(f"unknown metric {name!r}.{nearest(name, self.metric_directions)} Names: {known}.")
+            raise ConfigurationError(f"metrics must be a list of names, as in [{metrics or next(iter(self.metric_kinds))}]")
+        if unknown := [name for name in metrics if name not in self.metric_kinds]:
+            near, known = nearest(unknown[0], self.metric_kinds), ", ".join(self.metric_kinds)
+            raise ConfigurationError(f"unknown metric {unknown[0]!r}.{near} Names: {known}.")
         self.tokenizer = self.trained_tokenizer()
         super().derive()
 
@@ -100,10 +99,6 @@ class LabellingTask(ComposedTask):
         """Return the sums of the outputs for a batch: [B, C], or of words [B, T, C]."""
 
     @abstractmethod
-    def metric(self, name: str) -> Metric:
-        """Return the metric of a name."""
-
-    @abstractmethod
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
         """Return the arguments for the update of each metric; None leaves it as it is."""
 
@@ -119,19 +114,9 @@ class LabellingTask(ComposedTask):
     def sample_line(self, prediction: Any, truth: Any) -> str:
         """Return a line with a prediction and the truth."""
 
-    @property
-    @override
-    def monitor(self) -> tuple[str, Direction]:
-        return f"val/{self.config.metrics[0]}", self.metric_directions[self.config.metrics[0]]
-
     @override
     def new_metrics(self) -> dict[str, Metric]:
-        return {"loss": Mean(), **{name: self.metric(name) for name in self.config.metrics}}
-
-    @property
-    @override
-    def printed(self) -> Sequence[str]:
-        return self.config.metrics
+        return {"loss": Mean(), **{name: self.metric_kinds[name](self.outputs) for name in self.config.metrics}}
 
     @override
     def samples(self) -> list[str]:

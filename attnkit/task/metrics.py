@@ -64,6 +64,12 @@ class Mean(Quotient):
         self.count += count
 
 
+class Rate(Mean):
+    """A mean of which more is better."""
+
+    higher_is_better = True
+
+
 class Perplexity(Mean):
     """Exponential of the mean negative log-likelihood."""
 

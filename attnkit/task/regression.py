@@ -12,16 +12,8 @@ from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, Pearson
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, keywords_of, tasks
-from attnkit.task.evaluation import Direction
 from attnkit.task.labelling import PooledConfig, PooledTask, one_line, shortened
 from attnkit.task.loss import Sums
-
-_METRICS: dict[str, tuple[type[Metric], Direction]] = {
-    "mse": (MeanSquaredError, "min"),
-    "mae": (MeanAbsoluteError, "min"),
-    "pearson": (PearsonCorrCoef, "max"),
-    "spearman": (SpearmanCorrCoef, "max"),
-}
 
 
 class Estimate(NamedTuple):
@@ -67,7 +59,12 @@ class Regression(PooledTask):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "image_shape": "image_shape"}
-    metric_directions: ClassVar = {name: direction for name, (_, direction) in _METRICS.items()}
+    metric_kinds: ClassVar = {
+        "mse": lambda _: MeanSquaredError(),
+        "mae": lambda _: MeanAbsoluteError(),
+        "pearson": lambda _: PearsonCorrCoef(),
+        "spearman": lambda _: SpearmanCorrCoef(),
+    }
     config: RegressionConfig
 
     @keywords_of(RegressionConfig)
@@ -93,10 +90,10 @@ class Regression(PooledTask):
         return Sums(loss=error, nll=error.detach(), targets=torch.tensor(len(label), device=label.device))
 
     @override
-    def metric(self, name: str) -> Metric:
+    def new_metrics(self) -> dict[str, Metric]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*will save all targets", category=UserWarning)  # ranks need all numbers at once
-            return _METRICS[name][0]()
+            return super().new_metrics()
 
     @override
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:

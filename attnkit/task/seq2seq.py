@@ -20,7 +20,7 @@ from attnkit.registry import (
     tasks,
 )
 from attnkit.task.config import default, trained_tokenizer
-from attnkit.task.evaluation import Direction, scored, spread
+from attnkit.task.evaluation import scored, spread
 from attnkit.task.generating import GeneratorConfig, TextGenerator, input_mask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
@@ -115,6 +115,7 @@ class Seq2Seq(TextGenerator):
         ):
             raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
         self.source_tokenizer, self.output_tokenizer = self.src_tokenizer, self.tgt_tokenizer
+        self.chosen = self.config.metrics
         self.prefixes: dict[str, str] = {}  # of a mixture
         super().derive()
 
@@ -130,14 +131,6 @@ class Seq2Seq(TextGenerator):
             for prefix in prefixes:
                 new = self.new_metrics()
                 metrics.update({f"{prefix}/{name}": new[name] for name in ("loss", *self.config.metrics)})
-
-    @property
-    @override
-    def monitor(self) -> tuple[str, Direction]:
-        if not self.config.metrics:
-            return super().monitor
-        name = self.config.metrics[0]
-        return f"val/{name}", "max" if self.metrics("val")[name].higher_is_better else "min"
 
     @property
     @override
@@ -163,11 +156,6 @@ class Seq2Seq(TextGenerator):
     @override
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Prediction]:
         return [Prediction(s, h) for s, h in zip(batch["source"], self._answers(batch, "source"), strict=True)]
-
-    @property
-    @override
-    def printed(self) -> Sequence[str]:
-        return self.config.metrics
 
     @override
     def samples(self) -> list[str]:

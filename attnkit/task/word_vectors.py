@@ -164,6 +164,7 @@ class WordVectors(EvaluatedTask):
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "counts": "token_counts"}
     config: WordVectorsConfig
+    chosen = ("loss",)
     keep: Tensor
     everything: Tensor
     noise: Tensor
@@ -251,11 +252,6 @@ class WordVectors(EvaluatedTask):
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Answer]:
         space = self.space
         return [_answer(space, text, self.config.samples) for text in batch["text"]]
-
-    @property
-    @override
-    def printed(self) -> Sequence[str]:
-        return ["loss"]
 
     @override
     def samples(self) -> list[str]:
