@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Corpus, Part
 from attnkit.corpus.reading import check, read_columns
-from attnkit.data.batching import Order, Sequences, TokenBatchSampler, TokenExamples
+from attnkit.data.batching import Examples, Order, Sequences, TokenBatchSampler, TokenExamples
 from attnkit.data.cache import trained
 from attnkit.data.config import FramingConfig, TokensConfig
 from attnkit.data.loading import BatchSampler, sampler_loader
@@ -153,6 +153,12 @@ class Framing(LightningDataModule, ABC, Generic[Batch]):
         summary = Summary(part, counted(len(kept), unit))
         summary.note(len(lengths) - len(kept), f"omitted (longer than max_length={limit})")
         return kept, summary
+
+    def sources(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Examples:
+        """Return sources whose targets are to be predicted, and report their summary."""
+        self.summaries.say(Summary.of_texts("predict", tokenizer, texts))
+        ids = Sequences([[*tokenizer.encode(text), Tokenizer.eos_id] for text in texts])
+        return Examples(src=ids, tgt=None, texts=[(text, []) for text in texts])
 
     @property
     def share(self) -> DataShare | None:

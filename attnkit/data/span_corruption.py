@@ -13,7 +13,6 @@ from attnkit.data.batching import BatchedExamples, Examples, Seq2SeqBatch, Seque
 from attnkit.data.loading import Integers, Share
 from attnkit.data.packing import PackedText
 from attnkit.data.running_text import RunningText, RunningTextConfig
-from attnkit.data.summary import Summary
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, keywords_of, tokenizers
 from attnkit.tokenizer import Tokenizer
 
@@ -214,9 +213,7 @@ class SpanCorruption(RunningText[Seq2SeqBatch]):
     def examples(self, part: Split) -> Examples | CorruptedWindows:
         found = self.read(part)
         if part == "predict":
-            self.summaries.say(Summary.of_texts("predict", self.tokenizer, found))
-            ids = Sequences([[*self.tokenizer.encode(source), Tokenizer.eos_id] for source in found])
-            return Examples(src=ids, tgt=None, texts=[(source, []) for source in found])
+            return self.sources(self.tokenizer, found)
         windows = CorruptedWindows(
             found,
             context=self.config.context,

@@ -15,7 +15,6 @@ from attnkit.data.base import Framing, Split, spec_of
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.config import RowsConfig
-from attnkit.data.summary import Summary, counted
 from attnkit.registry import TokenizerSpec, datasets, keywords_of, require_at_least, tokenizers
 from attnkit.tokenizer import Tokenizer
 
@@ -101,42 +100,27 @@ class TextPairs(Framing[Seq2SeqBatch]):
 
     @override
     def read(self, part: Split) -> Sequence[Any]:
-        return [(source, []) for source in self.prediction_inputs("source")] if part == "predict" else self.corpus.pairs(part)
+        return self.prediction_inputs("source") if part == "predict" else self.corpus.pairs(part)
 
     @override
     def examples(self, part: Split) -> Examples:
         rows = self.rows(part)
-        if part == "train":
-            encoded = [(self._source_ids(source), self._target_ids(target)) for source, target in rows]
-            kept, summary = self.within_limit("train", [max(map(len, pair)) for pair in encoded], unit="pair", rows="training pairs")
-            src, tgt = ([encoded[i][side] for i in kept] for side in (0, 1))
-            self._say(summary, [rows[i] for i in kept], src, tgt)
-            return Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None)
         if part == "predict":
-            src = [self._source_ids(source) for source, _ in rows]
-            self._say(Summary(part, counted(len(src), "text")), rows, src, None)
-            return Examples(src=Sequences(src), tgt=None, texts=rows)
-        found = self.evaluation_set(part)
-        src = [self._source_ids(source) for source in found]
-        tgt = [self._target_ids(targets[0]) for targets in found.values()]
-        summary = Summary(part, counted(len(src), "example"))
-        merged = sum(source in found for source, _ in rows) - len(src)
+            return self.sources(self.src_tokenizer, rows)
+        found = {} if part == "train" else self.evaluation_set(part)
+        pairs = [(source, targets[0]) for source, targets in found.items()] or rows
+        src: list[Ids] = [array("i", [*self.src_tokenizer.encode(source), Tokenizer.eos_id]) for source, _ in pairs]
+        tgt: list[Ids] = [array("i", self.tgt_tokenizer.between_ends(target)) for _, target in pairs]
+        unit = "pair" if part == "train" else "example"
+        kept, summary = self.within_limit(part, [*map(max, map(len, src), map(len, tgt))], unit=unit, rows="training pairs")
+        merged = sum(source in found for source, _ in rows) - len(found)
         summary.note(merged, "merged (rows with the same source are one example with several references)")
-        self._say(summary, [(source, targets[0]) for source, targets in found.items()], src, tgt)
-        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
-        texts = [(source, [written(target) for target in targets]) for source, targets in found.items()]
-        return Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts)
-
-    def _source_ids(self, text: str) -> Ids:
-        return array("i", [*self.src_tokenizer.encode(text), Tokenizer.eos_id])
-
-    def _target_ids(self, text: str) -> Ids:
-        return array("i", self.tgt_tokenizer.between_ends(text))
-
-    def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[Ids], tgt: Sequence[Ids] | None) -> None:
-        """Report the summary of a split, given the ids of both sides and their texts."""
-        for (source, _), ids in zip(texts, src, strict=True):
-            summary.add(self.src_tokenizer, source, ids)
-        for (_, target), ids in zip(texts if tgt else (), tgt or (), strict=True):
-            summary.add(self.tgt_tokenizer, target, ids)
+        for side, (tokenizer, ids) in enumerate([(self.src_tokenizer, src), (self.tgt_tokenizer, tgt)]):
+            for i in kept:
+                summary.add(tokenizer, pairs[i][side], ids[i])
         self.summaries.say(summary)
+        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
+        texts = [(source, [*map(written, targets)]) for source, targets in found.items()]
+        return Examples(
+            src=Sequences([src[i] for i in kept]), tgt=Sequences([tgt[i] for i in kept]), texts=None if part == "train" else texts
+        )
