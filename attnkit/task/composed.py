@@ -41,6 +41,7 @@ class ComposedTask(EvaluatedTask):
 
     @override
     def build_model(self) -> nn.Module:
-        options = {name: value for name, value in vars(self.config).items() if name in inspect.signature(attnkit.compose).parameters}
+        known = inspect.signature(attnkit.compose).parameters
+        options = {name: value for name, value in vars(self.config).items() if name in known}
         model: nn.Module = attnkit.compose(**(self.sizes | options | {"stack": attnkit.stacks.resolve(self.config.stack)}))
         return model

@@ -89,6 +89,9 @@ class Seq2Seq(TextGenerator):
     label smoothing. Error rates and accuracy are from 0 to 1, BLEU, chrF and ROUGE from 0 to 100. If the data are a `mixture`, the loss and
     the metrics of each of its corpora are also logged, as `val/PREFIX/loss`.
 
+    Raises:
+        ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
+
     Example:
         >>> import attnkit
         >>> tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec
