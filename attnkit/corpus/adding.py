@@ -22,9 +22,6 @@ class Adding(SyntheticPairs):
         distance: Distance of the marked numbers, from 1 to `length` - 1 (default: any, differing from row to row).
         vocabulary: Number of different numbers.
 
-    Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
-
     Example:
         >>> Adding(length=5, distance=3, vocabulary=10).pairs("test")[0]
         ('+8 1 4 +1 0 =', '9')

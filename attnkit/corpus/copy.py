@@ -18,9 +18,6 @@ class Copy(Repetition):
     Paper: Hochreiter and Schmidhuber 1997, https://doi.org/10.1162/neco.1997.9.8.1735; in this form Arjovsky et al. 2016,
     https://arxiv.org/abs/1511.06464
 
-    Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
-
     Example:
         >>> Copy(length=3, distance=2, vocabulary=10).pairs("test")[0]
         ('4 2 6 . . =', '4 2 6')

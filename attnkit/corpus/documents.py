@@ -8,11 +8,7 @@ _CHUNK = 1 << 16  # characters to read at once
 
 
 def read_documents(path: str, separator: str | None) -> Iterator[Iterable[str]]:
-    """Yield the documents of a text file: the parts between separators, or without a separator one.
-
-    Raises:
-        ConfigurationError: It is not UTF-8.
-    """
+    """Yield the documents of a text file: the parts between separators, or without a separator one. It must be UTF-8."""
     if separator is None:
         yield _chunks(path)
     else:

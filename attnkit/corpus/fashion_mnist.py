@@ -9,7 +9,7 @@ from typing_extensions import override
 from attnkit.corpus.base import ImageCorpus, Part
 from attnkit.corpus.image_reading import Images, read_images
 from attnkit.corpus.named import Named, Source
-from attnkit.registry import ConfigurationError, corpora
+from attnkit.registry import ConfigurationError, corpora, require_at_least
 
 
 @corpora.register("fashion_mnist")
@@ -39,8 +39,7 @@ class FashionMNIST(Named, ImageCorpus):
 
     def __init__(self, *, source: Source = "auto", folder: str = "data", validation_images: int = 5000) -> None:
         super().__init__(folder=folder, source=source)
-        if validation_images < 0:
-            raise ConfigurationError(f"validation_images must be at least 0, but is {validation_images}")
+        require_at_least(0, validation_images=validation_images)
         self.validation_images = validation_images
 
     @override

@@ -23,9 +23,6 @@ class Induction(SyntheticPairs):
         distance: Distance of the two occurrences, from 2 to `length` - 1 (default: any, differing from row to row).
         vocabulary: Number of different symbols.
 
-    Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
-
     Example:
         >>> Induction(length=6, distance=4, vocabulary=10).pairs("test")[0]
         ('3 1 4 5 5 1', '4')

@@ -14,21 +14,13 @@ SHOWN = 5
 
 @dataclass
 class Side:
-    """One column of a table, or a running text.
+    """One column of a table, or a running text."""
 
-    Attributes:
-        name: What it holds.
-        lengths: Characters of each row (of running text: of each document).
-        longest_bytes: UTF-8 bytes of the longest row.
-        words: Number of words.
-        characters: How often each character occurs.
-    """
-
-    name: str
-    lengths: list[int] = field(default_factory=list)
-    longest_bytes: int = 0
+    name: str  # what it holds
+    lengths: list[int] = field(default_factory=list)  # characters of each row (of running text: of each document)
+    longest_bytes: int = 0  # UTF-8 bytes of the longest row
     words: int = 0
-    characters: Counter[str] = field(default_factory=Counter)
+    characters: Counter[str] = field(default_factory=Counter)  # how often each occurs
 
     def add(self, text: Iterable[str]) -> None:
         """Count a text, given in chunks, as tokenizers read it: in Unicode's composed form, NFC."""
@@ -67,31 +59,18 @@ class Side:
 
 @dataclass(frozen=True)
 class Found:
-    """What a file holds.
+    """What a file holds."""
 
-    Attributes:
-        rows: The number of usable rows, or of documents.
-        distinct: The number of different ones; of running text, that of the documents.
-        sides: Its columns of text.
-        notes: Lines about rows that need attention.
-        bad_rows: The number of rows that cannot be read.
-        classes: The classes, the most frequent first.
-    """
-
-    rows: int
-    distinct: int
-    sides: Sequence[Side]
-    notes: Sequence[str]
-    bad_rows: int = 0
-    classes: Sequence[str] = ()
+    rows: int  # the number of usable rows, or of documents
+    distinct: int  # the number of different ones; of running text, that of the documents
+    sides: Sequence[Side]  # its columns of text
+    notes: Sequence[str]  # lines about rows that need attention
+    bad_rows: int = 0  # the number of rows that cannot be read
+    classes: Sequence[str] = ()  # the most frequent first
 
 
 def inspect_table(corpus: Files, *, labelled: bool) -> Found:
-    """Read the training rows of a table of pairs or of labelled texts.
-
-    Raises:
-        ConfigurationError: It cannot be read, or has no usable row.
-    """
+    """Read the training rows of a table of pairs or of labelled texts; raise a `ConfigurationError` if it has no usable row."""
     rows = corpus.labelled("train") if labelled else corpus.pairs("train")
     sides = [Side("texts")] if labelled else [Side("sources"), Side("targets")]
     for row in rows:
@@ -114,11 +93,7 @@ def inspect_table(corpus: Files, *, labelled: bool) -> Found:
 
 
 def inspect_text(corpus: Files) -> Found:
-    """Read a running text.
-
-    Raises:
-        ConfigurationError: It cannot be read, or has only white space.
-    """
+    """Read a running text; raise a `ConfigurationError` if it cannot be read, or has only white space."""
     side = Side("text")
     for document in corpus.documents("train"):
         side.add(document)

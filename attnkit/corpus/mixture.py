@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from attnkit.corpus.base import Pair, PairCorpus, Part
-from attnkit.registry import ConfigurationError, CorpusSpec, corpora
+from attnkit.registry import ConfigurationError, CorpusSpec, corpora, require_at_least
 
 
 @corpora.register("mixture")
@@ -59,8 +59,7 @@ class Mixture(PairCorpus):
             )
         if weights is not None and not all(0 < weight < float("inf") for weight in weights):
             raise ConfigurationError(f"weights must be positive, but are {weights}; leave a corpus out instead of giving it none")
-        if train_rows is not None and train_rows < 1:
-            raise ConfigurationError(f"train_rows must be at least 1, but is {train_rows}")
+        require_at_least(1, train_rows=train_rows)
         self.prefixes, self.weights, self.train_rows, self.seed = {label(prefix): prefix for prefix in prefixes}, weights, train_rows, seed
         clash = next(((a, b) for i, a in enumerate(prefixes) for j, b in enumerate(prefixes) if i != j and b.startswith(a)), None)
         if clash or len(self.prefixes) < len(prefixes) or "" in self.prefixes:

@@ -24,9 +24,6 @@ class NestedBrackets(SyntheticPairs):
         distance: Number of tokens of the balanced words, even.
         vocabulary: Number of kinds of brackets.
 
-    Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
-
     Example:
         >>> NestedBrackets(depth=2, distance=4, vocabulary=3).pairs("test")[0]
         ('(1 (1 (0 )0 (0 )0', ')1 )1')

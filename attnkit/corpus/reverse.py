@@ -18,9 +18,6 @@ class Reverse(Repetition):
     Paper: Graves et al. 2014, https://arxiv.org/abs/1410.5401 (copying); Grefenstette et al. 2015, https://arxiv.org/abs/1506.02516
     (reversal)
 
-    Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
-
     Example:
         >>> Reverse(length=3, vocabulary=10).pairs("test")[0]
         ('9 0 2 =', '2 0 9')

@@ -20,9 +20,6 @@ class SelectiveCopy(Repetition):
     Args:
         distance: Number of blanks among them.
 
-    Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
-
     Example:
         >>> SelectiveCopy(length=3, distance=4, vocabulary=10).pairs("test")[0]
         ('. 7 8 5 . . . =', '7 8 5')

@@ -40,11 +40,7 @@ class Signals:
 
 
 def read_signals(location: str, *, shape: Sequence[int] | None) -> Signals:
-    """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with the column `file`.
-
-    Raises:
-        ConfigurationError: There are none, or a file cannot be read.
-    """
+    """Read images or sounds without texts: a file, a folder of files, an array of images, or a table with the column `file`."""
     path = Path(location)
     if path.suffix in ARRAYS:
         images = read_images(location, labelled=False)

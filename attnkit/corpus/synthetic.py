@@ -36,7 +36,7 @@ class Synthetic(AnswerCorpus):
         seed: Seed of all rows.
 
     Raises:
-        ConfigurationError: A number is out of range.
+        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
     """
 
     rows = "prompts and answers"
@@ -69,11 +69,7 @@ class Synthetic(AnswerCorpus):
         return self._rows[part]
 
     def at_distance(self, distance: int) -> Self:
-        """Return the same task with another `distance`.
-
-        Raises:
-            ConfigurationError: The task has no distance, or not this one.
-        """
+        """Return the same task with another `distance`; raise a `ConfigurationError` if it has none, or not this one."""
         arguments = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         if "distance" not in arguments:
             raise ConfigurationError(f"{type(self).__name__} has no distance")
@@ -106,9 +102,6 @@ class Repetition(SyntheticPairs):
         length: Number of symbols.
         distance: Number of blanks between the symbols and the answer.
         vocabulary: Number of different symbols.
-
-    Raises:
-        ConfigurationError: A number is out of range, or the arguments allow too few different rows.
     """
 
     length: int = 8

@@ -56,11 +56,7 @@ class BadRows:
         return len(self._places)
 
     def add(self, where: str, reason: str) -> None:
-        """Skip a row.
-
-        Raises:
-            ConfigurationError: Bad rows are errors.
-        """
+        """Skip a row, or raise a `ConfigurationError` if bad rows are errors."""
         message = f"{where}: {reason}"
         if self._on_bad_rows != "skip":
             hint = "" if self._on_bad_rows is None else ". Correct the row, or omit such rows with on_bad_rows: skip"

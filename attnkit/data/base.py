@@ -1,9 +1,10 @@
 """The base of framings: their corpus, and the inputs for prediction."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
@@ -11,20 +12,29 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Corpus, Part
 from attnkit.corpus.reading import check, read_columns
-from attnkit.data.batching import BatchedExamples, Order, TokenBatchSampler
-from attnkit.data.config import FramingConfig
+from attnkit.data.batching import Examples, Order, Sequences, TokenBatchSampler, TokenExamples
+from attnkit.data.cache import trained
+from attnkit.data.config import FramingConfig, TokensConfig
 from attnkit.data.loading import BatchSampler, sampler_loader
 from attnkit.data.summary import Summaries, Summary, counted
-from attnkit.registry import ConfigurationError, Registry, Spec, corpora, datasets
+from attnkit.registry import ConfigurationError, Registry, Spec, TokenizerSpec, corpora, datasets, tokenizers
 from attnkit.strategy.sharing import DataShare, data_share
+from attnkit.tokenizer import Tokenizer
+
+Split = Part | Literal["predict"]
+"""A split of the corpus, or the inputs for prediction."""
+
+Batch = TypeVar("Batch")
 
 PARTS: dict[str, tuple[Part, ...]] = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",)}
+_ORDERS: dict[Split, Order] = {"train": "shuffled", "validation": "fixed", "test": "fixed", "predict": "given"}
 
 
-class Framing(LightningDataModule, ABC):
+class Framing(LightningDataModule, ABC, Generic[Batch]):
     """Turns the rows of a corpus into training examples.
 
-    A subclass declares its options with `@keywords_of(...)`, and passes them on.
+    A subclass declares its options with `@keywords_of(...)`, passes them on, and writes `read` and `examples`. Its batches are of at most
+    `batch_tokens` positions, unless it writes `sampler`, too.
 
     Args:
         config: The options.
@@ -32,7 +42,9 @@ class Framing(LightningDataModule, ABC):
 
     Attributes:
         takes: The kind of corpus.
+        needs_predict: Whether prediction needs inputs of its own; otherwise those of the test split are the default.
         config: The options.
+        keeps: What a checkpoint keeps: the names of attributes that are plain data, or tokenizers.
         corpus: The corpus.
         image_shape: Channels, height and width, if the inputs are images.
         src_shape: Channels, height and width, if the sources are images; the number of features, if they are frames of sound.
@@ -43,6 +55,8 @@ class Framing(LightningDataModule, ABC):
     """
 
     takes: ClassVar[type[Corpus]]
+    needs_predict: ClassVar[bool] = True
+    keeps: Sequence[str] = ()
     corpus: Any
     config: Any
     image_shape: Any = None
@@ -55,17 +69,23 @@ class Framing(LightningDataModule, ABC):
         self.summaries = Summaries(self.corpus)
 
     @override
+    def state_dict(self) -> dict[str, Any]:
+        kept = {name: getattr(self, name) for name in self.keeps}
+        return {name: value.spec if isinstance(value, Tokenizer) else value for name, value in kept.items()}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name in state_dict.keys() & self.keeps:
+            setattr(self, name, tokenizers.build(state_dict[name]) if name.endswith("tokenizer") else state_dict[name])
+
+    @override
     def setup(self, stage: str) -> None:
         """Check that the files exist: before the first step, not after the first epoch."""
         for part in PARTS.get(stage, ()):
             if self.corpus.has(part):
                 self.corpus.check(part)
-        if stage == "predict":
-            self.check_prediction()
-
-    def check_prediction(self) -> None:
-        """Raise a `ConfigurationError` if there are no inputs for prediction."""
-        check(self._prediction_file())
+        if stage == "predict" and self.needs_predict:
+            check(self._prediction_file())
 
     def prediction_inputs(self, name: str) -> Sequence[str]:
         """Return the inputs for prediction, in the corpus's column `name`."""
@@ -73,21 +93,46 @@ class Framing(LightningDataModule, ABC):
         return [text for (text,) in read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])]
 
     @abstractmethod
-    def evaluation_loader(self, part: Part) -> DataLoader[Any]:
-        """Return a loader of the validation or test split."""
+    def read(self, part: Split) -> Any:
+        """Return the rows of a split, or the inputs for prediction."""
+
+    @abstractmethod
+    def examples(self, part: Split) -> Any:
+        """Return the encoded `rows` of a split, for batches, and report its summary."""
+
+    def rows(self, part: Split) -> Any:
+        """Return what `read` returns; training rows are read once."""
+        return self._training if part == "train" else self.read(part)
+
+    @cached_property
+    def _training(self) -> Any:
+        return self.read("train")
+
+    def sampler(self, examples: Any, *, order: Order) -> BatchSampler:
+        """Return the sampler of the batches of `examples`."""
+        return TokenBatchSampler(examples, batch_tokens=self.config.batch_tokens, order=order, seed=self.seed, share=self.share)
+
+    def loader(self, part: Split) -> DataLoader[Batch]:
+        """Return a loader of the batches of a split."""
+        examples = self.examples(part)
+        sampler = self.sampler(examples, order=_ORDERS[part])
+        return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.config.num_workers)
 
     @override
-    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        return self.evaluation_loader("validation") if self.corpus.has("validation") else []
+    def train_dataloader(self) -> DataLoader[Batch]:
+        return self.loader("train")
 
     @override
-    def test_dataloader(self) -> DataLoader[Any]:
-        return self.evaluation_loader("test")
+    def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
+        return self.loader("validation") if self.corpus.has("validation") else []
 
-    def token_batches(self, examples: BatchedExamples, *, order: Order) -> DataLoader[Any]:
-        """Return a loader of batches of at most `batch_tokens` positions."""
-        sampler = TokenBatchSampler(examples, batch_tokens=self.config.batch_tokens, order=order, seed=self.seed, share=self.share)
-        return self.loader(examples, sampler)
+    @override
+    def test_dataloader(self) -> DataLoader[Batch]:
+        return self.loader("test")
+
+    @override
+    def predict_dataloader(self) -> DataLoader[Batch]:
+        return self.loader("predict")
 
     def within_limit(self, part: str, lengths: Sequence[int], *, unit: str, rows: str = "") -> tuple[list[int], Summary]:
         """Return which rows of a split are used, and their summary: in training those of at most `max_length`.
@@ -109,14 +154,16 @@ class Framing(LightningDataModule, ABC):
         summary.note(len(lengths) - len(kept), f"omitted (longer than max_length={limit})")
         return kept, summary
 
+    def sources(self, tokenizer: Tokenizer, texts: Sequence[str]) -> Examples:
+        """Return sources whose targets are to be predicted, and report their summary."""
+        self.summaries.say(Summary.of_texts("predict", tokenizer, texts))
+        ids = Sequences([[*tokenizer.encode(text), Tokenizer.eos_id] for text in texts])
+        return Examples(src=ids, tgt=None, texts=[(text, []) for text in texts])
+
     @property
     def share(self) -> DataShare | None:
         """This process's share of each batch; None without a trainer."""
         return data_share(self.trainer) if self.trainer else None
-
-    def loader(self, examples: Any, sampler: BatchSampler) -> DataLoader[Any]:
-        """Return a loader of the batches of `examples` that `sampler` yields."""
-        return sampler_loader(examples, sampler, trainer=self.trainer, num_workers=self.config.num_workers)
 
     def _prediction_file(self) -> str:
         if self.predict is None:
@@ -124,22 +171,50 @@ class Framing(LightningDataModule, ABC):
         return self.predict
 
 
-def require_distinct(classes: Sequence[str] | None) -> None:
-    """Raise if a class is listed twice.
+def spec_of(tokenizer: str) -> Any:
+    """Return a property of a framing: plain data from which its trained tokenizer of this name is rebuilt."""
+    return property(lambda framing: getattr(framing, tokenizer).spec)
 
-    Raises:
-        ConfigurationError: One is.
+
+class TokenizedFraming(Framing[Batch]):
+    """A framing with one tokenizer, which checkpoints keep.
+
+    Args:
+        config: The options.
+        tokenizer: Spec of the tokenizer; an untrained one is trained on `training_texts`.
+        **given: Further arguments of the corpus.
     """
+
+    keeps: Sequence[str] = ("tokenizer",)
+    tokenizer_spec = spec_of("tokenizer")
+
+    def __init__(self, config: TokensConfig, tokenizer: TokenizerSpec, **given: Any) -> None:
+        super().__init__(config, **given)
+        self._tokenizer: Tokenizer = tokenizers.build(tokenizer)
+
+    @abstractmethod
+    def training_texts(self) -> Iterable[str]:
+        """Return the texts on which an untrained tokenizer is trained."""
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The trained tokenizer."""
+        return trained(self._tokenizer, self.training_texts)
+
+    def prompts(self, texts: Sequence[str]) -> TokenExamples:
+        """Return texts to be continued, each as at the start of a document, and report their summary."""
+        self.summaries.say(Summary.of_texts("predict", self.tokenizer, texts))
+        return TokenExamples(Sequences([[Tokenizer.bos_id, *self.tokenizer.encode(text)] for text in texts]), texts)
+
+
+def require_distinct(classes: Sequence[str] | None) -> None:
+    """Raise a `ConfigurationError` if a class is listed twice."""
     if twice := [c for i, c in enumerate(classes or ()) if c in (classes or ())[:i]]:
         raise ConfigurationError(f"classes must be distinct, but {twice[0]!r} is listed twice")
 
 
 def require_image_shape(shape: Sequence[int] | None) -> None:
-    """Raise if a shape is not that of images.
-
-    Raises:
-        ConfigurationError: It is not.
-    """
+    """Raise a `ConfigurationError` if a shape is not that of images."""
     if shape is not None and (len(shape) != 3 or shape[0] not in (1, 3) or min(shape) < 1):
         raise ConfigurationError(f"image_shape must be [channels, height, width] with 1 or 3 channels, but is {shape}")
 

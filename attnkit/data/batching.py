@@ -91,22 +91,37 @@ class BatchedExamples(Dataset[Any], ABC):
 
 
 class TokenExamples(BatchedExamples):
-    """Encoded texts without targets.
+    """Encoded texts; a batch has `example`, `tokens`, padded to the longest of the whole batch, and `label` and `text` where there are any.
 
     Args:
-        tokens: The texts.
+        tokens: The ids of the texts.
         texts: The text of each example; `None` in training, where batches are tensors only.
+        labels: The label of each [N]: int64 classes or float32 numbers.
+
+    Example:
+        >>> examples = TokenExamples(Sequences([[1, 5, 2], [1, 2]]), None, labels=torch.tensor([1, 0]))
+        >>> examples[Share(batch=[1, 0])]["label"]
+        tensor([0, 1])
     """
 
     unit = "{} tokens"
 
-    def __init__(self, tokens: Sequences, texts: Sequence[Any] | None) -> None:
-        self.tokens, self.texts = tokens, texts
+    def __init__(self, tokens: Sequences, texts: Sequence[Any] | None, *, labels: Tensor | None = None) -> None:
+        self.tokens, self.texts, self.labels = tokens, texts, labels
         self.lengths = (tokens.lengths, np.zeros_like(tokens.lengths))
 
     @override
     def text(self, index: int) -> str | None:
         return str(self.texts[index]) if self.texts else None
+
+    def __getitem__(self, share: Share) -> Any:
+        length, _ = self.longest(share)
+        batch: dict[str, Any] = {"example": share.example(share.rows), "tokens": self.tokens.padded(share.rows, length)}
+        if self.labels is not None:
+            batch["label"] = self.labels[torch.as_tensor(share.answered, dtype=torch.int64)]
+        if self.texts is not None:
+            batch["text"] = [self.texts[i] for i in share.answered]
+        return batch
 
 
 class PairExamples(BatchedExamples):
@@ -137,7 +152,7 @@ class PairExamples(BatchedExamples):
             targets = self.tgt.padded(rows, tgt)
             batch["tgt"] = without_targets(targets) if share.is_filler else targets
         if self.texts is not None:
-            texts = [] if share.is_filler else [self.texts[i] for i in rows]
+            texts = [self.texts[i] for i in share.answered]
             batch["source"] = [source for source, _ in texts]
             batch["references"] = [references for _, references in texts]
         return batch
@@ -148,8 +163,6 @@ class Examples(PairExamples):
 
     Args:
         src: Source sequences.
-        tgt: Target sequences; `None` in prediction.
-        texts: The source text and the references of each example; `None` in training, where batches are tensors only.
     """
 
     def __init__(self, *, src: Sequences, tgt: Sequences | None, texts: Sequence[tuple[str, list[str]]] | None) -> None:
@@ -197,13 +210,7 @@ class TokenBatchSampler(BatchSampler):
     """
 
     def __init__(
-        self,
-        examples: BatchedExamples,
-        *,
-        batch_tokens: int,
-        order: Order,
-        seed: int = 0,
-        share: DataShare | None = None,
+        self, examples: BatchedExamples, *, batch_tokens: int, order: Order, seed: int = 0, share: DataShare | None = None
     ) -> None:
         super().__init__(examples, share=share, shuffle=order == "shuffled", seed=seed)
         self.batch_tokens = batch_tokens

@@ -47,7 +47,7 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
             return read(folder)
         except (ValueError, OSError) as error:
             warnings.warn(f"the cache entry {folder} is damaged ({error}) and will be rebuilt", stacklevel=2)
-            _remove(folder)
+            (shutil.rmtree if folder.is_dir() and not folder.is_symlink() else os.unlink)(folder)  # of a link, not its target
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{folder.name[:8]}.", dir=folder.parent))
@@ -65,14 +65,6 @@ def cached(kind: str, depends_on: Any, *, write: Callable[[Path], None], read: C
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return read(folder)
-
-
-def _remove(entry: Path) -> None:
-    """Remove an entry; for a link, the link itself and not its target."""
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry)
-    else:
-        entry.unlink()
 
 
 def trained(tokenizer: Tokenizer, texts: Callable[[], Iterable[str]]) -> Tokenizer:

@@ -7,13 +7,17 @@ from attnkit.registry import CorpusSpec, TokenizerSpec, require_at_least
 
 @dataclass(frozen=True, kw_only=True)
 class FramingConfig:
-    """The options of every framing. A framing declares its own in a subclass, and documents them, as its corpora and inputs, itself.
+    """The options of every framing. A framing declares its own in a subclass, and documents them and its corpora itself.
 
     Args:
         corpus: Spec of a corpus of the kind that this framing takes.
-        predict: The location of the inputs for prediction.
+        predict: A file with the inputs for prediction, such as sources or prompts: `.txt` with one per line, or a table with their column.
+            Their order is preserved.
         seed: Seed of the order, of everything that is drawn, and of the corpus; global random states have no effect.
         num_workers: Processes that load batches (0: the main process).
+
+    Raises:
+        ConfigurationError: The corpus is of another kind or cannot be read, or a number is out of range.
     """
 
     corpus: CorpusSpec

@@ -3,23 +3,105 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import Dataset
 from typing_extensions import override
 
 from attnkit.corpus import ImageCorpus, Images
-from attnkit.corpus.base import Part
 from attnkit.corpus.image_reading import read_images
 from attnkit.data.augmentation import Augmentation
-from attnkit.data.base import Framing, require_distinct, require_image_shape
+from attnkit.data.base import Framing, Split, require_distinct, require_image_shape
 from attnkit.data.batching import Order
 from attnkit.data.config import FramingConfig
-from attnkit.data.image_batches import ImageBatch, ImageBatchSampler, ImageExamples
+from attnkit.data.loading import BatchSampler, Integers, Share
 from attnkit.data.summary import Summary, counted
 from attnkit.registry import ConfigurationError, datasets, keywords_of, nearest, require_at_least
+from attnkit.strategy.sharing import DataShare
+
+
+class ImageBatch(TypedDict, total=False):
+    """A batch of images, with labels except in prediction, and with their names except in training.
+
+    A filler (`attnkit.data.loading.Share`) has an image, but no label and no name.
+    """
+
+    example: Tensor  # [B] int64: the index of each image; -1 for a filler
+    image: Tensor  # [B, C, H, W] float32, normalised
+    label: Tensor  # [B] int64, the class; [0] for a filler
+    text: list[str]  # the path of each image, or its index
+
+
+class ImageExamples(Dataset[ImageBatch]):
+    """Images held in memory as bytes; an item is one process's part of a batch, and its index is a `Share`.
+
+    Args:
+        pixels: [N, C, H, W] uint8.
+        labels: [N] int64; `None` in prediction.
+        names: The name of each image; `None` in training.
+        mean: Mean of each channel, from 0 to 1.
+        std: Standard deviation of each channel.
+        augmentation: Random changes of the images; `None` in evaluation.
+    """
+
+    def __init__(
+        self,
+        *,
+        pixels: Tensor,
+        labels: Tensor | None,
+        names: Sequence[str] | None,
+        mean: Sequence[float],
+        std: Sequence[float],
+        augmentation: Augmentation | None,
+    ) -> None:
+        self.pixels, self.labels, self.names, self.augmentation = pixels, labels, names, augmentation
+        self._mean, self._std = (255 * torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, share: Share) -> ImageBatch:
+        index = torch.as_tensor(share.rows)
+        pixels = self.pixels[index] if self.augmentation is None else self.augmentation(self.pixels, index, epoch=share.epoch)
+        batch: ImageBatch = {"example": share.example(share.rows), "image": (pixels.float() - self._mean) / self._std}
+        if self.labels is not None:
+            batch["label"] = self.labels[torch.as_tensor(share.answered, dtype=torch.int64)]
+        if self.names is not None:
+            batch["text"] = [self.names[i] for i in share.answered]
+        return batch
+
+
+class ImageBatchSampler(BatchSampler):
+    """Yields batches of examples: each example once per epoch over all processes.
+
+    The sizes of batches differ by at most one, and all processes share each of them. The order is a pure function of seed and epoch.
+
+    Args:
+        examples: The examples to sample from.
+        batch_size: Maximum number of images in a batch over all processes.
+        order: `shuffled` in each epoch, for training; `fixed`, one random order that is always the same, so that the first few batches
+            are a representative sample; `given`, unchanged.
+        seed: Seed of the order, at least 0.
+        share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
+
+    Example:
+        >>> [share.rows.tolist() for share in ImageBatchSampler(range(5), batch_size=2, order="given")]
+        [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(self, examples: Any, *, batch_size: int, order: Order, seed: int = 0, share: DataShare | None = None) -> None:
+        super().__init__(examples, share=share, shuffle=order == "shuffled", seed=seed)
+        self.order = order
+        self._count = len(examples)
+        self.num_batches = -(-self._count // batch_size)
+
+    @override
+    def batches(self, rng: np.random.Generator) -> list[Integers]:
+        indices = np.arange(self._count) if self.order == "given" else rng.permutation(self._count)
+        return np.array_split(indices, self.num_batches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +128,7 @@ class LabelledImagesConfig(FramingConfig):
 
 
 @datasets.register("labelled_images")
-class LabelledImages(Framing):
+class LabelledImages(Framing[ImageBatch]):
     """Images with classes, for the task `classification`.
 
     Images are held in memory as bytes. Each channel is normalised by the mean and standard deviation of the training images; both are
@@ -85,9 +167,10 @@ class LabelledImages(Framing):
     """
 
     takes: ClassVar = ImageCorpus
+    needs_predict: ClassVar = False
+    keeps = ("image_shape", "classes")
     corpus: ImageCorpus
     tokenizer_spec: ClassVar[None] = None
-
     config: LabelledImagesConfig
 
     @keywords_of(LabelledImagesConfig)
@@ -98,21 +181,17 @@ class LabelledImages(Framing):
         transforms = config.augmentation
         self.augmentation = Augmentation(shift=config.shift, flip=config.flip, transforms=transforms, seed=self.seed)
 
-    @override
-    def check_prediction(self) -> None:
-        """Do nothing: without `predict`, the test images are used."""
-
     @cached_property
     def image_shape(self) -> list[int]:
         """Channels, height and width."""
-        return self.config.image_shape or list(self._training.pixels.shape[1:])
+        return self.config.image_shape or list(self.rows("train").pixels.shape[1:])
 
     @cached_property
     def classes(self) -> list[str]:
         """The name of each class, by its id."""
         if (given := self.config.classes or self.corpus.classes) is not None:
             return [*given]
-        labels = self._training.labels or ()
+        labels = self.rows("train").labels or ()
         numbers = [label for label in labels if isinstance(label, int)]
         return [str(i) for i in range(max(numbers) + 1)] if numbers else sorted({str(label) for label in labels})
 
@@ -122,7 +201,7 @@ class LabelledImages(Framing):
         if self._given is not None:
             return self._given
         mean, std = [], []
-        for channel in self._training.pixels.unbind(1):
+        for channel in self.rows("train").pixels.unbind(1):
             counts = torch.bincount(channel.reshape(-1), minlength=256).double()  # exact, without a float copy of the data
             share, values = counts / counts.sum(), torch.arange(256, dtype=torch.float64) / 255
             mean.append(float((share * values).sum()))
@@ -132,35 +211,29 @@ class LabelledImages(Framing):
     @override
     def state_dict(self) -> dict[str, Any]:
         mean, std = self.normalisation
-        return {"image_shape": self.image_shape, "classes": self.classes, "mean": mean, "std": std}
+        return {**super().state_dict(), "mean": mean, "std": std}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.image_shape, self.classes = state_dict["image_shape"], state_dict["classes"]
+        super().load_state_dict(state_dict)
         self.normalisation = self._given or (state_dict["mean"], state_dict["std"])
 
     @override
-    def train_dataloader(self) -> DataLoader[ImageBatch]:
-        return self._loader("train", self._training, order="shuffled")
-
-    @override
-    def evaluation_loader(self, part: Part) -> DataLoader[ImageBatch]:
-        return self._loader(part, self.corpus.images(part, shape=self.image_shape), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[ImageBatch]:
+    def read(self, part: Split) -> Images:
+        if part != "predict":
+            return self.corpus.images(part, shape=self.config.image_shape if part == "train" else self.image_shape)
         if self.predict is None:
-            images = self.corpus.images("test", shape=self.image_shape)
-        else:
-            columns = [str(column) for column in self.corpus.columns_for("image")]
-            images = read_images(self.predict, labelled=False, shape=self.image_shape, columns=columns)
-        return self._loader("predict", images, order="given")
+            return self.corpus.images("test", shape=self.image_shape)
+        columns = [str(column) for column in self.corpus.columns_for("image")]
+        return read_images(self.predict, labelled=False, shape=self.image_shape, columns=columns)
 
-    @cached_property
-    def _training(self) -> Images:
-        return self.corpus.images("train", shape=self.config.image_shape)
+    @override
+    def sampler(self, examples: Any, *, order: Order) -> BatchSampler:
+        return ImageBatchSampler(examples, batch_size=self.config.batch_size, order=order, seed=self.seed, share=self.share)
 
-    def _loader(self, part: str, images: Images, *, order: Order) -> DataLoader[ImageBatch]:
+    @override
+    def examples(self, part: Split) -> ImageExamples:
+        images = self.rows(part)
         if list(images.pixels.shape[1:]) != self.image_shape:
             raise ConfigurationError(f"the {part} images have shape {list(images.pixels.shape[1:])}, not {self.image_shape} as in training")
         mean, std = self.normalisation
@@ -175,8 +248,7 @@ class LabelledImages(Framing):
             augmentation=self.augmentation if part == "train" else None,
         )
         self.summaries.say(Summary(part, counted(len(examples), "image")))
-        sampler = ImageBatchSampler(examples, batch_size=self.config.batch_size, order=order, seed=self.seed, share=self.share)
-        return self.loader(examples, sampler)
+        return examples
 
     def _label_tensor(self, part: str, images: Images) -> Tensor:
         if images.labels is None:

@@ -4,24 +4,33 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar, TypedDict
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import LabelCorpus, Labelled, Labels, Part, TextCorpus
-from attnkit.data.base import build_corpus, require_distinct
-from attnkit.data.batching import Order, Sequences
+from attnkit.corpus.base import LabelCorpus, Labels, Part, TextCorpus
+from attnkit.data.base import Split, TokenizedFraming, build_corpus, require_distinct
+from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.config import TokensConfig
-from attnkit.data.labelled_batches import LabelledBatch, LabelledExamples
 from attnkit.data.summary import Summary, counted
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.registry import ConfigurationError, CorpusSpec, TokenizerSpec, datasets, keywords_of, nearest, require_at_least
 from attnkit.tokenizer import Tokenizer
 
 _ENDS = re.compile(r"(?<=[.!?])\s+")
+
+
+class LabelledBatch(TypedDict, total=False):
+    """A batch of texts, with labels if all texts of the split have one, and with the texts themselves except in training.
+
+    A filler (`attnkit.data.loading.Share`) has tokens, but no label and no text.
+    """
+
+    example: Tensor  # [B] int64: the index of each text; -1 for a filler
+    tokens: Tensor  # [B, T] int64: bos, tokens, eos, padding
+    label: Tensor  # [B]: int64, the class, or float32, a number; [0] for a filler
+    text: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +48,11 @@ class LabelledTextConfig(TokensConfig):
         super().__post_init__()
         require_at_least(3, max_length=self.max_length)
         require_distinct(self.classes)
-        if self.passage_words is not None:
-            require_at_least(1, passage_words=self.passage_words)
+        require_at_least(1, passage_words=self.passage_words)
 
 
 @datasets.register("labelled_text")
-class LabelledText(TokenizedFraming):
+class LabelledText(TokenizedFraming[LabelledBatch]):
     """Texts, each with a class or a number, for the tasks `classification` and `regression`; `masked_lm` ignores the labels.
 
     Args:
@@ -53,8 +61,6 @@ class LabelledText(TokenizedFraming):
             occur as texts in the validation or test split are omitted. Tokenizers are not trained on them.
         passage_words: Join consecutive sentences of `unlabelled` into passages of up to this many words (default: each sentence is an
             example).
-        predict: A file with texts whose labels to predict: `.txt` with one per line, or a table with the column of the texts. Their order
-            is preserved.
         labels: `class`: the label names a class; `number`: it is a number, for the task `regression`.
         classes: The names of the classes, in the order of their ids (default: those of the training texts, sorted).
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training texts.
@@ -77,7 +83,6 @@ class LabelledText(TokenizedFraming):
 
     takes: ClassVar = LabelCorpus
     corpus: LabelCorpus
-
     config: LabelledTextConfig
 
     @keywords_of(LabelledTextConfig)
@@ -85,6 +90,7 @@ class LabelledText(TokenizedFraming):
         super().__init__(config, config.tokenizer, labels=config.labels)
         self.unlabelled: list[TextCorpus] = [build_corpus(spec, TextCorpus, seed=self.seed) for spec in config.unlabelled]
         self.summaries.corpora += self.unlabelled
+        self.keeps = ("tokenizer", "classes") if config.labels == "class" else ("tokenizer",)
 
     @override
     def setup(self, stage: str) -> None:
@@ -94,14 +100,14 @@ class LabelledText(TokenizedFraming):
 
     @override
     def training_texts(self) -> Iterable[str]:
-        return (text for text, _ in self._training)
+        return (text for text, _ in self.rows("train"))
 
     @cached_property
     def classes(self) -> list[str]:
         """The name of each class, by its id."""
         if self.config.labels == "number":
             raise ConfigurationError("the labels of these data are numbers; use task regression, or set data.labels to class")
-        return self.config.classes if self.config.classes is not None else sorted({label for _, label in self._training})
+        return self.config.classes if self.config.classes is not None else sorted({label for _, label in self.rows("train")})
 
     def unlabelled_texts(self) -> Iterator[str]:
         """Yield sentences or passages of the unlabelled corpora, except texts in the validation and test splits of the labelled corpus."""
@@ -113,33 +119,12 @@ class LabelledText(TokenizedFraming):
                 yield from kept if self.config.passage_words is None else passages(kept, words=self.config.passage_words)
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        classes = {"classes": self.classes} if self.config.labels == "class" else {}
-        return {**super().state_dict(), **classes}
+    def read(self, part: Split) -> Sequence[tuple[str, str | None]]:
+        return [(text, None) for text in self.prediction_inputs("text")] if part == "predict" else self.corpus.labelled(part)
 
     @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        if "classes" in state_dict:
-            self.classes = state_dict["classes"]
-
-    @override
-    def train_dataloader(self) -> DataLoader[LabelledBatch]:
-        return self._loader("train", [*self._training, *((text, None) for text in self.unlabelled_texts())], order="shuffled")
-
-    @override
-    def evaluation_loader(self, part: Part) -> DataLoader[LabelledBatch]:
-        return self._loader(part, self.corpus.labelled(part), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[LabelledBatch]:
-        return self._loader("predict", [(text, None) for text in self.prediction_inputs("text")], order="given")
-
-    @cached_property
-    def _training(self) -> Sequence[Labelled]:
-        return self.corpus.labelled("train")
-
-    def _loader(self, part: str, examples: Sequence[tuple[str, str | None]], *, order: Order) -> DataLoader[LabelledBatch]:
+    def examples(self, part: Split) -> TokenExamples:
+        examples = [*self.rows(part), *((text, None) for text in self.unlabelled_texts())] if part == "train" else self.rows(part)
         encoded = [self.tokenizer.encode(text) for text, _ in examples]
         labelled = all(label is not None for _, label in examples)
         room = self.config.max_length - 2
@@ -148,12 +133,11 @@ class LabelledText(TokenizedFraming):
         for (text, _), ids in zip(examples, encoded, strict=True):
             summary.add(self.tokenizer, text, ids[:room])
         self.summaries.say(summary)
-        encoded_examples = LabelledExamples(
-            tokens=Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
+        return TokenExamples(
+            Sequences([[Tokenizer.bos_id, *ids[:room], Tokenizer.eos_id] for ids in encoded]),
+            None if part == "train" else [text for text, _ in examples],
             labels=self._label_tensor(part, [label for _, label in examples if label is not None]) if labelled else None,
-            texts=None if part == "train" else [text for text, _ in examples],
         )
-        return self.token_batches(encoded_examples, order=order)
 
     def _label_tensor(self, part: str, labels: Sequence[str]) -> Tensor:
         if self.config.labels == "number":

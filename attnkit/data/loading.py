@@ -62,6 +62,11 @@ class Share:
         """This process's part of `batch`, at least one row."""
         return self.batch[:1] if self.is_filler else self.batch[self.rank :: self.processes]
 
+    @property
+    def answered(self) -> Any:
+        """The rows that have answers and texts: none of a filler."""
+        return self.batch[:0] if self.is_filler else self.rows
+
     def example(self, numbers: Sequence[int] | Integers) -> Tensor:
         """Return the numbers of the examples in `rows` as a tensor, int64 [B]; -1 for a filler."""
         example = torch.as_tensor(numbers, dtype=torch.int64)

@@ -95,11 +95,7 @@ class PackedText:
         return type(self), self._arguments
 
     def checked(self) -> Self:
-        """Read the whole text once to check it, and return it.
-
-        Raises:
-            ValueError: An id is not in the vocabulary.
-        """
+        """Read the whole text once, and return it; raise a `ValueError` if an id is not in the vocabulary."""
         _, vocab_size = self._arguments
         if (largest := int(self.ids.max())) >= vocab_size:
             raise ValueError(f"the id {largest} is beyond the vocabulary of {vocab_size}")
@@ -200,15 +196,7 @@ class WindowSampler(BatchSampler):
         share: This process's share of each batch (default: that of `torch.distributed` if it is initialised, else all of it).
     """
 
-    def __init__(
-        self,
-        windows: Windows,
-        *,
-        batch_size: int,
-        stride: int | None,
-        seed: int = 0,
-        share: DataShare | None = None,
-    ) -> None:
+    def __init__(self, windows: Windows, *, batch_size: int, stride: int | None, seed: int = 0, share: DataShare | None = None) -> None:
         super().__init__(windows, share=share, shuffle=stride is None, seed=seed)
         self._length, self._context = len(windows.text), windows.context
         self._stride = stride

@@ -1,26 +1,23 @@
 """Prompts and answers, of which a language model learns the answers."""
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import AnswerCorpus, Part
-from attnkit.data.batching import Order, Sequences, TokenExamples
+from attnkit.corpus.base import AnswerCorpus
+from attnkit.data.base import Split, TokenizedFraming
+from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.config import TokenizedRowsConfig
-from attnkit.data.labelled_batches import LabelledExamples
 from attnkit.data.loading import Share
 from attnkit.data.packing import LanguageModelBatch
-from attnkit.data.summary import Summary
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.registry import datasets, keywords_of
 from attnkit.tokenizer import Tokenizer
 
 
 @datasets.register("prompted_text")
-class PromptedText(TokenizedFraming):
+class PromptedText(TokenizedFraming[LanguageModelBatch]):
     """Prompts and answers for the task `causal_lm`: the loss and the metrics count the answers only.
 
     A row is bos, then its prompts and answers in turn, then eos. `tokens` [B, T] are the inputs, `targets` [B, T] the next tokens where
@@ -30,11 +27,6 @@ class PromptedText(TokenizedFraming):
 
     Args:
         corpus: The rows: a synthetic task such as `copy`, any corpus of pairs, or the path of your own file of pairs.
-        predict: A file with prompts to answer: `.txt` with one per line, or a table with the column. Their order is preserved.
-        tokenizer: Spec of the tokenizer; an untrained one is trained on the training rows.
-
-    Raises:
-        ConfigurationError: The corpus has no prompts and answers or cannot be read, or a number is out of range.
 
     Example:
         >>> data = PromptedText(corpus={"name": "copy", "length": 2}, tokenizer="word", batch_tokens=6)
@@ -45,7 +37,6 @@ class PromptedText(TokenizedFraming):
 
     takes: ClassVar = AnswerCorpus
     corpus: AnswerCorpus
-
     config: TokenizedRowsConfig
 
     @keywords_of(TokenizedRowsConfig)
@@ -54,32 +45,24 @@ class PromptedText(TokenizedFraming):
 
     @override
     def training_texts(self) -> Iterable[str]:
-        return (text for row in self.corpus.turns("train") for text in row)
+        return (text for row in self.rows("train") for text in row)
 
     @override
-    def train_dataloader(self) -> DataLoader[LanguageModelBatch]:
-        return self._loader("train", order="shuffled")
+    def read(self, part: Split) -> Sequence[Any]:
+        return self.prediction_inputs("source") if part == "predict" else self.corpus.turns(part)
 
     @override
-    def evaluation_loader(self, part: Part) -> DataLoader[LanguageModelBatch]:
-        return self._loader(part, order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[LanguageModelBatch]:
-        prompts = self.prediction_inputs("source")
-        self.summaries.say(Summary.of_texts("predict", self.tokenizer, prompts))
-        tokens = Sequences([[Tokenizer.bos_id, *self.tokenizer.encode(text)] for text in prompts])
-        return self.token_batches(LabelledExamples(tokens=tokens, labels=None, texts=prompts), order="given")
-
-    def _loader(self, part: Part, *, order: Order) -> DataLoader[LanguageModelBatch]:
-        rows = self.corpus.turns(part)
+    def examples(self, part: Split) -> TokenExamples:
+        rows = self.rows(part)
+        if part == "predict":
+            return self.prompts(rows)
         encoded = [[self.tokenizer.encode(text) for text in row] for row in rows]
         kept, summary = self.within_limit(part, [sum(map(len, turns)) + 2 for turns in encoded], unit="row")
         for i in kept:
             for text, ids in zip(rows[i], encoded[i], strict=True):
                 summary.add(self.tokenizer, text, ids)
         self.summaries.say(summary)
-        return self.token_batches(Answers([encoded[i] for i in kept], counts=part != "train"), order=order)
+        return Answers([encoded[i] for i in kept], counts=part != "train")
 
 
 class Answers(TokenExamples):
@@ -101,14 +84,11 @@ class Answers(TokenExamples):
         self.targets = Sequences(targets)
         self.answers = torch.tensor([len(turns) // 2 for turns in rows]) if counts else None
 
+    @override
     def __getitem__(self, share: Share) -> LanguageModelBatch:
-        length, _ = self.longest(share)
-        targets = self.targets.padded(share.rows, length)
-        batch: LanguageModelBatch = {
-            "example": share.example(share.rows),
-            "tokens": self.tokens.padded(share.rows, length),
-            "targets": torch.full_like(targets, Tokenizer.pad_id) if share.is_filler else targets,
-        }
+        batch: LanguageModelBatch = super().__getitem__(share)
+        targets = self.targets.padded(share.rows, batch["tokens"].shape[1])
+        batch["targets"] = torch.full_like(targets, Tokenizer.pad_id) if share.is_filler else targets
         if self.answers is not None:
             batch["answers"] = self.answers[torch.as_tensor(share.rows)] * (not share.is_filler)
         return batch

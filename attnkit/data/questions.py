@@ -2,17 +2,14 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import ClassVar
 
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import Part, Question, QuestionCorpus
+from attnkit.corpus.base import Question, QuestionCorpus
 from attnkit.corpus.reading import read_columns
-from attnkit.data.batching import Order
+from attnkit.data.base import Split, TokenizedFraming
 from attnkit.data.config import TokenizedRowsConfig
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.data.words import WordBatch, WordExamples, read_words
 from attnkit.registry import ConfigurationError, datasets, keywords_of
 
@@ -20,7 +17,7 @@ _WORD = re.compile(r"\S+")
 
 
 @datasets.register("questions")
-class Questions(TokenizedFraming):
+class Questions(TokenizedFraming[WordBatch]):
     r"""Questions about passages, for the task `question_answering`: an answer is a span of words of its passage, as in SQuAD.
 
     A row of tokens is bos, the question, eos, the passage, eos. A span is made of whole words, those between white space.
@@ -31,9 +28,6 @@ class Questions(TokenizedFraming):
         corpus: The questions: the path of your own table.
         predict: A table with questions and passages.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the questions and passages of training.
-
-    Raises:
-        ConfigurationError: The corpus has no questions or cannot be read, or a number is out of range.
 
     Example:
         >>> import pathlib, tempfile
@@ -46,7 +40,6 @@ class Questions(TokenizedFraming):
 
     takes: ClassVar = QuestionCorpus
     corpus: QuestionCorpus
-
     config: TokenizedRowsConfig
 
     @keywords_of(TokenizedRowsConfig)
@@ -55,27 +48,19 @@ class Questions(TokenizedFraming):
 
     @override
     def training_texts(self) -> Iterable[str]:
-        return (text for row in self._training for text in (row.question, row.passage))
+        return (text for row in self.rows("train") for text in (row.question, row.passage))
 
     @override
-    def train_dataloader(self) -> DataLoader[WordBatch]:
-        return self._loader("train", self._training, order="shuffled")
-
-    @override
-    def evaluation_loader(self, part: Part) -> DataLoader[WordBatch]:
-        return self._loader(part, self.corpus.questions(part), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[WordBatch]:
+    def read(self, part: Split) -> Sequence[Question]:
+        if part != "predict":
+            return self.corpus.questions(part)
         columns = self.corpus.columns_for("question", "passage")
         rows = read_columns(self._prediction_file(), columns, bad_rows=self.corpus.bad_rows["predict"])
-        return self._loader("predict", [Question(question, passage, "", 0) for question, passage in rows], order="given")
+        return [Question(question, passage, "", 0) for question, passage in rows]
 
-    @cached_property
-    def _training(self) -> Sequence[Question]:
-        return self.corpus.questions("train")
-
-    def _loader(self, part: str, rows: Sequence[Question], *, order: Order) -> DataLoader[WordBatch]:
+    @override
+    def examples(self, part: Split) -> WordExamples:
+        rows = self.rows(part)
         places = [[match.span() for match in _WORD.finditer(row.passage)] for row in rows]
         if empty := [row for row, found in zip(rows, places, strict=True) if not found]:
             raise ConfigurationError(f"the {part} question {empty[0].question!r} has an empty passage")
@@ -87,13 +72,12 @@ class Questions(TokenizedFraming):
         for i in kept:
             summary.add(self.tokenizer, f"{rows[i].question} {' '.join(rows[i].passage.split())}", read[i].ids)
         self.summaries.say(summary)
-        examples = WordExamples(
+        return WordExamples(
             read=[read[i] for i in kept],
             labels=None if part == "predict" else [[read[i].words.index(n) for n in span_of(rows[i], places[i])] for i in kept],
             of_words=False,
             texts=None if part == "train" else [rows[i] for i in kept],
         )
-        return self.token_batches(examples, order=order)
 
 
 def span_of(row: Question, places: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -11,12 +11,11 @@ from typing_extensions import override
 
 from attnkit.corpus.base import Part, TextCorpus
 from attnkit.corpus.fingerprint import fingerprint
-from attnkit.data.base import PARTS
+from attnkit.data.base import PARTS, Batch, Split, TokenizedFraming
 from attnkit.data.cache import cached
 from attnkit.data.config import TokensConfig
 from attnkit.data.packing import PackedText, Piece, pieces
 from attnkit.data.summary import Summary, counted
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.registry import ConfigurationError, TokenizerSpec, require_at_least
 from attnkit.tokenizer import Tokenizer
 
@@ -38,15 +37,16 @@ class RunningTextConfig(TokensConfig):
         require_at_least(1, context=self.context)
 
 
-class RunningText(TokenizedFraming):
+class RunningText(TokenizedFraming[Batch]):
     """The base of framings of running text: the text is one long sequence of ids.
 
-    Raises:
-        ConfigurationError: The corpus has no text, or a number is out of range.
+    Attributes:
+        field: What the corpus's column of inputs for prediction holds.
     """
 
     takes: ClassVar = TextCorpus
     corpus: TextCorpus
+    field: ClassVar[str] = "text"
     unknown_note: ClassVar[str] = ", which cost no bits, so bits per character are underestimated"
 
     def __init__(self, config: RunningTextConfig, tokenizer: TokenizerSpec) -> None:
@@ -59,11 +59,7 @@ class RunningText(TokenizedFraming):
         return [int(n) for n in np.bincount(self.packed("train").ids, minlength=len(self.tokenizer))]
 
     def pieces(self, part: Part) -> Iterator[Piece]:
-        """Yield a split of the text piece by piece, the same at each call.
-
-        Raises:
-            ConfigurationError: There is no text.
-        """
+        """Yield a split of the text piece by piece, the same at each call; raise a `ConfigurationError` if there is none."""
         empty = True
         for document in self.corpus.documents(part):
             for piece in pieces(document):
@@ -74,12 +70,12 @@ class RunningText(TokenizedFraming):
             skipped = f". The first skipped row: {bad.first}" if bad else ""
             raise ConfigurationError(f"the {part} text is empty or only white space{skipped}")
 
-    def packed(self, part: Part) -> PackedText:
-        """Return a split of the text as token ids: encoded once, then read from the cache.
+    @override
+    def read(self, part: Split) -> Any:
+        return self.prediction_inputs(self.field) if part == "predict" else self.packed(part)
 
-        Raises:
-            ConfigurationError: There is no text.
-        """
+    def packed(self, part: Part) -> PackedText:
+        """Return a split of the text as token ids, encoded once, then read from the cache; raises as `pieces`."""
         if part not in self._packed:
             tokenizer = self.tokenizer
             text = cached(

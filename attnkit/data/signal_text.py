@@ -1,20 +1,19 @@
 """Images or sounds with texts, as normalised batches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import Part, SignalCorpus
+from attnkit.corpus.base import SignalCorpus
 from attnkit.corpus.signals import Signals, read_signals
-from attnkit.data.base import Framing, require_image_shape
-from attnkit.data.batching import Order, PairExamples, Seq2SeqBatch, Sequences
+from attnkit.data.base import Framing, Split, require_image_shape, spec_of
+from attnkit.data.batching import PairExamples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.config import RowsConfig
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, keywords_of, tokenizers
@@ -30,7 +29,7 @@ class SignalTextConfig(RowsConfig):
 
 
 @datasets.register("signal_text")
-class SignalText(Framing):
+class SignalText(Framing[Seq2SeqBatch]):
     """Images with captions, or sounds with transcripts, for the task `seq2seq`.
 
     Sounds are frames of log-mel energies. Each channel of images, and each feature of frames, is normalised by its mean and standard
@@ -50,9 +49,6 @@ class SignalText(Framing):
     Attributes:
         src_tokenizer_spec: None: the sources are not texts.
 
-    Raises:
-        ConfigurationError: The corpus has no images or sounds or cannot be read, or a number is out of range.
-
     Example:
         >>> import pathlib, tempfile, wave
         >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -68,9 +64,11 @@ class SignalText(Framing):
     """
 
     takes: ClassVar = SignalCorpus
+    needs_predict: ClassVar = False
+    keeps = ("tgt_tokenizer", "src_shape")
     corpus: SignalCorpus
     src_tokenizer_spec: ClassVar[None] = None
-
+    tgt_tokenizer_spec = spec_of("tgt_tokenizer")
     config: SignalTextConfig
 
     @keywords_of(SignalTextConfig)
@@ -79,31 +77,22 @@ class SignalText(Framing):
         require_image_shape(config.image_shape)
         self._tokenizer: Tokenizer = tokenizers.build(config.tgt_tokenizer)
 
-    @override
-    def check_prediction(self) -> None:
-        """Do nothing: without `predict`, the test split is used."""
-
     @cached_property
     def tgt_tokenizer(self) -> Tokenizer:
         """The trained tokenizer of the texts."""
-        return trained(self._tokenizer, lambda: (text for texts in self._training.texts or () for text in texts))
-
-    @property
-    def tgt_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained tokenizer is rebuilt."""
-        return self.tgt_tokenizer.spec
+        return trained(self._tokenizer, lambda: (text for texts in self.rows("train").texts or () for text in texts))
 
     @cached_property
     def src_shape(self) -> list[int]:
         """Channels, height and width of images, or the number of features of a frame."""
-        return self.config.image_shape or shape_of(self._training.arrays[0])
+        return self.config.image_shape or shape_of(self.rows("train").arrays[0])
 
     @cached_property
     def normalisation(self) -> tuple[list[float], list[float]]:
         """Mean and standard deviation of each channel (from 0 to 255) or feature of the training data."""
         total = squares = torch.zeros(self.src_shape[0], dtype=torch.float64)
         count = 0
-        for array in self._training.arrays:
+        for array in self.rows("train").arrays:
             values = (array.flatten(1) if array.ndim == 3 else array.T).double()  # [C, N]
             total, squares, count = total + values.sum(1), squares + values.square().sum(1), count + values.shape[1]
         mean = total / count
@@ -113,37 +102,25 @@ class SignalText(Framing):
     @override
     def state_dict(self) -> dict[str, Any]:
         mean, std = self.normalisation
-        return {"tgt_tokenizer": self.tgt_tokenizer_spec, "src_shape": self.src_shape, "mean": mean, "std": std}
+        return {**super().state_dict(), "mean": mean, "std": std}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.tgt_tokenizer = tokenizers.build(state_dict["tgt_tokenizer"])
-        self.src_shape, self.normalisation = state_dict["src_shape"], (state_dict["mean"], state_dict["std"])
+        super().load_state_dict(state_dict)
+        self.normalisation = state_dict["mean"], state_dict["std"]
 
     @override
-    def train_dataloader(self) -> DataLoader[Seq2SeqBatch]:
-        return self._loader("train", self._training, order="shuffled")
-
-    @override
-    def evaluation_loader(self, part: Part) -> DataLoader[Seq2SeqBatch]:
-        return self._loader(part, self.corpus.signals(part, shape=self._image_shape), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[Seq2SeqBatch]:
+    def read(self, part: Split) -> Signals:
+        shape = self.config.image_shape if part == "train" else self.src_shape if len(self.src_shape) == 3 else None
+        if part != "predict":
+            return self.corpus.signals(part, shape=shape)
         if self.predict is not None:
-            return self._loader("predict", read_signals(self.predict, shape=self._image_shape), order="given")
-        found = self.corpus.signals("test", shape=self._image_shape)
-        return self._loader("predict", Signals(found.arrays, None, found.names), order="given")
+            return read_signals(self.predict, shape=shape)
+        return replace(self.corpus.signals("test", shape=shape), texts=None)
 
-    @property
-    def _image_shape(self) -> list[int] | None:
-        return self.src_shape if len(self.src_shape) == 3 else None
-
-    @cached_property
-    def _training(self) -> Signals:
-        return self.corpus.signals("train", shape=self.config.image_shape)
-
-    def _loader(self, part: str, signals: Signals, *, order: Order) -> DataLoader[Seq2SeqBatch]:
+    @override
+    def examples(self, part: Split) -> "SignalExamples":
+        signals = self.rows(part)
         unit = "image" if len(self.src_shape) == 3 else "sound"
         for array, name in zip(signals.arrays, signals.names, strict=True):
             if shape_of(array) != self.src_shape:
@@ -158,13 +135,12 @@ class SignalText(Framing):
             summary.add(self.tgt_tokenizer, rows[r][1], ids[r])
         self.summaries.say(summary)
         written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
-        examples = SignalExamples(
+        return SignalExamples(
             arrays=[signals.arrays[rows[r][0]] for r in kept],
             tgt=None if signals.texts is None else Sequences([ids[r] for r in kept]),
             texts=None if part == "train" else [(name, [*map(written, texts)]) for name, texts in zip(signals.names, every, strict=True)],
             normalisation=self.normalisation,
         )
-        return self.token_batches(examples, order=order)
 
 
 def shape_of(array: Tensor) -> list[int]:
@@ -182,8 +158,6 @@ class SignalExamples(PairExamples):
 
     Args:
         arrays: Images [C, H, W] uint8 of one shape, or frames [S, F] float32.
-        tgt: Target sequences; `None` in prediction.
-        texts: The name and the references of each example; `None` in training, where batches are tensors only.
         normalisation: Mean and standard deviation of each channel or feature.
     """
 

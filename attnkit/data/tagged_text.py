@@ -3,16 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import Part, TagCorpus, Tagged
-from attnkit.data.base import require_distinct
-from attnkit.data.batching import Order
+from attnkit.corpus.base import TagCorpus, Tagged
+from attnkit.data.base import Split, TokenizedFraming, require_distinct
 from attnkit.data.config import TokenizedRowsConfig
-from attnkit.data.tokenized import TokenizedFraming
 from attnkit.data.words import WordBatch, WordExamples, read_words
 from attnkit.registry import ConfigurationError, datasets, keywords_of, nearest
 
@@ -25,7 +22,7 @@ class TaggedTextConfig(TokenizedRowsConfig):
 
 
 @datasets.register("tagged_text")
-class TaggedText(TokenizedFraming):
+class TaggedText(TokenizedFraming[WordBatch]):
     r"""Sentences with a tag for each word, for the task `tagging`. The first token of a word has its tag.
 
     Args:
@@ -33,7 +30,6 @@ class TaggedText(TokenizedFraming):
         predict: A file with sentences to tag: `.txt` with one per line, or a table with the column of the words. Words are separated by
             white space.
         classes: The names of the tags, in the order of their ids (default: those of the training words, sorted).
-        tokenizer: Spec of the tokenizer; an untrained one is trained on the training sentences.
 
     Raises:
         ConfigurationError: The corpus has no tagged words or cannot be read, a number is out of range, or a tag was not in training.
@@ -48,8 +44,8 @@ class TaggedText(TokenizedFraming):
     """
 
     takes: ClassVar = TagCorpus
+    keeps = ("tokenizer", "classes")
     corpus: TagCorpus
-
     config: TaggedTextConfig
 
     @keywords_of(TaggedTextConfig)
@@ -59,39 +55,20 @@ class TaggedText(TokenizedFraming):
 
     @override
     def training_texts(self) -> Iterable[str]:
-        return (" ".join(words) for words, _ in self._training)
+        return (" ".join(words) for words, _ in self.rows("train"))
 
     @cached_property
     def classes(self) -> list[str]:
         """The name of each tag, by its id."""
-        return self.config.classes if self.config.classes is not None else sorted({tag for _, tags in self._training for tag in tags})
+        return self.config.classes if self.config.classes is not None else sorted({tag for _, tags in self.rows("train") for tag in tags})
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "classes": self.classes}
+    def read(self, part: Split) -> Sequence[Tagged]:
+        return [(text.split(), ()) for text in self.prediction_inputs("words")] if part == "predict" else self.corpus.tagged(part)
 
     @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self.classes = state_dict["classes"]
-
-    @override
-    def train_dataloader(self) -> DataLoader[WordBatch]:
-        return self._loader("train", self._training, order="shuffled")
-
-    @override
-    def evaluation_loader(self, part: Part) -> DataLoader[WordBatch]:
-        return self._loader(part, self.corpus.tagged(part), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[WordBatch]:
-        return self._loader("predict", [(text.split(), ()) for text in self.prediction_inputs("words")], order="given")
-
-    @cached_property
-    def _training(self) -> Sequence[Tagged]:
-        return self.corpus.tagged("train")
-
-    def _loader(self, part: str, rows: Sequence[Tagged], *, order: Order) -> DataLoader[WordBatch]:
+    def examples(self, part: Split) -> WordExamples:
+        rows = self.rows(part)
         ids = {name: i for i, name in enumerate(self.classes)}
         if unknown := [tag for _, tags in rows for tag in tags if tag not in ids]:
             raise ConfigurationError(
@@ -103,10 +80,9 @@ class TaggedText(TokenizedFraming):
         for i in kept:
             summary.add(self.tokenizer, " ".join(rows[i][0]), read[i].ids)
         self.summaries.say(summary)
-        examples = WordExamples(
+        return WordExamples(
             read=[read[i] for i in kept],
             labels=None if part == "predict" else [[ids[tag] for tag in rows[i][1]] for i in kept],
             of_words=True,
             texts=None if part == "train" else [" ".join(rows[i][0]) for i in kept],
         )
-        return self.token_batches(examples, order=order)

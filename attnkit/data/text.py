@@ -1,18 +1,16 @@
 """Running text, as windows of packed documents."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import Part
-from attnkit.data.batching import Sequences
-from attnkit.data.labelled_batches import LabelledExamples
+from attnkit.data.base import Split
+from attnkit.data.batching import Order, TokenExamples
+from attnkit.data.loading import BatchSampler
 from attnkit.data.packing import LanguageModelBatch, Windows, WindowSampler
 from attnkit.data.running_text import RunningText, RunningTextConfig
-from attnkit.data.summary import Summary
 from attnkit.registry import ConfigurationError, TokenizerSpec, datasets, keywords_of
-from attnkit.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +31,7 @@ class TextConfig(RunningTextConfig):
 
 
 @datasets.register("text")
-class Text(RunningText):
+class Text(RunningText[LanguageModelBatch]):
     """Running text for the tasks `causal_lm` and `masked_lm`. It may be larger than memory.
 
     The text is tokenized once, into a cache on disk (`attnkit.data.cache`). Batches are windows of `context` tokens of the concatenated
@@ -43,16 +41,12 @@ class Text(RunningText):
 
     Args:
         corpus: The text: a corpus such as `kjv`, the path of your own file, or `hub:NAME`. Labels are ignored.
-        predict: A file with prompts to continue: `.txt` with one per line, or a table with the column. Their order is preserved.
         tokenizer: Spec of the tokenizer; an untrained one is trained on the training text, or on an even sample of 50 million
             of its characters.
         context: Tokens in a window.
         stride: In evaluation, tokens between the starts of windows: values below `context` give each scored token more preceding
             context (default: `context`, no overlap).
         document_mask: Whether batches have `documents` [B, T], so that attention stays within a document.
-
-    Raises:
-        ConfigurationError: The corpus has no text or cannot be read, or a number is out of range.
 
     Example:
         >>> import pathlib, tempfile
@@ -70,27 +64,20 @@ class Text(RunningText):
         super().__init__(config, config.tokenizer)
 
     @override
-    def train_dataloader(self) -> DataLoader[LanguageModelBatch]:
-        text = self.packed("train")
-        if len(text) < self.config.context:
+    def examples(self, part: Split) -> TokenExamples | Windows:
+        found = self.read(part)
+        if part == "predict":
+            return self.prompts(found)
+        if part == "train" and len(found) < self.config.context:
             raise ConfigurationError(
-                f"the train text has {len(text)} tokens, which do not fill a window of context={self.config.context}: lower context"
+                f"the train text has {len(found)} tokens, which do not fill a window of context={self.config.context}: lower context"
             )
-        return self._window_loader("train", stride=None)
+        return Windows(found, context=self.config.context, documents=self.config.document_mask, counts=part != "train")
 
     @override
-    def evaluation_loader(self, part: Part) -> DataLoader[LanguageModelBatch]:
-        return self._window_loader(part, stride=self.config.stride or self.config.context)
-
-    @override
-    def predict_dataloader(self) -> DataLoader[LanguageModelBatch]:
-        texts = self.prediction_inputs("text")
-        self.summaries.say(Summary.of_texts("predict", self.tokenizer, texts))
-        prompts = Sequences([[Tokenizer.bos_id, *self.tokenizer.encode(text)] for text in texts])  # as at the start of a document
-        return self.token_batches(LabelledExamples(tokens=prompts, labels=None, texts=texts), order="given")
-
-    def _window_loader(self, part: Part, *, stride: int | None) -> DataLoader[LanguageModelBatch]:
-        windows = Windows(self.packed(part), context=self.config.context, documents=self.config.document_mask, counts=stride is not None)
-        size = self.config.batch_tokens // windows.context
-        sampler = WindowSampler(windows, batch_size=size, stride=stride, seed=self.seed, share=self.share)
-        return self.loader(windows, sampler)
+    def sampler(self, examples: Any, *, order: Order) -> BatchSampler:
+        if order == "given":
+            return super().sampler(examples, order=order)
+        stride = None if order == "shuffled" else self.config.stride or self.config.context
+        size = self.config.batch_tokens // examples.context
+        return WindowSampler(examples, batch_size=size, stride=stride, seed=self.seed, share=self.share)

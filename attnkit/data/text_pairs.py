@@ -7,16 +7,14 @@ from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from attnkit.corpus.base import Pair, PairCorpus, Part
+from attnkit.corpus.base import PairCorpus, Part
 from attnkit.corpus.mixture import Mixture
-from attnkit.data.base import Framing
+from attnkit.data.base import Framing, Split, spec_of
 from attnkit.data.batching import Examples, Seq2SeqBatch, Sequences
 from attnkit.data.cache import trained
 from attnkit.data.config import RowsConfig
-from attnkit.data.summary import Summary, counted
 from attnkit.registry import TokenizerSpec, datasets, keywords_of, require_at_least, tokenizers
 from attnkit.tokenizer import Tokenizer
 
@@ -34,28 +32,22 @@ class TextPairsConfig(RowsConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_validation_sources is not None:
-            require_at_least(1, max_validation_sources=self.max_validation_sources)
+        require_at_least(1, max_validation_sources=self.max_validation_sources)
 
 
 @datasets.register("text_pairs")
-class TextPairs(Framing):
+class TextPairs(Framing[Seq2SeqBatch]):
     """Pairs of texts for the task `seq2seq`: the model learns to produce the target from the source.
 
     In evaluation, rows with the same source form one example with several references.
 
     Args:
         corpus: The pairs: a corpus such as `cmudict`, the path of your own file, or `hub:NAME`.
-        predict: A file with sources for prediction: `.txt` with one per line, or a table with the column of the sources. Their order is
-            preserved.
         max_validation_sources: Maximum number of validation sources, a fixed random sample (default: all).
         src_tokenizer: Spec of the source tokenizer; an untrained one is trained on the sources of the training pairs.
         tgt_tokenizer: Spec of the target tokenizer, likewise. `None`: one tokenizer for both sides, trained on both.
         max_length: Training pairs with more tokens than this on either side, special tokens included, are omitted (default: no limit).
             Evaluation and prediction omit nothing.
-
-    Raises:
-        ConfigurationError: The corpus has no pairs or cannot be read, or a number is out of range.
 
     Example:
         >>> import pathlib, tempfile
@@ -67,8 +59,9 @@ class TextPairs(Framing):
     """
 
     takes: ClassVar = PairCorpus
+    keeps = ("src_tokenizer", "tgt_tokenizer")
+    src_tokenizer_spec, tgt_tokenizer_spec = spec_of("src_tokenizer"), spec_of("tgt_tokenizer")
     corpus: PairCorpus
-
     config: TextPairsConfig
 
     @keywords_of(TextPairsConfig)
@@ -81,24 +74,14 @@ class TextPairs(Framing):
     def src_tokenizer(self) -> Tokenizer:
         """The trained source tokenizer."""
         sides = (0,) if self._tgt_tokenizer is not None else (0, 1)
-        return trained(self._src_tokenizer, lambda: (pair[side] for pair in self._pairs for side in sides))
+        return trained(self._src_tokenizer, lambda: (pair[side] for pair in self.rows("train") for side in sides))
 
     @cached_property
     def tgt_tokenizer(self) -> Tokenizer:
         """The trained target tokenizer."""
         if self._tgt_tokenizer is None:
             return self.src_tokenizer
-        return trained(self._tgt_tokenizer, lambda: (target for _, target in self._pairs))
-
-    @property
-    def src_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained source tokenizer is rebuilt."""
-        return self.src_tokenizer.spec
-
-    @property
-    def tgt_tokenizer_spec(self) -> dict[str, Any]:
-        """Plain data from which the trained target tokenizer is rebuilt."""
-        return self.tgt_tokenizer.spec
+        return trained(self._tgt_tokenizer, lambda: (target for _, target in self.rows("train")))
 
     @property
     def prefixes(self) -> Mapping[str, str]:
@@ -116,56 +99,28 @@ class TextPairs(Framing):
         return {sources[i]: examples[sources[i]] for i in chosen}
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        return {"src_tokenizer": self.src_tokenizer_spec, "tgt_tokenizer": self.tgt_tokenizer_spec}
+    def read(self, part: Split) -> Sequence[Any]:
+        return self.prediction_inputs("source") if part == "predict" else self.corpus.pairs(part)
 
     @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.src_tokenizer = tokenizers.build(state_dict["src_tokenizer"])
-        self.tgt_tokenizer = tokenizers.build(state_dict["tgt_tokenizer"])
-
-    @override
-    def train_dataloader(self) -> DataLoader[Seq2SeqBatch]:
-        encoded = [(self._source_ids(source), self._target_ids(target)) for source, target in self._pairs]
-        kept, summary = self.within_limit("train", [max(map(len, pair)) for pair in encoded], unit="pair", rows="training pairs")
-        src, tgt = zip(*(encoded[i] for i in kept), strict=True)
-        self._say(summary, [self._pairs[i] for i in kept], src, tgt)
-        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=None), order="shuffled")
-
-    @override
-    def evaluation_loader(self, part: Part) -> DataLoader[Seq2SeqBatch]:
-        examples = self.evaluation_set(part)
-        src = [self._source_ids(source) for source in examples]
-        tgt = [self._target_ids(targets[0]) for targets in examples.values()]
-        summary = Summary(part, counted(len(src), "example"))
-        rows = sum(source in examples for source, _ in self.corpus.pairs(part))
-        summary.note(rows - len(src), "merged (rows with the same source are one example with several references)")
-        self._say(summary, [(source, targets[0]) for source, targets in examples.items()], src, tgt)
-        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
-        texts = [(source, [written(target) for target in targets]) for source, targets in examples.items()]
-        return self.token_batches(Examples(src=Sequences(src), tgt=Sequences(tgt), texts=texts), order="fixed")
-
-    @override
-    def predict_dataloader(self) -> DataLoader[Seq2SeqBatch]:
-        texts: list[tuple[str, list[str]]] = [(source, []) for source in self.prediction_inputs("source")]
-        src = [self._source_ids(source) for source, _ in texts]
-        self._say(Summary("predict", counted(len(src), "text")), texts, src, None)
-        return self.token_batches(Examples(src=Sequences(src), tgt=None, texts=texts), order="given")
-
-    @cached_property
-    def _pairs(self) -> Sequence[Pair]:
-        return self.corpus.pairs("train")
-
-    def _source_ids(self, text: str) -> Ids:
-        return array("i", [*self.src_tokenizer.encode(text), Tokenizer.eos_id])
-
-    def _target_ids(self, text: str) -> Ids:
-        return array("i", self.tgt_tokenizer.between_ends(text))
-
-    def _say(self, summary: Summary, texts: Sequence[tuple[str, Any]], src: Sequence[Ids], tgt: Sequence[Ids] | None) -> None:
-        """Report the summary of a split, given the ids of both sides and their texts."""
-        for (source, _), ids in zip(texts, src, strict=True):
-            summary.add(self.src_tokenizer, source, ids)
-        for (_, target), ids in zip(texts if tgt else (), tgt or (), strict=True):
-            summary.add(self.tgt_tokenizer, target, ids)
+    def examples(self, part: Split) -> Examples:
+        rows = self.rows(part)
+        if part == "predict":
+            return self.sources(self.src_tokenizer, rows)
+        found = {} if part == "train" else self.evaluation_set(part)
+        pairs = [(source, targets[0]) for source, targets in found.items()] or rows
+        src: list[Ids] = [array("i", [*self.src_tokenizer.encode(source), Tokenizer.eos_id]) for source, _ in pairs]
+        tgt: list[Ids] = [array("i", self.tgt_tokenizer.between_ends(target)) for _, target in pairs]
+        unit = "pair" if part == "train" else "example"
+        kept, summary = self.within_limit(part, [*map(max, map(len, src), map(len, tgt))], unit=unit, rows="training pairs")
+        merged = sum(source in found for source, _ in rows) - len(found)
+        summary.note(merged, "merged (rows with the same source are one example with several references)")
+        for side, (tokenizer, ids) in enumerate([(self.src_tokenizer, src), (self.tgt_tokenizer, tgt)]):
+            for i in kept:
+                summary.add(tokenizer, pairs[i][side], ids[i])
         self.summaries.say(summary)
+        written = self.tgt_tokenizer.normalized  # as a model writes them, so that equal texts are equal strings
+        texts = [(source, [*map(written, targets)]) for source, targets in found.items()]
+        return Examples(
+            src=Sequences([src[i] for i in kept]), tgt=Sequences([tgt[i] for i in kept]), texts=None if part == "train" else texts
+        )

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from attnkit.data.batching import Sequences, TokenExamples
 from attnkit.data.loading import Share
@@ -60,7 +61,6 @@ class WordExamples(TokenExamples):
         read: The texts.
         labels: The class of each word of a text, or the first and last token of its answer; `None` in prediction.
         of_words: Whether labels are classes of words.
-        texts: The text of each example, as predictions show it; `None` in training.
     """
 
     def __init__(
@@ -68,18 +68,16 @@ class WordExamples(TokenExamples):
     ) -> None:
         super().__init__(Sequences([ids for ids, _ in read]), texts)
         self.words = Sequences([numbers for _, numbers in read])
-        self.labels = None if labels is None else Sequences([[label + 1 for label in row] for row in labels])
+        self.answers = None if labels is None else Sequences([[label + 1 for label in row] for row in labels])
         self.of_words = of_words
 
+    @override
     def __getitem__(self, share: Share) -> WordBatch:
-        rows, (length, _) = share.rows, self.longest(share)
-        words = self.words.padded(rows, length)
-        batch: WordBatch = {"example": share.example(rows), "tokens": self.tokens.padded(rows, length), "words": words}
-        if self.labels is not None:
-            label = self.labels.padded(rows) - 1
+        batch: WordBatch = super().__getitem__(share)
+        batch["words"] = self.words.padded(share.rows, batch["tokens"].shape[1])
+        if self.answers is not None:
+            label = self.answers.padded(share.rows) - 1
             if self.of_words:
-                label = torch.nn.functional.pad(label, (1, 0), value=-1).gather(1, words)
+                label = torch.nn.functional.pad(label, (1, 0), value=-1).gather(1, batch["words"])
             batch["label"] = torch.full_like(label, -1) if share.is_filler else label
-        if self.texts is not None:
-            batch["text"] = [] if share.is_filler else [self.texts[i] for i in rows]
         return batch

@@ -85,10 +85,6 @@ class Embedding(nn.Module, ABC):
 
 
 def refuse_segments(segments: Tensor | None) -> None:
-    """Refuse segments, for an embedding that has none.
-
-    Raises:
-        ConfigurationError: `segments` is not None.
-    """
+    """Raise a `ConfigurationError` if there are `segments`, for an embedding that has none."""
     if segments is not None:
         raise ConfigurationError("this embedding has no segments; use {name: token, num_segments: 2}, or leave segments out")

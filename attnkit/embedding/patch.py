@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnkit.embedding.base import Embedding, Inputs, refuse_segments
 from attnkit.linear import Linear
-from attnkit.registry import ConfigurationError, embeddings
+from attnkit.registry import ConfigurationError, embeddings, require_at_least
 
 
 @embeddings.register("patch")
@@ -61,8 +61,7 @@ class Patch(Embedding):
         super().__init__()
         if patch_size < 1:
             raise ValueError(f"patch_size must be positive, but is {patch_size}")
-        if registers < 0:
-            raise ValueError(f"registers must be at least 0, but is {registers}")
+        require_at_least(0, registers=registers)
         if image_shape is None:
             raise ConfigurationError("embedding 'patch' reads images, but image_shape is missing; for text, use embedding 'token'")
         channels, height, width = image_shape

@@ -83,12 +83,6 @@ class Pretrained(Embedding):
     def load_vectors(self, words: Sequence[str]) -> VectorCounts:
         """Read the file.
 
-        Args:
-            words: The word of each id, V of them.
-
-        Returns:
-            How many words have a vector.
-
         Raises:
             ConfigurationError: The file is invalid (see `read_vectors`), or has none of the words.
             ValueError: The number of words is not V.
@@ -118,11 +112,7 @@ class Pretrained(Embedding):
         return VectorCounts(len(exact), len(lower), len(words) - len(both))
 
     def forward(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Embed tokens [B, T] as [B, T, D].
-
-        Raises:
-            ConfigurationError: The vectors were neither loaded nor restored from a state dict, or `segments` are given.
-        """
+        """Embed tokens [B, T] as [B, T, D]; raise a `ConfigurationError` if no vectors were loaded, or `segments` are given."""
         refuse_segments(segments)
         if not self._is_ready:
             raise ConfigurationError(f"the vectors of {self.path} are not loaded: call load_vectors(words) or load a checkpoint")

@@ -38,11 +38,7 @@ class WordSpace:
         self._ids = {word: i for i, word in enumerate(self.words)}
 
     def id(self, word: str) -> int:
-        """Return the number of a word.
-
-        Raises:
-            ConfigurationError: It has no vector.
-        """
+        """Return the number of a word; raise a `ConfigurationError` if it has no vector."""
         if word not in self._ids:
             raise ConfigurationError(f"there is no vector of {word!r}.{nearest(word, self.words)}")
         return self._ids[word]

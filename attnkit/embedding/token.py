@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit.embedding.base import Embedding, refuse_segments
-from attnkit.registry import embeddings
+from attnkit.registry import embeddings, require_at_least
 
 
 @embeddings.register("token")
@@ -42,8 +42,7 @@ class Token(Embedding):
         super().__init__()
         if vocab_size < 1:
             raise ValueError(f"vocab_size must be positive, but is {vocab_size}")
-        if num_segments < 0:
-            raise ValueError(f"num_segments must be at least 0, but is {num_segments}")
+        require_at_least(0, num_segments=num_segments)
         self.factor = d_model ** (0.5 * scale) if isinstance(scale, bool) else float(scale)
         self.weight = nn.Parameter(torch.empty(vocab_size, d_model))
         self.segment = nn.Parameter(torch.empty(num_segments, d_model)) if num_segments else None

@@ -130,7 +130,7 @@ def _formula(task: Task, model: nn.Module) -> dict[Exponents, int]:
         parts: Any = model
         x = torch.empty(1, 1, parts.stack.d_model)
         head = _count(parts.head, x)
-        flops[1, 0] -= round((1 - task.mask_probability) * head)
+        flops[1, 0] -= round((1 - task.config.mask_probability) * head)
     return flops
 
 

@@ -22,8 +22,8 @@ def check_positive(**numbers: float | None) -> None:
             raise ValueError(f"{name} must be positive, but is {number}")
 
 
-def require_at_least(least: int, **numbers: float) -> None:
-    """Raise a ConfigurationError that names the number if one is below `least`.
+def require_at_least(least: int, **numbers: float | None) -> None:
+    """Raise a ConfigurationError that names the number if one is given and below `least`.
 
     Example:
         >>> require_at_least(1, batch_tokens=0)
@@ -32,5 +32,5 @@ def require_at_least(least: int, **numbers: float) -> None:
         attnkit.registry.errors.ConfigurationError: batch_tokens must be at least 1, but is 0
     """
     for name, number in numbers.items():
-        if number < least:
+        if number is not None and number < least:
             raise ConfigurationError(f"{name} must be at least {least}, but is {number}")

@@ -16,11 +16,12 @@ T = TypeVar("T", bound=type)
 def keywords_of(config: Callable[P, Config]) -> Callable[[Callable[[Self, Config], None]], Callable[Concatenate[Self, P], None]]:
     """Give a constructor the keyword arguments of a configuration class, with their types, defaults and documentation.
 
-    The signature is that of the configuration, required arguments first, and the class's docstring gets its `Args:`, before `Raises:`.
+    The signature is that of the configuration, required arguments first, and the class's docstring gets its `Args:` and `Raises:`, before
+    `Example:`.
 
     Args:
-        config: A dataclass with keyword-only fields; the `Args:` of its docstring and of its bases' document the arguments, unless the
-            class's own do. A default made by a `default_factory` is shown in the signature.
+        config: A dataclass with keyword-only fields; its docstring and its bases' document the arguments and errors, unless the class's
+            own does. A default made by a `default_factory` is shown in the signature.
 
     Example:
         >>> from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ class _Constructor:
 def fields_as_keywords(cls: T) -> T:
     """Make a class a dataclass whose constructor takes its fields, and those of its bases, as keyword arguments.
 
-    Its docstring gets the `Args:` of its bases. What the constructor does besides is written in `__post_init__`.
+    Its docstring gets the `Args:` and `Raises:` of its bases. What the constructor does besides is written in `__post_init__`.
 
     Example:
         >>> @fields_as_keywords
@@ -111,16 +112,22 @@ def fields_as_keywords(cls: T) -> T:
 
 
 def _document(owner: type, sources: tuple[type, ...]) -> None:
-    """Write the `Args:` of classes into a docstring, before `Raises:`, the last class first; the first with an argument counts."""
+    """Write the `Args:` and `Raises:` of classes into a docstring, before `Example:`; of entries of one name, the first class's counts."""
     if owner.__doc__ is None:  # -OO drops it
         return
+    parts = [part for part in inspect.cleandoc(owner.__doc__).split("\n\n") if not part.startswith(("Args:\n", "Raises:\n"))]
+    end = next((i for i, part in enumerate(parts) if part.startswith("Example:\n")), len(parts))
+    parts[end:end] = filter(None, (_section(title, sources) for title in ("Args", "Raises")))
+    owner.__doc__ = "\n\n".join(parts)
+
+
+def _section(title: str, sources: tuple[type, ...]) -> str:
     entries: dict[str, str] = {}
     for source in reversed(sources):
-        if found := _ARGS.search(f"{inspect.cleandoc(vars(source).get('__doc__') or '')}\n"):
-            entries |= {entry[1]: entry[0] for entry in _ENTRY.finditer(found[1])}
-    rest = re.sub(r"\n+Args:\n(?:[ ]+.*\n)+", "\n", inspect.cleandoc(owner.__doc__))
-    owner.__doc__ = rest.replace("\nRaises:\n", f"\nArgs:\n{''.join(entries.values())}\nRaises:\n", 1)
+        for part in inspect.cleandoc(vars(source).get("__doc__") or "").split("\n\n"):
+            if part.startswith(f"{title}:\n"):
+                entries |= {entry[1]: entry[0] for entry in _ENTRY.finditer(f"{part}\n")}
+    return f"{title}:\n{''.join(entries.values())}".rstrip() if entries else ""
 
 
-_ARGS = re.compile(r"^Args:\n((?:[ ]+.*\n)+)", re.M)
 _ENTRY = re.compile(r"^    (\w+):.*\n(?:     +.*\n)*", re.M)

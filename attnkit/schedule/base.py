@@ -5,9 +5,10 @@
 
 from abc import ABC, abstractmethod
 
-from attnkit.registry import ConfigurationError
+from attnkit.registry import ConfigurationError, fields_as_keywords
 
 
+@fields_as_keywords
 class Schedule(ABC):
     """A factor of the optimizer's `lr` at each step: a linear warmup, then `after_warmup`.
 
@@ -15,11 +16,11 @@ class Schedule(ABC):
     of `w` warmup updates uses `k / w`, and `factor(w) = 1`.
 
     Args:
-        warmup_steps: Length of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
-        total_steps: Number of optimizer steps of the run, which the task passes, or `None` if it is open-ended.
+        warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
+        total_steps: Number `T` of optimizer steps of the run, which the task passes, or `None` if it is open-ended.
 
     Attributes:
-        warmup (int): Length of the warmup in steps.
+        warmup: Length of the warmup in steps.
 
     Raises:
         ConfigurationError: `warmup_steps` is neither, or it is a fraction and the run is open-ended.
@@ -33,9 +34,11 @@ class Schedule(ABC):
         [0.5, 1.0, 1.0, 0.5, 0.25]
     """
 
-    def __init__(self, *, warmup_steps: int | float, total_steps: int | None) -> None:
-        self._total_steps = total_steps
-        self.warmup = self.steps("warmup_steps", warmup_steps)
+    warmup_steps: int | float
+    total_steps: int | None
+
+    def __post_init__(self) -> None:
+        self.warmup = self.steps("warmup_steps", self.warmup_steps)
 
     def factor(self, step: int) -> float:
         """Return the factor for the update after `step` updates."""
@@ -46,27 +49,19 @@ class Schedule(ABC):
         """Return the factor for `step >= warmup`; `after_warmup(warmup)` is 1."""
 
     @property
-    def total_steps(self) -> int:
-        """The number of steps of the run.
-
-        Raises:
-            ConfigurationError: The run is open-ended.
-        """
-        if self._total_steps is None:
+    def end(self) -> int:
+        """The number of steps of the run; a `ConfigurationError` if it is open-ended."""
+        if self.total_steps is None:
             raise ConfigurationError(
                 f"the schedule {type(self).__name__} needs the number of steps, but the run is open-ended: set trainer.max_steps (or "
                 f"trainer.max_epochs, for data of known length), or choose constant or inverse_sqrt, with warmup_steps in steps"
             )
-        return self._total_steps
+        return self.total_steps
 
     def steps(self, argument: str, value: int | float) -> int:
-        """Return a length in steps, given a number of steps or a fraction of the run; the error calls it `argument`.
-
-        Raises:
-            ConfigurationError: `value` is neither, or it is a fraction and the run is open-ended.
-        """
+        """Return a length in steps, given a number of steps or a fraction of the run; the error calls it `argument`."""
         if isinstance(value, float) and 0 < value < 1:
-            return round(value * self.total_steps)
+            return round(value * self.end)
         if isinstance(value, int) and value >= 0:
             return value
         raise ConfigurationError(
@@ -74,12 +69,25 @@ class Schedule(ABC):
         )
 
 
-def between_0_and_1(argument: str, value: float) -> float:
-    """Return `value`, the setting of `argument`, if it is in [0, 1].
+@fields_as_keywords
+class Decay(Schedule):
+    """A schedule that falls to a given factor at the end of the run.
+
+    Args:
+        final: Factor from the end of the run on.
 
     Raises:
-        ConfigurationError: It is outside [0, 1].
+        ConfigurationError: A value is out of range, or the run is open-ended.
     """
-    if not 0 <= value <= 1:
-        raise ConfigurationError(f"{argument} is a factor of the learning rate: it must be between 0 and 1, but is {value!r}")
-    return value
+
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.final <= 1:
+            raise ConfigurationError(f"final is a factor of the learning rate: it must be between 0 and 1, but is {self.final!r}")
+        self.length = max(1, self.end - self.warmup)  # a run shorter than its warmup never leaves it
+
+    def progress(self, step: int) -> float:
+        """Return which part of the decay is over, from 0 to 1."""
+        return min(1.0, (step - self.warmup) / self.length)

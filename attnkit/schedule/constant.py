@@ -1,11 +1,12 @@
 # https://arxiv.org/abs/1706.02677
 """The constant schedule."""
 
-from attnkit.registry import schedules
+from attnkit.registry import fields_as_keywords, schedules
 from attnkit.schedule.base import Schedule
 
 
 @schedules.register("constant")
+@fields_as_keywords
 class Constant(Schedule):
     r"""A constant learning rate, after an optional linear warmup.
 
@@ -14,13 +15,6 @@ class Constant(Schedule):
 
     Paper: Goyal et al. 2017 (the warmup), https://arxiv.org/abs/1706.02677
 
-    Args:
-        warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
-        total_steps: Number of optimizer steps of the run, or `None` if it is open-ended.
-
-    Raises:
-        ConfigurationError: `warmup_steps` is neither, or it is a fraction and the run is open-ended.
-
     Example:
         >>> import attnkit
         >>> schedule = attnkit.schedules.build({"name": "constant", "warmup_steps": 4}, total_steps=None)
@@ -28,8 +22,7 @@ class Constant(Schedule):
         [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     """
 
-    def __init__(self, *, warmup_steps: int | float = 0, total_steps: int | None) -> None:
-        super().__init__(warmup_steps=warmup_steps, total_steps=total_steps)
+    warmup_steps: int | float = 0
 
     def after_warmup(self, step: int) -> float:
         """Return 1."""

@@ -3,12 +3,13 @@
 
 import math
 
-from attnkit.registry import schedules
-from attnkit.schedule.base import Schedule, between_0_and_1
+from attnkit.registry import fields_as_keywords, schedules
+from attnkit.schedule.base import Decay
 
 
 @schedules.register("cosine")
-class Cosine(Schedule):
+@fields_as_keywords
+class Cosine(Decay):
     r"""Linear warmup, then a cosine decay to the end of the run.
 
     Equation:
@@ -17,14 +18,6 @@ class Cosine(Schedule):
 
     Paper: Loshchilov and Hutter 2017, https://arxiv.org/abs/1608.03983
 
-    Args:
-        warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
-        final: Factor from the end of the run on.
-        total_steps: Number `T` of optimizer steps of the run.
-
-    Raises:
-        ConfigurationError: A value is out of range, or the run is open-ended.
-
     Example:
         >>> import attnkit
         >>> schedule = attnkit.schedules.build({"name": "cosine", "warmup_steps": 0, "final": 0.1}, total_steps=4)
@@ -32,12 +25,8 @@ class Cosine(Schedule):
         [1.0, 0.8682, 0.55, 0.2318, 0.1]
     """
 
-    def __init__(self, *, warmup_steps: int | float = 0.05, final: float = 0.0, total_steps: int | None) -> None:
-        super().__init__(warmup_steps=warmup_steps, total_steps=total_steps)
-        self.final = between_0_and_1("final", final)
-        self.length = max(1, self.total_steps - self.warmup)  # a run shorter than its warmup never leaves it
+    warmup_steps: int | float = 0.05
 
     def after_warmup(self, step: int) -> float:
         """Return the cosine decay from 1 to `final`."""
-        progress = min(1.0, (step - self.warmup) / self.length)
-        return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * self.progress(step))) / 2

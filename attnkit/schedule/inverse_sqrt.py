@@ -3,11 +3,12 @@
 
 import math
 
-from attnkit.registry import ConfigurationError, schedules
+from attnkit.registry import ConfigurationError, fields_as_keywords, schedules
 from attnkit.schedule.base import Schedule
 
 
 @schedules.register("inverse_sqrt")
+@fields_as_keywords
 class InverseSqrt(Schedule):
     r"""Linear warmup, then decay with the inverse square root of the step: the Transformer's "Noam" schedule.
 
@@ -22,7 +23,6 @@ class InverseSqrt(Schedule):
 
     Args:
         warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1. At least 1 step.
-        total_steps: Number of optimizer steps of the run, or `None` if it is open-ended.
 
     Raises:
         ConfigurationError: `warmup_steps` is neither, is 0 (then the factor would always be 0), or is a fraction of an open-ended run.
@@ -34,10 +34,12 @@ class InverseSqrt(Schedule):
         [0.25, 0.5, 1.0, 0.5, 0.25]
     """
 
-    def __init__(self, *, warmup_steps: int | float = 4000, total_steps: int | None) -> None:
-        super().__init__(warmup_steps=warmup_steps, total_steps=total_steps)
+    warmup_steps: int | float = 4000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.warmup == 0:
-            if isinstance(warmup_steps, float):
+            if isinstance(self.warmup_steps, float):
                 self.warmup = 1  # a fraction that rounds to zero steps
             else:
                 raise ConfigurationError("inverse_sqrt needs warmup_steps of at least 1: its decay is sqrt(warmup_steps / step)")

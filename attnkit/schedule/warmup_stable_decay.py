@@ -4,12 +4,13 @@
 import math
 from typing import Literal
 
-from attnkit.registry import schedules
-from attnkit.schedule.base import Schedule, between_0_and_1
+from attnkit.registry import fields_as_keywords, schedules
+from attnkit.schedule.base import Decay
 
 
 @schedules.register("warmup_stable_decay")
-class WarmupStableDecay(Schedule):
+@fields_as_keywords
+class WarmupStableDecay(Decay):
     r"""Linear warmup, a long constant phase, then a decay at the end of the run.
 
     Unlike with other decays, a run can be extended from any checkpoint before its decay.
@@ -22,14 +23,8 @@ class WarmupStableDecay(Schedule):
     Paper: Hägele et al. 2024, https://arxiv.org/abs/2405.18392
 
     Args:
-        warmup_steps: Length `w` of the warmup: a whole number of steps, or a fraction of the run, above 0 and below 1.
-        decay_steps: Length `d` of the decay, likewise.
+        decay_steps: Length `d` of the decay: a whole number of steps, or a fraction of the run, above 0 and below 1.
         shape: Shape of the decay: `sqrt` is $1 - \sqrt{x}$, the paper's best; `linear` is $1 - x$.
-        final: Factor from the end of the run on.
-        total_steps: Number `T` of optimizer steps of the run.
-
-    Raises:
-        ConfigurationError: A value is out of range, or the run is open-ended.
 
     Example:
         >>> import attnkit
@@ -39,20 +34,14 @@ class WarmupStableDecay(Schedule):
         [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
 
-    def __init__(
-        self,
-        *,
-        warmup_steps: int | float = 0.05,
-        decay_steps: int | float = 0.2,
-        shape: Literal["sqrt", "linear"] = "sqrt",
-        final: float = 0.0,
-        total_steps: int | None,
-    ) -> None:
-        super().__init__(warmup_steps=warmup_steps, total_steps=total_steps)
-        self.final = between_0_and_1("final", final)
-        self.length = min(self.steps("decay_steps", decay_steps), max(0, self.total_steps - self.warmup))
-        self.decay_start = self.total_steps - self.length
-        self.shape = shape
+    warmup_steps: int | float = 0.05
+    decay_steps: int | float = 0.2
+    shape: Literal["sqrt", "linear"] = "sqrt"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.length = min(self.steps("decay_steps", self.decay_steps), max(0, self.end - self.warmup))
+        self.decay_start = self.end - self.length
 
     def after_warmup(self, step: int) -> float:
         """Return 1 until the decay starts, then fall to `final`."""

@@ -23,29 +23,17 @@ LONGEST = 8  # the most tokens that form a character together
 
 @dataclass(frozen=True)
 class Reading:
-    """Tokens that a task's model reads, and their labels.
-
-    Attributes:
-        task: The task.
-        inputs: The source, or the only sequence [B, S]; or images or frames as the source.
-        tokenizer: Its tokenizer; None of images and frames, whose vectors are labelled with their numbers from 1.
-        target: bos, tokens, eos, padding [B, T] of an encoder-decoder, or None.
-        target_tokenizer: Its tokenizer.
-        documents: The document [B, S] of each token of a language model, if attention stays inside it.
-        unknown: The texts behind the unknown tokens of the inputs, in order, if known.
-        target_unknown: The same for the target.
-        mask: Which frames are real [B, S].
-    """
+    """Tokens that a task's model reads, and their labels."""
 
     task: Task
-    inputs: Tensor
-    tokenizer: Tokenizer | None
-    target: Tensor | None = None
+    inputs: Tensor  # the source, or the only sequence [B, S]; or images or frames as the source
+    tokenizer: Tokenizer | None  # its tokenizer; None of images and frames, whose vectors are labelled with their numbers from 1
+    target: Tensor | None = None  # bos, tokens, eos, padding [B, T] of an encoder-decoder
     target_tokenizer: Tokenizer | None = None
-    documents: Tensor | None = None
-    unknown: Sequence[str] = ()
+    documents: Tensor | None = None  # the document [B, S] of each token of a language model, if attention stays inside it
+    unknown: Sequence[str] = ()  # the texts behind the unknown tokens of the inputs, in order, if known
     target_unknown: Sequence[str] = ()
-    mask: Tensor | None = None
+    mask: Tensor | None = None  # which frames are real [B, S]
 
     @property
     def output(self) -> str | None:
@@ -193,27 +181,15 @@ def read_text(task: Task, text: str, target: str | None = None, *, beam_size: in
     model: Any = task.model
     device = task.device
     if isinstance(model, EncoderDecoderModel) and isinstance(task, TextGenerator):
+        source, written = _tokenizer(task, "src_tokenizer"), task.output_tokenizer
         src = torch.tensor([task.input_ids(text)], device=device)
         if target is None:
-            output = model.generate(
-                src,
-                src != Tokenizer.pad_id,
-                max_length=task.config.max_length,
-                beam_size=task.config.beam_size if beam_size is None else beam_size,
-                length_penalty=task.config.length_penalty,
-            )
+            output = model.generate(src, src != Tokenizer.pad_id, **task.completed({} if beam_size is None else {"beam_size": beam_size}))
         else:
-            output = torch.tensor([[*task.output_tokenizer.encode(target), Tokenizer.eos_id]], device=device)
-        start, source = src.new_full((1, 1), Tokenizer.bos_id), _tokenizer(task, "src_tokenizer")
-        return Reading(
-            task,
-            src,
-            source,
-            torch.cat([start, output], 1),
-            task.output_tokenizer,
-            unknown=_unknown(source, text),
-            target_unknown=() if target is None else _unknown(task.output_tokenizer, target),
-        )
+            output = torch.tensor([[*written.encode(target), Tokenizer.eos_id]], device=device)
+        tgt = torch.cat([src.new_full((1, 1), Tokenizer.bos_id), output], 1)
+        unknown, target_unknown = _unknown(source, text), () if target is None else _unknown(written, target)
+        return Reading(task, src, source, tgt, written, unknown=unknown, target_unknown=target_unknown)
     tokenizer = _tokenizer(task, "tokenizer")
     if isinstance(task, TextGenerator):
         ids = [*task.input_ids(text), *tokenizer.encode(target or "")]
@@ -234,16 +210,12 @@ def read_batch(task: Task, batch: Mapping[str, Any], rows: int) -> Reading:
     Raises:
         ConfigurationError: The batch has neither, or the task no tokenizer.
     """
-    if "src" in batch and "tgt" in batch:
-        src, mask = batch["src"][:rows], batch.get("src_mask")
-        source = None if src.is_floating_point() else _tokenizer(task, "src_tokenizer")
-        mask = None if mask is None else mask[:rows]
-        return Reading(task, src, source, batch["tgt"][:rows], _tokenizer(task, "tgt_tokenizer"), mask=mask)
-    if "tokens" in batch:
-        documents = batch.get("documents")
-        return Reading(
-            task, batch["tokens"][:rows], _tokenizer(task, "tokenizer"), documents=None if documents is None else documents[:rows]
-        )
+    read = {name: x[:rows] for name, x in batch.items() if name in ("src", "src_mask", "tgt", "tokens", "documents")}
+    if "src" in read and "tgt" in read:
+        source = None if read["src"].is_floating_point() else _tokenizer(task, "src_tokenizer")
+        return Reading(task, read["src"], source, read["tgt"], _tokenizer(task, "tgt_tokenizer"), mask=read.get("src_mask"))
+    if "tokens" in read:
+        return Reading(task, read["tokens"], _tokenizer(task, "tokenizer"), documents=read.get("documents"))
     raise ConfigurationError(f"attention maps need a batch with src and tgt, or with tokens, but this one has {', '.join(batch)}")
 
 

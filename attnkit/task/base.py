@@ -123,11 +123,7 @@ class Task(ExactSteps, ABC):
             parallelize(self.model, self.device_mesh)
 
     def _read_data(self) -> None:
-        """Take the arguments in `from_data` from the trainer's data module, if none were passed.
-
-        Raises:
-            ConfigurationError: There is none, or it lacks an attribute.
-        """
+        """Take the arguments in `from_data` from the trainer's data module, if none were passed."""
         if not self.waits_for_data:
             return
         data = None if (trainer := trainer_of(self)) is None else getattr(trainer, "datamodule", None)

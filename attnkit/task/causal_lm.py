@@ -5,20 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric
 from typing_extensions import override
 
-import attnkit
 from attnkit.models import DecoderModel
 from attnkit.multi_token.base import later
 from attnkit.registry import (
     ConfigurationError,
-    EmbeddingSpec,
     MultiTokenSpec,
     OptimizerSpec,
     ScheduleSpec,
-    StackSpec,
     TokenizerSpec,
     keywords_of,
     multi_tokens,
@@ -49,15 +46,12 @@ class CausalLMConfig(GeneratorConfig):
     Args:
         stack: A decoder stack.
         tokenizer: Spec of the trained tokenizer (default: the data module's `tokenizer_spec`).
-        embedding: The embedding.
         tie: `output`: embedding and output share a table; `none`: they do not.
         multi_token: What predicts further tokens in training (default: nothing). Generation does not use it.
         prompts: Texts whose continuation, drawn at temperature 0.8, is printed after each validation; "" is the start of a document.
     """
 
-    stack: StackSpec
     tokenizer: TokenizerSpec | None = None
-    embedding: EmbeddingSpec = "token"
     tie: Literal["none", "output"] = "output"
     multi_token: MultiTokenSpec | None = None
     optimizer: OptimizerSpec = default("adamw", lr=1e-3, betas=[0.9, 0.95], weight_decay=0.1)
@@ -91,9 +85,6 @@ class CausalLM(TextGenerator):
     Equation:
         $$\mathrm{bits\ per\ character} = -\frac{1}{C} \sum_t \log_2 p(x_t \mid x_{<t})$$
 
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
-
     Example:
         >>> import attnkit
         >>> tokenizer = attnkit.tokenizers.build("character").train(["attention"]).spec
@@ -111,34 +102,21 @@ class CausalLM(TextGenerator):
 
     @override
     def derive(self) -> None:
-        self.tokenizer = trained_tokenizer(self.config.tokenizer, "tokenizer")
+        self.tokenizer = self.source_tokenizer = self.output_tokenizer = trained_tokenizer(self.config.tokenizer, "tokenizer")
         super().derive()
-
-    @property
-    @override
-    def output_tokenizer(self) -> Tokenizer:
-        return self.tokenizer
-
-    @property
-    @override
-    def input_tokenizer(self) -> Tokenizer:
-        return self.tokenizer
 
     @override
     def input_ids(self, text: str) -> list[int]:
         return [Tokenizer.bos_id, *self.tokenizer.encode(text)]
 
+    @property
     @override
-    def build_model(self) -> nn.Module:
-        model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.config.stack),
-            vocab_size=len(self.tokenizer),
-            embedding=self.config.embedding,
-            tie=self.config.tie,
-            head=self.config.head,
-            multi_token=self.config.multi_token,
-            init=self.config.init,
-        )
+    def sizes(self) -> dict[str, Any]:
+        return {"vocab_size": len(self.tokenizer)}
+
+    @override
+    def build_model(self) -> DecoderModel:
+        model: Any = super().build_model()
         if not isinstance(model, DecoderModel):
             raise ConfigurationError(
                 f"causal_lm needs a decoder stack, in which no token attends to later ones, such as decoder or recurrent_decoder, "

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from torch import Tensor
-from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score, MulticlassPrecision, MulticlassRecall
 from typing_extensions import override
 
@@ -13,14 +12,6 @@ from attnkit.registry import ConfigurationError
 from attnkit.task.config import require_smoothing
 from attnkit.task.labelling import LabellingConfig, LabellingTask
 from attnkit.task.loss import Sums, cross_entropy
-
-METRICS: dict[str, tuple[type[Metric], Literal["micro", "macro", "weighted"]]] = {
-    "accuracy": (MulticlassAccuracy, "micro"),
-    "f1": (MulticlassF1Score, "macro"),
-    "weighted_f1": (MulticlassF1Score, "weighted"),
-    "precision": (MulticlassPrecision, "macro"),
-    "recall": (MulticlassRecall, "macro"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +37,16 @@ class ClassConfig(LabellingConfig):
 
 
 class ClassTask(LabellingTask):
-    """A task whose labels are classes (int64).
-
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained, or there are fewer than two classes.
-    """
+    """A task whose labels are classes (int64)."""
 
     config: ClassConfig
-    metric_directions: ClassVar = dict.fromkeys(METRICS, "max")
+    metric_kinds: ClassVar = {
+        "accuracy": lambda classes: MulticlassAccuracy(classes, average="micro"),
+        "f1": lambda classes: MulticlassF1Score(classes, average="macro"),
+        "weighted_f1": lambda classes: MulticlassF1Score(classes, average="weighted"),
+        "precision": lambda classes: MulticlassPrecision(classes, average="macro"),
+        "recall": lambda classes: MulticlassRecall(classes, average="macro"),
+    }
 
     @property
     def classes(self) -> list[str]:
@@ -76,11 +69,6 @@ class ClassTask(LabellingTask):
         if batch["label"].is_floating_point():
             raise ConfigurationError("the labels of these data are numbers, not classes; use task regression, or other labels")
         return cross_entropy(*self.scored(outputs, batch), label_smoothing=self.config.label_smoothing, pad_id=None)
-
-    @override
-    def metric(self, name: str) -> Metric:
-        kind, average = METRICS[name]
-        return kind(num_classes=self.outputs, average=average)
 
     @override
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:

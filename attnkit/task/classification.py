@@ -8,8 +8,7 @@ from typing_extensions import override
 
 from attnkit.registry import keywords_of, tasks
 from attnkit.task.classes import ClassConfig, ClassTask
-from attnkit.task.labelling import one_line, shortened
-from attnkit.task.pooled import PooledConfig, PooledTask
+from attnkit.task.labelling import PooledConfig, PooledTask, one_line, shortened
 
 
 class Prediction(NamedTuple):
@@ -53,7 +52,6 @@ class Classification(ClassTask, PooledTask):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "image_shape": "image_shape", "classes": "classes"}
-
     config: ClassificationConfig
 
     @keywords_of(ClassificationConfig)

@@ -22,6 +22,9 @@ class TaskConfig:
         activation_checkpointing: What the backward pass recomputes to save memory: `none`, each `layer`, `mixer` (the part that grows
             with the square of the length), or `feed_forward`. Results are the same.
         compile: Whether torch.compile translates each layer for training. Results are the same up to rounding.
+
+    Raises:
+        ConfigurationError: A spec, a name or a number is wrong, or a tokenizer is not trained.
     """
 
     optimizer: OptimizerSpec
@@ -37,11 +40,7 @@ def default(name: str, **arguments: Any) -> Any:
 
 
 def name_of(task: type) -> str:
-    """Return the registered name of a task's class, or its class path.
-
-    Raises:
-        ConfigurationError: It has neither.
-    """
+    """Return the registered name of a task's class, or its class path; raise a `ConfigurationError` if it has neither."""
     name = tasks.name_of(task)
     if "<locals>" in name or name.startswith("__main__."):
         raise ConfigurationError(
@@ -68,11 +67,7 @@ def plain_arguments(task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trained_tokenizer(spec: Spec | None, argument: str) -> Tokenizer:
-    """Return the tokenizer of a spec, the value of a task's `argument`.
-
-    Raises:
-        ConfigurationError: There is none, or it is not trained.
-    """
+    """Return the tokenizer of a spec, the value of a task's `argument`; raise a `ConfigurationError` unless it is there and trained."""
     if spec is None:
         raise ConfigurationError(f"there is no {argument}: pass the .spec of a trained one, such as data.{argument}_spec")
     tokenizer: Tokenizer = tokenizers.build(spec)

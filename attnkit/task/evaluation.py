@@ -26,9 +26,11 @@ class EvaluatedTask(Task):
     `printed` are printed, followed by the `samples`; none: nothing is printed.
 
     Attributes:
+        chosen: Names of metrics; the first, or else the loss, selects the best checkpoint.
         by_row: A list to which a subclass that can appends the sums by row of each batch of an evaluation; None (default): nobody asks.
     """
 
+    chosen: Sequence[str] = ()
     by_row: list[RowSums] | None = None
 
     @override
@@ -47,12 +49,13 @@ class EvaluatedTask(Task):
     @property
     def monitor(self) -> tuple[str, Direction]:
         """The metric that selects the best checkpoint, and whether smaller or larger is better."""
-        return "val/loss", "min"
+        name = next(iter(self.chosen), "loss")
+        return f"val/{name}", "min" if self.metrics("val")[name].higher_is_better is False else "max"
 
     @property
     def printed(self) -> Sequence[str]:
-        """The metrics that are printed after a validation."""
-        return ()
+        """The metrics that are printed after a validation: those that are chosen."""
+        return self.chosen
 
     def samples(self) -> Iterable[str]:
         """Return lines with outputs, printed after a validation."""
@@ -101,17 +104,11 @@ class EvaluatedTask(Task):
 
 
 class Scores(NamedTuple):
-    """How well logits predict the targets of a batch, from one pass over them; each [B, T], and 0 for padding.
+    """How well logits predict the targets of a batch, from one pass over them; each [B, T], and 0 for padding."""
 
-    Attributes:
-        nll: The negative log-likelihood of each target.
-        right: Whether it has the largest logit.
-        real: Whether it is not padding.
-    """
-
-    nll: Tensor
-    right: Tensor
-    real: Tensor
+    nll: Tensor  # the negative log-likelihood of each target
+    right: Tensor  # whether it has the largest logit
+    real: Tensor  # whether it is not padding
 
     def updates(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return what is averaged, and over how many targets, of `loss`, `perplexity` and `token_accuracy`."""

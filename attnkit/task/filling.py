@@ -1,7 +1,8 @@
 """Fill-mask prediction: candidates for each mask, and the most probable fillings of all masks of a text together."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from heapq import nlargest
 from itertools import islice
 from typing import Any, NamedTuple
@@ -11,10 +12,10 @@ from typing_extensions import Unpack, override
 
 from attnkit.decoding import Options
 from attnkit.models.base import generating
-from attnkit.registry import ConfigurationError
-from attnkit.task.evaluation import EvaluatedTask
+from attnkit.registry import ConfigurationError, require_at_least
+from attnkit.task.composed import ComposedTask
 from attnkit.task.generating import Hypothesis
-from attnkit.task.texts import batches
+from attnkit.task.texts import T, in_batches
 from attnkit.tokenizer import Tokenizer
 
 
@@ -39,7 +40,7 @@ class Filled(NamedTuple):
         return f"{self.filled}\t{self.probability:.4f}"
 
 
-class MaskFiller(EvaluatedTask):
+class MaskFiller(ComposedTask):
     """A task whose model predicts what masks hide: with `fill`, `generate` and `n_best` for texts.
 
     A subclass sets `tokenizer`, `mask_id` and `first_id` (the lowest id that a mask can hide), and its `forward` takes tokens [B, T] and
@@ -71,9 +72,8 @@ class MaskFiller(EvaluatedTask):
             ConfigurationError: `top` is below 1.
             TypeError: `texts` is a single string.
         """
-        if top < 1:
-            raise ConfigurationError(f"top must be at least 1, but is {top}")
-        rows = [row for tokens in self._batches(texts) for row in self._candidates(tokens, top=top)]
+        require_at_least(1, top=top)
+        rows = self._in_batches(texts, partial(self._candidates, top=top))
         return [[[Candidate(self.tokenizer.tokens([i])[0], math.exp(p)) for i, p in mask] for mask in row] for row in rows]
 
     def generate(self, texts: Sequence[str], **options: Unpack[Options]) -> list[str]:
@@ -105,29 +105,22 @@ class MaskFiller(EvaluatedTask):
             raise ConfigurationError(
                 f"{self.registered_name} fills all masks at once, so {', '.join(options)} does not apply: leave it out"
             )
-        if n < 1:
-            raise ConfigurationError(f"n_best must be at least 1, but is {n}")
-        rows = [row for tokens in self._batches(texts) for row in self._filled(tokens, n=n)]
-        return [[Hypothesis(text, score) for text, score in row] for row in rows]
+        require_at_least(1, n_best=n)
+        return self._in_batches(texts, partial(self._filled, n=n))
 
     def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
-        """Raise: the whole output is known at once.
-
-        Raises:
-            ConfigurationError: Always.
-        """
+        """Raise a `ConfigurationError`: the whole output is known at once."""
         raise ConfigurationError(f"{self.registered_name} fills all masks at once, so there is nothing to stream: leave --stream out")
 
-    def _batches(self, texts: Sequence[str]) -> Iterator[Tensor]:
-        """Yield the ids [B, T] of the texts, batch by batch, in their order."""
+    def _in_batches(self, texts: Sequence[str], answer: Callable[[Tensor], list[T]]) -> list[T]:
         self.configure_model()
-        return (tokens for _, tokens in batches(self, self.tokenizer, texts, self.tokenizer.between_ends, sort=False))
+        return in_batches(self, self.tokenizer, texts, self.tokenizer.between_ends, lambda _, tokens: answer(tokens), sort=False)
 
-    def _filled(self, tokens: Tensor, *, n: int) -> list[list[tuple[str, float]]]:
+    def _filled(self, tokens: Tensor, *, n: int) -> list[list[Hypothesis]]:
         """Return the `n` most probable fillings of each row of `tokens` [B, T], with their log-probabilities."""
         rows = zip(tokens.tolist(), self._candidates(tokens, top=n), strict=True)
         fillings = [best_fillings(row, masks, n=n, mask_id=self.mask_id) for row, masks in rows]
-        return [[(self.tokenizer.decode(ids), score) for ids, score in best] for best in fillings]
+        return [[Hypothesis(self.tokenizer.decode(ids), score) for ids, score in best] for best in fillings]
 
     def _candidates(self, tokens: Tensor, *, top: int) -> list[list[list[tuple[int, float]]]]:
         """Return, for each row of `tokens` [B, T], for each mask in it, the best ids and their log-probabilities."""
@@ -158,10 +151,5 @@ def best_fillings(
     best: list[tuple[float, list[int]]] = [(0.0, [])]
     for candidates in masks:  # the best of all are among the best of each mask
         best = nlargest(n, [(so_far + score, [*ids, i]) for so_far, ids in best for i, score in candidates])
-    return [(_replaced(row, mask_id, ids), score) for score, ids in best]
-
-
-def _replaced(row: Sequence[int], mask_id: int, ids: Sequence[int]) -> list[int]:
-    """Return `row` with `ids` in place of its masks, in order."""
-    rest = iter(ids)
-    return [next(rest) if i == mask_id else i for i in row]
+    fillings = [(iter(ids), score) for score, ids in best]
+    return [([next(rest) if i == mask_id else i for i in row], score) for rest, score in fillings]

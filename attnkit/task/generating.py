@@ -10,11 +10,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from attnkit.decoding import Generation, Options
-from attnkit.registry import ConfigurationError, HeadSpec, InitSpec, require_at_least
-from attnkit.task.config import TaskConfig, require_smoothing
-from attnkit.task.evaluation import EvaluatedTask
+from attnkit.registry import ConfigurationError, HeadSpec, require_at_least
+from attnkit.task.composed import ComposedConfig, ComposedTask
+from attnkit.task.config import require_smoothing
 from attnkit.task.loss import Sums, cross_entropy
-from attnkit.task.texts import batches, warn_of_unknown
+from attnkit.task.texts import in_batches, warn_of_unknown
 from attnkit.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -30,12 +30,11 @@ class Hypothesis(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratorConfig(TaskConfig):
+class GeneratorConfig(ComposedConfig):
     """The options of tasks that generate text.
 
     Args:
         head: The map to the logits.
-        init: How the parameters of a new model are drawn.
         label_smoothing: Probability mass that is spread over all non-padding tokens, at least 0 and below 1.
         z_loss: Coefficient of the square of the logsumexp of the logits, at least 0 (PaLM: 1e-4).
         beam_size: Beams of generation; 1 is greedy.
@@ -44,7 +43,6 @@ class GeneratorConfig(TaskConfig):
     """
 
     head: HeadSpec = "linear"
-    init: InitSpec = "default"
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     beam_size: int = 1
@@ -57,15 +55,17 @@ class GeneratorConfig(TaskConfig):
         Generation(beam_size=self.beam_size, max_length=self.max_length, length_penalty=self.length_penalty)  # checks them
 
 
-class TextGenerator(EvaluatedTask):
+class TextGenerator(ComposedTask):
     """A task whose model generates text from text: a translator, a language model.
 
-    A subclass writes `input_ids`, `input_tokenizer` and `output_tokenizer`. It gets `generate`, `n_best` and `stream` for texts, which warn
-    of unknown characters, and `decode` for batches of token ids, as in its validation. The model is one of `attnkit.compose` that
-    generates: an encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
+    A subclass writes `input_ids`, and sets its tokenizers in `derive`; that of the source is None if the inputs are no texts. It gets
+    `generate`, `n_best` and `stream` for texts, which warn of unknown characters, and `decode` for batches of token ids, as in its
+    validation. An encoder-decoder reads the input as its source, a decoder as its prompt; outputs exclude the prompt.
     """
 
     config: GeneratorConfig
+    source_tokenizer: Tokenizer | None
+    output_tokenizer: Tokenizer
 
     def summed(self, logits: Tensor, targets: Tensor) -> Sums:
         """Return the training loss of the targets [B, T], with the smoothing and the z-loss of the arguments."""
@@ -77,19 +77,11 @@ class TextGenerator(EvaluatedTask):
         return {"loss": nll, "perplexity": nll.exp()}
 
     @property
-    def reads_texts(self) -> bool:
-        """Whether its inputs are texts."""
-        return True
-
-    @property
-    @abstractmethod
-    def output_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the output."""
-
-    @property
-    @abstractmethod
     def input_tokenizer(self) -> Tokenizer:
-        """The tokenizer of the input."""
+        """The tokenizer of the input; a `ConfigurationError` if the inputs are no texts."""
+        if self.source_tokenizer is None:
+            raise ConfigurationError("this model reads images or sound, not texts: use attnkit predict, or `decode` with a batch of them")
+        return self.source_tokenizer
 
     @abstractmethod
     def input_ids(self, text: str) -> list[int]:
@@ -115,7 +107,7 @@ class TextGenerator(EvaluatedTask):
             >>> task.generate(["net", "ten"], temperature=0.9, seed=1) == task.generate(["net", "ten"], temperature=0.9, seed=1)
             True
         """
-        return self._in_batches(texts, self.decode, self._completed(options))
+        return self._in_batches(texts, self.decode, self.completed(options))
 
     def n_best(self, texts: Sequence[str], n: int, **options: Unpack[Options]) -> list[list[Hypothesis]]:
         """Return the `n` best outputs that a beam search finds for each text, best first.
@@ -144,7 +136,7 @@ class TextGenerator(EvaluatedTask):
                 for row, scores in zip(found.tokens.tolist(), found.scores.tolist(), strict=True)
             ]
 
-        return self._in_batches(texts, search, self._completed(options))
+        return self._in_batches(texts, search, self.completed(options))
 
     def stream(self, text: str, **options: Unpack[Options]) -> Iterator[str]:
         """Return the pieces of the output for one text as they are generated; joined, they equal what `generate` returns.
@@ -158,7 +150,7 @@ class TextGenerator(EvaluatedTask):
         Raises:
             ConfigurationError: An option is wrong.
         """
-        completed = self._completed({"beam_size": 1, **options})
+        completed = self.completed({"beam_size": 1, **options})
         self.configure_model()
         warn_of_unknown(self.input_tokenizer, [text])
         inputs = torch.tensor([self.input_ids(text)], device=self.device)
@@ -173,11 +165,11 @@ class TextGenerator(EvaluatedTask):
             mask: [B, T] bool, True = real (default: all but the padding of tokens).
             **options: As in `generate`.
         """
-        completed = self._completed(options)
+        completed = self.completed(options)
         generated = cast(Any, self.model).generate(inputs, input_mask(inputs) if mask is None else mask, **completed)
         return [self.output_tokenizer.decode(row) for row in generated.tolist()]
 
-    def _completed(self, options: Options) -> Options:
+    def completed(self, options: Options) -> Options:
         """Return `options`, completed by the task's own; sampling has no beams."""
         samples = options.get("temperature") is not None
         return {
@@ -190,13 +182,13 @@ class TextGenerator(EvaluatedTask):
     def _in_batches(self, texts: Sequence[str], answer: Callable[..., list[T]], options: Options) -> list[T]:
         """Return `answer(inputs, **options)` for all texts, in their order."""
         generation = Generation.of(options)
+
+        def answered(rows: list[int], inputs: Tensor) -> list[T]:
+            return answer(inputs, **(options if generation.seed is None else {**options, "seed": generation.seed + rows[0]}))
+
         self.configure_model()  # first: it says which arguments, such as tokenizers, are missing
-        outputs: dict[int, T] = {}
         sort = not generation.samples  # row i of a batch is drawn with seed + i, so batches keep the order of the texts
-        for rows, inputs in batches(self, self.input_tokenizer, texts, self.input_ids, sort=sort):
-            here: Options = options if generation.seed is None else {**options, "seed": generation.seed + rows[0]}
-            outputs.update(zip(rows, answer(inputs, **here), strict=True))
-        return [outputs[i] for i in range(len(texts))]
+        return in_batches(self, self.input_tokenizer, texts, self.input_ids, answered, sort=sort)
 
 
 def input_mask(inputs: Tensor) -> Tensor | None:

@@ -1,50 +1,38 @@
 """The base class of tasks that label texts or images, or the words of texts: model, evaluation and predictions."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric
 from typing_extensions import override
 
-import attnkit
-from attnkit.registry import (
-    ConfigurationError,
-    EmbeddingSpec,
-    InitSpec,
-    OptimizerSpec,
-    ScheduleSpec,
-    StackSpec,
-    TokenizerSpec,
-    nearest,
-    require_at_least,
-)
-from attnkit.task.config import TaskConfig, default, trained_tokenizer
-from attnkit.task.evaluation import Direction, EvaluatedTask, spread
+from attnkit.models.base import generating
+from attnkit.registry import ConfigurationError, OptimizerSpec, ScheduleSpec, TokenizerSpec, nearest, require_at_least
+from attnkit.task.composed import ComposedConfig, ComposedTask
+from attnkit.task.config import default, trained_tokenizer
+from attnkit.task.evaluation import spread
 from attnkit.task.generating import input_mask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
+from attnkit.task.texts import in_batches
 from attnkit.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabellingConfig(TaskConfig):
+class LabellingConfig(ComposedConfig):
     """The options of tasks that label texts or images, or the words of texts.
 
     Args:
         stack: An encoder or a decoder stack.
         tokenizer: Spec of the trained tokenizer of texts, or None for images (default: the data module's `tokenizer_spec`).
         embedding: The embedding: one that reads tokens, or `patch` for images.
-        init: How the parameters of a new model are drawn.
         samples: Predictions printed after a validation.
     """
 
-    stack: StackSpec
     tokenizer: TokenizerSpec | None = None
-    embedding: EmbeddingSpec = "token"
-    init: InitSpec = "default"
     optimizer: OptimizerSpec = default("adamw", lr=1e-3, weight_decay=0.01)
     schedule: ScheduleSpec = default("linear", warmup_steps=0.1)
     metrics: Sequence[str]
@@ -54,10 +42,25 @@ class LabellingConfig(TaskConfig):
         require_at_least(0, samples=self.samples)
 
 
-class LabellingTask(EvaluatedTask):
+@dataclass(frozen=True, kw_only=True)
+class PooledConfig(LabellingConfig):
+    """The options of tasks with one answer for a whole text or image.
+
+    Args:
+        image_shape: Channels, height and width of images, or None for texts (default: the data module's).
+        pooling: Which vector represents the whole: `class_token`, the first one (bos is BERT's [CLS]); `mean` over all; `last`.
+        pooler: Whether BERT's dense layer with tanh comes before the output map.
+    """
+
+    image_shape: list[int] | None = None
+    pooling: Literal["class_token", "mean", "last"] = "mean"
+    pooler: bool = False
+
+
+class LabellingTask(ComposedTask):
     """A task that labels texts or images, or, by default, each word of a text at its first token.
 
-    A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric`, `metric_directions` and `updates`),
+    A subclass defines the number of outputs (`outputs`), the loss (`sums`), the metrics (`metric_kinds` and `updates`),
     predictions (`answers`), and how to show one (`sample_line`). If it labels wholes, it is a `PooledTask`.
 
     A batch is a mapping of `tokens` [B, T] (bos, tokens, eos, padding) or `image` [B, C, H, W], `label` [B, ...], and for evaluation and
@@ -65,24 +68,20 @@ class LabellingTask(EvaluatedTask):
     batches of words are `attnkit.data.words.WordBatch`.
 
     Its `metrics` are names, at least one; the first selects the best checkpoint.
-
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
     """
 
     config: LabellingConfig
-    metric_directions: ClassVar[Mapping[str, Direction]]
+    metric_kinds: ClassVar[Mapping[str, Callable[[int], Metric]]]  # makes each metric, given the number of outputs
     tokenizer: Tokenizer | None
 
     @override
     def derive(self) -> None:
-        metrics = self.config.metrics
+        self.chosen = metrics = self.config.metrics
         if isinstance(metrics, str) or not metrics:
-            raise ConfigurationError(f"metrics must be a list of names, as in [{metrics or next(iter(self.metric_directions))}]")
-        for name in metrics:
-            if name not in self.metric_directions:
-                known = ", ".join(self.metric_directions)
-                raise ConfigurationError(f"unknown metric {name!r}.{nearest(name, self.metric_directions)} Names: {known}.")
+            raise ConfigurationError(f"metrics must be a list of names, as in [{metrics or next(iter(self.metric_kinds))}]")
+        if unknown := [name for name in metrics if name not in self.metric_kinds]:
+            near, known = nearest(unknown[0], self.metric_kinds), ", ".join(self.metric_kinds)
+            raise ConfigurationError(f"unknown metric {unknown[0]!r}.{near} Names: {known}.")
         self.tokenizer = self.trained_tokenizer()
         super().derive()
 
@@ -100,10 +99,6 @@ class LabellingTask(EvaluatedTask):
         """Return the sums of the outputs for a batch: [B, C], or of words [B, T, C]."""
 
     @abstractmethod
-    def metric(self, name: str) -> Metric:
-        """Return the metric of a name."""
-
-    @abstractmethod
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
         """Return the arguments for the update of each metric; None leaves it as it is."""
 
@@ -119,41 +114,19 @@ class LabellingTask(EvaluatedTask):
     def sample_line(self, prediction: Any, truth: Any) -> str:
         """Return a line with a prediction and the truth."""
 
-    @property
-    @override
-    def monitor(self) -> tuple[str, Direction]:
-        return f"val/{self.config.metrics[0]}", self.metric_directions[self.config.metrics[0]]
-
     @override
     def new_metrics(self) -> dict[str, Metric]:
-        return {"loss": Mean(), **{name: self.metric(name) for name in self.config.metrics}}
-
-    @property
-    @override
-    def printed(self) -> Sequence[str]:
-        return self.config.metrics
+        return {"loss": Mean(), **{name: self.metric_kinds[name](self.outputs) for name in self.config.metrics}}
 
     @override
     def samples(self) -> list[str]:
         return [self.sample_line(prediction, truth) for prediction, truth in spread(self.shown, self.config.samples)]
 
     @property
-    def reading(self) -> dict[str, Any]:
-        """Arguments of `attnkit.compose`: how the vectors of tokens become outputs."""
-        return {"pooling": "none"}
-
     @override
-    def build_model(self) -> nn.Module:
-        model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.config.stack),
-            vocab_size=None if self.tokenizer is None else len(self.tokenizer),
-            num_classes=self.outputs,
-            embedding=self.config.embedding,
-            init=self.config.init,
-            **self.reading,
-        )
-        assert isinstance(model, nn.Module)
-        return model
+    def sizes(self) -> dict[str, Any]:
+        vocab_size = None if self.tokenizer is None else len(self.tokenizer)
+        return {"vocab_size": vocab_size, "num_classes": self.outputs, "pooling": "none"}  # unless `pooling` is an option
 
     @override
     def forward(self, inputs: Tensor) -> Tensor:
@@ -185,6 +158,46 @@ class LabellingTask(EvaluatedTask):
         self.log_metrics(stage, updates, rows=len(outputs), shown=self.config.metrics[:1])
         if stage == "val":
             self.shown += list(zip(self.answers(outputs[: self.config.samples], batch), self.truths(batch), strict=False))
+
+
+class PooledTask(LabellingTask):
+    """A task with one answer for a whole text or image, which a subclass defines in `answer`."""
+
+    config: PooledConfig
+
+    @override
+    def trained_tokenizer(self) -> Tokenizer | None:
+        return None if self.config.tokenizer is None else super().trained_tokenizer()
+
+    @abstractmethod
+    def answer(self, text: str, outputs: Tensor) -> Any:
+        """Return the prediction for an input of that name, from its row of the outputs, on the CPU."""
+
+    @override
+    def answers(self, outputs: Tensor, batch: Mapping[str, Any]) -> list[Any]:
+        return [self.answer(text, row) for text, row in zip(batch["text"], outputs.float().cpu(), strict=False)]
+
+    @override
+    def truths(self, batch: Mapping[str, Any]) -> list[Any]:
+        truths: list[Any] = batch["label"].tolist()
+        return truths
+
+    def predict_texts(self, texts: Sequence[str]) -> list[Any]:
+        """Return the prediction for each text; it does not depend on how texts are batched.
+
+        Raises:
+            TypeError: `texts` is a single string.
+            ConfigurationError: The model reads images.
+        """
+        self.configure_model()
+        if self.tokenizer is None:
+            raise ConfigurationError("this model reads images: call the task with a batch of them, or use `attnkit predict`")
+
+        def answered(rows: list[int], tokens: Tensor) -> list[Any]:
+            with generating(self):
+                return self.answers(self(tokens), {"text": [texts[i] for i in rows]})
+
+        return in_batches(self, self.tokenizer, texts, self.tokenizer.between_ends, answered)
 
 
 def one_line(text: str) -> str:

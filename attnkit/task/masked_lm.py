@@ -3,22 +3,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import Metric
 from typing_extensions import override
 
-import attnkit
+from attnkit import draws
 from attnkit.registry import (
     ConfigurationError,
-    EmbeddingSpec,
     HeadSpec,
-    InitSpec,
     OptimizerSpec,
     ScheduleSpec,
-    StackSpec,
     TokenizerSpec,
     keywords_of,
     require_at_least,
@@ -26,39 +23,91 @@ from attnkit.registry import (
     tasks,
 )
 from attnkit.stack import EncoderStack
-from attnkit.task.config import TaskConfig, default, trained_tokenizer
+from attnkit.task.composed import ComposedConfig
+from attnkit.task.config import default, trained_tokenizer
+from attnkit.task.evaluation import scored
 from attnkit.task.filling import MaskFiller
 from attnkit.task.loss import Sums, cross_entropy
-from attnkit.task.masking import Masked, mask_tokens
 from attnkit.task.metrics import Mean, Perplexity
 from attnkit.tokenizer import Tokenizer
 
 MASK = "<mask>"
+MASKED, REPLACED = 0.8, 0.1  # fractions of the chosen tokens; the rest is unchanged
+
+
+class Masked(NamedTuple):
+    """A batch with hidden tokens."""
+
+    tokens: Tensor  # [B, T] int64, the input of the model
+    chosen: Tensor  # [B, T] bool, the tokens to predict; some of them are still in `tokens`
+
+
+def mask_tokens(
+    tokens: Tensor,
+    *,
+    probability: float,
+    mask_id: int,
+    first_id: int,
+    vocab_size: int,
+    begins_word: Tensor | None,
+    keys: Tensor,
+) -> Masked:
+    """Choose tokens, and hide most of them: 80 % become `<mask>`, 10 % a random token, 10 % stay as they are.
+
+    Each token, or whole word, is chosen with the same probability, independently of the others. (BERT chooses a fixed number of each text.)
+    The fate of a token is drawn for each token, also within a whole word, as in BERT's code.
+
+    Paper: Devlin et al. 2019, section 3.1, https://arxiv.org/abs/1810.04805
+
+    Args:
+        tokens: [B, T] int64.
+        probability: Probability that a token, or a word, is chosen.
+        mask_id: The id of `<mask>`.
+        first_id: Ids below this are never chosen and never replace another: special, unknown and extra tokens.
+        vocab_size: Ids V; random tokens are from `first_id` to V - 1, all equally likely.
+        begins_word: [V] bool, the ids that begin a word, for whole words; None: single tokens.
+        keys: [B] int64, a random key for each row (`attnkit.draws`): the result for a row depends only on its key and its tokens, not
+            on padding or other rows.
+
+    Example:
+        >>> tokens = torch.tensor([[1, 7, 8, 9, 7, 2, 0]])
+        >>> ids = {"mask_id": 4, "first_id": 5, "vocab_size": 10, "begins_word": None}
+        >>> masked = mask_tokens(tokens, probability=0.5, **ids, keys=torch.tensor([3]))
+        >>> masked.chosen
+        tensor([[False, False, False, False,  True, False, False]])
+        >>> masked.tokens
+        tensor([[1, 7, 8, 9, 4, 2, 0]])
+    """
+    chances, fates, others = (draws.uniform(keys, draws.site(f"masking.{what}"), tokens.shape[1]) for what in ("choice", "fate", "other"))
+    others = first_id + (others * (vocab_size - first_id)).long()  # [B, T], as all of these
+    ordinary = tokens >= first_id
+    if begins_word is not None:
+        follows = torch.nn.functional.pad(ordinary[:, :-1], (1, 0))  # [B, T]
+        word = (begins_word[tokens] | ~follows).cumsum(1) - 1  # [B, T], the number of the word in its row
+        chances = chances.gather(1, word)  # one draw for all tokens of a word
+    chosen = ordinary & (chances < probability)
+    hidden = torch.where(fates < MASKED, mask_id, torch.where(fates < MASKED + REPLACED, others, tokens))
+    return Masked(torch.where(chosen, hidden, tokens), chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLMConfig(TaskConfig):
+class MaskedLMConfig(ComposedConfig):
     """The options of `masked_lm`.
 
     Args:
         stack: An encoder stack.
         tokenizer: Spec of the trained tokenizer, with `<mask>` among its extra tokens (default: the data module's `tokenizer_spec`).
-        embedding: The embedding.
         tie: Whether the output shares the embedding's table (`output`) or not (`none`).
         head: The map to the logits.
-        init: How the parameters of a new model are drawn.
         z_loss: Coefficient of the square of the logsumexp of the logits, at least 0.
         masking: Whether single tokens (`token`) or all tokens of a word (`whole_word`) are chosen together.
         mask_probability: Probability that a token, or a word, is chosen, between 0 and 1.
         seed: Seed of the choice in training, at least 0; it does not depend on global random states.
     """
 
-    stack: StackSpec
     tokenizer: TokenizerSpec | None = None
-    embedding: EmbeddingSpec = "token"
     tie: Literal["none", "output"] = "output"
     head: HeadSpec = "bert"
-    init: InitSpec = "default"
     z_loss: float = 0.0
     masking: Literal["token", "whole_word"] = "token"
     mask_probability: float = 0.15
@@ -67,11 +116,9 @@ class MaskedLMConfig(TaskConfig):
     schedule: ScheduleSpec = default("linear", warmup_steps=0.05)
 
     def __post_init__(self) -> None:
-        require_at_least(0, z_loss=self.z_loss)
+        require_at_least(0, z_loss=self.z_loss, seed=self.seed)
         if not 0 < self.mask_probability < 1:
             raise ConfigurationError(f"mask_probability must be above 0 and below 1, but is {self.mask_probability}")
-        if self.seed < 0:
-            raise ConfigurationError(f"seed must be at least 0, but is {self.seed}")
 
 
 @tasks.register("masked_lm")
@@ -105,7 +152,6 @@ class MaskedLM(MaskFiller):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
-
     config: MaskedLMConfig
 
     @keywords_of(MaskedLMConfig)
@@ -119,7 +165,6 @@ class MaskedLM(MaskFiller):
             raise ConfigurationError(f"masked_lm reads both sides of a hidden token, so it needs an encoder stack, not {name!r}")
         self.tokenizer = trained_tokenizer(self.config.tokenizer, "tokenizer")
         self.mask_id = self.tokenizer.id_of(MASK)
-        self.mask_probability = self.config.mask_probability
         self.first_id = len(Tokenizer.special_tokens) + len(self.tokenizer.extra_tokens)
         if self.first_id == len(self.tokenizer):
             raise ConfigurationError("the tokenizer has only special and extra tokens, so there is nothing to hide")
@@ -127,18 +172,10 @@ class MaskedLM(MaskFiller):
         self.register_buffer("_begins_word", None if begins is None else torch.tensor(begins), persistent=False)
         super().derive()
 
+    @property
     @override
-    def build_model(self) -> nn.Module:
-        model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.config.stack),
-            vocab_size=len(self.tokenizer),
-            embedding=self.config.embedding,
-            tie=self.config.tie,
-            head=self.config.head,
-            init=self.config.init,
-        )
-        assert isinstance(model, nn.Module)
-        return model
+    def sizes(self) -> dict[str, Any]:
+        return {"vocab_size": len(self.tokenizer)}
 
     @override
     def forward(self, tokens: Tensor, chosen: Tensor | None = None) -> Tensor:
@@ -154,7 +191,7 @@ class MaskedLM(MaskFiller):
         keys = self.row_keys(batch, batch_idx, *((self.config.seed, self.current_epoch) if stage == "fit" else ()))
         masked = mask_tokens(
             batch["tokens"],
-            probability=self.mask_probability,
+            probability=self.config.mask_probability,
             mask_id=self.mask_id,
             first_id=self.first_id,
             vocab_size=len(self.tokenizer),
@@ -181,10 +218,8 @@ class MaskedLM(MaskFiller):
     @override
     def evaluate(self, batch: dict[str, Any], batch_idx: int, stage: str) -> None:
         masked = self.hide(batch, batch_idx, "evaluation")
-        logits, targets = self(*masked), batch["tokens"][masked.chosen]
-        sums = cross_entropy(logits, targets, pad_id=Tokenizer.pad_id)
-        totals = {"loss": sums.nll, "perplexity": sums.nll, "masked_accuracy": (logits.argmax(-1) == targets).sum()}
-        updates = {name: (total, sums.targets) for name, total in totals.items()}
+        updates = scored(self(*masked), batch["tokens"][masked.chosen], pad_id=Tokenizer.pad_id).updates()
+        updates["masked_accuracy"] = updates.pop("token_accuracy")
         self.log_metrics(stage, updates, rows=len(batch["tokens"]), shown=["loss"])
 
     @override

@@ -64,6 +64,12 @@ class Mean(Quotient):
         self.count += count
 
 
+class Rate(Mean):
+    """A mean of which more is better."""
+
+    higher_is_better = True
+
+
 class Perplexity(Mean):
     """Exponential of the mean negative log-likelihood."""
 
@@ -202,11 +208,7 @@ GENERATION_METRICS: dict[str, Callable[[Tokenize], Metric]] = {
 
 
 def generation_metric(name: str, *, tokenize: Tokenize) -> Metric:
-    """Return the metric called `name`.
-
-    Raises:
-        ConfigurationError: There is none.
-    """
+    """Return the metric called `name`; raise a `ConfigurationError` if there is none."""
     if name not in GENERATION_METRICS:
         hint = " For pronunciations, WER is sequence_error_rate and PER is token_error_rate." if "error_rate" in name else ""
         raise ConfigurationError(

@@ -8,13 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 from typing_extensions import override
 
 from attnkit.registry import keywords_of, require_at_least, tasks
 from attnkit.task.labelling import LabellingConfig, LabellingTask, one_line, shortened
 from attnkit.task.loss import Sums, cross_entropy
-from attnkit.task.metrics import Mean
+from attnkit.task.metrics import Rate
 
 
 class Span(NamedTuple):
@@ -65,9 +64,6 @@ class QuestionAnswering(LabellingTask):
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the negative
     log-likelihood in nats of an end of a span, the mean of both. Metrics are from 0 to 1.
 
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
-
     Example:
         >>> import torch
         >>> import attnkit
@@ -83,8 +79,7 @@ class QuestionAnswering(LabellingTask):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec"}
-    metric_directions: ClassVar = {"exact_match": "max", "f1": "max"}
-
+    metric_kinds: ClassVar = dict.fromkeys(("exact_match", "f1"), lambda _: Rate())
     config: QuestionAnsweringConfig
 
     @keywords_of(QuestionAnsweringConfig)
@@ -101,10 +96,6 @@ class QuestionAnswering(LabellingTask):
         scores = outputs.float().masked_fill((batch["words"] == 0)[..., None], -torch.inf).transpose(1, 2)  # [B, 2, T]
         given = batch["label"] >= 0
         return cross_entropy(scores[given], batch["label"][given], pad_id=None)
-
-    @override
-    def metric(self, name: str) -> Metric:
-        return Mean()
 
     @override
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:

@@ -12,17 +12,8 @@ from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, Pearson
 from typing_extensions import override
 
 from attnkit.registry import ConfigurationError, keywords_of, tasks
-from attnkit.task.evaluation import Direction
-from attnkit.task.labelling import one_line, shortened
+from attnkit.task.labelling import PooledConfig, PooledTask, one_line, shortened
 from attnkit.task.loss import Sums
-from attnkit.task.pooled import PooledConfig, PooledTask
-
-_METRICS: dict[str, tuple[type[Metric], Direction]] = {
-    "mse": (MeanSquaredError, "min"),
-    "mae": (MeanAbsoluteError, "min"),
-    "pearson": (PearsonCorrCoef, "max"),
-    "spearman": (SpearmanCorrCoef, "max"),
-}
 
 
 class Estimate(NamedTuple):
@@ -56,9 +47,6 @@ class Regression(PooledTask):
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss` and the chosen `metrics`. Loss is the squared error per
     example, in the square of the labels' unit. Labels are used as they are: bring those far from 0 to a scale around 1.
 
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
-
     Example:
         >>> import attnkit
         >>> task = Regression(
@@ -71,8 +59,12 @@ class Regression(PooledTask):
     """
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "image_shape": "image_shape"}
-    metric_directions: ClassVar = {name: direction for name, (_, direction) in _METRICS.items()}
-
+    metric_kinds: ClassVar = {
+        "mse": lambda _: MeanSquaredError(),
+        "mae": lambda _: MeanAbsoluteError(),
+        "pearson": lambda _: PearsonCorrCoef(),
+        "spearman": lambda _: SpearmanCorrCoef(),
+    }
     config: RegressionConfig
 
     @keywords_of(RegressionConfig)
@@ -98,16 +90,17 @@ class Regression(PooledTask):
         return Sums(loss=error, nll=error.detach(), targets=torch.tensor(len(label), device=label.device))
 
     @override
-    def metric(self, name: str) -> Metric:
+    def new_metrics(self) -> dict[str, Metric]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*will save all targets", category=UserWarning)  # ranks need all numbers at once
-            return _METRICS[name][0]()
+            return super().new_metrics()
 
     @override
     def updates(self, outputs: Tensor, batch: Mapping[str, Any]) -> Mapping[str, Sequence[Any] | None]:
         answers = (outputs, batch["label"].float())
-        metrics = self.metrics("val")
-        return {name: answers if len(outputs) > 0 or _keeps_values(metrics[name]) else None for name in self.config.metrics}
+        # gathering the values that a metric keeps needs a tensor of the right dtype on each rank, even an empty one
+        keeping = [name for name, metric in self.metrics("val").items() if any(isinstance(s, list) for s in metric.metric_state.values())]
+        return {name: answers if len(outputs) > 0 or name in keeping else None for name in self.config.metrics}
 
     @override
     def answer(self, text: str, outputs: Tensor) -> Estimate:
@@ -116,8 +109,3 @@ class Regression(PooledTask):
     @override
     def sample_line(self, prediction: Any, label: Any) -> str:
         return f"{shortened(prediction.text)} -> {prediction.value:.2f}  ({label:.2f})"
-
-
-def _keeps_values(metric: Metric) -> bool:
-    """Return whether a metric keeps all values: gathering needs a tensor of the right dtype on each rank, even an empty one."""
-    return any(isinstance(state, list) for state in metric.metric_state.values())

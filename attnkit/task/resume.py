@@ -73,11 +73,7 @@ def continue_from(position: Mapping[str, Any], trainer: Trainer) -> None:
 
 
 def _require_fitting_states(trainer: Trainer) -> None:
-    """Raise if an average that an optimizer keeps for each element of a parameter has another shape than the parameter.
-
-    Raises:
-        CheckpointError: There is one.
-    """
+    """Raise a `CheckpointError` if an average that an optimizer keeps for each element has another shape than the parameter."""
     for optimizer in trainer.optimizers:
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             for name, value in optimizer.state.get(parameter, {}).items():

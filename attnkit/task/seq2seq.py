@@ -8,21 +8,19 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from typing_extensions import override
 
-import attnkit
 from attnkit.lightning_internals import trainer_of
 from attnkit.registry import (
     ConfigurationError,
     EmbeddingSpec,
     OptimizerSpec,
     ScheduleSpec,
-    StackSpec,
     TokenizerSpec,
     keywords_of,
     require_at_least,
     tasks,
 )
 from attnkit.task.config import default, trained_tokenizer
-from attnkit.task.evaluation import Direction, scored, spread
+from attnkit.task.evaluation import scored, spread
 from attnkit.task.generating import GeneratorConfig, TextGenerator, input_mask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean, Perplexity, generation_metric
@@ -60,11 +58,9 @@ class Seq2SeqConfig(GeneratorConfig):
         samples: Outputs printed after a validation.
     """
 
-    stack: StackSpec
     src_tokenizer: TokenizerSpec | None = None
     tgt_tokenizer: TokenizerSpec | None = None
     src_shape: list[int] | None = None
-    embedding: EmbeddingSpec = "token"
     src_embedding: EmbeddingSpec | None = None
     tie: Literal["none", "output", "inputs", "all"] = "output"
     label_smoothing: float = 0.1
@@ -107,7 +103,6 @@ class Seq2Seq(TextGenerator):
     """
 
     from_data: ClassVar = {"src_tokenizer": "src_tokenizer_spec", "tgt_tokenizer": "tgt_tokenizer_spec", "src_shape": "src_shape"}
-
     config: Seq2SeqConfig
 
     @keywords_of(Seq2SeqConfig)
@@ -122,16 +117,15 @@ class Seq2Seq(TextGenerator):
             self.src_tokenizer is None or self.src_tokenizer.spec != self.tgt_tokenizer.spec
         ):
             raise ConfigurationError(f"tie {tie!r} shares one table, so both sides need the same tokenizer; use tie 'output', or share it")
+        self.source_tokenizer, self.output_tokenizer = self.src_tokenizer, self.tgt_tokenizer
+        self.chosen = self.config.metrics
         self.prefixes: dict[str, str] = {}  # of a mixture
         super().derive()
 
     @override
     def configure_model(self) -> None:
         super().configure_model()
-        self._add_metrics(dict(getattr(getattr(trainer_of(self), "datamodule", None), "prefixes", {})))
-
-    def _add_metrics(self, prefixes: dict[str, str]) -> None:
-        """Add the metrics of each corpus of a mixture, once."""
+        prefixes = dict(getattr(getattr(trainer_of(self), "datamodule", None), "prefixes", {}))
         if prefixes == self.prefixes:
             return
         self.prefixes = prefixes
@@ -139,53 +133,13 @@ class Seq2Seq(TextGenerator):
             assert isinstance(metrics, nn.ModuleDict)
             for prefix in prefixes:
                 new = self.new_metrics()
-                metrics.update({f"{prefix}/{name}": new[name] for name in ("loss", *self.metric_names)})
-
-    @property
-    def metric_names(self) -> Sequence[str]:
-        """The metrics of generated texts."""
-        return self.config.metrics
+                metrics.update({f"{prefix}/{name}": new[name] for name in ("loss", *self.config.metrics)})
 
     @property
     @override
-    def monitor(self) -> tuple[str, Direction]:
-        if not self.metric_names:
-            return super().monitor
-        name = self.metric_names[0]
-        return f"val/{name}", "max" if self.metrics("val")[name].higher_is_better else "min"
-
-    @override
-    def build_model(self) -> nn.Module:
-        model = attnkit.compose(
-            stack=attnkit.stacks.resolve(self.config.stack),
-            src_vocab_size=None if self.src_tokenizer is None else len(self.src_tokenizer),
-            src_shape=self.config.src_shape,
-            tgt_vocab_size=len(self.tgt_tokenizer),
-            embedding=self.config.embedding,
-            src_embedding=self.config.src_embedding,
-            tie=self.config.tie,
-            head=self.config.head,
-            init=self.config.init,
-        )
-        assert isinstance(model, nn.Module)
-        return model
-
-    @property
-    @override
-    def reads_texts(self) -> bool:
-        return self.src_tokenizer is not None
-
-    @property
-    @override
-    def output_tokenizer(self) -> Tokenizer:
-        return self.tgt_tokenizer
-
-    @property
-    @override
-    def input_tokenizer(self) -> Tokenizer:
-        if self.src_tokenizer is None:
-            raise ConfigurationError("this model reads images or sound, not texts: use attnkit predict, or `decode` with a batch of them")
-        return self.src_tokenizer
+    def sizes(self) -> dict[str, Any]:
+        src = None if self.src_tokenizer is None else len(self.src_tokenizer)
+        return {"src_vocab_size": src, "tgt_vocab_size": len(self.tgt_tokenizer)}
 
     @override
     def input_ids(self, text: str) -> list[int]:
@@ -206,11 +160,6 @@ class Seq2Seq(TextGenerator):
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Prediction]:
         return [Prediction(s, h) for s, h in zip(batch["source"], self._answers(batch, "source"), strict=True)]
 
-    @property
-    @override
-    def printed(self) -> Sequence[str]:
-        return self.metric_names
-
     @override
     def samples(self) -> list[str]:
         chosen = spread(self.shown, self.config.samples)
@@ -225,14 +174,14 @@ class Seq2Seq(TextGenerator):
         scores = scored(logits, targets, pad_id=Tokenizer.pad_id)
         if self.by_row is not None:
             self.by_row.append(scores.by_row())
-        hypotheses = self._answers(batch, "references") if self.metric_names else []
+        hypotheses = self._answers(batch, "references") if self.config.metrics else []
         texts = (hypotheses, batch["references"])
-        updates: dict[str, Any] = scores.updates() | dict.fromkeys(self.metric_names, texts)
+        updates: dict[str, Any] = scores.updates() | dict.fromkeys(self.config.metrics, texts)
         for name, prefix in self.prefixes.items():
             rows = [i for i, source in enumerate(batch["source"]) if source.startswith(prefix)]
             answers = tuple([column[i] for i in rows if i < len(column)] for column in texts)
             own = (scores.nll[rows].sum(), scores.real[rows].sum())
-            updates |= {f"{name}/loss": own} | {f"{name}/{metric}": answers for metric in self.metric_names}
+            updates |= {f"{name}/loss": own} | {f"{name}/{metric}": answers for metric in self.config.metrics}
         self.log_metrics(stage, updates, rows=len(targets), shown=[self.monitor[0].partition("/")[2]])
         if stage == "val":
             self.shown += list(zip(batch["source"], *texts, strict=False))[: self.config.samples]
@@ -247,7 +196,7 @@ class Seq2Seq(TextGenerator):
     @override
     def new_metrics(self) -> dict[str, Metric]:
         means: dict[str, Metric] = {"loss": Mean(), "perplexity": Perplexity(), "token_accuracy": Mean()}
-        return means | {name: generation_metric(name, tokenize=self.reference_tokens) for name in self.metric_names}
+        return means | {name: generation_metric(name, tokenize=self.reference_tokens) for name in self.config.metrics}
 
     def reference_tokens(self, text: str) -> list[object]:
         """Return the token ids of a text; an unknown token is paired with the text, so that it equals no unknown token of another."""

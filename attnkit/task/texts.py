@@ -1,6 +1,7 @@
 """A user's texts, as batches of ids, with a warning of characters that a model does not know."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
@@ -11,20 +12,29 @@ from attnkit.task.base import Task
 from attnkit.tokenizer import Tokenizer
 from attnkit.tokenizer.unknown import UnknownTokens, listed
 
+T = TypeVar("T")
+
 BATCH = 64  # texts
 WIDTH = 40  # characters of a text in a message
 
 
-def batches(
-    task: Task, tokenizer: Tokenizer, texts: Sequence[str], encode: Callable[[str], Sequence[int]], *, sort: bool = True
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Yield the ids [B, T] of texts, batch by batch, each with the numbers of its texts.
+def in_batches(
+    task: Task,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    encode: Callable[[str], Sequence[int]],
+    answer: Callable[[list[int], Tensor], Sequence[T]],
+    *,
+    sort: bool = True,
+) -> list[T]:
+    """Return the answers for texts, which are computed batch by batch, in their order.
 
     Args:
         task: The task that reads them, whose model is built.
         tokenizer: Its tokenizer, which is asked what of the texts it does not know.
         texts: The texts.
         encode: Returns the ids of a text.
+        answer: Returns the answers of a batch, given the numbers of its texts and their ids [B, T].
         sort: Whether texts of similar length come together, which needs less padding.
 
     Raises:
@@ -35,9 +45,12 @@ def batches(
     warn_of_unknown(tokenizer, texts)
     ids = [torch.tensor(encode(text)) for text in texts]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i])) if sort else list(range(len(ids)))
+    found: dict[int, T] = {}
     for start in range(0, len(order), BATCH):
         rows = order[start : start + BATCH]
-        yield rows, pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id).to(task.device)
+        padded = pad_sequence([ids[i] for i in rows], batch_first=True, padding_value=Tokenizer.pad_id).to(task.device)
+        found.update(zip(rows, answer(rows, padded), strict=True))
+    return [found[i] for i in range(len(ids))]
 
 
 def warn_of_unknown(tokenizer: Tokenizer, texts: Sequence[str]) -> None:

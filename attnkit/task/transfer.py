@@ -36,22 +36,18 @@ def take_weights(task: "Task", checkpoint: Mapping[str, Any], source: str) -> tu
     old, new = checkpoint[ARGUMENTS], dict(task.hparams)
     own = task.state_dict()
     found = {name: weight for name, weight in checkpoint["state_dict"].items() if name in own and own[name].shape == weight.shape}
-    modules = [name for name, _ in task.model.named_children()]
     reasons: dict[str, str] = {}
     taken: dict[str, dict[str, Tensor]] = {}
-    for module in modules:
-        prefix = f"{_PREFIX}{module}."
+    for module, _ in task.model.named_children():
+        names = [name for name in own if name.startswith(f"{_PREFIX}{module}.")]
         reason = _difference(module, old, new) if module in _SHARED else _difference_of_task(task, checkpoint)
-        names = [name for name in own if name.startswith(prefix)]
         if reason is None and (lacking := [name for name in names if name not in found]):
             reason = f"the checkpoint has no {lacking[0].removeprefix(_PREFIX)} of this shape"
-        if not names:
-            continue
-        if reason is None:
-            taken[module] = {name: found[name] for name in names}
-        else:
+        if reason is not None and names:
             reasons[module] = reason
-    task.load_state_dict({**own, **{name: weight for weights in taken.values() for name, weight in weights.items()}})
+        elif names:
+            taken[module] = {name: found[name] for name in names}
+    task.load_state_dict(own | {name: weight for weights in taken.values() for name, weight in weights.items()})
     counts = ", ".join(f"{m} ({sum(w.numel() for w in weights.values()):,} parameters)" for m, weights in taken.items())
     lines = [f"Weights of {source} (task {checkpoint['attnkit']['task']}): {f'taken for {counts}' if taken else 'NONE are taken'}."]
     lines += [f"note: {module} starts anew: {reason}" for module, reason in reasons.items()]

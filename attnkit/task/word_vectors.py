@@ -28,8 +28,7 @@ from attnkit.task.config import TaskConfig, default, trained_tokenizer
 from attnkit.task.evaluation import EvaluatedTask
 from attnkit.task.loss import Sums
 from attnkit.task.metrics import Mean
-from attnkit.task.negative_sampling import draw_noise, neighbourhoods
-from attnkit.task.words import word_space
+from attnkit.task.words import word_vectors
 from attnkit.tokenizer import Tokenizer
 
 NOISE_POWER = 0.75
@@ -43,6 +42,56 @@ class Answer(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.question}\t{', '.join(f'{word} {cosine:.2f}' for word, cosine in self.words)}"
+
+
+class Neighbourhoods(NamedTuple):
+    """The words of a batch and those around them."""
+
+    centres: Tensor  # [B, T] int64; padding where there is none
+    contexts: Tensor  # [B, T, 2W] int64: the words around each
+    used: Tensor  # [B, T, 2W] bool: whether that is a pair
+
+
+def neighbourhoods(tokens: Tensor, *, window: int, keep: Tensor, keys: Tensor) -> Neighbourhoods:
+    """Return the words around each word of a document.
+
+    Frequent words are dropped first, which brings the others nearer to each other. Then the reach of each word is drawn from 1 to `window`,
+    so that near words count more.
+
+    Paper: Mikolov et al. 2013, section 2.3, https://arxiv.org/abs/1310.4546
+
+    Args:
+        tokens: [B, T] int64; bos at the start of a document. Special tokens are not words.
+        window: The largest reach W.
+        keep: [V] float64, the probability of keeping a word.
+        keys: [B] int64, the key of each row (`attnkit.draws`).
+
+    Example:
+        >>> tokens = torch.tensor([[1, 7, 8, 1, 9]])
+        >>> found = neighbourhoods(tokens, window=1, keep=torch.ones(10, dtype=torch.float64), keys=torch.tensor([0]))
+        >>> found.centres.tolist(), found.contexts[found.used].tolist()
+        ([[7, 8, 9, 0, 0]], [8, 7])
+    """
+    width = tokens.shape[1]
+    dropping, reaching = (draws.uniform(keys, draws.site(f"word_vectors.{what}"), width) for what in ("drop", "reach"))
+    kept = (tokens >= len(Tokenizer.special_tokens)) & (dropping < keep[tokens])  # [B, T]
+    order = (~kept).int().argsort(dim=1, stable=True)
+    documents = (tokens == Tokenizer.bos_id).cumsum(1).gather(1, order)
+    kept = kept.gather(1, order)
+    centres = tokens.gather(1, order).where(kept, Tokenizer.pad_id)
+    offsets = torch.tensor([o for o in range(-window, window + 1) if o != 0], device=tokens.device)  # [2W]
+    places = torch.arange(width, device=tokens.device)[:, None] + offsets  # [T, 2W]
+    inside = (places >= 0) & (places < width)
+    places = places.clamp(0, width - 1)
+    reach = 1 + (reaching * window).long()  # [B, T]
+    used = inside & (offsets.abs() <= reach[..., None]) & (documents[:, places] == documents[..., None])
+    return Neighbourhoods(centres, centres[:, places], used & kept[:, places] & kept[..., None])
+
+
+def draw_noise(cumulative: Tensor, shape: torch.Size, count: int, keys: Tensor) -> Tensor:
+    """Return noise words [B, T, count], drawn in proportion to the increments of `cumulative` [V] (float64, ending at 1)."""
+    chances = draws.uniform(keys, draws.site("word_vectors.noise"), shape[1] * count).view(*shape, count)
+    return torch.searchsorted(cumulative, chances, right=True).clamp(max=len(cumulative) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +127,8 @@ class WordVectorsConfig(TaskConfig):
     samples: int = 8
 
     def __post_init__(self) -> None:
-        require_at_least(0, samples=self.samples)
-        for name in ("d_model", "window", "negatives"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be at least 1, but is {getattr(self, name)}")
-        if self.subsample < 0:
-            raise ConfigurationError(f"subsample must be at least 0, but is {self.subsample}")
+        require_at_least(0, samples=self.samples, subsample=self.subsample)
+        require_at_least(1, d_model=self.d_model, window=self.window, negatives=self.negatives)
         if isinstance(self.questions, str):
             raise ConfigurationError(f"questions must be a list, as in [{self.questions!r}], but is the string {self.questions!r}")
         for question in self.questions:
@@ -109,9 +154,6 @@ class WordVectors(EvaluatedTask):
     Logged: `train/loss`; in validation (`val/...`) and test (`test/...`) `loss`, the equation's sum per predicted word, in nats, with all
     words kept. It compares runs of equal `objective`, `window`, `negatives` and vocabulary only.
 
-    Raises:
-        ConfigurationError: A spec, a name or a number is wrong, or the tokenizer is not trained.
-
     Example:
         >>> import attnkit
         >>> tokenizer = attnkit.tokenizers.build("word").train(["one fish two fish"])
@@ -122,6 +164,7 @@ class WordVectors(EvaluatedTask):
 
     from_data: ClassVar = {"tokenizer": "tokenizer_spec", "counts": "token_counts"}
     config: WordVectorsConfig
+    chosen = ("loss",)
     keep: Tensor
     everything: Tensor
     noise: Tensor
@@ -168,7 +211,8 @@ class WordVectors(EvaluatedTask):
             answers, used = centres[..., None], number > 0  # [B, T, 1]
         noise = draw_noise(self.noise, centres.shape, self.config.negatives, keys)  # [B, T, K]
         times = (used[..., None, :] & (noise[..., None] != answers[..., None, :])).sum(-1)  # [B, T, K]: the pairs that use it
-        right, wrong = (_at_least_fp32(self.model(x, words)) for words in (answers, noise))
+        wide = torch.promote_types(x.dtype, torch.float32)
+        right, wrong = (self.model(x, words).to(wide) for words in (answers, noise))
         loss = softplus(-right).where(used, 0).sum() + (softplus(wrong) * times).sum()
         return Sums(loss=loss, nll=loss.detach(), targets=used.sum())
 
@@ -190,7 +234,7 @@ class WordVectors(EvaluatedTask):
     @property
     def space(self) -> WordSpace:
         """The words, compared by their vectors."""
-        return word_space(self)
+        return WordSpace(*word_vectors(self))
 
     def answer(self, question: str, count: int | None = None) -> Answer:
         """Return the answer to a question: the neighbours of a word, or an analogy of three.
@@ -208,11 +252,6 @@ class WordVectors(EvaluatedTask):
     def predict_step(self, batch: dict[str, Any], batch_idx: int) -> list[Answer]:
         space = self.space
         return [_answer(space, text, self.config.samples) for text in batch["text"]]
-
-    @property
-    @override
-    def printed(self) -> Sequence[str]:
-        return ["loss"]
 
     @override
     def samples(self) -> list[str]:
@@ -233,7 +272,3 @@ def _answer(space: WordSpace, question: str, count: int) -> Answer:
     words = _words(question)
     found = space.neighbours(words[0], count) if len(words) == 1 else space.analogy(words[0], words[1], words[2], count)
     return Answer(question, found)
-
-
-def _at_least_fp32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from attnkit.embedding import Embedding
-from attnkit.embedding.similarity import WordSpace
 from attnkit.embedding.vectors import write_vectors
 from attnkit.models.base import generating
 from attnkit.registry import ConfigurationError
@@ -14,9 +13,7 @@ from attnkit.tokenizer import Tokenizer
 
 
 def word_vectors(task: Task) -> tuple[list[str], Tensor]:
-    """Return the words of a task's vocabulary, special tokens left out, and their vectors [V, D].
-
-    Of an encoder-decoder with two tables, these are the source's.
+    """Return the words of a task's vocabulary, special tokens left out, and their vectors [V, D]; of two tables, the source's.
 
     Raises:
         ConfigurationError: Its model reads no tokens.
@@ -29,11 +26,6 @@ def word_vectors(task: Task) -> tuple[list[str], Tensor]:
             with generating(task):
                 return words[len(Tokenizer.special_tokens) :], embedding(ids[None])[0].float().cpu()
     raise ConfigurationError(f"the model of task {task.registered_name!r} has no vectors of words")
-
-
-def word_space(task: Task) -> WordSpace:
-    """Return the words of a task's vocabulary, to be compared by their vectors."""
-    return WordSpace(*word_vectors(task))
 
 
 def export_vectors(checkpoint: str, out: str) -> str:

@@ -6,6 +6,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from typing_extensions import override
@@ -148,11 +149,7 @@ class Tokenizer(ABC):
         )
 
     def _pieces(self, text: str) -> list[str]:
-        """Split a text at its extra tokens: these have odd indices; normalised text, possibly empty, has even ones.
-
-        Raises:
-            ConfigurationError: The text has a lone surrogate, which cannot occur in UTF-8.
-        """
+        """Split a text at its extra tokens: these have odd indices; normalised text, possibly empty, has even ones."""
         if self._extra is None and text.isascii():  # has one form, and is most of the time spent here
             return [text]
         try:
@@ -165,13 +162,7 @@ class Tokenizer(ABC):
         return [piece if i % 2 else self.normalized(piece) for i, piece in enumerate(pieces)]
 
     def _content(self, ids: Iterable[int]) -> list[int]:
-        content: list[int] = []
-        for i in map(int, ids):
-            if i == self.eos_id:
-                break
-            if i not in (self.pad_id, self.bos_id):
-                content.append(i)
-        return content
+        return [i for i in takewhile(lambda i: i != self.eos_id, map(int, ids)) if i not in (self.pad_id, self.bos_id)]
 
 
 def normalization_of(given: Normalization | None, *, trained: bool) -> Normalization:
@@ -247,9 +238,7 @@ class SymbolTokenizer(Tokenizer):
 
     @override
     def train(self, texts: Iterable[str]) -> Self:
-        counts: Counter[str] = Counter()
-        for text in texts:
-            counts.update(self.symbols(text))
+        counts = Counter(symbol for text in texts for symbol in self.symbols(text))
         tokens = sorted(symbol for symbol, n in counts.items() if n >= self.min_count and symbol not in self.extra_tokens)
         settings = {name: value for name, value in self.spec.items() if name not in ("name", "tokens")}
         return type(self)(**settings, tokens=tokens)

@@ -39,7 +39,7 @@ def what_to_do_with(trainer: Trainer, model: LightningModule, data: ResolvedSpec
     path, command = short_path(path), shlex.join(program)
     is_average = any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
     lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  {command} test --ckpt_path {path}"]
-    if isinstance(model, TextGenerator) and model.reads_texts:
+    if isinstance(model, TextGenerator) and model.source_tokenizer is not None:
         lines.append(f"  attnkit generate {path} TEXT...")
     elif data is not None and "predict" in data:
         lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE")

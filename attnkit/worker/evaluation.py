@@ -64,7 +64,7 @@ class Evaluation(Callback):
 
     def _add_texts(self, task: Seq2Seq, hypotheses: Sequence[str], batch: Mapping[str, Any]) -> None:
         references = batch["references"]
-        for name in task.metric_names:
+        for name in task.config.metrics:
             metric = generation_metric(name, tokenize=task.reference_tokens)
             if isinstance(metric, TextQuotient):
                 counts = (metric.counts(*pair) for pair in zip(hypotheses, references, strict=True))
@@ -76,7 +76,7 @@ class Evaluation(Callback):
             for length, chosen in rows.items():
                 self._count[side][length] += len(chosen)
                 metrics = self._metrics[side][length]
-                for name in task.metric_names:
+                for name in task.config.metrics:
                     if name not in metrics:
                         metrics[name] = generation_metric(name, tokenize=task.reference_tokens)
                     metrics[name].update([hypotheses[i] for i in chosen], [references[i] for i in chosen])

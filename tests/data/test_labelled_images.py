@@ -9,8 +9,7 @@ from samples.framed import framed
 
 from attnkit import ConfigurationError
 from attnkit.corpus.image_reading import read_images
-from attnkit.data.image_batches import ImageBatchSampler
-from attnkit.data.labelled_images import LabelledImages
+from attnkit.data.labelled_images import ImageBatchSampler, LabelledImages
 from attnkit.data.loading import Share
 from attnkit.strategy.sharing import DataShare
 

@@ -9,8 +9,7 @@ import torch
 
 from attnkit import ConfigurationError, datasets
 from attnkit.data.loading import Share
-from attnkit.data.span_corruption import SpanCorruption
-from attnkit.data.spans import Corruption
+from attnkit.data.span_corruption import Corruption, SpanCorruption
 
 WORDS = [f"w{i}" for i in range(50)]
 

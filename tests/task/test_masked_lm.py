@@ -9,8 +9,7 @@ from attnkit import draws
 from attnkit.registry import ConfigurationError
 from attnkit.task import Task
 from attnkit.task.filling import Filled
-from attnkit.task.masked_lm import MaskedLM
-from attnkit.task.masking import mask_tokens
+from attnkit.task.masked_lm import MaskedLM, mask_tokens
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:`isinstance\(treespec, LeafSpec\)`:FutureWarning"),

@@ -11,8 +11,7 @@ from lightning.pytorch import Trainer, seed_everything
 import attnkit
 from attnkit import ConfigurationError, datasets, tasks, tokenizers
 from attnkit.cli.main import main
-from attnkit.task.negative_sampling import draw_noise, neighbourhoods
-from attnkit.task.word_vectors import WordVectors
+from attnkit.task.word_vectors import WordVectors, draw_noise, neighbourhoods
 
 WORDS = ["king", "queen", "dog", "cat", "eats", "rules", "the", "land", "bone"]
 TOKENIZER = tokenizers.build("word").train([" ".join(WORDS)])

@@ -1,0 +1,47 @@
+"""The base class of tasks whose model is one of `attnkit.compose`."""
+
+import inspect
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from typing_extensions import override
+
+import attnkit
+from attnkit.registry import EmbeddingSpec, InitSpec, StackSpec
+from attnkit.task.config import TaskConfig
+from attnkit.task.evaluation import EvaluatedTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComposedConfig(TaskConfig):
+    """The options of tasks whose model is one of `attnkit.compose`: `compose` gets those that it knows by name.
+
+    Args:
+        stack: The stack.
+        embedding: The embedding.
+        init: How the parameters of a new model are drawn.
+    """
+
+    stack: StackSpec
+    embedding: EmbeddingSpec = "token"
+    init: InitSpec = "default"
+
+
+class ComposedTask(EvaluatedTask):
+    """A task whose model is one of `attnkit.compose`, from its options and its `sizes`."""
+
+    config: ComposedConfig
+
+    @property
+    @abstractmethod
+    def sizes(self) -> dict[str, Any]:
+        """Arguments of `attnkit.compose` that are no options, such as `vocab_size`."""
+
+    @override
+    def build_model(self) -> nn.Module:
+        known = inspect.signature(attnkit.compose).parameters
+        options = {name: value for name, value in vars(self.config).items() if name in known}
+        model: nn.Module = attnkit.compose(**(self.sizes | options | {"stack": attnkit.stacks.resolve(self.config.stack)}))
+        return model
