@@ -499,6 +499,20 @@ def test_seeds_are_spent_where_nothing_is_decided() -> None:
     assert "not needed" not in markdown(unfinished)  # nobody knows yet
 
 
+def test_p_values_of_a_look_agree_with_its_intervals_at_the_level_of_the_study() -> None:
+    noisy = [float(v) + 0.1 * i - 0.1 for i, v in enumerate(EIGHT)]
+    clear = [float(v) + 0.5 + 0.01 * i for i, v in enumerate(EIGHT)]
+    results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(clear)})
+    shown, open_ = results.comparisons[1], results.comparisons[0]
+    last = results.path[-1].look
+    assert open_.p is not None
+    assert last.alpha < 2 * open_.p < 0.05, "the level of the look is below that of the study"
+    for c in (shown, open_):
+        assert c.p_adjusted is not None
+        assert c.interval is not None
+        assert (c.interval[0] > 0) == (c.p_adjusted < 0.05) == (c.verdict == "worse")
+
+
 def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None:
     noisy = [float(v) + (40.0 if i % 2 else -39.0) for i, v in enumerate(EIGHT)]
     results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(noisy)}, (3, 7, 8))
