@@ -2,9 +2,9 @@
 
     python docs/_tools/ablations.py FOLDER [STUDY ...]
 
-FOLDER is that of `attnkit ablate run ablations/STUDY --folder FOLDER`, or `docs/results/ablations` itself: then the pages are made again from
-the `runs.jsonl.gz` beside them, as after a change of the report. A page is `docs/results/ablations/STUDY.md`: the text
-above its marker is written by hand and kept, the text below is the report. The HTML report and the figures go beside it.
+FOLDER is that of `attnkit ablate run ablations/STUDY --folder FOLDER`, or `docs/results/ablations` itself: then the pages are made again
+from the `runs.jsonl.gz` beside them, as after a change of the report. A page is `docs/results/ablations/STUDY.md`: the text above its
+marker is written by hand and kept, the text below is the report. The HTML report and the figures go beside it.
 """
 
 import argparse
