@@ -89,3 +89,10 @@ def test_only_fractions_are_written_in_per_cent(verdicts: ModuleType) -> None:
     loss, accuracy = (verdicts.answer(study, "mean", "baseline") for study in ("mixers_language", "mixers_recall"))
     assert (loss, accuracy) == ("3.689", "100.0 %")
     assert verdicts.answer("mixers_language", "verdict", "pattern=gru").startswith("inconclusive, -0.021 [-0.042, 0.001], p ")
+
+
+def test_early_orders_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_tools"))
+    found = loaded("early_orders")
+    assert found.agreements("residual_norm") == [(5, 6), (5, 6), (6, 6)]
+    assert found.agreements("position") == [(1, 3)] * 3, "longer commands than those of validation"
