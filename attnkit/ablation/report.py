@@ -124,7 +124,8 @@ def subtitle(results: Results) -> str:
     first = results.plan.variants[0]
     named = [f"{factor} {level}" for factor, level in first.choices if level != "baseline"]
     what = f"; {first.name}: {', '.join(named)}" if named else ""
-    return f"{study.quantity}, {study.better} is better; {'up to ' if study.decide else ''}{len(study.seeds)} seeds; design {study.design}{what}"
+    seeds = f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds"
+    return f"{study.quantity}, {study.better} is better; {seeds}; design {study.design}{what}"
 
 
 def omissions(results: Results) -> list[str]:
