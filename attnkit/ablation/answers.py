@@ -58,7 +58,7 @@ def answer_in(folder: Path) -> Answer:
 
 
 def packed(plan: Plan, answers: Answers) -> bytes:
-    """Return the file from which `unpacked` returns a plan and its answers; equal ones have equal files."""
+    """Return the file from which `unpacked` returns a plan and its answers, in their order; equal ones have equal files."""
     study = asdict(plan.study) | {"recipe": short_path(plan.study.recipe)}
     kept = plan.stored()
     for inspection in kept["inspections"].values():
@@ -70,7 +70,7 @@ def packed(plan: Plan, answers: Answers) -> bytes:
         provenance = None if answer.provenance is None else asdict(answer.provenance)
         status = answer.status if answer.status["status"] in FINAL else {"status": "pending"}
         lines.append({"key": key, "status": status, "result": answer.result, "provenance": provenance})
-    return gzip.compress("".join(f"{json.dumps(line, sort_keys=True)}\n" for line in lines).encode(), mtime=0)
+    return gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), mtime=0)
 
 
 def unpacked(file: Path, folder: Path) -> tuple[Plan, Answers]:

@@ -15,7 +15,7 @@ from attnkit.ablation.figures import figures
 from attnkit.ablation.methods import methods
 from attnkit.ablation.noise import noise_table
 from attnkit.ablation.published import published
-from attnkit.ablation.results import Results, word
+from attnkit.ablation.results import INTERACTION, Results, word
 from attnkit.ablation.tables import (
     LEGEND,
     PRINTED,
@@ -72,9 +72,14 @@ def made_by(results: Results) -> list[str]:
 
 
 def count_verdicts(results: Results) -> str:
-    """Return the number of comparisons with each verdict."""
+    """Return the number of comparisons with each verdict, and that of interactions."""
     found = Counter(c.verdict for c in results.comparisons)
-    return ", ".join(f"{found[verdict]} {verdict}" for verdict in ("better", "worse", "equivalent", "inconclusive"))
+    text = ", ".join(f"{found[verdict]} {verdict}" for verdict in ("better", "worse", "equivalent", "inconclusive"))
+    if not results.interactions:
+        return text
+    joint = Counter(word(c) for c in results.interactions)
+    words = {INTERACTION["better"]: "shown", INTERACTION["equivalent"]: "none that matters", "inconclusive": "inconclusive"}
+    return f"{text}; of {len(results.interactions)} interactions {', '.join(f'{joint[said]} {short}' for said, short in words.items())}"
 
 
 def markdown(results: Results) -> str:
@@ -119,7 +124,8 @@ def subtitle(results: Results) -> str:
     first = results.plan.variants[0]
     named = [f"{factor} {level}" for factor, level in first.choices if level != "baseline"]
     what = f"; {first.name}: {', '.join(named)}" if named else ""
-    return f"{study.quantity}, {study.better} is better; {len(study.seeds)} seeds; design {study.design}{what}"
+    seeds = f"{'up to ' if study.decide else ''}{len(study.seeds)} seeds"
+    return f"{study.quantity}, {study.better} is better; {seeds}; design {study.design}{what}"
 
 
 def omissions(results: Results) -> list[str]:

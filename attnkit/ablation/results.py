@@ -83,7 +83,7 @@ class Results(Measurements):
             finished = all(self.status[key]["status"] in ("ok", "diverged") for key in needed)
             if steps and not (open_ and finished):
                 break
-            judged = judge(measured, better=self.study.better, alpha=look.alpha, family=len(self.contrasts))
+            judged = judge(measured, better=self.study.better, alpha=self.study.alpha, family=len(self.contrasts), spent=look.alpha)
             least = 1 - self.study.decide.power if self.study.decide else 0.0
             undecided = [c for c in judged if c.verdict == "inconclusive"]
             given_up = [c.variant for c in undecided if look is not plan[-1] and chance(c, plan[-1], len(self.contrasts)) < least]

@@ -13,15 +13,21 @@ from attnkit.worker.sources import INSTALLED, PACKAGE, digest
 NO_DATA = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/zoneinfo/", "/usr/share/locale/", f"{PACKAGE}{os.sep}", *INSTALLED)
 NO_DATA_ENDS = (".py", ".pyc", ".so", ".pth")
 
-_read: set[str] = set()
+_read: dict[str, tuple[int, int] | None] = {}  # the time and size of each file when it was first opened
 _written: set[str] = set()
+_first: dict[str, str] = {}  # the first digest of each file, if it had not changed since it was opened
+
+UNKNOWN = "unknown"
+"""What a file had when it was read, if it changed before anybody asked."""
+THEN = ", then "
+"""Between the two hashes of a file that changed."""
 
 
 def watch() -> None:
     """Note each file that this process opens from now on; those that it opened before are forgotten."""
     _hook()
-    _read.clear()
-    _written.clear()
+    for noted in (_read, _written, _first):
+        noted.clear()
 
 
 @cache
@@ -32,16 +38,37 @@ def _hook() -> None:
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
         path = os.path.abspath(os.fsdecode(arguments[0]))
-        (_written if arguments[2] & (os.O_WRONLY | os.O_RDWR) else _read).add(path)
+        if arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            _written.add(path)
+        elif path not in _read:
+            _read[path] = _state(path)
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # there is no such file, which whoever opens it will notice
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def digests(*, without: Collection[str | Path]) -> dict[str, str]:
     """Return hashes of the files that were read and not written, by path; relative to the current folder if they are inside.
 
-    Files in the folders `without` are no data: those of the process itself, and of caches.
+    Files in the folders `without` are no data: those of the process itself, and of caches. A hash is that of the file as it was first read.
+    If it has another content now, so that nobody knows which of the two a process that reads it piece by piece has seen, both are named: no
+    file has such a hash, and the run counts as made by other data.
     """
     skipped = (*NO_DATA, *(os.path.join(folder, "") for folder in without))
     code = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
-    files = (f for f in sorted(_read - _written - code) if not f.startswith(skipped) and not f.endswith(NO_DATA_ENDS))
+    files = (f for f in sorted(_read.keys() - _written - code) if not f.startswith(skipped) and not f.endswith(NO_DATA_ENDS))
     inside = (f for f in files if os.path.isfile(f) and not any(p.endswith(("-info", ".egg")) for p in Path(f).parts))
-    return {short_path(file): digest(file) for file in inside}
+    return {short_path(file): _digest_of(file) for file in inside}
+
+
+def _digest_of(file: str) -> str:
+    now = digest(file)
+    if _state(file) == _read[file]:
+        return _first.setdefault(file, now)
+    first = _first.get(file, UNKNOWN)
+    return now if now == first else f"{first}{THEN}{now}"

@@ -10,6 +10,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from attnkit.worker.opened import THEN
 from attnkit.worker.sources import digest, source_of
 
 LIMITS = (
@@ -109,7 +110,9 @@ def changes(made: Provenance | None, *, here: Processor | None) -> list[str]:
 
 def _changed(recorded: Mapping[str, str], now: Callable[[str], str]) -> Iterator[str]:
     for name, old in recorded.items():
-        if (new := now(name)) != old:
+        if THEN in old:
+            yield f"{name} was changed during the run"
+        elif (new := now(name)) != old:
             yield f"{name} is gone" if new == GONE else f"{name} has changed ({old[:6]} -> {new[:6]})"
 
 

@@ -36,6 +36,7 @@ class Witness(Callback):
         found = read_record(Provenance, folder / PROVENANCE) if continued else None
         self.before = () if found is None else (*found.before, replace(found, before=()))
         opened.watch()
+        imported(self.plugins, generated=cache_dir())  # what their files are now, before anybody edits them
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

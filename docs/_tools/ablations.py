@@ -2,16 +2,18 @@
 
     python docs/_tools/ablations.py FOLDER [STUDY ...]
 
-FOLDER is that of `attnkit ablate run ablations/STUDY --folder FOLDER`. A page is `docs/results/ablations/STUDY.md`: the text
-above its marker is written by hand and kept, the text below is the report. The HTML report and the figures go beside it.
+FOLDER is that of `attnkit ablate run ablations/STUDY --folder FOLDER`, or `docs/results/ablations` itself: then the pages are made again
+from the `runs.jsonl.gz` beside them, as after a change of the report. A page is `docs/results/ablations/STUDY.md`: the text above its
+marker is written by hand and kept, the text below is the report. The HTML report and the figures go beside it.
 """
 
 import argparse
 from pathlib import Path
 
 from attnkit.ablation import Study
+from attnkit.ablation.answers import RUNS, unpacked
 from attnkit.ablation.plan import stored_plan
-from attnkit.ablation.report import write_report
+from attnkit.ablation.report import markdown, write_report
 from attnkit.ablation.results import Results
 
 ROOT = Path(__file__).parents[2]
@@ -21,24 +23,26 @@ MARKER = "<!-- Below: docs/_tools/ablations.py -->\n"
 
 def write(name: str, folder: Path) -> str:
     """Write the page of a study; return a one-line status."""
-    study = Study.from_yaml(f"ablations/{name}")
-    plan = stored_plan(study, folder)
-    if plan is None:
+    plan, shipped = stored_plan(Study.from_yaml(f"ablations/{name}"), folder), folder / name / RUNS
+    if plan is None and not shipped.exists():
         return f"{name}: no results in {folder}"
-    results = Results(plan)
+    results = Results(*unpacked(shipped, folder)) if plan is None else Results(plan)
     beside = OUT / name
     write_report(results, beside)
-    report = (beside / "report.md").read_text(encoding="utf-8").partition("\n")[2].strip()
     for other in ("report.md", "report.tex"):
         (beside / other).unlink()
     page = OUT / f"{name}.md"
     by_hand = page.read_text(encoding="utf-8").partition(MARKER)[0] if page.exists() else f"# {name}\n\n"
-    report = report.replace("](figures/", f"]({name}/figures/")
-    head = f"[The report as one page]({name}/report.html), [the main table as numbers]({name}/report.csv), "
-    head += f"[all runs]({name}/runs.jsonl.gz)."
-    page.write_text(f"{by_hand}{MARKER}\n{head}\n\n{report}\n", encoding="utf-8")
+    page.write_text(f"{by_hand}{MARKER}\n{below(name, results)}", encoding="utf-8")
     size = (beside / "report.html").stat().st_size // 1000
-    return f"{name}: {len(plan.runs) - len(results.failures())} of {len(plan.runs)} runs, page of {size} kB"
+    return f"{name}: {len(results.runs) - len(results.failures())} of {len(results.runs)} runs, page of {size} kB"
+
+
+def below(name: str, results: Results) -> str:
+    """Return what a page has below its marker: the report."""
+    report = markdown(results).partition("\n")[2].strip().replace("](figures/", f"]({name}/figures/")
+    head = f"[The report as one page]({name}/report.html), [the main table as numbers]({name}/report.csv), "
+    return f"{head}[all runs]({name}/{RUNS}).\n\n{report}\n"
 
 
 def main() -> None:

@@ -137,8 +137,40 @@ def bootstraps(tasks: int, seeds: int, share: float, studies: int, examples: int
     return covered / studies
 
 
+def tunings_over_tasks(tasks: int, seeds: int, steepness: float, together: bool, studies: int, values: int = 4) -> np.ndarray:
+    """Return the coverage of the mean of tasks, of a slope over two sizes, and of the mean over tasks like these, [3, without and with].
+
+    Two equal variants are tuned at two sizes of each task, as in `tunings`; what is covered is the difference on average over repeated
+    tuning, which is 0. The sizes of a task share the seeds of tuning: `together`, they have the same noise in it; otherwise other noise.
+    For tasks like these, whose tunings are independent, nothing is added.
+    """
+    rng, covered = np.random.default_rng(12), np.zeros((3, 2))
+    true = steepness * (np.arange(values) - values / 2 + 0.3) ** 2
+    of = np.array([[0.5, 0.5], [-0.5, 0.5]])  # a mean, and half of the difference of two sizes two doublings apart; of each task
+    for _ in range(studies):
+        d, moves = np.zeros((tasks, seeds, 2)), np.zeros((2, tasks, 2))  # by task and variant
+        for task, variant in np.ndindex(tasks, 2):
+            noise = rng.standard_normal((1 if together else 2, values)) / math.sqrt(2)
+            means = true + np.broadcast_to(noise, (2, values))
+            runs = true[means.argmin(1)] + rng.standard_normal((seeds, 2))
+            d[task] += runs * (1 - 2 * variant)
+            errors = runs.std(0, ddof=1) / math.sqrt(2)
+            spreads = [tuning_spread(means[size].tolist(), float(errors[size]), redraws=300) for size in range(2)]
+            moves[:, task, variant] = np.abs(of) @ spreads / tasks
+        these, per_doubling, like = (
+            mean_of_seeds(d.mean((0, 2))),
+            mean_of_seeds(np.mean([seed_slopes(task, [1, 4]) for task in d], axis=0)),
+            mean_over_tasks(list(d.mean(2))),
+        )
+        for i, effect in enumerate((these, per_doubling, like)):
+            alone = (effect.sd / math.sqrt(effect.df + 1), float(effect.df))
+            both = [alone] if i == 2 else [alone, (float(np.linalg.norm(moves[i])), math.inf)]
+            covered[i] += [abs(effect.mean) < joint_half(some, alpha=ALPHA) for some in ([alone], both)]
+    return covered / studies
+
+
 def of_aggregates(studies: int) -> None:
-    """Print the coverage of intervals over tasks and sizes with and without the noise of test examples."""
+    """Print the coverage of intervals over tasks and sizes with and without the noise of test examples, and of tuning."""
     head = "these tasks | with examples | a slope | with examples | tasks like these | with examples"
     print(f"\n| tasks, seeds | examples | share of examples | {head} |\n|{'---|' * 9}")
     for tasks, seeds in ((3, 5), (6, 3), (6, 10)):
@@ -146,6 +178,13 @@ def of_aggregates(studies: int) -> None:
             for share in (0.1, 0.5, 0.9):
                 cells = " | ".join(f"{rate:.3f}" for rate in over_tasks(tasks, seeds, share, own, studies).ravel())
                 print(f"| {tasks}, {seeds} | {'own' if own else 'shared'} | {share:g} | {cells} |", flush=True)
+    head = "these tasks | with tuning | a slope | with tuning | tasks like these"
+    print(f"\n| tasks, seeds | noise of the sizes | steepness | {head} |\n|{'---|' * 8}")
+    for tasks, seeds in ((3, 5), (6, 3), (6, 10)):
+        for together in (False, True):
+            for steepness in (0.0, 0.5, 2.0):
+                cells = " | ".join(f"{rate:.3f}" for rate in tunings_over_tasks(tasks, seeds, steepness, together, studies).ravel()[:-1])
+                print(f"| {tasks}, {seeds} | {'the same' if together else 'other'} | {steepness:g} | {cells} |", flush=True)
     print(f"\n| tasks, seeds | share of examples | interquartile mean | with examples | profile | with examples |\n|{'---|' * 6}")
     for tasks, seeds, share in ((5, 5, 0.1), (5, 5, 0.5), (10, 5, 0.1)):
         cells = " | ".join(f"{rate:.3f}" for rate in bootstraps(tasks, seeds, share, studies // 2).ravel())

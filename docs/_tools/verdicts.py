@@ -3,99 +3,103 @@
 | query | answer |
 |---|---|
 | `verdict("NAME")` | verdict, difference, simultaneous interval and p-value of a contrast |
-| `mean("VARIANT")` | the metric of a variant, averaged over seeds |
+| `mean("VARIANT")` | the metric of a variant, averaged over seeds; `mean("VARIANT", "METRIC")`: another metric |
+| `right("VARIANT", FROM, TO)` | the share of texts without an error among those whose targets have so many tokens, in all runs |
+| `above("VARIANT", VALUE)` | the number of runs whose metric is above a value |
+| `tuned("VARIANT")` | the values that tuning chose |
 | `counts()` | how many differences of the family have which verdict |
 | `open()` | a table of what is inconclusive, with the cost of deciding it |
 | `time()` | the machine time of the runs |
 
-Values and verdicts are those of `docs/results/ablations/STUDY/runs.jsonl.gz`. A study that has not been made again has its old file and
-`runs.csv` there instead.
+Values and verdicts are those of `docs/results/ablations/STUDY/runs.jsonl.gz`.
 """
 
-import csv
+import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from attnkit.ablation.answers import RUNS, unpacked
-from attnkit.ablation.contrasts import contrasts
-from attnkit.ablation.design import default_effects
 from attnkit.ablation.results import Results, p_text
-from attnkit.ablation.spec import StudySpec
-from attnkit.ablation.statistics import Comparison, judge
+from attnkit.ablation.statistics import Comparison
+from attnkit.ablation.tuning import written
 from attnkit.worker.folder import FINAL
 
 OUT = Path(__file__).parents[1] / "results" / "ablations"
-QUERY = re.compile(r'\{\{ (verdict|mean|counts|open|time)\((?:"([^"]*)")?\) \}\}')
+QUERY = re.compile(r"\{\{ (verdict|mean|right|above|tuned|counts|open|time)\((.*?)\) \}\}")
 
 
 @lru_cache
-def results(study: str) -> Results | None:
-    """Return the results of a study; None if its runs were not kept."""
-    file = OUT / study / RUNS
-    return Results(*unpacked(file, OUT)) if file.exists() else None
-
-
-@lru_cache
-def values(study: str) -> dict[str, dict[int, float | None]]:
-    """Return the metric of every variant by seed."""
-    if found := results(study):
-        return {variant.name: found.values(variant.name) for variant in found.plan.variants}
-    old: dict[str, dict[int, float | None]] = {}
-    with (OUT / study / "runs.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            old.setdefault(row["variant"].removeprefix("'"), {})[int(row["seed"])] = float(row["value"])
-    return old
+def results(study: str) -> Results:
+    """Return the results of a study."""
+    return Results(*unpacked(OUT / study / RUNS, OUT))
 
 
 @lru_cache
 def family(study: str) -> Mapping[str, Comparison]:
     """Return the comparisons of a study by name."""
-    if found := results(study):
-        return {c.variant: c for c in found.family}
-    spec = StudySpec.from_yaml(OUT / study / "study.yaml")
-    runs, variants = values(study), [v for v in spec.expanded() if v.name in values(study)]
-    effects = spec.effects or default_effects(spec.design, spec.factors)
-    margin = spec.min_effect if isinstance(spec.min_effect, float) else None
-    measured = [c.measure(runs, better=spec.better, min_effect=margin) for c in contrasts(variants, spec.factors, effects)]
-    return {c.variant: c for c in judge(measured, better=spec.better, alpha=spec.alpha)}
+    return {c.variant: c for c in results(study).family}
 
 
-@lru_cache
-def is_fraction(study: str) -> bool:
-    """Return whether the metric is a fraction, to be written in per cent, rather than a loss."""
-    found = results(study)
-    metric = found.study.metric if found else StudySpec.from_yaml(OUT / study / "study.yaml").metric
-    return not any(word in metric for word in ("loss", "perplexity", "bits"))
+def is_fraction(metric: str) -> bool:
+    """Return whether a metric is a fraction, to be written in per cent, rather than a loss or a score of 0 to 100."""
+    return not any(word in metric for word in ("loss", "perplexity", "bits", "bleu", "chrf", "rouge"))
 
 
 def _difference(study: str, value: float, sign: str = "+") -> str:
-    return f"{100 * value:{sign}.1f}" if is_fraction(study) else f"{value:{sign}.3f}"
+    return f"{100 * value:{sign}.1f}" if is_fraction(results(study).study.metric) else f"{value:{sign}.3f}"
 
 
-def answer(study: str, kind: str, name: str) -> str:
+def answer(study: str, kind: str, *arguments: Any) -> str:
     """Return the text of a query; fractions in percentage points."""
-    match kind:
-        case "mean":
-            found = mean(v for v in values(study)[name].values() if v is not None)
-            return f"{100 * found:.1f} %" if is_fraction(study) else f"{found:.3f}"
-        case "counts":
+    match kind, arguments:
+        case "mean", (variant, *other):
+            metric = other[0] if other else results(study).study.metric
+            found = mean(_metrics(study, variant, metric))
+            return f"{100 * found:.1f} %" if is_fraction(metric) else f"{found:.{1 if 'rouge' in metric else 3}f}"
+        case "right", (variant, low, high):
+            rows = [row for result in _results(study, variant) for row in result["lengths"]["target"] if low <= row["length"] <= high]
+            wrong = sum(row["count"] * row["sequence_error_rate"] for row in rows) / sum(row["count"] for row in rows)
+            return f"{100 * (1 - wrong):.1f} %"
+        case "above", (variant, value):
+            return str(sum(one > value for one in _metrics(study, variant, results(study).study.metric)))
+        case "tuned", (variant,):
+            return written(results(study).plan.tuned[variant].chosen)
+        case "counts", ():
             verdicts = [c.verdict for c in family(study).values() if c.kind == "difference"]
             return ", ".join(f"{verdicts.count(v)} {v}" for v in ("better", "worse", "equivalent", "inconclusive"))
-        case "open":
+        case "open", ():
             return _open(study)
-        case "time":
+        case "time", ():
             return _time(study)
-    c = family(study)[name]
+        case "verdict", (name,):
+            return _verdict(study, family(study)[name])
+    raise KeyError(f"{kind} does not take {arguments}")
+
+
+def _results(study: str, variant: str) -> list[Mapping[str, Any]]:
+    """Return the results of the runs of a variant."""
+    found = results(study)
+    if variant not in {one.name for one in found.plan.variants}:
+        raise KeyError(f"{study} has no variant {variant}")
+    return [found.result[run.key] for run in found.runs if variant in run.variants]
+
+
+def _metrics(study: str, variant: str, metric: str) -> list[float]:
+    return [result["metrics"][metric] for result in _results(study, variant)]
+
+
+def _verdict(study: str, c: Comparison) -> str:
     assert c.mean is not None
     assert c.interval is not None
     word = (
         c.verdict if c.kind == "difference" else {"equivalent": "none that matters", "inconclusive": "inconclusive"}.get(c.verdict, "shown")
     )
     low, high = (_difference(study, end, "-") for end in c.interval)
-    unit = " points" if is_fraction(study) else ""
+    unit = " points" if is_fraction(results(study).study.metric) else ""
     return f"{word}, {_difference(study, c.mean)}{unit} [{low}, {high}], p {p_text(c.p_adjusted)}"
 
 
@@ -104,12 +108,13 @@ def _open(study: str) -> str:
     found = results(study)
     lines = ["| inconclusive | difference | seeds to decide it | from, to | minutes of training |", "|---|---|---|---|---|"]
     for name, c in family(study).items():
-        if c.verdict == "inconclusive" and c.mean is not None:
+        if c.verdict == "inconclusive":
             low, high = c.seeds_range or (None, None)
-            seconds = sum(found.mean_cost(v, "seconds") or 0.0 for v in found.contrasts[name].weights) if found else 0.0
+            seconds = sum(found.mean_cost(v, "seconds") or 0.0 for v in found.contrasts[name].weights)
             minutes = f"{c.seeds_needed * seconds / 60:,.0f}" if c.seeds_needed and seconds else "-"
             lines.append(
-                f"| {name} | {_difference(study, c.mean)} | {_seeds(c.seeds_needed)} | {_seeds(low)}, {_seeds(high)} | {minutes} |"
+                f"| {name} | {'-' if c.mean is None else _difference(study, c.mean)} | {_seeds(c.seeds_needed)} "
+                f"| {_seeds(low)}, {_seeds(high)} | {minutes} |"
             )
     return "\n".join(lines) if len(lines) > 2 else "Nothing is inconclusive."
 
@@ -120,7 +125,6 @@ def _seeds(number: int | None) -> str:
 
 def _time(study: str) -> str:
     found = results(study)
-    assert found is not None, f"{study}: the times of its runs were not kept"
     ended = [run.key for run in found.runs if found.status[run.key]["status"] in FINAL]
     wall = sum(found.status[key].get("wall_seconds", 0.0) for key in ended) / 60
     training = sum(found.cost(key, "seconds") or 0.0 for key in ended) / 60
@@ -131,6 +135,6 @@ def answered(text: str, study: str) -> str:
     """Return a page with its queries answered.
 
     Raises:
-        KeyError: A query names no variant or contrast of the study.
+        KeyError: A query names no variant or contrast of the study, or asks for something else than it can.
     """
-    return QUERY.sub(lambda m: answer(study, m[1], m[2] or ""), text)
+    return QUERY.sub(lambda m: answer(study, m[1], *json.loads(f"[{m[2]}]")), text)

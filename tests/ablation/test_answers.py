@@ -3,17 +3,19 @@
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnkit.ablation.answers import answers_of, packed, unpacked
-from attnkit.ablation.plan import add_seeds
-from attnkit.ablation.report import write_report
+from attnkit.ablation.plan import Tuned, add_seeds
+from attnkit.ablation.report import markdown, write_report
 from attnkit.ablation.results import Results
 from attnkit.ablation.validity import accept
 from attnkit.registry import ConfigurationError
 from tests.ablation.conftest import study
+from tests.ablation.test_report import stored
 from tests.ablation.test_validity import finished, make
 
 Use = Callable[[str], None]
@@ -44,6 +46,20 @@ def test_the_report_from_the_file_is_the_report(worker: Use, name: str) -> None:
     write_report(Results(plan, answers), Path("again"))
     assert len(files(Path("out"))) > 8
     assert files(Path("again")) == files(Path("out"))
+
+
+def test_tables_keep_their_order_in_the_file() -> None:
+    rows = {"position=none": {"their none": 1.5}, "position=learned": {"their learned": 1.2}, "baseline": {"theirs": 1.0}}
+    values: dict[str, list[float | str]] = {name: [1.0, 1.1, 1.2] for name in ("baseline", "position=none", "position=learned")}
+    grid = {"model.stack.dropout": [0.0, 0.1], "model.optimizer.lr": [1e-3, 1e-2]}
+    made = stored(values, seeds=3, published={"source": "a paper", "better": "lower", "rows": rows}, tune={"grid": grid, "seeds": 2})
+    tried = tuple((chosen, 1.0) for chosen in made.study.tune.first)
+    tuned = {name: Tuned(chosen=tried[0][0], means=tried, edges=("lr",)) for name in ("baseline", "position=none", "position=learned")}
+    before = Results(replace(made.plan, tuned=tuned), made.answers)
+    Path("runs.jsonl.gz").write_bytes(packed(before.plan, before.answers))
+    after = Results(*unpacked(Path("runs.jsonl.gz"), Path("there")))
+    assert markdown(after) == markdown(before)
+    assert packed(after.plan, after.answers) == packed(before.plan, before.answers)
 
 
 def test_equal_answers_make_equal_files(worker: Use) -> None:

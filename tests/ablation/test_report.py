@@ -408,6 +408,7 @@ def test_interactions_are_reported_for_full_designs() -> None:
     text = markdown(stored(values, factors=factors, design="full_factorial"))
     assert "| a=1 x b=1 | the sum of the two effects | -0.50" in text
     assert "| an interaction | " in text
+    assert "2 better, 0 worse, 0 equivalent, 0 inconclusive; of 1 interactions 1 shown, 0 none that matters, 0 inconclusive:" in text
     assert "| **a=1** | a=baseline | **-0.451 [" in text, "averaged over b"
     assert "| a=1 | 1.8 |  |  | - |" in text, "the row of the variant has no difference: that of its name is a main effect"
     only = stored(values, factors=factors, design="full_factorial", effects=["a"], name="t")
@@ -487,6 +488,7 @@ def test_seeds_are_spent_where_nothing_is_decided() -> None:
     assert results.complete
     assert results.failures() == []
     text = markdown(results)
+    assert "; up to 8 seeds; design " in text
     assert "- 3 seeds, alpha " in text
     assert "decided: position=none worse" in text
     assert "- runs that were not needed: 5 of 24" in text
@@ -497,6 +499,20 @@ def test_seeds_are_spent_where_nothing_is_decided() -> None:
     )
     assert not unfinished.complete
     assert "not needed" not in markdown(unfinished)  # nobody knows yet
+
+
+def test_p_values_of_a_look_agree_with_its_intervals_at_the_level_of_the_study() -> None:
+    noisy = [float(v) + 0.1 * i - 0.1 for i, v in enumerate(EIGHT)]
+    clear = [float(v) + 0.5 + 0.01 * i for i, v in enumerate(EIGHT)]
+    results = decided({"baseline": EIGHT, "position=none": list(noisy), "position=learned": list(clear)})
+    shown, open_ = results.comparisons[1], results.comparisons[0]
+    last = results.path[-1].look
+    assert open_.p is not None
+    assert last.alpha < 2 * open_.p < 0.05, "the level of the look is below that of the study"
+    for c in (shown, open_):
+        assert c.p_adjusted is not None
+        assert c.interval is not None
+        assert (c.interval[0] > 0) == (c.p_adjusted < 0.05) == (c.verdict == "worse")
 
 
 def test_a_contrast_that_the_last_look_would_hardly_decide_is_given_up() -> None:

@@ -1,6 +1,5 @@
 """Sentences of result pages are recomputed: a query that names nothing, or values that are not the report's, fail here."""
 
-import csv
 import gzip
 import importlib.util
 import json
@@ -10,20 +9,31 @@ from types import ModuleType
 
 import pytest
 
+from attnkit.ablation import escape
+
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "results" / "ablations"
 STUDIES = sorted(path.stem for path in (ROOT / "recipes" / "ablations").glob("*.yaml") if (PAGES / f"{path.stem}.md").exists())
 assert len(STUDIES) >= 5
 
 
-@pytest.fixture
-def verdicts() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("verdicts", ROOT / "docs" / "_tools" / "verdicts.py")
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / "_tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def verdicts() -> ModuleType:
+    return loaded("verdicts")
+
+
+@pytest.fixture
+def ablations() -> ModuleType:
+    return loaded("ablations")
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -35,20 +45,22 @@ def test_every_query_of_a_page_has_an_answer(study: str, verdicts: ModuleType) -
 
 
 @pytest.mark.parametrize("study", STUDIES)
-def test_the_values_of_runs_are_those_of_the_report(study: str, verdicts: ModuleType) -> None:
-    with (verdicts.OUT / study / "report.csv").open(encoding="utf-8") as file:
-        means = {row["variant"].lstrip("'"): float(row["mean"]) for row in csv.DictReader(file)}
-    found = {name: mean(v for v in runs.values() if v is not None) for name, runs in verdicts.values(study).items()}
-    assert found == pytest.approx(means, abs=1e-6)
+def test_the_page_of_a_study_is_its_report_by_the_code_of_now(study: str, verdicts: ModuleType, ablations: ModuleType) -> None:
+    results = verdicts.results(study)
+    page = (verdicts.OUT / f"{study}.md").read_text(encoding="utf-8")
+    assert page.partition(ablations.MARKER)[2].strip() == ablations.below(study, results).strip()
+    assert (verdicts.OUT / study / "report.csv").read_text(encoding="utf-8") == escape.csv(results.summary())
+    assert (verdicts.OUT / study / "runs.csv").read_text(encoding="utf-8") == escape.csv(results.frame())
 
 
 def test_an_answer_follows_the_data(verdicts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, query = verdicts.values("position"), '{{ verdict("position=rotary") }}'
-    pairs = {seed: (error, runs["baseline"][seed]) for seed, error in runs["position=rotary"].items()}  # decided after fewer seeds
+    runs, query = verdicts.results("position"), '{{ verdict("position=rotary") }}'
+    baseline = runs.values("baseline")
+    pairs = {seed: (error, baseline[seed]) for seed, error in runs.values("position=rotary").items()}  # decided after fewer seeds
     effect = mean(error - reference for error, reference in pairs.values())
     assert verdicts.answered(f"x {query}", "position").startswith(f"x better, {100 * effect:+.1f} points [")
     study, *lines = map(json.loads, gzip.decompress((PAGES / "position" / "runs.jsonl.gz").read_bytes()).splitlines())
-    keys = verdicts.results("position").plan.key_by_variant
+    keys = runs.plan.key_by_variant
     worse = {keys["position=rotary", seed]: reference + 0.3 for seed, (_, reference) in pairs.items()}
     for line in lines:
         if line["key"] in worse:
@@ -57,14 +69,30 @@ def test_an_answer_follows_the_data(verdicts: ModuleType, tmp_path: Path, monkey
     edited = "".join(f"{json.dumps(line)}\n" for line in (study, *lines))
     (tmp_path / "position" / "runs.jsonl.gz").write_bytes(gzip.compress(edited.encode()))
     monkeypatch.setattr(verdicts, "OUT", tmp_path)
-    for cached in (verdicts.results, verdicts.values, verdicts.family):
+    for cached in (verdicts.results, verdicts.family):
         cached.cache_clear()
     assert verdicts.answered(f"x {query}", "position").startswith("x worse, +30.0 points [")
-    with pytest.raises(KeyError, match="position=rotari"):
-        verdicts.answered('{{ verdict("position=rotari") }}', "position")
+    for wrong in ('verdict("position=rotari")', 'mean("position=rotari")', 'verdict("position=rotary", 3)', 'right("baseline")'):
+        with pytest.raises(KeyError, match=r"position=rotari|does not take"):
+            verdicts.answered(f"{{{{ {wrong} }}}}", "position")
+
+
+def test_queries_about_runs(verdicts: ModuleType) -> None:
+    assert verdicts.answered('{{ above("distance=16", 0.99) }}', "mixers_recall") == "3"
+    assert verdicts.answered('{{ right("position=rotary", 17, 24) }}', "position") == "16.8 %"
+    assert verdicts.answered('{{ tuned("residual=none") }}', "residual_norm") == "warmup_steps=0.05"
+    assert verdicts.answered('{{ mean("start=pretrained", "test/title/rougeL") }}', "t5_pretraining") == "1.9"
+    assert verdicts.answered('{{ mean("baseline", "test/module/sequence_error_rate") }}', "t5_pretraining") == "66.0 %"
 
 
 def test_only_fractions_are_written_in_per_cent(verdicts: ModuleType) -> None:
     loss, accuracy = (verdicts.answer(study, "mean", "baseline") for study in ("mixers_language", "mixers_recall"))
     assert (loss, accuracy) == ("3.689", "100.0 %")
     assert verdicts.answer("mixers_language", "verdict", "pattern=gru").startswith("inconclusive, -0.021 [-0.042, 0.001], p ")
+
+
+def test_early_orders_are_compared_with_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_tools"))
+    found = loaded("early_orders")
+    assert found.agreements("residual_norm") == [(5, 6), (5, 6), (6, 6)]
+    assert found.agreements("position") == [(1, 3)] * 3, "longer commands than those of validation"

@@ -13,7 +13,12 @@ from attnkit.ablation.statistics.quantiles import Better, fewest_seeds, quantile
 
 
 def judge(
-    comparisons: Sequence[Comparison], *, better: Better = "lower", alpha: float = 0.05, family: int | None = None
+    comparisons: Sequence[Comparison],
+    *,
+    better: Better = "lower",
+    alpha: float = 0.05,
+    family: int | None = None,
+    spent: float | None = None,
 ) -> list[Comparison]:
     """Return the comparisons, which are the declared family, with simultaneous intervals and with their verdicts.
 
@@ -34,8 +39,9 @@ def judge(
     Args:
         comparisons: The family.
         better: Whether a lower or a higher value is better.
-        alpha: The probability of any false verdict.
+        alpha: The probability of any false verdict, with which adjusted p-values are compared.
         family: The number of comparisons in the family, if these are not all of them.
+        spent: The part of `alpha` that this look at the data spends (default: all).
 
     Example:
         >>> from attnkit.ablation.statistics import compare
@@ -43,12 +49,12 @@ def judge(
         >>> [(c.verdict, round(c.p_adjusted, 3)) for c in judge([c, c])]
         [('better', 0.026), ('better', 0.026)]
     """
-    size = max(1, family or len(comparisons))
-    return [_judged(c, level=alpha / size, family=size, better=better) for c in comparisons]
+    level = (alpha if spent is None else spent) / max(1, family or len(comparisons))
+    return [_judged(c, level=level, alpha=alpha, better=better) for c in comparisons]
 
 
-def _judged(c: Comparison, *, level: float, family: int, better: Better) -> Comparison:
-    c = replace(c, level=level, p_adjusted=None if c.p is None else min(1.0, c.p * family))
+def _judged(c: Comparison, *, level: float, alpha: float, better: Better) -> Comparison:
+    c = replace(c, level=level, p_adjusted=None if c.p is None else min(1.0, c.p * (alpha / level)))
     if c.quantile is not None:
         return _judged_by_quantile(c, c.quantile, level, better)
     if c.sd is not None and c.mean is not None:

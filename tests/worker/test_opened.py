@@ -1,0 +1,55 @@
+"""The hash of a data file is that of what a run has read, whatever becomes of the file meanwhile."""
+
+from pathlib import Path
+
+import pytest
+
+from attnkit.worker import opened
+from attnkit.worker.opened import UNKNOWN
+from attnkit.worker.provenance import changes
+from attnkit.worker.sources import digest
+from tests.ablation.conftest import made
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that this process has read since it began to watch."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "words.tsv"
+    file.write_text("a\tb\n")
+    opened.watch()
+    file.read_text()
+    return file
+
+
+def edit(file: Path, text: str) -> str:
+    """Change a file as an editor does, which renames a new one; return its hash."""
+    draft = file.with_name("draft")
+    draft.write_text(text)
+    draft.replace(file)
+    return digest(file)
+
+
+def asked() -> dict[str, str]:
+    return opened.digests(without=())
+
+
+def test_a_file_that_is_edited_during_a_run_has_no_hash_of_any_content(words: Path) -> None:
+    before = digest(words)
+    assert asked() == {"words.tsv": before}
+    after = edit(words, "a\tc\n")
+    assert asked() == {"words.tsv": f"{before}, then {after}"}
+    assert changes(made(data=asked()), here=None) == ["words.tsv was changed during the run"]
+    edit(words, "a\tb\n")
+    assert asked() == {"words.tsv": before}, "as it was"
+
+
+def test_nobody_knows_what_was_read_from_a_file_that_was_edited_before_it_was_hashed(words: Path) -> None:
+    after = edit(words, "a\tc\n")
+    assert asked() == {"words.tsv": f"{UNKNOWN}, then {after}"}
+
+
+def test_a_file_that_is_touched_is_the_same(words: Path) -> None:
+    before = asked()
+    words.touch()
+    assert asked() == before
