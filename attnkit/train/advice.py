@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAvera
 
 from attnkit.callback import LastCheckpoint
 from attnkit.files import short_path
-from attnkit.registry import ResolvedSpec
+from attnkit.registry import IMPORTS, ResolvedSpec
 from attnkit.task.generating import TextGenerator
 from attnkit.train.runs import runs_in
 
@@ -38,18 +38,20 @@ def how_to_continue(trainer: Trainer, program: Sequence[str], given: Sequence[st
     return f"Its state is saved. Continue with:\n  {shlex.join(command)}"
 
 
-def what_to_do_with(trainer: Trainer, model: LightningModule, data: ResolvedSpec | None, program: Sequence[str]) -> str | None:
-    """Return the path of a fit's checkpoint and the commands that use it; None if it has none."""
+def what_to_do_with(
+    trainer: Trainer, model: LightningModule, data: ResolvedSpec | None, program: Sequence[str], *, imports: Sequence[str] = ()
+) -> str | None:
+    """Return the path of a fit's checkpoint and the commands that use it, which import the modules of its recipe; None if it has none."""
     paths = [_path_of(callback) for callback in trainer.checkpoint_callbacks]
     if (path := next(filter(None, paths), None)) is None:
         return None
-    path, command = short_path(path), shlex.join(program)
+    path, command, flags = short_path(path), shlex.join(program), "".join(f" --{IMPORTS} {module}" for module in imports)
     is_average = any(isinstance(callback, WeightAveraging) for callback in trainer.callbacks)  # type: ignore[attr-defined]
-    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  {command} test --ckpt_path {path}"]
+    lines = [f"Checkpoint: {path}{' (averaged weights)' if is_average else ''}", f"  {command} test --ckpt_path {path}{flags}"]
     if isinstance(model, TextGenerator) and model.reads_texts:
-        lines.append(f"  attnkit generate {path} TEXT...")
+        lines.append(f"  attnkit generate {path} TEXT...{flags}")
     elif data is not None and "predict" in data:
-        lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE")
+        lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE{flags}")
     return "\n".join(lines)
 
 

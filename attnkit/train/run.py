@@ -262,9 +262,10 @@ class RunCLI(LightningCLI):
                 name = self._run_name() if self.request.recipes and self.ckpt_path is None else None
                 stop.add_note(how_to_continue(self.trainer, self.program, self.request.given, resumable_as=name))
             raise
-        advice = what_to_do_with(self.trainer, self.model, self.specs.get("data"), self.program) if subcommand == "fit" else None
-        if advice is not None and self.trainer.is_global_zero:
-            print(advice)
+        if subcommand == "fit" and self.trainer.is_global_zero:
+            advice = what_to_do_with(self.trainer, self.model, self.specs.get("data"), self.program, imports=self.resolution.imports)
+            if advice is not None:
+                print(advice)
 
     def predict(self, **kwargs: Any) -> None:
         """Print one line for each prediction, or write the lines to the file given by `--out`."""

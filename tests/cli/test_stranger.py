@@ -25,7 +25,9 @@ def test_main_py_trains_and_says_how_to_use_the_checkpoint(repository: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "attention: manhattan (width=2.0)" in done.stdout
     path = "runs/mine/version_0/checkpoints/last.ckpt"
-    assert f"Checkpoint: {path}\n  python main.py test --ckpt_path {path}\n" in done.stdout
+    printed = f"python main.py test --ckpt_path {path} --imports stranger_attention"
+    assert f"Checkpoint: {path}\n  {printed}\n" in done.stdout
+    assert "test/loss" in run(*printed.replace("python main.py", "main").split(), cwd=repository).stdout
     wrong = run("main", "fit", "--model.d_modle", "3", cwd=repository)
     assert wrong.returncode == 2
     assert "Did you mean 'd_model'?" in wrong.stderr
