@@ -61,7 +61,9 @@ def candidates(
     *before, current = words or [""]
     if not before:
         return sorted(command for command in commands if command.startswith(current))
-    flag, equals, value = current.rpartition("=") if current.startswith("--") else ("", "", current)  # bash splits them, zsh and fish do not
+    flag, equals, value = (
+        current.rpartition("=") if current.startswith("--") else ("", "", current)
+    )  # bash splits them, zsh and fish do not
     found: list[str] = []
     with suppress(ConfigurationError):  # an unreadable recipe has no completions
         rest = _joined(before[1:]) + ([flag] if flag else [])

@@ -47,7 +47,7 @@ class Parser(LightningArgumentParser):
 
     @override
     def add_class_arguments(self, theclass: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add the arguments of a class; the first one names the parser, as jsonargparse has one for each class that is given by its path."""
+        """Add the arguments of a class, whose name messages need: jsonargparse makes a parser for each class that is given by its path."""
         self.class_name = self.class_name or getattr(theclass, "__name__", str(theclass))
         return super().add_class_arguments(theclass, *args, **kwargs)
 
@@ -57,7 +57,9 @@ class Parser(LightningArgumentParser):
         parsers = [self, *(p for action in self._actions if isinstance(action.choices, dict) for p in action.choices.values())]
         options = [o.lstrip("-") for parser in parsers for action in parser._actions for o in action.option_strings]
         is_outer = any(option.partition(".")[0] == "trainer" for option in options)
-        raise ConfigurationError(_of_the_command_line(message, options) if is_outer else _of_a_class(message, options, self.class_name)) from ex
+        raise ConfigurationError(
+            _of_the_command_line(message, options) if is_outer else _of_a_class(message, options, self.class_name)
+        ) from ex
 
 
 _UNKNOWN = r"unrecognized arguments: (?:--)?([\w.]+)|does not accept option '([\w.]+)'|Option '([\w.]+)'"

@@ -164,7 +164,10 @@ STOPPING = "error: trainer.callbacks: EarlyStopping has no argument 'moniter'. D
             "there is no class 'lightning.pytorch.callbacks.EarlyStoping' (module 'lightning.pytorch.callbacks' has no attribute "
             "'EarlyStoping'). Did you mean 'EarlyStopping'?",
         ),
-        (["--config", "tiny.yaml", "--trainer.callbacks", "torch.nn.Linear"], "trainer.callbacks: torch.nn.Linear is not a subclass of Callback"),
+        (
+            ["--config", "tiny.yaml", "--trainer.callbacks", "torch.nn.Linear"],
+            "trainer.callbacks: torch.nn.Linear is not a subclass of Callback",
+        ),
         (
             ["--config", "tiny.yaml", "--trainer.callbacks", "[{classpath: EarlyStopping}]"],
             "trainer.callbacks: Callback has no argument 'classpath'. Did you mean 'class_path'?",
