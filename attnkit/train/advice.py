@@ -1,16 +1,18 @@
 """The next steps after a run, as exact commands."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, WeightAveraging
 
 from attnkit.callback import LastCheckpoint
 from attnkit.files import short_path
-from attnkit.registry import IMPORTS, ResolvedSpec
+from attnkit.recipe import SPEC_KEYS
+from attnkit.registry import IMPORTS, ResolvedSpec, module_names
 from attnkit.task.generating import TextGenerator
 from attnkit.train.runs import runs_in
 
@@ -53,6 +55,29 @@ def what_to_do_with(
     elif data is not None and "predict" in data:
         lines.append(f"  {command} predict --ckpt_path {path} --data.predict FILE{flags}")
     return "\n".join(lines)
+
+
+def needed_imports(recipe: Mapping[str, Any], *, known: Collection[str] = ()) -> list[str]:
+    """Return the modules that a command must import to use a checkpoint: those that its recipe lists, and those of its class paths.
+
+    Args:
+        recipe: The whole recipe.
+        known: The modules that the program imports by itself.
+
+    Example:
+        >>> needed_imports({"imports": ["mine"], "model": {"name": "my_model.Net", "attention": {"name": "additive"}}})
+        ['mine', 'my_model']
+    """
+    modules = [name.rpartition(".")[0] for key in SPEC_KEYS for name in _names(recipe.get(key)) if "." in name]
+    return [module for module in dict.fromkeys([*module_names(recipe.get(IMPORTS)), *modules]) if module not in known]
+
+
+def _names(spec: Any) -> list[str]:
+    """Return the names of all components in a plain spec."""
+    if isinstance(spec, Mapping):
+        own = [spec["name"]] if isinstance(spec.get("name"), str) else []
+        return own + [name for value in spec.values() for name in _names(value)]
+    return [name for value in spec for name in _names(value)] if isinstance(spec, list) else []
 
 
 def _without(command: Sequence[str], flag: str) -> list[str]:
