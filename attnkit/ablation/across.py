@@ -1,4 +1,4 @@
-"""What a study of several tasks and sizes shows over all of them: verdicts per cell, aggregates over tasks, slopes over sizes."""
+"""The results of a study over all its tasks and sizes: verdicts per cell, aggregates over tasks, slopes over sizes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ FEWEST = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is estimated of each contrast over the cells.
+    """The estimates of each contrast over the cells.
 
     Attributes:
-        over: What the effect is on, in words.
+        over: The scope of the effect, in words, such as `tasks like these`.
         weights: Of the improvements of each cell, [tasks, sizes].
         per_doubling: Whether it is the change with each doubling of the size.
         sampled: Whether the tasks are a sample, so that it is Student's t over tasks; otherwise over seeds.
@@ -51,7 +51,7 @@ class Aggregate:
     Attributes:
         variant: The name of the contrast.
         reference: Of the contrast.
-        over: What it is an effect on, in words.
+        over: The scope of the effect, in words, such as `tasks like these`.
         per_doubling: Whether it is the change with each doubling of the size.
         effect: The estimate; None where a run diverged or is missing.
         level: The part of alpha that it has.
@@ -168,7 +168,7 @@ class Across:
 
     @cached_property
     def questions(self) -> list[Question]:
-        """What is estimated of each contrast."""
+        """The estimates of each contrast."""
         tasks, sizes = len(self.tasks), [size for size in self.sizes if size is not None]
         equal = np.full((tasks, len(self.sizes)), 1 / len(self.sizes))
         these, asked = f"these {tasks} tasks", list[Question]()

@@ -30,7 +30,7 @@ class Answer:
     Attributes:
         status: Its state, as `attnkit.worker.folder.status_of` returns it.
         result: Its measurements; empty if there are none.
-        provenance: What it was made by, if that is known.
+        provenance: Its provenance, if that is known.
     """
 
     status: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Answers:
     Attributes:
         runs: The runs by their keys.
         asked: The question as it was written down before the first run; empty if it was not.
-        accepted: What was made by other code, packages or data, or on another processor, and counts nevertheless.
+        accepted: The differences in code, packages, data or processor despite which it counts.
     """
 
     runs: Mapping[str, Answer]

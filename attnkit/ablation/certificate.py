@@ -23,14 +23,14 @@ DIVERGENT = "a divergent tenth beside normal"
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What a design does, by simulation.
+    """The error rates and power of a design, by simulation.
 
     Attributes:
         errors: The probability of any false difference where all variants are the same, by the distribution of the noise.
         power: The probability that a difference of each of `EFFECTS` between two variants is shown, with the last of these noises for
             quantiles, and otherwise with normal noise.
         studies: The number of simulated studies of each kind.
-        quantile: What is compared; None: means.
+        quantile: The quantile that is compared; None: means.
     """
 
     errors: tuple[tuple[str, float], ...]

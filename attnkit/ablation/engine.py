@@ -281,7 +281,7 @@ def check_metric(plan: Plan, folder: Path) -> None:
 
 
 def retry(plan: Plan) -> int:
-    """Forget how failed runs ended, so that they are run again. Returns their number; a diverged run has not failed."""
+    """Reset failed runs, so that they are run again, and return their number; a diverged run has not failed."""
     failed = [f for run in plan.all_runs if status_of(f := plan.run_folder(run.key))["status"] in ("failed", "damaged")]
     for folder in failed:
         forget(folder)

@@ -21,7 +21,7 @@ def run_study(
 ) -> Plan:
     """Carry out the runs that are not finished. With `decide`, one look after another, until nothing is open.
 
-    The looks are computed from stored results alone: a study that is killed goes on where it was. Where a run failed, its contrast stays
+    The looks are computed from stored results alone: a killed study continues where it stopped. Where a run failed, its contrast stays
     open, and further looks wait until it is run again. Arguments and errors are those of `attnkit.ablation.engine.run_plan`.
     """
     options: dict[str, Any] = {"jobs": jobs, "fail_fast": fail_fast, "gpus": gpus, "engine": engine, "say": say}

@@ -22,7 +22,7 @@ class Accepted:
 
     Attributes:
         reason: Why, in the words of who accepted them.
-        runs: What was other when they were accepted, by their keys.
+        runs: The differences that were accepted, by the keys of the runs.
     """
 
     reason: str
@@ -51,8 +51,8 @@ def provenance_of(run: Path) -> Provenance | None:
 
 def changed(plan: Plan, run: Run) -> list[str]:
     """Return what a run of a plan was made by and is other now, in sentences; empty if it was accepted."""
-    here = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
-    found = changes(provenance_of(plan.run_folder(run.key)), here=here)
+    current = processor(plan.study.threads) if plan.study.engine["name"] == "local" else None
+    found = changes(provenance_of(plan.run_folder(run.key)), current=current)
     return [] if tuple(found) in _accepted(plan.study_folder, run.key) else found
 
 
@@ -79,7 +79,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def accept(plan: Plan, reason: str) -> int:
-    """Let the runs of a plan count, and continue, that were made by something else than is there now. Returns their number.
+    """Let the runs of a plan count, and continue, although their code, data, packages or processor have changed. Returns their number.
 
     Raises:
         ConfigurationError: The reason is empty.

@@ -17,14 +17,14 @@ HOST = "127.0.0.1"
 """Only this machine can open the page."""
 
 FRESH = 5.0
-"""Seconds for which a page is not made anew, however many browsers ask."""
+"""Seconds for which a page is kept, however many browsers ask for it."""
 
 
 class Server(ThreadingHTTPServer):
     """Serves pages that are made when they are asked for.
 
     Args:
-        pages: What makes the page of each path, such as `/`.
+        pages: The function that makes the page of each path, such as `/`.
         port: The port; 0: any that is free.
 
     Raises:

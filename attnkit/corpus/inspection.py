@@ -1,4 +1,4 @@
-"""What there is to know about a file of texts before a recipe is written for it."""
+"""Inspects a file of texts before a recipe is written for it."""
 
 import statistics
 import unicodedata
@@ -17,7 +17,7 @@ class Side:
     """One column of a table, or a running text.
 
     Attributes:
-        name: What it holds.
+        name: The kind of its texts.
         lengths: Characters of each row (of running text: of each document).
         longest_bytes: UTF-8 bytes of the longest row.
         words: Number of words.
@@ -67,7 +67,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Found:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
         rows: The number of usable rows, or of documents.

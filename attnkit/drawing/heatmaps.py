@@ -35,10 +35,10 @@ class Panel:
     """A heat map, or bars if `values` has one axis.
 
     Attributes:
-        title: What is shown.
+        title: The title.
         values: [Y, X], or [Y] for horizontal bars.
-        y: What the rows are.
-        x: What the columns are; for bars, what their length is.
+        y: The label of the rows.
+        x: The label of the columns; for bars, of their length.
         rows: Labels of the rows (default: their numbers).
         columns: Labels of the columns (default: their numbers).
         extent: Left, right, bottom and top of the axes, in place of labels.

@@ -1,4 +1,4 @@
-"""Which mixers, scores and positions work together. What does not is refused before anything is built."""
+"""Which mixers, scores and positions work together. Other combinations are refused before anything is built."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -26,7 +26,7 @@ def check_compatible(*, attention: AttentionSpec, position: PositionSpec, direct
     Args:
         attention: The score.
         position: The position encoding.
-        direction: What queries read. In direction `cross` there are no embeddings of its own to add positions to.
+        direction: The tokens that queries read. In direction `cross` there are no embeddings of its own to add positions to.
 
     Raises:
         ConfigurationError: It does not; the message says why.
@@ -162,7 +162,7 @@ def legal_layers(
 
     Args:
         config: The options of the stack.
-        direction: What its mixers read.
+        direction: The tokens that its mixers read.
         cross_mixer: The mixer that reads a memory, or None for layers without memory.
         cross_attention: Its score (default: that of the layers).
         cross_position: The positions of the memory.

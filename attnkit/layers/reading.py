@@ -1,4 +1,4 @@
-"""What the layers of a stack read: positions, which layers of equal widths share, masks and windows."""
+"""The inputs that the layers of a stack share: positions, which layers of equal widths share, masks and windows."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ Kind = tuple[int | None, int | None, bool]  # which place and which window a lay
 
 
 class Readings:
-    """What the layers of a stack read.
+    """The inputs of the layers of a stack.
 
     Args:
         stack: The options of the stack, whose place is the first.
@@ -27,7 +27,7 @@ class Readings:
 
     Attributes:
         places: The position encodings to build.
-        kinds: What layers read; several layers may be of one kind.
+        kinds: The inputs of each kind of layer.
     """
 
     def __init__(self, stack: LayerConfig, *, shared: bool) -> None:

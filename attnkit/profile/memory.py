@@ -48,8 +48,8 @@ class StepMemory:
         backward: The same for the backward pass, without the gradients of parameters.
         backward_all: Peak of the backward pass, with the gradients that exist at that moment.
         update: Temporaries of the optimizer.
-        sums: What tensor-parallel processes all-reduce in both passes: the outputs of split modules, and the gradients of the inputs of
-            their split linear maps.
+        sums: The tensors that tensor-parallel processes all-reduce in both passes: the outputs of split modules, and the
+            gradients of the inputs of their split linear maps.
         made: All tensors that both passes create; each is written once and read at least once.
     """
 

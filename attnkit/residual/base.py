@@ -14,7 +14,7 @@ class Sublayer:
     """Where a sublayer stands.
 
     Attributes:
-        kind: What it is.
+        kind: The kind of sublayer.
         layer: The number of its layer, from 0; of layers with shared parameters the first.
         num_layers: Layers of its stack.
         memory_layers: Layers of the stack whose output it can read, or None without a memory.
@@ -43,7 +43,7 @@ class Residual(nn.Module, ABC):
 
     Attributes:
         needs_final_norm: Whether the stream itself is never normalised, so that a stack of such layers ends with a norm.
-        reads: What the sublayer's `before` reads: the `stream` as it is; the stream at the `layer_input`, before the mixer; or the
+        reads: The input of the sublayer's `before`: the `stream` as it is; the stream at the `layer_input`, before the mixer; or the
             `mixer_input`, which the mixer's residual connection has normalised.
         streams: Number of streams that it reads and writes; one stream is [B, T, D], several are [B, T, N, D].
     """

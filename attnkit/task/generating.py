@@ -194,8 +194,8 @@ class TextGenerator(EvaluatedTask):
         outputs: dict[int, T] = {}
         sort = not generation.samples  # row i of a batch is drawn with seed + i, so batches keep the order of the texts
         for rows, inputs in batches(self, self.input_tokenizer, texts, self.input_ids, sort=sort):
-            here: Options = options if generation.seed is None else {**options, "seed": generation.seed + rows[0]}
-            outputs.update(zip(rows, answer(inputs, **here), strict=True))
+            chosen: Options = options if generation.seed is None else {**options, "seed": generation.seed + rows[0]}
+            outputs.update(zip(rows, answer(inputs, **chosen), strict=True))
         return [outputs[i] for i in range(len(texts))]
 
 

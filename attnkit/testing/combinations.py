@@ -70,7 +70,7 @@ def combinations() -> Iterator[Combination]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of all combinations.
+    """The outcomes of all combinations.
 
     Attributes:
         kept: Number of legal ones, which keep the rules.

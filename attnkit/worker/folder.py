@@ -30,7 +30,7 @@ FINAL: tuple[str, ...] = get_args(Outcome)
 """How a run can end. A run without an outcome was never started, or was interrupted and can be continued."""
 
 PROVENANCE = "provenance.json"
-"""What the run was made by: an `attnkit.worker.provenance.Provenance`."""
+"""The provenance of the run: an `attnkit.worker.provenance.Provenance`."""
 
 UNDERWAY = "progress.json"
 """How far a run has come that is not finished: an `attnkit.worker.answers.Underway`."""

@@ -23,7 +23,7 @@ from typing import NamedTuple, NoReturn
 from attnkit.worker.sources import distributions
 
 PRELOADED = ("attnkit.worker.run", "attnkit.worker.witness", "torch._dynamo", "torchmetrics.text", "lightning.pytorch.loggers", "yaml")
-"""What every run imports, at its start or later."""
+"""Modules that every run imports, at its start or later."""
 
 LARGEST = 1 << 20
 """Bytes of a request."""
@@ -32,7 +32,7 @@ STDIN = 0
 
 
 class Request(NamedTuple):
-    """What a fork is to become.
+    """The process that a fork will become.
 
     Attributes:
         words: The module and its arguments, as after `python -m`.
